@@ -84,7 +84,7 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    scripts: int  # how many wait because the scheduler refuses for a transient reason
+    scripts: int  # number of jobs that wait because the scheduler refuses for a transient reason
     reason: str
     retry_s: float
 
@@ -132,7 +132,7 @@ class SubmissionRecord:
 class Queue:
     """The jobs of a sweep, by the names of their scripts. A job that could not be submitted yet counts as pending.
 
-    `advance` and `poll` yield what happens; nothing happens unless their events are consumed.
+    `advance` and `poll` yield events; they work only while their events are consumed.
     """
 
     def __init__(self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock) -> None:

@@ -1,4 +1,4 @@
-"""Reads what was measured, anywhere: no torch, no MPI, no scheduler."""
+"""Reads measurements on any machine: needs no torch, no MPI, no scheduler."""
 
 from hpc.system.command_line import start
 

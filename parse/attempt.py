@@ -1,4 +1,4 @@
-"""An attempt, reduced to what a summary needs: its numbers and what it ran on, without its stamps."""
+"""An attempt, reduced to the needs of a summary: its numbers and its machine, without its time stamps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RequestedRun:
 
     @cached_property
     def point(self) -> str:
-        """Equal for the repeats of a point and for nothing else, whatever version named them."""
+        """Equal for exactly the repeats of a point, whatever version named them."""
         return dataclasses.replace(self.run, repeat=1).key(self.extra)
 
     @cached_property
@@ -66,11 +66,11 @@ class RequestedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The numbers of a window. `clock_share`: how much of the speed the clocks' bounds leave open, as a share.
+    """The numbers of a window. `clock_share`: the speed's uncertainty from the clocks' bounds, as a share.
 
-    `step_s` are step times in s: of every step, or, where a log prints every `printed_every` steps, means over as many;
-    empty where a log prints nothing they could come from. `mean_of_rates` is None where there are no rates. `pauses_s`
-    are the times between blocks, from the end of one to where the next begins, that no speed counts.
+    `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
+    empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
+    of a block to the begin of the next, which no speed counts.
     """
 
     throughput: float

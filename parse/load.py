@@ -53,7 +53,7 @@ AttemptKey = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """All attempts. `refusals` name the files that were not read, `remarks` what is odd about the others."""
+    """All attempts. `refusals` name the files that were not read, `remarks` the oddities of the others."""
 
     attempts: tuple[Attempt, ...]
     requested: tuple[RequestedRun, ...]

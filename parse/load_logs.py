@@ -22,7 +22,7 @@ from parse.logs.window import Protocol, Reading, read_log
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
 FORMAT_DEFAULT = Protocol()
 SAME_RUN = 1e-6
-"""Two runs whose speeds by time stamps of a microsecond agree as closely are one."""
+"""Two runs whose speeds by time stamps of a microsecond agree within this share are one."""
 
 
 @dataclass(frozen=True, kw_only=True)

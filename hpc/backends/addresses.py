@@ -114,7 +114,7 @@ def _resolve(host: str) -> str | None:
 
 
 def _address_towards(address: str | None) -> str | None:
-    """This host's own address on the way to another one; nothing is sent."""
+    """This host's own address on the route to another one; sends no packet."""
     if address is None or address.startswith("127."):
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -31,9 +31,9 @@ class Group(Protocol):
     def make_timer(self, steps: int) -> StepTimer: ...
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
-        """Buffers on the device, with float32 [given] in them: a call, and what it got as numpy's float32 [got].
+        """Makes buffers on the device with float32 [given]; returns a call, and its result as numpy's float32 [got].
 
-        On a GPU the call has returned when the compute stream waits for its result, on a CPU when its result is there.
+        On a GPU the call returns when the compute stream waits for its result, on a CPU when its result is complete.
         """
 
     def group_facts(self) -> BackendFacts:
@@ -79,7 +79,7 @@ class CollectiveLoop:
         return self._group.make_timer(steps)
 
     def release(self) -> None:
-        """Nothing was needed for the first steps only."""
+        """Does nothing: no resource is for the first steps only."""
 
     def step(self, index: int, timer: StepTimer) -> int:
         """One call: t3 when it begins, t4 when its result is there."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MPIAllreduce(Training):
-    """One process per rank, the whole gradient in one buffer, one blocking all-reduce: nothing is overlapped."""
+    """One process per rank, the whole gradient in one buffer, one blocking all-reduce without overlap."""
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""The device of a rank in TensorFlow: which one, its threads, what it can do, what it is."""
+"""The device of a rank in TensorFlow: its choice, threads, abilities and facts."""
 
 from __future__ import annotations
 

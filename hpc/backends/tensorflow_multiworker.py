@@ -56,7 +56,7 @@ class TensorFlowMultiWorker(TensorFlowLoop):
         return mirror
 
     def _make_equal(self, model: Any) -> None:
-        """Nothing is left to do: a variable made in the strategy's scope begins with rank 0's value."""
+        """Does nothing: a variable made in the strategy's scope begins with rank 0's value."""
 
     def _in_replica(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return self._strategy.run(function, arguments)
@@ -84,7 +84,7 @@ class TensorFlowMultiWorker(TensorFlowLoop):
 def _make_strategy(workers: list[str], rank: int, device: str, communication: Any) -> Any:
     """The strategy over these workers, over this process alone where there are none. Raises PortTaken.
 
-    They are handed over as TF_CONFIG would name them; what a person's TF_CONFIG names is not looked at.
+    They are passed in the form of TF_CONFIG; the user's own TF_CONFIG is ignored.
     """
     addresses = {worker.rpartition(":")[0] for worker in workers}
     if workers:  # otherwise gRPC connects through a proxy

@@ -13,7 +13,7 @@ from hpc.workloads.tensorflow_base import HALVES, compute_dtype, tf
 __all__ = ["LossScale", "check_traced", "compute_dtype", "set_precision", "traced_collectives"]
 
 _POLICIES = {"bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
-# These move numbers or give them another type; they compute nothing.
+# These operations only move or cast numbers.
 _MOVING = frozenset({
     "Cast", "Const", "Fill", "Identity", "IdentityN", "Placeholder", "PlaceholderWithDefault", "ReadVariableOp",
     "Reshape", "Shape", "StopGradient", "Transpose", "ZerosLike", "_Arg", "_Retval",

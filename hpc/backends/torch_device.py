@@ -1,4 +1,4 @@
-"""The device of a rank in torch: which one, what it can do, what it is."""
+"""The device of a rank in torch: its choice, abilities and facts."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class TorchHorovod(TorchLoop):
     """One process per device; Horovod averages gradients from hooks, in fused buffers, while backward goes on.
 
-    t3 is when `backward()` has returned, t4 when `synchronize()` has. Horovod's own `step()` is nothing but
-    `synchronize()` and the optimizer's step: to call them apart takes no overlap away.
+    t3 is the return of `backward()`, t4 that of `synchronize()`. Horovod's own `step()` is just `synchronize()` and the
+    optimizer's step: calling them separately loses no overlap.
     """
 
     def _join_group(self, world: World, comm: Intracomm) -> str:

@@ -140,7 +140,7 @@ class TorchLoop(Training):
         # The model goes before the group: its reducer must not outlive the group.
         del self._model, self._workload, self._optimizer, self._parameters
         if self._options["compile"]:
-            torch.compiler.reset()  # what it compiled holds the model too
+            torch.compiler.reset()  # the compiled code holds the model too
         gc.collect()
         self._leave_group()
 

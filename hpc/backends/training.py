@@ -26,7 +26,7 @@ class Training(ABC):
 
     @abstractmethod
     def group_facts(self) -> BackendFacts:
-        """The facts that do not depend on what is trained."""
+        """The facts that do not depend on the model."""
 
     @abstractmethod
     def _reduced_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""One time axis for all ranks: how each rank's clock stands against rank 0's, and how far off that may be."""
+"""One time axis for all ranks: the offset of each rank's clock from rank 0's, and its error bound."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def clock_domain(proc: Path = Path("/proc")) -> str:
 
 
 def slept_ns() -> tuple[int, int] | None:
-    """Bounds of how long this system has been suspended since it booted, ns.
+    """Bounds of the time in ns for which this system has been suspended since it booted.
 
-    CLOCK_BOOTTIME goes on meanwhile and CLOCK_MONOTONIC does not (clock_gettime(2)). None where a system lacks them.
+    CLOCK_BOOTTIME counts that time and CLOCK_MONOTONIC does not (clock_gettime(2)). None if a system lacks them.
     """
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return None

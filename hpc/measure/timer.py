@@ -42,11 +42,11 @@ class StepTimer(Protocol):
         """The optimizer step is done."""
 
     def resolve(self) -> None:
-        """Ends a segment: turns the events that are still on the device into stamps. May synchronise."""
+        """Ends a segment: turns the events that are still on the device into time stamps. May synchronise."""
 
     @property
     def bound_ns(self) -> int:
-        """By how much a stamp may be off the host's clock."""
+        """The error bound of a time stamp against the host's clock, ns."""
 
 
 class HostTimer:
@@ -196,7 +196,7 @@ class DeviceTimer:
             event.record(self._stream)
             event.synchronize()
             after_ns = self._clock()
-            # The first try waits for whatever the device still had to do; it is a candidate like the others.
+            # The first try waits for pending work of the device; it is a candidate like the others.
             if best is None or after_ns - before_ns < best[0]:
                 best = (after_ns - before_ns, event, (before_ns + after_ns) // 2)
         assert best is not None

@@ -17,7 +17,7 @@ OPERATIONS = ("all-reduce", "reduce-scatter", "all-gather", "broadcast")
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST = OPERATIONS
 DTYPE, ELEMENT_BYTES = "float32", 4
 COMMUNICATION_OPTIONS = ("collective", "cycle_time_ms")
-"""Those options of backends that change how long a collective takes: a training is compared with a run of the same."""
+"""Options of backends that change the time of a collective: a training is compared with a run with equal ones."""
 OPTIONS: Mapping[str, Option] = {
     "operations": Option(default="+".join(OPERATIONS), help="collectives, joined by +"),
     "min_bytes": Option(default="1K", help="smallest message, in bytes; K, M, G are powers of 1024"),

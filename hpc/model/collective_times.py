@@ -40,7 +40,7 @@ class CollectiveTime:
 
     @property
     def bus_bandwidth(self) -> float:
-        """GB/s: what a link carries, whatever the number of ranks."""
+        """Traffic of a link in GB/s, independent of the number of ranks."""
         return self.algorithm_bandwidth * self.factor
 
 

@@ -62,7 +62,7 @@ class AttemptArtifacts:
 
 
 def read_artifacts(files: AttemptFiles, look: TraceLook | None = None) -> AttemptArtifacts:
-    """Reads what the attempt left. A file that cannot be read counts as absent and is reported on standard error.
+    """Reads the attempt's files. A file that cannot be read counts as absent and is reported on standard error.
 
     `look` saves a second look at the trace where the caller has looked at it already.
     """
@@ -184,7 +184,7 @@ def exit_of(begin: Path) -> Path:
 
 
 def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None) -> ExitRecord:
-    """Decides an attempt by what it left and writes its exit record.
+    """Decides an attempt by its files and writes its exit record.
 
     A damaged record is renamed first, which is reported on standard error. Raises OSError where the record cannot be
     written.
@@ -314,7 +314,7 @@ def _end_of(path: Path) -> str:
 
 
 def _read(path: Path, from_end: int, max_bytes: int) -> bytes:
-    """At most `max_bytes`, from the beginning or from so many bytes before the end; empty where the file cannot be
+    """At most `max_bytes`, from the beginning or from that many bytes before the end; empty if the file cannot be
     read, which is reported on standard error unless it is absent."""
     try:
         with path.open("rb") as file:

@@ -214,7 +214,7 @@ class RunSpec:
         return {"run_id": self.run_id, "point_id": self.point_id, **self._values()}
 
     def repeated(self, repeat: int) -> RunSpec:
-        """The same point at another repeat, without checking again what is the same: plans have many of these."""
+        """The same point at another repeat, without repeated checks: plans have many of these."""
         run = copy.copy(self)
         object.__setattr__(run, "repeat", repeat)
         vars(run)["point_id"] = self.point_id
@@ -259,7 +259,7 @@ class Target:
     """The machine that the runs are for, as far as sizes depend on it. Never the login node.
 
     `containers` names the image of each backend that has one, `code_digests` the digest of each workload that is a
-    person's own file, `env` what the site sets for every run, `reduced` what of the machine the runs cannot use,
+    user's own file, `env` the site's variables for every run, `reduced` the parts of the machine that runs cannot use,
     `collectives` names the operations of each backend that has any, `one_rank_per_node` the backends whose one rank
     drives all GPUs of its node, `without_no_sync` those that cannot leave gradients unreduced, `without_gpus` those
     that run on CPUs wherever they are.

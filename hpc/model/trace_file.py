@@ -190,8 +190,8 @@ def read_trace(path: Path) -> Trace:
 def open_trace(path: Path) -> Iterator[Trace]:
     """As read_trace, but stamps, samples and losses stay in the file, so that any trace takes bounded memory.
 
-    `stamps[:, first:stop]` reads those steps of all ranks, and nothing else can be done with them. The trace is valid
-    inside the `with` only.
+    `stamps[:, first:stop]` reads those steps of all ranks, and is their only operation. The trace is valid inside the
+    `with` only.
     """
     with ExitStack() as stack:
         with _naming(path):

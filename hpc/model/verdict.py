@@ -74,7 +74,7 @@ class Verdict:
 Decision = tuple[Outcome, str]
 """An outcome, and the sentence that it was decided from."""
 
-# Slurm's states of a job that has ended which decide whatever its ranks noted.
+# Slurm's states of an ended job that override the notes of its ranks.
 _OUTSIDE = {
     "TIMEOUT": Outcome.TIMEOUT, "DEADLINE": Outcome.TIMEOUT, "PREEMPTED": Outcome.PREEMPTED,
     "NODE_FAIL": Outcome.NODE_FAIL, "BOOT_FAIL": Outcome.NODE_FAIL, "OUT_OF_MEMORY": Outcome.OOM,
@@ -139,8 +139,8 @@ RANK_STATUSES = frozenset({1, 3, 4, 5})
 def decide(evidence: Evidence) -> Verdict:
     """The outcome of an attempt, from the first rule that decides; the sentences of the other rules follow it.
 
-    The rules are those of docs/outcomes.md: a whole trace; why the step was ended; notes and words that name a cause of
-    the run's own; that the job was taken away; ranks that failed; the scheduler; how many steps were made.
+    The rules are those of docs/outcomes.md: a whole trace; the reason why the step was ended; notes and messages with a
+    cause of the run's own; an end by the scheduler; failed ranks; the scheduler's state; the number of steps.
     """
     if finished := _finished(evidence):
         return Verdict(outcome=finished[0], evidence=(finished[1],))
@@ -259,7 +259,7 @@ def _failed(evidence: Evidence) -> Decision | None:
 
 
 def _secondary(evidence: Evidence) -> Decision | None:
-    """A rank that lost another one, of which nothing is known."""
+    """A rank that lost another rank, for an unknown cause."""
     note = _first(note for note in evidence.notes if is_secondary(note))
     return None if note is None else (note.outcome, f"{_describe(note)}; the rank it lost left no word")
 

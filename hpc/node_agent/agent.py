@@ -82,7 +82,7 @@ class NodeAgent:
         request: dict[str, Any] = {"ranks": [asdict(rank) for rank in self._ranks], "telemetry": None, "copies": None}
         try:
             if self.telemetry is not None:
-                self._samples = os.memfd_create("samples")  # no name: whatever ends this process leaves nothing behind
+                self._samples = os.memfd_create("samples")  # no name: the file vanishes with this process
                 request["telemetry"] = {**asdict(self.telemetry), "samples": self._samples}
             if self.copying is not None:
                 request["copies"] = asdict(self.copying)
@@ -178,7 +178,7 @@ class NodeAgent:
                 self._take(line)
 
     def _take(self, line: bytes) -> None:
-        with suppress(ValueError):  # what a site's Python prints at its start is no report
+        with suppress(ValueError):  # a site's Python may print at its start: that is not a report
             for part, facts in json.loads(line).items():
                 if part == "copies" and "failed" in facts:
                     self._facts[part].setdefault("failed", []).append(facts["failed"])

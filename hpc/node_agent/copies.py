@@ -30,14 +30,14 @@ class RankCopy:
         self._steps = 0
         self._identity: tuple[int, int] | None = None
         self._header_seen: tuple[int, int] | None = None
-        self._rows = self._samples = 0  # so many are on the disk
+        self._rows = self._samples = 0  # number of steps on the disk
         self._over = False
 
     def look(self) -> None:
-        """Copies what is new: the rows of completed steps, then that they are complete, so that no half step shows.
+        """Copies new steps: first their rows, then the marks of completion, so that no half step shows.
 
-        Nothing is copied any more where the journal has been collected. Raises OSError; what could not be copied is
-        tried again by the next call.
+        Stops copying once the journal has been collected. Raises OSError; the next call retries steps that could not
+        be copied.
         """
         if self._over or not self._opened():
             return
@@ -237,7 +237,7 @@ class Copies:
 
 
 def _fill(file: int, steps: int) -> None:
-    """Writes a journal of which nothing is known yet: from then on there is room for all of it."""
+    """Writes the first copy of a journal in its full size, so that later copies have room."""
     empty = array("q", [ABSENT]) * (_CHUNK_STEPS * (len(STAMPS) + 1))
     size = journal_bytes(steps)
     for offset in range(0, size, journal_bytes(_CHUNK_STEPS)):

@@ -36,7 +36,7 @@ _COUNTERS = (
 
 
 def gpus(wanted: Sequence[str], nvml: ModuleType | Any) -> Iterator[Reading]:
-    """Readings of the GPUs with these UUIDs, named `gpu0`, `gpu1` … in their order; of all GPUs where none is given.
+    """Readings of the GPUs with these UUIDs, named `gpu0`, `gpu1` … in their order; of all GPUs if none is given.
 
     `nvml` is the module pynvml. Raises Unread where there is no driver, or no such GPU.
     """

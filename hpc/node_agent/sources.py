@@ -108,7 +108,7 @@ def _spent(fields: Sequence[str]) -> list[float]:
 def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
     """Mean and lowest frequency of these cores.
 
-    /proc/cpuinfo is not used: where nothing is measured, as in most virtual machines, it shows the nominal frequency.
+    /proc/cpuinfo is not used: without a measurement, as in most virtual machines, it shows the nominal frequency.
     """
     files = [cpus / f"cpu{core}/cpufreq/scaling_cur_freq" for core in cores]
     if not files or not all(file.exists() for file in files):

@@ -29,7 +29,7 @@ class Hidden(Exception):
 
 @dataclass(frozen=True)
 class Process:
-    """One process at one moment; `busy_ticks` is what it has computed so far."""
+    """One process at one moment; `busy_ticks` is its CPU time so far."""
 
     pid: int
     parent: int

@@ -1,4 +1,4 @@
-"""The checks of runs on GPUs: whose they are, what they are, what else is on them, and how NCCL connects them."""
+"""The checks of runs on GPUs: assignment, model, other processes, and NCCL's connections."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def some(texts: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first of them, and the number of the others."""
     more = f"; and {len(texts) - 3} more" if len(texts) > 3 else ""
     return "; ".join(texts[:3]) + more
 

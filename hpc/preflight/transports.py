@@ -26,7 +26,7 @@ LONGEST_BYTES = 64 << 20
 
 
 def enable_nccl_log(path: Path, environ: MutableMapping[str, str] = os.environ) -> str:
-    """Makes NCCL log its connections to this file, unless a person has set its variables. Before NCCL is loaded.
+    """Makes NCCL log its connections to this file, unless the user has set its variables. Before NCCL is loaded.
 
     Returns the name of the file as NCCL_DEBUG_FILE has it, empty where NCCL logs nothing or to the rank's output.
     """

@@ -1,4 +1,4 @@
-"""Moves what the ranks of this node left of an attempt to the traces."""
+"""Moves the files of an attempt's ranks on this node to the traces."""
 
 from __future__ import annotations
 

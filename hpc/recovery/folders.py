@@ -21,7 +21,7 @@ from hpc.model.files import TracesFolder
 _Made = TypeVar("_Made")
 
 PARTIAL = files.PARTIAL
-"""`TRACES/STEM.partial/` holds what has come to the traces from journals of an attempt."""
+"""`TRACES/STEM.partial/` holds the collected or copied journals of an attempt."""
 PART = ".part"
 """Suffix of the hidden name of an unfinished file: `.NAME.HOST.PID.part`."""
 WHOLE = ".whole"
@@ -219,7 +219,7 @@ def remove_rank(path: Path) -> None:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Removes the folder once nothing of a rank is in it: the last rank of a node does it."""
+    """Removes the folder once it has no rank's file: the last rank of a node does it."""
     try:
         remaining = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_TEMPORARY)]
         if not remaining:

@@ -1,4 +1,4 @@
-"""The journal of one rank: its stamps in a memory-mapped file of its node."""
+"""The journal of one rank: its time stamps in a memory-mapped file of its node."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 ROW_BYTES = len(STAMPS) * 8
 """Bytes of one step's time stamps in a journal: rows of all steps first, then an int64 of samples for each step."""
 HEADER_ROOM_BYTES = 1 << 18
-"""A place with less room than this beside the stamps is taken for full."""
+"""A place with less room than this beside the time stamps counts as full."""
 
 
 class Journal:
     """One rank's journal: `stamps` [steps × 6] and `samples` [steps] are int64 in a shared mapping of a file.
 
-    What is stored there outlives the process, whatever ends it, without a system call per step. `samples` of a step
-    is stored last: a step is complete where it is not ABSENT.
+    Stored values outlive the process, whatever ends it, without a system call per step. `samples` of a step is stored
+    last: a step is complete where it is not ABSENT.
     """
 
     def __init__(self, traces: Path, stem: str, rank: int, steps: int) -> None:
@@ -49,11 +49,11 @@ class Journal:
         self.samples = everything[steps * len(STAMPS) :]
 
     def _make(self, size_bytes: int, folder: Path) -> int:
-        """Makes the files in the folder; returns the locked descriptor. Raises OSError, and leaves nothing behind."""
+        """Makes the files in the folder; returns the locked descriptor. Raises OSError, and then leaves no file."""
         self.folder, self._path = folder, folder / self._name
         file = -1
         try:
-            self.note()  # stamps never lie there without a header
+            self.note()  # time stamps never exist without a header
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             fcntl.flock(file, fcntl.LOCK_SH)  # held until this process ends: `clean` leaves the living alone
             # A full /dev/shm is an error here, not a SIGBUS in a step. The headers that follow need room, too.
@@ -75,7 +75,7 @@ class Journal:
         return completed_in(self.samples)
 
     def note(self, **facts: Any) -> None:
-        """Keeps these facts (JSON values) beside the stamps; written aside and renamed, so never half."""
+        """Stores these facts (JSON values) beside the time stamps; the file is renamed into place, always whole."""
         self._facts |= facts
         path = self._path.with_suffix(".json")
         beside = path.with_suffix(".json.new")
@@ -85,7 +85,7 @@ class Journal:
     def remove(self) -> None:
         """Removes the files, and what else the rank has on this node; the mapping stays usable."""
         remove_rank(self._path)
-        for folder in attempt_folders(*self._attempt):  # its stacks may have found room where the stamps did not
+        for folder in attempt_folders(*self._attempt):  # its stacks may have had room where the time stamps had none
             remove_rank(folder / self._name)
         os.close(self._file)
 

@@ -22,7 +22,7 @@ _MAX_SAMPLES = 2**31 - 1
 class RankJournal:
     """A rank's facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where not reached; shorter where the file is.
 
-    `whole` is False for a copy made while the rank lived: it may have come further.
+    `whole` is False for a copy made while the rank lived: it may have completed more steps.
     """
 
     facts: dict[str, Any]
@@ -61,7 +61,7 @@ def _read(path: Path) -> RankJournal:
             size_bytes = os.fstat(file.fileno()).st_size
             if size_bytes > journal_bytes(steps):
                 raise JournalError(f"{path}: {size_bytes} bytes are more than {steps} steps make")
-            # What ends before the samples has no completed step, whatever size its header claims.
+            # A file that ends before the samples has no completed step, whatever size its header claims.
             stored = file.read(size_bytes) if size_bytes > steps * ROW_BYTES else b""
     except OSError as error:
         raise JournalError(f"{path}: cannot be read ({error.strerror})") from None

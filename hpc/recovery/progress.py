@@ -29,9 +29,9 @@ class RankProgress:
 
 
 def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None) -> dict[int, RankProgress]:
-    """Every rank whose stamps are in the folder, by rank; empty where there is no such folder.
+    """Every rank whose time stamps are in the folder, by rank; empty without such a folder.
 
-    With `known`, the progress read before, nothing is read twice, and reading ends at the first rank that has advanced:
+    With `known`, the progress read before, no file is read twice, and reading ends at the first rank that has advanced:
     for thousands of ranks on a shared file system one file is opened. Raises OSError where the folder cannot be read.
     """
     progress = dict(known or {})
@@ -46,7 +46,7 @@ def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None)
 
 
 def read_one_rank(folder: Path, known: RankProgress | None = None) -> RankProgress | None:
-    """Progress of one rank whose stamps are in the folder: that of `known` while its file is there, else the lowest.
+    """Progress of one rank whose time stamps are in the folder: that of `known` while its file exists, else the lowest.
 
     Opens one file, so it is cheap enough for a display. None where no file is complete. Raises OSError where the folder
     or the file cannot be read.
@@ -95,7 +95,7 @@ def _look(path: Path, before: RankProgress | None) -> RankProgress | None:
 
 
 def completed_steps(file: int, steps: int, at: int = 0) -> int:
-    """The number of completed steps in a journal's file. `at` is what is known of them; too many start from 0."""
+    """The number of completed steps in a journal's file. `at` is the count to start from; if too high, 0."""
     if at and read_int64(file, steps * ROW_BYTES + 8 * (at - 1), 1)[:1] in (array("q", [ABSENT]), array("q")):
         at = 0
     while at < steps:

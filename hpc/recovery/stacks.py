@@ -56,7 +56,7 @@ def merge(partial: Path) -> Path | None:
     """Brings the stacks in a `.partial` folder together as `<stem>.stacks.txt` beside it and removes them there.
 
     Ranks with the same stacks are one entry; those that completed the fewest steps come first, and of these the fewest
-    ranks. None where no rank wrote any. Called again, when more ranks' stacks have come, it adds to what is there.
+    ranks. None if no rank wrote any. A later call, with more ranks' stacks, adds to the file.
     """
     files = {int(match[1]): path for path in partial.glob(f"rank*{STACKS}") if (match := _FILE.fullmatch(path.name))}
     texts = {rank: _shown(path) for rank, path in files.items()}
@@ -74,8 +74,8 @@ def merge(partial: Path) -> Path | None:
 
 
 def merged(texts: Mapping[int, str], steps: Mapping[int, int]) -> str:
-    """The stacks of all ranks as one text. `texts` is what each rank wrote, empty where nothing; `steps` how many steps
-    each completed, without those that left no journal."""
+    """The stacks of all ranks as one text. `texts` has each rank's text, empty if it wrote none; `steps` each rank's
+    number of completed steps, without ranks that left no journal."""
     groups: dict[str, list[int]] = {}
     for rank in sorted(texts.keys() | steps.keys()):
         groups.setdefault(_ADDRESS.sub("0x…", texts.get(rank, "")), []).append(rank)

@@ -24,7 +24,7 @@ KNOWN = (
     r"paddle_\d+_\w+",
     r"__KMP_REGISTERED_LIB_\d+_\d+",  # OpenMP of LLVM and Intel
 )
-"""Names that MPI, NCCL and the frameworks give their segments; nothing else is ever removed."""
+"""Names of the segments of MPI, NCCL and the frameworks; only these are ever removed."""
 _NAME = re.compile("|".join(f"(?:{pattern})" for pattern in KNOWN))
 
 

@@ -102,7 +102,7 @@ def write_gathered(
             write_or_keep(folder, trace)
         except TraceError:
             raise
-        except Exception as error:  # noqa: BLE001 - what HDF5 cannot store must not cost what was measured
+        except Exception as error:  # noqa: BLE001 - a value that HDF5 cannot store must not lose the measurement
             traceback.print_exc()
             write_or_keep(folder, _without_decoration(trace, error))
     comm.Barrier()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
 MAX_NOTES = 64
 MAX_SECONDARY_NOTES = 16
-"""Only so many ranks leave a note, and fewer of those that failed because they lost another one."""
+"""The maximum of ranks that leave a note, and a lower one for ranks that failed because they lost another one."""
 EXIT_LIMIT_S = 120.0
 """Time limit for a rank to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
 _RESERVED = 2
@@ -49,8 +49,8 @@ class ReservedFiles:
 
 @dataclass(kw_only=True)
 class Failure:
-    """A rank that fails: who it is, how far it came (`step` is its last completed one, -1 before the first), and
-    whether it had begun to train. `nccl_warnings` returns what NCCL warned of."""
+    """A rank that fails: its place, its progress (`step` is its last completed one, -1 before the first), and whether
+    it had begun to train. `nccl_warnings` returns NCCL's warnings."""
 
     rank: int
     folder: TracesFolder

@@ -14,7 +14,7 @@ from hpc.model.spec import MIN_WARMUP_STEPS, RunSpec
 def train(
     backend: Backend, run: RunSpec, timer: StepTimer, samples: memoryview, synchronise: Callable[[], object]
 ) -> list[list[int]]:
-    """Runs all steps; stores how many samples each took. Returns the measured blocks, [first step, one past the last].
+    """Runs all steps; stores each one's sample count. Returns the measured blocks, [first step, one past the last].
 
     The clocks are synchronised before the first step, MIN_WARMUP_STEPS before each block, and after the last step.
     Between a synchronisation and the end of its block only steps run: no pause, no garbage collection, no wait for a
@@ -38,7 +38,7 @@ def train(
                 samples[step] = backend.step(step, timer)
             timer.resolve()
             if block[1] < run.steps:
-                backend.release()  # after the last one nothing that a workload can make fail stands before the trace
+                backend.release()  # after the last one, no code that a workload can make fail runs before the trace
             gc.collect()  # of this block alone, since all else is frozen: long runs do not grow
 
     synchronise()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Writes the content, a text as UTF-8: no reader sees half of it, and a failure leaves what was there.
+    """Writes the content, a text as UTF-8: no reader sees half of it, and a failure leaves the old file.
 
     Raises OSError with `filename` set to `path`, also where the operating system names none or the file beside it.
     """

@@ -1,4 +1,4 @@
-"""The entry of every command: `python -m` of a module, Ctrl-C, missing packages, standard output that takes nothing.
+"""The entry of every command: `python -m` of a module, Ctrl-C, missing packages, unwritable standard output.
 
 Each package calls `start` when it is imported, before a command imports anything that takes time. Each command ends
 with `sys.exit(run(main, "hpc.sweep"))`. Both import as little as they can.
@@ -39,7 +39,7 @@ def start() -> None:
     """Prepares the process for the module that `python -m` names, while its package is being imported.
 
     A module that is no command ends the process with 2: Python would import it, do nothing and exit with 0. Ctrl-C
-    during a command's imports and a missing package become one line each. Nothing happens in other processes.
+    during a command's imports and a missing package become one line each. Has no effect in other processes.
     """
     global _command  # noqa: PLW0603  # a process is one command
     name = module_run().removesuffix(".__main__")
@@ -158,7 +158,7 @@ class OutputStream(io.TextIOWrapper):
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Drops what was not written and all that follows, so that Python does not try it again at its end."""
+        """Drops unwritten and later output, so that Python does not try to write it again at its end."""
         OutputStream.lost = True
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
@@ -170,7 +170,7 @@ class OutputStream(io.TextIOWrapper):
 
 
 def _stream(stream: TextIO | None, descriptor: int) -> TextIO:
-    """The stream as an OutputStream; what is not Python's own stream stays as it is."""
+    """The stream as an OutputStream; other streams than Python's own are unchanged."""
     if stream is None:
         return OutputStream(open(descriptor, "wb", closefd=False), "utf-8", "backslashreplace")
     if type(stream) is not io.TextIOWrapper:

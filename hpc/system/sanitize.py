@@ -74,7 +74,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def deny_world_writing() -> None:
-    """Keeps files that this process or its children make from being writable by everybody, whatever the umask was."""
+    """Keeps files that this process or its children make from being writable by all users, whatever the umask was."""
     os.umask(os.umask(0o077) | 0o002)
 
 

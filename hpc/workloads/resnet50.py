@@ -1,7 +1,8 @@
 """ResNet-50 v1.5 and two training recipes, as numbers that every framework's version takes: layers, values, images.
 
-One definition, so that what is compared across frameworks is one model on the same data from the same beginning. It is
-ours because a benchmark's model may not move with a library's version; the parameters have torchvision's names.
+One definition, so that frameworks are compared with one model on the same data from the same initial values. It is
+this project's own because a benchmark's model must not change with a library's version; the parameters have
+torchvision's names.
 v1.5: the stride of a bottleneck is in its 3×3 convolution.
 """
 

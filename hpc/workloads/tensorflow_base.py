@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors and warnings: not every library that is looked for
-# Keras comes with TensorFlow and would import whichever framework a person's settings name.
+# Keras comes with TensorFlow and would import the framework that the user's settings name.
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf

@@ -35,7 +35,7 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
     def __call__(self, images: Any) -> Any:
         """Images [N, H, W, 3] to logits [N, 1000], float32."""
         x = tf.nn.relu(self._convolved("conv1", tf.cast(images, self._dtype)))
-        # Zeros do as well as −∞ around what is nowhere below zero.
+        # Zero padding is as good as −∞ here: no value is below zero.
         x = tf.nn.max_pool2d(_padded(x, 1), 3, strides=2, padding="VALID")
         for stage, (_, blocks, _) in enumerate(resnet50.STAGES, start=1):
             for block in range(blocks):

@@ -1,8 +1,8 @@
-"""A person's own workload file: what it imports from its own folder, the digest of all that, the names it defines.
+"""A user's own workload file: its imports from its own folder, the digest of all these files, the names it defines.
 
-The files are parsed and never executed. Found are modules and packages below the folder of the workload file, which is
-the first folder of the import path of a run (hpc.rank). Not seen are modules whose names are computed at run time, data
-files, and what lies outside that folder.
+The files are parsed and never executed. The search covers modules and packages below the folder of the workload file,
+which is the first folder of the import path of a run (hpc.rank). It misses modules whose names are computed at run
+time, data files, and files outside that folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DYNAMIC_OUTSIDE = frozenset({"locals", "setattr", "vars"})
 
 
 def code_digest(workload: str) -> str:
-    """Digest of a person's own file and of what it imports from its folder; empty for a workload of this project.
+    """Digest of a user's own file and of its imports from its folder; empty for a workload of this project.
 
     A file without such imports has the digest of its own bytes. Raises SpecError where a file cannot be read or parsed.
     """
@@ -169,8 +169,8 @@ def _files_of(name: _Name, root: Path) -> Iterator[Path]:
 
 
 def _module_files(folder: Path, name: str) -> list[Path]:
-    """The files that importing that name from a folder may load: a package's `__init__.py`, else compiled modules and the
-    source (which of them depends on the interpreter of the run); none for a namespace package."""
+    """The files that importing that name from a folder may load: a package's `__init__.py`, else compiled modules and
+    the source (which of them depends on the interpreter of the run); none for a namespace package."""
     if (package := folder / name / "__init__.py").is_file():
         return [package]
     candidates = [*sorted(folder.glob(f"{name}.*so")), folder / f"{name}.py"]

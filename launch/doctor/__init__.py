@@ -1,1 +1,1 @@
-"""Whether a cluster and its site file fit what is going to be measured there, and what to write where not."""
+"""Checks that a cluster and its site file fit the planned measurements, and reports the changes they need."""

@@ -184,7 +184,7 @@ def _prepared(
 
 
 def _image(site: Site) -> str:
-    """One container image stands for all: what is looked at is the node."""
+    """One container image stands for all: the check is of the node."""
     return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 
@@ -245,7 +245,7 @@ def _arrived(doctor_job: DoctorJob, logs: Path) -> JobFacts:
     """The job's results, once all of them are visible here: a shared file system may be late."""
     limit = time.monotonic() + LATE_S
     while True:
-        (doctor_job.folder / "visited").touch()  # a client of NFS that writes to a folder looks anew at what is there
+        (doctor_job.folder / "visited").touch()  # a write makes an NFS client refresh its view of a folder
         printed = " ".join(" ".join(path.read_text(errors="replace").split()) for path in logs.glob("doctor.*.err"))
         job = doctor_job.read(printed[-500:])
         if (job.ended and len(job.arrived) >= len(job.nodes)) or time.monotonic() > limit:

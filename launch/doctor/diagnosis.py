@@ -13,11 +13,11 @@ from launch.doctor.job import JobFacts, NodeFacts, Start
 from launch.jobs.site import Site
 
 MIN_KILL_WAIT_S = 10
-"""The least KillWait, from SIGTERM to SIGKILL, for a last copy of the stamps; a slow shared folder takes seconds."""
+"""The least KillWait, from SIGTERM to SIGKILL, for a last copy of the time stamps; slow shared folders take seconds."""
 MIN_JOB_AGE_S = 300
-"""Slurm's default MinJobAge: how long it remembers how a job ended."""
+"""Slurm's default MinJobAge: the time for which it remembers the end of a job."""
 MIN_LOCAL_BYTES = 64 << 20
-"""The size of the stamps of 16 ranks with 80,000 steps each."""
+"""The size of the time stamps of 16 ranks with 80,000 steps each."""
 _FENCES_BROKEN_SINCE = (20, 11)
 
 
@@ -212,7 +212,7 @@ def _folder(job: JobFacts) -> Iterator[Finding]:
 
 
 def _local(job: JobFacts) -> Iterator[Finding]:
-    """Whether each node has a writable node-local folder; stamps go to the first one."""
+    """Whether each node has a writable node-local folder; time stamps go to the first one."""
     places = {node.name: next(iter(node.free_bytes.items()), None) for node in job.nodes}
     if nowhere := [name for name, place in places.items() if place is None]:
         reason = next((reason for node in job.nodes for reason in node.unwritable.values()), "no folder")

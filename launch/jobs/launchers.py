@@ -1,4 +1,4 @@
-"""The argv of one run, as a list of tokens: every size spelled out, nothing inherited, nothing quoted by hand."""
+"""The argv of one run, as a list of tokens: with every size explicit, no inherited setting, and no manual quoting."""
 
 from __future__ import annotations
 

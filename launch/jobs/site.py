@@ -164,7 +164,7 @@ _KINDS: Mapping[str, tuple[type, str]] = {
 
 
 def _value(name: str, annotation: str, value: Any) -> Any:
-    """A TOML value in the type of the field; a wrong type is an error of the file, nothing is guessed."""
+    """A TOML value in the type of the field; a wrong type is an error of the file."""
     if annotation.startswith("Mapping"):
         texts = isinstance(value, dict) and all(isinstance(v, str | int | float) for v in value.values())
         if texts and not any(isinstance(v, bool) for v in value.values()):  # "True" would be a guess

@@ -94,7 +94,7 @@ class Claim:
                     return ClaimStatus.ELSEWHERE
                 self._close(begin.job_id, end)
                 closed += _is_recorded(exit_of(path))
-            if not closed:  # nothing could be written: the run is not held up by that
+            if not closed:  # could not be written: the run goes on
                 return ClaimStatus.PENDING
 
     def next_attempt(self) -> int:

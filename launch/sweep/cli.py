@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list()
     deny_world_writing()
     with importing():
-        from launch.sweep import status, submit  # what the command line is for; --help needs none of it
+        from launch.sweep import status, submit  # imported here: --help does not need it
 
     try:
         if request.subcommand in ("status", "cancel"):

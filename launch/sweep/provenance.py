@@ -20,7 +20,7 @@ from launch.jobs.site import Site
 
 _TIMEOUT_S = 60
 _FRAMEWORK_OWN = frozenset({"cuda", "cudnn", "nccl"})
-"""Versions that a framework reports of what it was built with or loads; no package of that name has them."""
+"""Versions that a framework reports of the libraries it was built with or loads; no package of that name has them."""
 _VERSIONS = """
 import json, platform, sys
 from importlib.metadata import PackageNotFoundError, packages_distributions, version

@@ -24,7 +24,7 @@ class Decision(StrEnum):
     DONE = "done"  # every run is final
     CANCELLED = "cancelled"  # a job was cancelled
     FAILED = "failed"  # a run ended by its own fault, and no rerun is requested
-    IN_VAIN = "in_vain"  # nothing was measured, and nothing promises that another job would do better
+    IN_VAIN = "in_vain"  # no run was measured, and there is no reason to expect more of another job
     FORGOTTEN = "forgotten"  # the scheduler has forgotten the job: again, once
     REQUESTED = "requested"  # a rerun is requested for a run that the job had passed
     REST_CUT_OFF = "rest_cut_off"  # some runs were measured, and only the scheduler cut off the rest
@@ -38,7 +38,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class JobHistory:
-    """The end of a script's jobs, and what they leave to do.
+    """The end of a script's jobs, and the remaining runs.
 
     `states` are the last states of the jobs, in Slurm's words; `remaining` has by run that is not final the outcome of
     its last attempt, None before the first. `requested` are runs whose last attempt has a rerun request. `measured`:

@@ -86,7 +86,7 @@ def echo(console: Console) -> Say:
 
 
 def _show(prepared: Prepared, console: Console) -> None:
-    """Shows the scripts instead of submitting them, and what is missing to run them."""
+    """Shows the scripts instead of submitting them, and the missing requirements to run them."""
     say = echo(console)
     written = _write(prepared, console, dry_run=True)
     for line in describe_plan(prepared, written):
@@ -125,7 +125,7 @@ class Sweep:
         self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)
         self._forgotten: set[str] = set()  # scripts whose jobs the scheduler had forgotten
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
-        self._in_vain: Counter[str] = Counter()  # by script: jobs in a row that measured nothing
+        self._in_vain: Counter[str] = Counter()  # by script: jobs in a row without a measurement
         self.cluster = (
             LocalCluster(prepared.folders.logs, self.lock) if prepared.site is None
             else SlurmCluster(prepared.folders.logs, max_jobs=options.max_jobs)
@@ -202,7 +202,7 @@ class Sweep:
     def _check_limits(self, written: Sequence[WrittenJob]) -> None:
         """Warns of time limits shorter than earlier attempts took; TimeLimitTooShort if not even the first run fits."""
         if self._prepared.site is None:
-            return  # nothing limits what runs here
+            return  # no scheduler limits the jobs here
         records = exit_records(self._traces)
         took, cut_off = (
             durations_s(self._prepared.plan.runs, records, outcome) for outcome in (Outcome.OK, Outcome.TIMEOUT)
@@ -328,4 +328,4 @@ def _speed(path: Path) -> float | None:
         trace = read_trace(path)
         return None if trace.run.diagnostic == COLLECTIVES else measure(trace).throughput
     except TraceError:
-        return None  # shown as no speed; the summary names the file and what is wrong with it
+        return None  # shown as no speed; the summary names the file and its defect

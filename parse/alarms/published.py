@@ -1,4 +1,4 @@
-"""Alarms about published figures: the rules that compare what a document prints with its own numbers."""
+"""Alarms about published figures: the rules that compare a document's statements with its own numbers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
 
 
 def _rounding(figure: Figure, result: Result, neighbours: Neighbours) -> float:
-    """Returns by how much rounding alone can set a printed figure apart from the computed one."""
+    """Returns the largest difference between a printed and a computed figure that rounding alone explains."""
     half_unit = 0.5 * 10.0**-figure.decimals * (1 + 1e-9)
     if figure.what != "speedup":
         return half_unit + (0.5 * RUNS_UNIT if result.ok else 0.0)

@@ -1,4 +1,4 @@
-"""The alarms of a summary: each rule returns the figures of what is wrong with one result beside all others."""
+"""The alarms of a summary: each rule returns the figures of a defect of one result, given all others."""
 
 from __future__ import annotations
 

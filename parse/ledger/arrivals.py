@@ -30,9 +30,9 @@ POOL = 1_000_000
 class LastArrivals:
     """The last to arrive, among ranks or among nodes, each with its latest rank.
 
-    Per step [step]: its number (`last`), how much later than the next it is (`gap`, ns) and the sum of the two clocks'
-    bounds. `typical` [rank, piece]: how much later than the median rank a rank, or a node's earliest, is in LATE_IN of
-    a piece's steps. `exclusive`: by how many standard deviations they avoid being late in the same step.
+    Per step [step]: its number (`last`), its delay after the next latest (`gap`, ns) and the sum of the two clocks'
+    bounds. `typical` [rank, piece]: the delay after the median rank of a rank, or of a node's earliest, in LATE_IN of
+    a piece's steps. `exclusive`: the tendency not to be late in the same step, in standard deviations.
     """
 
     last: Ints
@@ -49,13 +49,13 @@ class LastArrivals:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrivals:
-    """All times in ns. Per step [step]: its number; `skew`, how much later than the median rank the last one arrives,
-    with the sum of the two clocks' bounds; `cause` [step, 4], what that consists of, named by `causes`. The median rank
-    is the lower one of an even number.
+    """All times in ns. Per step [step]: its number; `skew`, the delay of the last rank after the median rank, with the
+    sum of the two clocks' bounds; `cause` [step, 4], the parts of the skew, named by `causes`. The median rank is the
+    lower one of an even number.
 
-    Of the steps in which a rank is provably later than the median rank, by MATERIAL of a step at least: how many
-    (`late_steps` [rank]), and what its skew consists of on average (`rank_cause` [rank, 4]). `bound` is how far the
-    clocks leave open, on average, which of two ranks was first, of those it is widest for; 0 where all read one clock.
+    `late_steps` [rank] counts the steps in which a rank is provably later than the median rank, by MATERIAL of a step
+    at least; `rank_cause` [rank, 4] are the mean parts of its skew in these. `bound` is the mean uncertainty from the
+    clocks about which of two ranks was first, for the two with the widest one; 0 if all read one clock.
     """
 
     causes: tuple[str, ...]
@@ -71,10 +71,10 @@ class Arrivals:
 
 
 class ArrivalCollector:
-    """Makes Arrivals of pieces of steps, of which it keeps little.
+    """Makes Arrivals from pieces of steps, in little memory.
 
-    `nodes` [rank] numbers each rank's node; ranks of equal `domains` [rank] read one clock, so that only what their
-    devices' stamps leave open, `device_ns` [rank], stands between them.
+    `nodes` [rank] numbers each rank's node; ranks of equal `domains` [rank] read one clock, so that the only
+    uncertainty between them is that of their devices' time stamps, `device_ns` [rank].
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ArrivalCollector:
         self.alternation, self.node_alternation = Alternation(), Alternation()
 
     def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats) -> None:
-        """Takes a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, and bounds
+        """Adds a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, and bounds
         of t3 [rank, step]."""
         arrive, bound = np.ascontiguousarray(stamps_ns[:, 1:, GRADS_READY].T), np.ascontiguousarray(bounds_ns.T)
         steps, ranks = arrive.shape
@@ -143,7 +143,7 @@ class ArrivalCollector:
         return float(np.sort(of_clocks if len(of_clocks) > 1 else self.device_ns)[-2:].sum())
 
     def _parts(self, stamps_ns: Ints) -> Ints:
-        """When each rank left the reduction before, and what it did from then to its t3: [step, rank, 4], CAUSES."""
+        """The durations of each rank from the end of the reduction before to its t3: [step, rank, 4], by CAUSES."""
         before, now = stamps_ns[:, :-1], stamps_ns[:, 1:]
         ends = before[:, :, END]
         reduced = before[:, :, REDUCED] if "reduced" in self.borders else ends
@@ -192,7 +192,7 @@ class Alternation:
 
     def __init__(self) -> None:
         self.pool: list[Ints] = []
-        self.sums = np.zeros(3)  # over all pools: the longest work of the steps, what is expected of it, its variance
+        self.sums = np.zeros(3)  # over all pools: the longest work of the steps, its expectation, its variance
 
     def add(self, work: Ints) -> None:
         if self.pool and sum(work_of_pool.size for work_of_pool in self.pool) + work.size > POOL:

@@ -25,7 +25,7 @@ Missing = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepBreakdown:
-    """One run. `borders` are those of BORDERS that are known and mean something, `merged` the reasons for the others.
+    """One run. `borders` are those of BORDERS that are known and meaningful, `merged` the reasons for the others.
 
     `rank_ns` [rank, 5] and `piece_ns` [piece, 5] are mean terms, over steps and over ranks and steps; where a border is
     not known, the time up to the next one that is stands in the later term and 0 in the one before it. `step_ns` is the

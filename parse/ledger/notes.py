@@ -16,7 +16,7 @@ MAX_HOSTS = 3
 
 
 def notes(ledger: Ledger) -> Iterator[str]:
-    """A line each: what explains the loss, how far the figures can be trusted, and what is odd."""
+    """Lines on the causes of the loss, the reliability of the figures, and oddities."""
     write = Figures([ledger])
     yield from _split(ledger, write)
     if ledger.standalone is not None:

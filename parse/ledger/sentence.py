@@ -1,4 +1,4 @@
-"""A ledger as text: one sentence on why a step takes as long as it does, and its enums and figures in words."""
+"""A ledger as text: one sentence on the time of a step, and the text of its enums and figures."""
 
 from __future__ import annotations
 

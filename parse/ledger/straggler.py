@@ -24,9 +24,9 @@ CHANCE = 0.01
 SHUFFLES, FEWER_SHUFFLES, MANY = 499, 199, 10_000
 """Permutations tried; fewer where (ranks × pieces) are many."""
 TOGETHER = 0.5
-"""Ranks that are late by at least this part of what the latest is are late together."""
+"""Ranks that are late by at least this part of the latest rank's delay are late together."""
 SIGMAS = 4.0
-"""By how many standard deviations ranks that alternate in being late avoid one another."""
+"""Standard deviations by which ranks that alternate in being late avoid one another."""
 MOSTLY = 0.5
 """The ranks that alternate are provably last in more than this share of the steps."""
 SPIKE, SEVERE = 5.0, 50.0
@@ -195,7 +195,7 @@ def _severe(arrivals: Arrivals) -> Bools:
 
 
 def _standing_out(breakdown: StepBreakdown, arrivals: Arrivals, out: Bools, limit: float) -> Iterator[Verdict]:
-    """The rank and the node on which most of these steps fall, where chance gives so many no oftener than `limit`."""
+    """The rank and the node with most of these steps, if so many by chance are no likelier than `limit`."""
     for group, names in ((arrivals.ranks, len(breakdown.nodes)), (arrivals.nodes, len({*breakdown.nodes}))):
         if names == 1:
             continue
@@ -209,7 +209,7 @@ def _standing_out(breakdown: StepBreakdown, arrivals: Arrivals, out: Bools, limi
 
 
 def _is_material(its: Bools, group: LastArrivals, breakdown: StepBreakdown) -> bool:
-    """Whether what is lost in these steps is MATERIAL."""
+    """Whether the time lost in these steps is MATERIAL."""
     return bool(group.gap[its].sum() >= MATERIAL * breakdown.step_ns * len(its) and its.any())
 
 

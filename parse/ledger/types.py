@@ -140,7 +140,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """A step in which a rank arrived later than the median rank beyond what is usual in the window."""
+    """A step in which a rank's delay after the median rank exceeds the usual one of the window."""
 
     step: int
     rank: int
@@ -151,8 +151,8 @@ class Incident:
 class RunLedger:
     """One run of the point. `pauses` are those between its blocks, each in ms.
 
-    `bound` is how far the clocks leave open which of two ranks was first, of the two for which it is widest; None where
-    ranks are not compared.
+    `bound` is the uncertainty from the clocks about which of two ranks was first, for the two with the widest one; None
+    if ranks are not compared.
     """
 
     run_id: str
@@ -193,9 +193,9 @@ class Standalone:
 class Ledger:
     """A point's ledger. `terms` add up to `step`, their losses to `loss`.
 
-    `median_step` is the median where `step` is the mean. `skew` is what the step time of the throughput has more than
-    `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `telemetry` what differs from the
-    baseline's clocks, power and load.
+    `median_step` is the median where `step` is the mean. `skew` is the excess of the throughput's step time over
+    `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `telemetry` the differences from
+    the baseline's clocks, power and load.
     """
 
     result: Result

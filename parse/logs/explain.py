@@ -156,7 +156,7 @@ def _wall_clock(window: Window, wall_clock: float | None, attempt: Attempt, line
 
 
 def _printed(reading: Reading, window: Window, printed: float | None, attempt: Attempt) -> list[str]:
-    """The way from the mean of what is printed: whichever of the ways that there are leads to the number."""
+    """The calculation from the printed mean: the one of the possible calculations that gives the number."""
     if not window.printed:
         return ["printed: nothing, the lines have neither rates nor step times"]
     median = ", each the median over its lines," if window.lines_per_step > 1 or len(window.ranks) > 1 else ""

@@ -17,7 +17,7 @@ from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
 
 HEAD = 4096
-"""By as many printed steps it is seen how often a log prints, and whether its lines bear time stamps."""
+"""Printed steps from which the print interval, and whether lines have time stamps, are determined."""
 INTERVALS = 5
 """A window has at least as many printed intervals where more than the warm-up lies between two printed steps."""
 MAX_RECORDS = 100_000

@@ -54,7 +54,7 @@ def breach(form: str, **figures: FigureValue) -> Breach:
 
 
 def violations(path: Path, rules: Mapping[str, Callable[..., Iterator[Breach]]], *judged: object) -> list[Violation]:
-    """Applies each rule to what is judged."""
+    """Applies each rule to the judged training."""
     return [
         Violation(path=path, name=name, text=text, figures=figures)
         for name, rule in rules.items()

@@ -120,7 +120,7 @@ def _comparisons(
 
 
 def _note(what: str, published: float, result: TrainingResult, results: Sequence[TrainingResult]) -> str:
-    """Returns what a published figure is that is not the recomputed one; empty if unknown."""
+    """Returns an explanation of a published figure that differs from the recomputed one; empty if unknown."""
     numbers = result.numbers
     if what == TIME and numbers.whole_s and abs(published / numbers.whole_s - 1) <= SAME_TIME:
         return f"it runs to {numbers.whole_until} ({numbers.whole_s:.2f} s)"

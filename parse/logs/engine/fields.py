@@ -173,7 +173,7 @@ _ALIKE = bytes.maketrans(b"123456789", b"000000000")
 def columns(letters: Letters, starts: Sequence[Integers], fields: Sequence[Fields]) -> dict[str, Any]:
     """The columns of Steps but for `offset`, one part below the other.
 
-    Part i are lines that begin at starts[i] and have fields[i]; what they lack stands as absent.
+    Part i are lines that begin at starts[i] and have fields[i]; fields that they lack are absent.
     """
     counts = [len(part) for part in starts]
     where = np.concatenate(starts)
@@ -215,7 +215,7 @@ def _numbers(
 
 
 def _digits(letters: Letters, stop: Integers, width: Integers) -> Floats:
-    """Numbers of so many digits, up to sixteen, that end there."""
+    """Numbers of this many digits, up to sixteen, that end there."""
     low = _eight(letters, stop, np.minimum(width, WORD))
     if not (width > WORD).any():
         return low

@@ -1,4 +1,4 @@
-"""The intervals between printed steps, added up to what a window holds."""
+"""The intervals between printed steps, added up to windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_TIMES = 1 << 18
 """If a window has more intervals, neighbours are averaged."""
 MAX_PAUSES = 10_000
 RESOLVED = 10
-"""An interval's time stands for its steps where it is as many times longer than the stamps' finest unit."""
+"""An interval's time is used for its steps if it is this many times longer than the time stamps' finest unit."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ MAX_SHAPED = 1 << 10
 """Lines up to here are taken in bulk."""
 LINE_END = b"\n"
 BLOCK = 1 << 15
-"""So many pairs of characters at a time keep what is made of them in the processor's cache."""
+"""Pairs of characters processed at a time: the results stay in the processor's cache."""
 PAIRS = 4
 """A text is recognized by this many pairs of characters in a row."""
 BITS, NAMES = 64, 255
@@ -67,7 +67,7 @@ def by_length(lengths: Integers, among: Integers) -> Iterator[tuple[int, Integer
 
 
 class MarkerIndex:
-    """Finds where one of several texts may stand: wherever one does, and at few other places.
+    """Finds candidates for the places of several texts: all places that have one, and few others.
 
     The pairs of characters at even places of what is searched are of a text, wherever it begins, one of two rows. Each
     row of each text has a bit; a pair has a name, and by its name in `_bits[i]` the bits of the rows whose i-th it is.

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 NO_NUMBER = -1
-"""Stands in a whole-number column for what a line does not print; NaN does in a column of floats."""
+"""Absent value in a whole-number column; in a column of floats it is NaN."""
 
 FIELDS = ("time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "epoch_steps")
 """The groups that a step line's pattern may name.

@@ -1,4 +1,4 @@
-"""Step lines become points: one for each printed step, whichever ranks print it and however their lines interleave."""
+"""Turns step lines into points: one per printed step, whichever ranks print it and however their lines interleave."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
 
 
 def _open(path: Path) -> tuple[io.RawIOBase | io.BufferedIOBase, float]:
-    """The file, unpacked where it is packed, and how many bytes of text can be in it."""
+    """The file, unpacked if it is packed, and the maximum size of its text in bytes."""
     file = path.open("rb", buffering=0)
     if file.read(2) != b"\x1f\x8b":
         file.seek(0)

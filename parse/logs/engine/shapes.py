@@ -26,7 +26,7 @@ LABELS = (
     re.compile(rb"^\s*(?P<rank>\d+): "),
     re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
 )
-"""The prefixes that launchers put before a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
+"""Launchers' prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
 
 
 @dataclass(frozen=True, kw_only=True)

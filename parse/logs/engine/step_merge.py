@@ -16,7 +16,7 @@ BLOCK = 32_768
 HOLD = 16_384
 """As many lines may come between those of two ranks for one step."""
 LIMIT = 131_072
-"""No more lines are held back than these, however far the lines of two ranks lie apart."""
+"""The maximum of lines held back, however far apart the lines of two ranks are."""
 NEAR = 2
 """Printed steps by which ranks that run together may be apart."""
 BEFORE = -1
@@ -217,7 +217,7 @@ class _Clock:
 
 
 def _period_s(printed: Floats) -> Floats:
-    """After how long such time stamps begin anew; 0 where they hold a whole date."""
+    """The period in seconds after which such time stamps begin anew; 0 if they hold a whole date."""
     return np.where(printed < 0, LEAP_YEAR_S, np.where(printed < DAY_S, DAY_S, 0.0))
 
 

@@ -29,7 +29,7 @@ FORMATS = {
 FEW, MANY = 3, 1000
 """Step lines needed to recognise one format, and to choose between two."""
 HEAD = 1 << 13
-"""Most logs show within so many characters what they are."""
+"""Characters within which most logs show their format."""
 TRIED = 10
 """As many lines that look like steps are tried for each that is wanted."""
 

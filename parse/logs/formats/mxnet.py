@@ -117,8 +117,9 @@ def _srun(match: re.Match[bytes]) -> Mapping[str, str]:
 FORMAT = LogFormat(
     name="ngc-mxnet",
     title="MXNet (NVIDIA, MLPerf, Gluon, InsightFace)",
-    # Every rate is that of all ranks, whoever prints it. `Batch [a-b]` counts both ends, or one, or from 0 always, so
-    # that only b means anything. Partial FC says it/sec and prints samples/s (its batch is in the product).
+    # Every rate is that of all ranks, even if each rank prints it. `Batch [a-b]` counts both ends, or one, or from 0
+    # always, so that only b is usable. Partial FC's label is it/sec, but it prints samples/s (the product has its
+    # batch).
     steps=(
         step(
             b"Speed: ",
