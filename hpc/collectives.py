@@ -177,7 +177,6 @@ def _layout(simulated_nodes: int, comm: Intracomm) -> tuple[int, int]:
 
 
 def _gpus_here() -> int:
-    """The number of NVIDIA GPUs that the driver of this machine shows."""
     return len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
 
 

@@ -267,7 +267,6 @@ def _factory(run: RunSpec) -> Any:
 
 
 def _report(world: World, backend: Backend) -> RankReport:
-    """The report of this rank once its backend is built."""
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
     described = backend.describe().as_json()

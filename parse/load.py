@@ -131,7 +131,7 @@ class _Loader:
         return sorted(files.values())
 
     def _keep(self, path: Path, files: dict[Path, Path]) -> None:
-        """Reading from a pipe or a device may never end."""
+        """Adds a file, unless it is a pipe or a device: reading from these may never end."""
         if path.is_file():
             files.setdefault(path.resolve(), path)
         else:

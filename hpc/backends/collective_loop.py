@@ -110,7 +110,6 @@ class CollectiveLoop:
             )
 
     def losses(self) -> list[float]:
-        """Nothing is trained."""
         return [nan] * self._run.steps
 
     def describe(self) -> BackendFacts:
@@ -119,7 +118,6 @@ class CollectiveLoop:
         )
 
     def parameters(self) -> list[Any]:
-        """Nothing is trained."""
         return []
 
     def leave(self) -> None:

@@ -134,7 +134,7 @@ def _load_average(proc: Path) -> tuple[float, ...] | None:
 
 
 def _gpus_of_node(folder: Path) -> int | None:
-    """The number of NVIDIA GPUs of the node's driver, also those that this process may not use."""
+    """The number of the node's GPUs by its driver, including those that this process may not use."""
     return len(list(folder.iterdir())) if folder.is_dir() else None
 
 

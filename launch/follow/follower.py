@@ -55,7 +55,7 @@ class StepReader:
         self._known: dict[str, RankProgress] = {}
 
     def read(self, stem: str) -> StepCount | None:
-        """Steps that one rank of the attempt has completed; None where nothing is known or reading failed.
+        """Steps that one rank of the attempt has completed; None if unknown or if reading failed.
 
         Ranks reduce gradients at each step, so one rank stands for all. A copy is as old as the copier's interval.
         After the files have been removed, as at the end of a run, the last count is returned, without a pace.

@@ -134,7 +134,6 @@ def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
 
 
 def _sizes(spec: SweepSpec) -> str:
-    """The requested sizes, as on the command line."""
     cases = [f"{nodes}n{ranks}g" for nodes, ranks in spec.cases]
     lists = {"--nodes": spec.nodes, "--ranks-per-node": spec.ranks_per_node or (), "--cases": cases}
     return " ".join(f"{flag} {','.join(map(str, values))}" for flag, values in lists.items() if values)

@@ -162,11 +162,9 @@ class Sweep:
         return self._conclude(written, queue)
 
     def remaining(self, job: WrittenJob) -> list[str]:
-        """See launch.queue.Runs."""
         return pending_runs(_ids([job]), self._traces)
 
     def cancelled(self) -> bool:
-        """See launch.queue.Runs."""
         return cancelled_at_ns(self._prepared.folders, self._prepared.plan.sweep_id) != self._cancelled_at_ns
 
     def handle(self, event: Event, queue: Queue) -> None:
@@ -279,7 +277,7 @@ class FollowedQueue(Queue):
             self._sweep.handle(event, self)
 
     def states(self, scripts: Sequence[str]) -> dict[str, JobState]:
-        """See launch.cluster.query.JobStates; submits what `max_jobs` allows before."""
+        """Submits as many jobs as `max_jobs` allows, then returns the states."""
         for event in self.poll():
             self._sweep.handle(event, self)
         return {script: self.job_states[script] for script in scripts}

@@ -209,7 +209,6 @@ def _standing_out(breakdown: StepBreakdown, arrivals: Arrivals, out: Bools, limi
 
 
 def _is_material(its: Bools, group: LastArrivals, breakdown: StepBreakdown) -> bool:
-    """Whether the time lost in these steps is MATERIAL."""
     return bool(group.gap[its].sum() >= MATERIAL * breakdown.step_ns * len(its) and its.any())
 
 

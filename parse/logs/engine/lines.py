@@ -120,5 +120,4 @@ def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
 
 
 def _rarity(text: bytes) -> int:
-    """The approximate rarity of its characters in logs."""
     return sum(0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in text)

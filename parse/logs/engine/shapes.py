@@ -120,5 +120,4 @@ _ONES = 0x0101010101010101
 
 
 def _word_columns(letters: npt.NDArray[np.integer]) -> WordColumns:
-    """Letters of one line as a column of words."""
     return np.ascontiguousarray(letters, np.uint8).view(np.uint64)[:, None]
