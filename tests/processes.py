@@ -1,4 +1,4 @@
-"""What runs on this machine, as /proc tells it."""
+"""Processes of this machine, from /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """A process: the words of its command line, and its environment as it was started, as NAME=VALUE."""
+    """A process: the arguments of its command line, and its initial environment as NAME=VALUE."""
 
     pid: int
     words: tuple[str, ...]
@@ -20,7 +20,7 @@ class Process:
 
 
 def processes() -> Iterator[Process]:
-    """All that may be looked at, this one left out; of one that has ended nothing but its number is known."""
+    """All readable processes except this one; a zombie has only its pid."""
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) != os.getpid():
             try:
@@ -31,7 +31,7 @@ def processes() -> Iterator[Process]:
 
 
 def lives(pid: int) -> bool:
-    """Whether the process runs: one that has ended, or that only its parent has not waited for, does not."""
+    """Whether the process runs; False for a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:
@@ -39,13 +39,13 @@ def lives(pid: int) -> bool:
     return state not in (b"Z", b"X")
 
 
-def signal_all(found: Callable[[], Iterable[Process]], number: signal.Signals) -> set[int]:
-    """Sends the signal once to every process in `found()`, called again until it returns no new one; their numbers.
+def signal_all(select: Callable[[], Iterable[Process]], number: signal.Signals) -> set[int]:
+    """Sends the signal once to every process in `select()`, called until it returns no new one; returns the pids.
 
-    A process may end between being listed and the signal, and may start another one meanwhile.
+    A process may end, or start another one, between being listed and being signalled.
     """
     sent: set[int] = set()
-    while new := {process.pid for process in found()} - sent:
+    while new := {process.pid for process in select()} - sent:
         for pid in new:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""Waiting in tests, for what must come about, however long that takes."""
+"""Polling in tests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 def until(
-    ready: Callable[[], object], what: str, told: Callable[[], str] | None = None, *, limit_s: float = 300
+    ready: Callable[[], object], what: str, describe: Callable[[], str] | None = None, *, limit_s: float = 300
 ) -> None:
-    """Returns when `ready` says so; `told` is what to read where it never does.
+    """Returns once `ready()` is true; `describe()` is added to the message of the AssertionError after `limit_s`.
 
-    Only a test that fails reaches the limit.
+    The limit is only reached by a test that fails.
     """
     end_s = time.monotonic() + limit_s
     while not ready():
-        assert time.monotonic() < end_s, f"{what}: not after {limit_s:.0f} s{f': {told()}' if told else ''}"
+        assert time.monotonic() < end_s, f"{what}: not after {limit_s:.0f} s{f': {describe()}' if describe else ''}"
         time.sleep(0.05)

@@ -184,11 +184,11 @@ def _without_decoration(trace: Trace, error: Exception) -> Trace:
 
 
 class TraceKept(TraceError):
-    """The trace could not be written to its place; `kept` is the copy's HOST:PATH, empty if there is none."""
+    """The trace could not be written to its place; `local_copy` is its HOST:PATH, empty if there is none."""
 
-    def __init__(self, text: str, kept: str) -> None:
+    def __init__(self, text: str, local_copy: str) -> None:
         super().__init__(text)
-        self.kept = kept
+        self.local_copy = local_copy
 
 
 def write_or_keep(folder: TracesFolder, trace: Trace, waits_s: Sequence[float] = WAITS_S) -> None:
@@ -243,8 +243,8 @@ def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry 
     Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others. Raises
     MemoryError on rank 0 alone, where the recordings do not fit into memory; no rank sends anything then.
     """
-    own = recording if recording is not None and len(recording.local_ns) else None
-    sizes = comm.gather(None if own is None else (own.series, len(own.local_ns)))
+    usable = recording if recording is not None and len(recording.local_ns) else None
+    sizes = comm.gather(None if usable is None else (usable.series, len(usable.local_ns)))
     recorded = {} if sizes is None else {rank: size for rank, size in enumerate(sizes) if size is not None}
     series = tuple(dict.fromkeys(name for names, _ in recorded.values() for name in names))
     longest = max((samples for _, samples in recorded.values()), default=0)
@@ -256,9 +256,9 @@ def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry 
     except MemoryError as error:
         every, failure = 0, error
     every = int(comm.bcast(every))
-    if own is not None and comm.rank != 0 and every:
-        comm.Send(np.ascontiguousarray(own.local_ns[::every]), 0, _TELEMETRY_TAG)
-        comm.Send(np.ascontiguousarray(own.values[::every]), 0, _TELEMETRY_TAG)
+    if usable is not None and comm.rank != 0 and every:
+        comm.Send(np.ascontiguousarray(usable.local_ns[::every]), 0, _TELEMETRY_TAG)
+        comm.Send(np.ascontiguousarray(usable.values[::every]), 0, _TELEMETRY_TAG)
     if failure is not None:
         raise failure
     if not recorded:
@@ -266,8 +266,8 @@ def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry 
     for node, (rank, (names, samples)) in enumerate(recorded.items()):
         count = -(-samples // every)
         if rank == 0:
-            assert own is not None
-            rows_ns, rows = own.local_ns[::every], own.values[::every]
+            assert usable is not None
+            rows_ns, rows = usable.local_ns[::every], usable.values[::every]
         else:
             rows_ns, rows = np.empty(count, np.int64), np.empty((count, len(names)))
             comm.Recv(rows_ns, rank, _TELEMETRY_TAG)

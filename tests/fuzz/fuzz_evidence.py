@@ -1,11 +1,9 @@
 """Damaged files of a sweep, and everything that reads them.
 
-`python -m tests.fuzz.fuzz_evidence [--count N] [--from SEED]`;
-with `--seed N` one of them again, with all that is printed.
+`python -m tests.fuzz.fuzz_evidence [--count N] [--from SEED]`; `--seed N` repeats one with its full output.
 
-Looked for are: an exception that a command line would show as a traceback, a hang, a trace that is thrown away,
-overwritten or cannot be read, `ok` without a whole trace, a run measured again though it was measured, a file that
-cannot be read and is not named, and a damage that reaches other runs. What fails is printed with its seed.
+Defects: a traceback, a hang, a trace that is lost, overwritten or unreadable, `ok` without a whole trace, a measured
+run measured again, an unreadable file that is not named, damage that changes other runs. Each is printed with its seed.
 """
 
 from __future__ import annotations
@@ -62,6 +60,7 @@ from tests.unit.traces import cut_short, make_run, make_trace, put, put_plan
 
 COUNT = 3_000
 RUNS = tuple(make_run(nodes=2, repeat=repeat) for repeat in range(1, 6))
+RUN_IDS = [run.run_id for run in RUNS]
 MEASURED, FAILED, LATE, OPEN, AGAIN = RUNS
 STEPS_LEFT = 3
 JOB, SINCE = "local-elsewhere-1-1", 1_700_000_000
@@ -70,12 +69,12 @@ ENDED.wait()
 
 
 class Defect(AssertionError):
-    """Damage was believed, passed on, or not said."""
+    """Damage was accepted, changed other runs, or was not reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """What one seed does: which files are damaged how, and one that cannot be opened, with the error."""
+    """What one seed does: the files and their damage, and one that cannot be opened, with the errno."""
 
     seed: int
     damages: Sequence[tuple[str, Damage]]
@@ -83,8 +82,7 @@ class Input:
 
 
 def make_sweep(out: Path) -> Folders:
-    """A sweep's folder with all kinds of files: a run measured, failed, measured after a timeout, cut off, and wanted
-    again."""
+    """A sweep's folder with all kinds of files: runs measured, failed, measured after a timeout, cut off, rerun."""
     folders = Folders.under(out)
     for each in (folders.jobs / "runs", folders.logs, folders.traces):
         each.mkdir(parents=True)
@@ -203,7 +201,7 @@ def check(
     away = refused(out / damaged.refused[0], damaged.refused[1]) if damaged.refused else contextlib.nullcontext()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), away:
         _read_everything(out, rng)
-        statuses, pending = run_statuses(_ids(), traces), pending_runs(_ids(), traces)
+        statuses, pending = run_statuses(RUN_IDS, traces), pending_runs(RUN_IDS, traces)
         print(*describe_runs(statuses, Folders.under(out)), sep="\n")
     output.seek(0)
     text = output.read()
@@ -219,10 +217,6 @@ def check(
 
 def _is_small(path: Path) -> bool:
     return path.is_file() and path.stat().st_size <= MAX_BYTES
-
-
-def _ids() -> list[str]:
-    return [run.run_id for run in RUNS]
 
 
 def _read_everything(out: Path, rng: random.Random) -> None:
@@ -241,7 +235,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         with lock.held(lambda holder: None):
             mend_records(folders, print)
             choose_reruns(SweepOptions(retry=(Outcome.OOM,)), RUNS, traces, None, print)
-            pending_runs(_ids(), traces)
+            pending_runs(RUN_IDS, traces)
             recall(folders.jobs)
 
     def closed(end: JobEnd) -> None:

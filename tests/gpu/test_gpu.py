@@ -1,4 +1,4 @@
-"""GPUs: NCCL, every precision, and stamps of device events. Where there is none this says so and is skipped."""
+"""Training on real GPUs: NCCL, every precision, timestamps from device events. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ ASK_TORCH = "import torch; print(torch.version.cuda is not None, torch.cuda.devi
 ASK_HOROVOD = "import horovod.torch as hvd; print(hvd.nccl_built())"
 
 
-def asked(code: str) -> str | None:
-    """What a process of its own prints; None where it fails, as where what it imports is not there."""
+def output_of(code: str) -> str | None:
+    """Standard output of the code in a new process; None if it fails, e.g. on a missing import."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 @pytest.fixture(scope="module", autouse=True)
 def gpus() -> int:
-    """How many GPUs torch sees; skips where it sees none."""
-    said = asked(ASK_TORCH)
-    if said is None:
+    """Number of GPUs that torch sees; skips if there is none."""
+    output = output_of(ASK_TORCH)
+    if output is None:
         pytest.skip("no torch here: pip install -e '.[torch]'")
-    built, count = said.split()
+    built, count = output.split()
     if built == "False":
         pytest.skip("this torch was built without CUDA")
     if count == "0":
@@ -50,20 +50,20 @@ def backend(request: pytest.FixtureRequest) -> str:
     if name == "torch-horovod":
         if missing := missing_modules(name):
             pytest.skip("; ".join(missing))
-        said = asked(ASK_HOROVOD)
-        assert said is not None, "Horovod is installed and does not load"
-        if said == "0":
+        output = output_of(ASK_HOROVOD)
+        assert output is not None, "Horovod is installed and does not load"
+        if output == "0":
             pytest.skip("this Horovod was built without NCCL: HOROVOD_GPU_OPERATIONS=NCCL make horovod")
     return name
 
 
-def spec(**asked: Any) -> RunSpec:
+def spec(**changes: Any) -> RunSpec:
     usual: dict[str, Any] = {
         "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 1, "cpus_per_rank": 2, "backend": "torch-ddp",
         "workload": "resnet50", "batch_size": 16, "precision": "fp32", "scaling": "weak", "warmup_steps": 10,
         "measured_steps": 10, "repeat": 1, "seed": 0, "site": "here",
     }  # fmt: skip
-    return RunSpec(**usual | asked)
+    return RunSpec(**usual | changes)
 
 
 def launched(folder: Path, run: RunSpec) -> subprocess.CompletedProcess[str]:
@@ -77,8 +77,8 @@ def launched(folder: Path, run: RunSpec) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def traced(folder: Path, **asked: Any) -> Trace:
-    run = spec(**asked)
+def traced(folder: Path, **changes: Any) -> Trace:
+    run = spec(**changes)
     done = launched(folder, run)
     assert done.returncode == 0, done.stderr
     return read_trace(folder / f"{run.run_id}.1.h5")
@@ -88,16 +88,16 @@ PRECISIONS = pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "amp-
 
 
 @PRECISIONS
-def test_a_gpu_trains_in_every_precision_and_stamps_by_its_own_events(
+def test_training_in_every_precision_timestamps_steps_by_device_events(
     tmp_path: Path, backend: str, precision: str
 ) -> None:
     trace = traced(tmp_path, backend=backend, precision=precision)
-    said = trace.environment["backend"]
-    assert said["transport"] == "nccl"
-    assert said["tf32"] == (precision == "tf32")
-    assert said["absent_stamps"] == []
+    facts = trace.environment["backend"]
+    assert facts["transport"] == "nccl"
+    assert facts["tf32"] == (precision == "tf32")
+    assert facts["absent_stamps"] == []
     # Horovod's synchronize() waits on the host.
-    assert said["synchronises_every_step"] == (backend == "torch-horovod")
+    assert facts["synchronises_every_step"] == (backend == "torch-horovod")
     assert trace.ranks[0]["device"]["kind"] == "gpu"
     assert trace.ranks[0]["stamp_bound_ns"] > 0
     assert (np.diff(trace.stamps, axis=2) >= 0).all()
@@ -108,7 +108,7 @@ def test_a_gpu_trains_in_every_precision_and_stamps_by_its_own_events(
     assert trace.stamps[0, -1, END] < trace.clock_local_ns[0, 2] + trace.ranks[0]["stamp_bound_ns"]
 
 
-def test_coarse_stamps_are_begin_batch_and_end(tmp_path: Path, backend: str) -> None:
+def test_step_timing_records_begin_batch_and_end_only(tmp_path: Path, backend: str) -> None:
     trace = traced(tmp_path, backend=backend, timing="step")
     assert trace.environment["backend"]["absent_stamps"] == list(INNER)
     assert (trace.stamps[:, :, [FORWARD_END, GRADS_READY, REDUCED]] == ABSENT).all()
@@ -117,20 +117,20 @@ def test_coarse_stamps_are_begin_batch_and_end(tmp_path: Path, backend: str) -> 
 
 @PRECISIONS
 @pytest.mark.parametrize("devices", [1, 2])
-def test_one_rank_drives_all_gpus_of_its_node(tmp_path: Path, gpus: int, devices: int, precision: str) -> None:
+def test_torch_dp_uses_all_gpus_of_the_node(tmp_path: Path, gpus: int, devices: int, precision: str) -> None:
     if gpus < devices:
         pytest.skip(f"torch-dp on {devices} GPUs needs as many; torch sees {gpus}")
     trace = traced(tmp_path, backend="torch-dp", precision=precision, gpus_per_node=devices)
-    said = trace.environment["backend"]
-    assert len({device["uuid"] for device in said["devices"]}) == devices
-    assert said["absent_stamps"] == ["grads_ready"]
+    facts = trace.environment["backend"]
+    assert len({device["uuid"] for device in facts["devices"]}) == devices
+    assert facts["absent_stamps"] == ["grads_ready"]
     assert (trace.stamps[:, :, GRADS_READY] == ABSENT).all()
     assert (np.diff(np.delete(trace.stamps, GRADS_READY, axis=2), axis=2) >= 0).all()
     assert trace.samples.tolist() == [[16 * devices] * trace.run.steps]
     assert np.isfinite(trace.losses[:, 0]).all()
 
 
-def test_more_gpus_than_there_are_is_refused(tmp_path: Path, gpus: int) -> None:
+def test_requesting_more_gpus_than_exist_is_refused(tmp_path: Path, gpus: int) -> None:
     done = launched(tmp_path, spec(backend="torch-dp", gpus_per_node=gpus + 1))
     assert done.returncode == 3
     assert f"{gpus + 1} GPUs per node were asked for; " in done.stderr

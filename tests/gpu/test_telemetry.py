@@ -1,4 +1,4 @@
-"""hpc.node_agent.nvidia on a real driver. Where there is none this says so and is skipped."""
+"""hpc.node_agent.nvidia on a real driver. Skipped without one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recorded(*uuids: str) -> Recording:
     return recording
 
 
-def test_a_gpu_tells_its_clocks_power_and_memory(nvml: Any) -> None:
+def test_clocks_power_and_memory_of_a_gpu_are_recorded(nvml: Any) -> None:
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)
     recording = recorded(nvml.nvmlDeviceGetUUID(gpu))
     last = dict(zip(recording.series, recording.values[-1], strict=True))
@@ -43,6 +43,6 @@ def test_a_gpu_tells_its_clocks_power_and_memory(nvml: Any) -> None:
         assert last.get(name, 0) > 0 or recording.facts["absent"][name]  # not in every virtual machine
 
 
-def test_without_a_name_all_gpus_are_read(nvml: Any) -> None:
+def test_all_gpus_are_read_by_default(nvml: Any) -> None:
     read = {name.partition(".")[0] for name in recorded().series if name.startswith("gpu")}
     assert read == {f"gpu{place}" for place in range(nvml.nvmlDeviceGetCount())}

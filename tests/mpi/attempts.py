@@ -1,4 +1,4 @@
-"""One attempt of a run by `python -m hpc.rank` on real ranks, in a folder of its own, and what it left."""
+"""One attempt of a run by `python -m hpc.rank` on real ranks in a separate folder, and its files."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ HERE = Path(__file__).parent / "ranks"
 WARMUP, STEPS = 6, 12
 
 
-def spec(**asked: Any) -> RunSpec:
+def spec(**changes: Any) -> RunSpec:
     usual: dict[str, Any] = {
         "nodes": 1, "ranks_per_node": 2, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": "mpi", "workload": "delay",
         "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": WARMUP,
         "measured_steps": STEPS - WARMUP, "repeat": 1, "seed": 0, "site": "here",
     }  # fmt: skip
-    digest = code_digest(asked.get("workload", "delay"))
-    return RunSpec(**{**usual, "code_digest": digest, **asked})
+    digest = code_digest(changes.get("workload", "delay"))
+    return RunSpec(**{**usual, "code_digest": digest, **changes})
 
 
 class Attempt:
-    """One attempt of a run in a folder of its own."""
+    """One attempt of a run in a separate folder."""
 
     def __init__(self, ranks: Ranks, folder: Path, run: RunSpec, *words: str, **how: Any) -> None:
         self.run, self.traces, self.stem = run, folder / "traces", f"{run.run_id}.1"

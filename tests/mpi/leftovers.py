@@ -1,4 +1,4 @@
-"""What a sweep left on disk: every byte of it, and who may write it."""
+"""Checks of a sweep's files: world-writable paths, and files that contain a secret."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import h5py
 
 
 def written_by_everybody(*roots: Path) -> list[str]:
-    """Files and folders at or below the roots that others than owner and group may write."""
-    found = []
+    """World-writable files and folders at or below the roots, with their modes."""
+    writable = []
     for root in roots:
         for path in (root, *root.rglob("*")):
             with suppress(FileNotFoundError):  # of another run, which ends just now
                 mode = path.lstat().st_mode
                 if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
-                    found.append(f"{path} {stat.filemode(mode)}")
-    return found
+                    writable.append(f"{path} {stat.filemode(mode)}")
+    return writable
 
 
 def holding(secret: str, *roots: Path) -> list[str]:
-    """Files below the roots whose bytes hold the secret, or whose HDF5 does once it is unpacked."""
-    found = []
+    """Files below the roots that contain the secret, in their bytes or in unpacked HDF5."""
+    matches = []
     for path in (path for root in roots for path in root.rglob("*") if path.is_file()):
         with suppress(FileNotFoundError):
             texts = [path.read_bytes(), *(_unpacked(path) if path.suffix == ".h5" else ())]
             if any(secret.encode() in text for text in texts):
-                found.append(str(path))
-    return found
+                matches.append(str(path))
+    return matches
 
 
 def node_local() -> list[Path]:
-    """This user's folders of node-local storage that are there."""
+    """This user's existing folders in node-local storage."""
     return [folder for base in ("/dev/shm", "/tmp") if (folder := Path(base) / f"rankwise-{os.getuid()}").exists()]
 
 

@@ -1,4 +1,4 @@
-"""The global clock among real ranks, whose synthetic clocks' truth is known to the nanosecond."""
+"""The global clock on real ranks with synthetic clocks whose true offset is known to the nanosecond."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ def scene(ranks):
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_every_rank_is_inside_its_bound(scene, size):
-    for rank, found in enumerate(scene(size, "own")):
-        error_ns, bound_ns = np.abs(found["error_ns"]), np.array(found["bound_ns"])
+def test_clock_error_of_every_rank_is_within_its_bound(scene, size):
+    for rank, report in enumerate(scene(size, "own")):
+        error_ns, bound_ns = np.abs(report["error_ns"]), np.array(report["bound_ns"])
         assert (error_ns <= bound_ns).all()
         assert (bound_ns > 0).all() == (rank > 0)
-        assert len(found["points"]) == SYNCHRONISATIONS
-        local_ns = [point[0] for point in found["points"]]
-        exits_ns = np.reshape(found["barrier_exits_ns"], (SYNCHRONISATIONS, 2))
+        assert len(report["points"]) == SYNCHRONISATIONS
+        local_ns = [point[0] for point in report["points"]]
+        exits_ns = np.reshape(report["barrier_exits_ns"], (SYNCHRONISATIONS, 2))
         assert (exits_ns[:, 0] <= local_ns).all()
         assert (local_ns <= exits_ns[:, 1]).all()
 
 
-def test_in_a_tree_every_rank_is_inside_the_bounds_of_its_hops(scene):
+def test_clock_error_in_a_tree_is_within_the_sum_of_hop_bounds(scene):
     served = [3, 0, 1, 0, 2, 0, 1, 0]  # in stars of two
-    for rank, found in enumerate(scene(8, "tree")):
-        assert (np.abs(found["error_ns"]) <= found["bound_ns"]).all()
-        assert len(found["points"]) == SYNCHRONISATIONS
+    for rank, report in enumerate(scene(8, "tree")):
+        assert (np.abs(report["error_ns"]) <= report["bound_ns"]).all()
+        assert len(report["points"]) == SYNCHRONISATIONS
         exchanges = served[rank] + (rank > 0)
-        assert found["readings"] == SYNCHRONISATIONS * (exchanges * 2 * 51 + READINGS_WITHOUT_EXCHANGE + (rank == 0))
+        assert report["readings"] == SYNCHRONISATIONS * (exchanges * 2 * 51 + READINGS_WITHOUT_EXCHANGE + (rank == 0))
 
 
-def test_ranks_of_one_clock_share_its_points_and_exchange_nothing(scene):
-    zero, one, two, three = scene(4, "pairs")
-    assert one["points"] == zero["points"]
-    assert three["points"] == two["points"]
-    assert {(offset, bound) for _, offset, bound in one["points"]} == {(0.0, 0.0)}
-    assert all(bound > 0 for _, _, bound in three["points"])
-    for member in (one, three):
+def test_ranks_that_share_a_clock_share_points_without_exchange(scene):
+    rank0, rank1, rank2, rank3 = scene(4, "pairs")
+    assert rank1["points"] == rank0["points"]
+    assert rank3["points"] == rank2["points"]
+    assert {(offset, bound) for _, offset, bound in rank1["points"]} == {(0.0, 0.0)}
+    assert all(bound > 0 for _, _, bound in rank3["points"])
+    for member in (rank1, rank3):
         assert (np.abs(member["error_ns"]) <= member["bound_ns"]).all()
         assert member["readings"] == SYNCHRONISATIONS * READINGS_WITHOUT_EXCHANGE
-    assert two["readings"] > SYNCHRONISATIONS * 50 * 2
+    assert rank2["readings"] > SYNCHRONISATIONS * 50 * 2
 
 
-def test_ranks_of_one_machine_need_no_exchange(scene):
-    everybody = scene(4, "real")
-    assert len({found["domain"] for found in everybody}) == 1
+def test_ranks_on_the_same_machine_need_no_exchange(scene):
+    reports = scene(4, "real")
+    assert len({report["domain"] for report in reports}) == 1
     if Path("/proc/self/ns/time").is_symlink():
-        assert str(Path("/proc/self/ns/time").readlink()) in everybody[0]["domain"]
-    for rank, found in enumerate(everybody):
-        assert [(offset, bound) for _, offset, bound in found["points"]] == [(0.0, 0.0)] * 2
-        assert found["readings"] == 2 * (READINGS_WITHOUT_EXCHANGE + (rank == 0))
+        assert str(Path("/proc/self/ns/time").readlink()) in reports[0]["domain"]
+    for rank, report in enumerate(reports):
+        assert [(offset, bound) for _, offset, bound in report["points"]] == [(0.0, 0.0)] * 2
+        assert report["readings"] == 2 * (READINGS_WITHOUT_EXCHANGE + (rank == 0))
 
 
 @pytest.mark.parametrize(
-    ("name", "points_before", "words"),
+    ("name", "points_before", "parts"),
     [
         ("step", 0, ["the clock of rank 2 on ", "against that of rank 0 on ", "contradict", "suspended"]),
         ("suspend", 1, ["the clock of rank 2 on ", "against that of rank 0 on ", "jumped by 3599", "suspended"]),
@@ -71,30 +71,30 @@ def test_ranks_of_one_machine_need_no_exchange(scene):
         ("impostor", 0, ["rank 2 on ", "and rank ", "one for all", "reboot"]),
     ],
 )
-def test_a_clock_that_cannot_be_is_named_on_every_rank(scene, name, points_before, words):
-    everybody = scene(3, name)
-    errors = {found["error"] for found in everybody}
+def test_an_impossible_clock_is_named_on_every_rank(scene, name, points_before, parts):
+    reports = scene(3, name)
+    errors = {report["error"] for report in reports}
     assert len(errors) == 1
-    for word in words:
-        assert word in errors.copy().pop()
-    for found in everybody:
-        assert len(found["points"]) == found["points_before"] == points_before
-        assert len(found["barrier_exits_ns"]) == 2 * points_before
-        assert found["collects"]
+    for part in parts:
+        assert part in errors.copy().pop()
+    for report in reports:
+        assert len(report["points"]) == report["points_before"] == points_before
+        assert len(report["barrier_exits_ns"]) == 2 * points_before
+        assert report["collects"]
 
 
-def test_a_clock_that_drifts_by_all_that_is_allowed_is_taken(scene):
-    for found in scene(3, "just not too fast"):
-        assert found["error"] == ""
-        assert len(found["points"]) == 2
+def test_a_clock_at_the_drift_limit_is_accepted(scene):
+    for report in scene(3, "just not too fast"):
+        assert report["error"] == ""
+        assert len(report["points"]) == 2
 
 
-def test_a_parent_whose_clock_cannot_be_is_named_and_not_the_ranks_that_it_serves(scene):
-    everybody = scene(6, "parent")
-    errors = {found["error"] for found in everybody}
+def test_an_impossible_parent_clock_is_named_instead_of_its_children(scene):
+    reports = scene(6, "parent")
+    errors = {report["error"] for report in reports}
     assert len(errors) == 1
     error = errors.pop()
     assert error.startswith("the clock of rank 4 on ")
     assert "against that of rank 0 on " in error
     assert "rank 5" not in error
-    assert [len(found["points"]) for found in everybody] == [1] * 6
+    assert [len(report["points"]) for report in reports] == [1] * 6

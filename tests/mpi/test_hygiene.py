@@ -1,4 +1,4 @@
-"""Clean hands, shown on a real sweep: no secret in any byte that it leaves, nothing that everybody may write."""
+"""Files of a real sweep: no secret in any byte, none world-writable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKLOADS = HERE / "user_secrets.py"
 
 
 def sweep(folder: Path, environ: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """A sweep on this machine by somebody whose umask is 0."""
+    """A sweep on this machine with umask 0."""
     argv = [sys.executable, "-m", "hpc.sweep", "--cluster", "local", "--gpus-per-node", "0", "--repeats", "1",
             "--nodes", "2", "--no-baseline", "--backend", "mpi", "--steps", "8", "--warmup", "5", *words]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
@@ -30,14 +30,14 @@ def sweep(folder: Path, environ: dict[str, str], *words: str) -> subprocess.Comp
 
 
 def planted(secret: str) -> dict[str, str]:
-    """An environment with the secret in it in many ways."""
+    """An environment with the secret in many variables."""
     names = ("HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "SSH_AUTH_SOCK", "GITHUB_PAT",
              "SLURM_JWT", "NCCL_API_KEY", "TORCH_HUB_TOKEN", "UCX_PASSWORD", "SENTRY_DSN", "Authorization")  # fmt: skip
     by_value = {"NCCL_PROXY": f"http://me:{secret}@proxy:3128", "TRACKING_URI": f"https://me:{secret}@host/x"}
     return {**dict.fromkeys(names, secret), **by_value}
 
 
-def test_no_secret_and_nothing_for_everybody_to_write_is_left(tmp_path: Path) -> None:
+def test_a_sweep_leaves_no_secret_and_no_world_writable_file(tmp_path: Path) -> None:
     if missing := what_is_missing():
         pytest.skip("; ".join(missing))
     secret = f"hush{secrets.token_hex(8)}"
@@ -49,17 +49,17 @@ def test_no_secret_and_nothing_for_everybody_to_write_is_left(tmp_path: Path) ->
     assert secret not in done.stdout + done.stderr
     assert written_by_everybody(tmp_path, *node_local()) == []
 
-    # What was left out is said to have been, and what failed is still told.
+    # Redaction is marked, and the failure is still reported.
     note = next((tmp_path / "traces").glob("*Talkative*.rank*.json"))
-    told = json.loads(note.read_text())["message"]
-    assert told.startswith("WANDB_API_KEY=(left out) is refused") and "'steps': 3" in told
+    message = json.loads(note.read_text())["message"]
+    assert message.startswith("WANDB_API_KEY=(left out) is refused") and "'steps': 3" in message
     assert "https://(left out)@host/artifacts" in next((tmp_path / "jobs" / "logs").glob("*Talkative*.err")).read_text()
     trace = read_trace(next((tmp_path / "traces").glob("*Discreet*.h5")))
     variables = trace.environment["variables"]
     assert (variables["NCCL_API_KEY"], variables["NCCL_PROXY"]) == ("(left out)", "(left out)")
 
 
-def test_a_script_run_by_hand_leaves_nothing_for_everybody_to_write(tmp_path: Path) -> None:
+def test_a_script_run_by_hand_leaves_no_world_writable_file(tmp_path: Path) -> None:
     if missing := what_is_missing():
         pytest.skip("; ".join(missing))
     written = sweep(tmp_path, {}, "--workload", "delay", "--option", "compute_ms=1", "--dry-run")
@@ -84,8 +84,8 @@ def test_a_secret_for_the_runs_is_refused_before_anything_is_written(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["site.toml"]
 
 
-def test_what_is_left_is_looked_at(tmp_path: Path) -> None:
-    """The checks above can fail: they find a secret in a file, packed in HDF5, in an attribute, and open doors."""
+def test_the_checks_of_this_file_can_fail(tmp_path: Path) -> None:
+    """A secret in a plain file, in compressed HDF5, in an attribute, and a world-writable file are found."""
     (tmp_path / "plain.txt").write_text("x hush1 x")
     with h5py.File(tmp_path / "packed.h5", "w") as file:
         file.create_dataset("script", data=[b"a" * 64 + b"hush2"] * 99, compression="gzip")

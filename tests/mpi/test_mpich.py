@@ -1,4 +1,4 @@
-"""MPICH, from its wheel: a sweep with it, and the singletons that its launcher makes of another MPI's ranks."""
+"""MPICH from its wheel: a sweep under it, and singletons when its launcher starts ranks of another MPI."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ASKED = ("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--ranks-per-node", "2", "--no-baseline",
+OPTIONS = ("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--ranks-per-node", "2", "--no-baseline",
          "--repeats", "1", "--backend", "mpi", "--workload", "delay", "--steps", "8", "--warmup", "5")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The prefix of an environment that holds the MPICH wheel and nothing else."""
+    """The prefix of a virtual environment with only the MPICH wheel."""
     if (Path(sys.executable).absolute().parent / "mpiexec").exists():
         pytest.skip("the Open MPI wheel's mpiexec lies beside this interpreter and would be taken first")
     prefix = tmp_path_factory.mktemp("mpich")
@@ -31,10 +31,10 @@ def mpich(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sweep(tmp_path: Path, mpich: Path, **env: str) -> tuple[subprocess.CompletedProcess[str], str, str]:
-    """Runs one run under MPICH's mpiexec; the command, the outcome, what its ranks said on stderr."""
+    """Runs one run under MPICH's mpiexec; returns the finished command, the outcome and the ranks' stderr."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{mpich}/bin:{os.environ['PATH']}", **env}
     done = subprocess.run(
-        [sys.executable, "-m", "hpc.sweep", *ASKED], cwd=tmp_path, env=environment, capture_output=True, text=True,
+        [sys.executable, "-m", "hpc.sweep", *OPTIONS], cwd=tmp_path, env=environment, capture_output=True, text=True,
         check=False, timeout=300,
     )  # fmt: skip
     [record] = (tmp_path / "traces").glob("*.exit.json")
@@ -64,7 +64,7 @@ def json_of_newest_trace(tmp_path: Path) -> str:
     return done.stdout
 
 
-def test_a_launcher_of_another_mpi_makes_singletons_and_the_run_is_invalid(tmp_path: Path, mpich: Path) -> None:
+def test_a_launcher_of_another_mpi_starts_singletons_and_the_run_is_invalid(tmp_path: Path, mpich: Path) -> None:
     done, outcome, errors = sweep(tmp_path, mpich)
     assert (done.returncode, outcome) == (1, "invalid"), done.stdout + errors
     assert "asked for 2 ranks, MPI sees 1" in errors

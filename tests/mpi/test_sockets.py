@@ -1,4 +1,4 @@
-"""Nothing of ours listens beyond this machine; what MPI and frameworks open to all is what docs/backends.md says."""
+"""Rankwise listens on loopback only; MPI and frameworks open only the sockets listed in docs/backends.md."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.mpi.ranks.sockets import sockets
 
 LOOPBACK = ("127.", "00000000:00000000:00000000:00000001")
 EVERYWHERE = {"tensorflow-multiworker": 2, "paddle-fleet": 1}
-"""Sockets on all interfaces in all ranks of a run of two: a server in each, a store in the first."""
+"""Sockets on all interfaces over both ranks of a run: a server on each rank, or a store on rank 0."""
 
-Found = Counter[tuple[str, str]]
+Sockets = Counter[tuple[str, str]]
 
 
-def beyond_this_machine(ranks: Ranks, *arguments: str) -> Found:
-    """(process, address) of what listens on more than loopback."""
+def beyond_this_machine(ranks: Ranks, *arguments: str) -> Sockets:
+    """(process, address) of every socket that listens on more than loopback."""
     mark = f"mark-{uuid.uuid4()}"
     done = ranks(2, HERE / "sockets.py", mark, *arguments, env={"SOCKETS_MARK": mark, **ranks_env()})
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("[[")]
@@ -32,14 +32,14 @@ def beyond_this_machine(ranks: Ranks, *arguments: str) -> Found:
 
 
 @pytest.fixture(scope="module")
-def mpi_sockets() -> dict[str, Found]:
-    """What MPI opens by itself, once it is known."""
+def mpi_sockets() -> dict[str, Sockets]:
+    """Cache of the sockets that MPI itself opens."""
     return {}
 
 
 @pytest.mark.parametrize("backend", [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node])
-def test_a_run_listens_only_where_the_documents_say(
-    ranks: Ranks, tmp_path: Path, backend: str, mpi_sockets: dict[str, Found]
+def test_a_run_listens_only_on_documented_sockets(
+    ranks: Ranks, tmp_path: Path, backend: str, mpi_sockets: dict[str, Sockets]
 ) -> None:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
@@ -54,7 +54,7 @@ def test_a_run_listens_only_where_the_documents_say(
     assert {role for role, _ in result} <= {"rank"}, "a helper of ours listens"
 
 
-def test_a_listening_socket_is_found() -> None:
+def test_listening_sockets_of_marked_processes_are_detected() -> None:
     mark = f"mark-{uuid.uuid4()}"
     code = (
         "import socket, sys\n"

@@ -1,4 +1,4 @@
-"""The main job on this machine: real scripts, real bash, real ranks."""
+"""hpc.sweep on this machine: real scripts, real bash, real ranks."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def cancel(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def ended(tmp_path: Path) -> list[str]:
-    """As what, by run and attempt."""
+    """Outcomes, in order of run and attempt."""
     return list(outcomes(tmp_path).values())
 
 
 def ranks_of(tmp_path: Path) -> list[int]:
-    """The ranks of this test that live, and their launchers."""
+    """Process ids of this test's running ranks and launchers."""
     return [
         process.pid
         for process in processes()
-        if "hpc.rank" in process.words and any(str(tmp_path) in word for word in process.words)
+        if "hpc.rank" in process.words and any(str(tmp_path) in argument for argument in process.words)
     ]
 
 
@@ -64,22 +64,22 @@ def _mpi() -> None:
 pytestmark = pytest.mark.usefixtures("_mpi")
 
 
-def test_a_framework_that_is_missing_is_a_word_in_its_cell(tmp_path: Path) -> None:
+def test_a_missing_framework_is_launch_fail_in_its_cell(tmp_path: Path) -> None:
     env = {**ENV, **without_modules(tmp_path / "hiding", "torch")}
     argv = sweep_argv(*LOCAL, "--nodes", "1,2", *TINY, "--backend", "mpi,torch-ddp")
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 1, done.stdout + done.stderr
-    why = "torch is not installed here: pip install -e '.[torch]'"
+    reason = "torch is not installed here: pip install -e '.[torch]'"
     before, _, after = done.stdout.partition("submitted as")
-    assert f"backend torch-ddp cannot run: {why}\n" in before
-    assert "2 ok, 2 launch_fail" in after and why in after
+    assert f"backend torch-ddp cannot run: {reason}\n" in before
+    assert "2 ok, 2 launch_fail" in after and reason in after
 
     summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--warnings").stdout
     assert re.findall(r"^(\dn1g) +[\d.]+ +[\d.]+ +launch_fail$", summary, re.MULTILINE) == ["1n1g", "2n1g"]
-    assert summary.count(why) == 2
+    assert summary.count(reason) == 2
 
 
-def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
+def test_rerunning_a_sweep_skips_final_runs_and_repeats_lost_ones(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--nodes", "1,2", *TINY)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "attempt 1: ok" in done.stdout and "samples/s" in done.stdout
@@ -110,7 +110,7 @@ def test_sweep_again_by_hand_and_after_a_loss(tmp_path: Path) -> None:
     assert forced.stdout.count("attempt 2: ok") == 2
 
 
-def test_a_run_that_dies_takes_no_other_along_and_says_how_far_it_came(tmp_path: Path) -> None:
+def test_a_failed_run_does_not_stop_the_next_and_records_its_last_step(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         """
 from tests.mpi.ranks.user_workloads import Line
@@ -159,7 +159,7 @@ def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
     assert not ranks_of(tmp_path)
 
 
-def test_detached_sweeps_go_on_by_themselves(tmp_path: Path) -> None:
+def test_a_detached_sweep_continues_in_the_background(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--nodes", "1", *TINY, "--detach")
     assert done.returncode == 0, done.stderr
     assert "running in process" in done.stdout
@@ -169,7 +169,7 @@ def test_detached_sweeps_go_on_by_themselves(tmp_path: Path) -> None:
     assert "every run is final" in joined.stdout
 
 
-def test_a_folder_with_a_hostile_name(tmp_path: Path) -> None:
+def test_a_folder_name_with_shell_syntax_is_not_executed(tmp_path: Path) -> None:
     out = "a'; touch pwned #"
     done = sweep(tmp_path, "--nodes", "1", *TINY, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -177,8 +177,8 @@ def test_a_folder_with_a_hostile_name(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_two_sweeps_of_this_machine_at_once_run_everything_once(tmp_path: Path) -> None:
-    """Both wait for a third, this process, and begin at the moment when it lets go."""
+def test_two_concurrent_local_sweeps_run_each_run_once(tmp_path: Path) -> None:
+    """Both wait for the lock of this process and start when it is released."""
     (tmp_path / "jobs").mkdir()
     lock = FolderLock(tmp_path / "jobs")
     assert lock.take()
@@ -189,11 +189,11 @@ def test_two_sweeps_of_this_machine_at_once_run_everything_once(tmp_path: Path) 
         waits = process.stdout.readline()
         assert re.match(rf"waiting for process {os.getpid()} on {socket.gethostname()}, of \w+, since", waits), waits
     lock.release()
-    said = [process.communicate(timeout=600)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    outputs = [process.communicate(timeout=600)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
     assert ended(tmp_path) == ["ok", "ok"]
     assert len(list((tmp_path / "traces").glob("*.begin.json"))) == 2
-    assert sorted(text.count("every run is final, nothing to submit") for text in said) == [0, 2]
+    assert sorted(text.count("every run is final, nothing to submit") for text in outputs) == [0, 2]
 
 
 def test_status_and_cancel_reach_a_detached_sweep(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_status_and_cancel_reach_a_detached_sweep(tmp_path: Path) -> None:
     assert "cancelled, to be done" in after.stdout, after.stdout
 
 
-def test_a_killed_sweep_leaves_its_script_the_lock(tmp_path: Path) -> None:
-    """SIGKILL of the sweep: its script goes on and holds the lock, so that nobody runs the same beside it."""
+def test_the_script_of_a_killed_sweep_keeps_the_lock(tmp_path: Path) -> None:
+    """After SIGKILL of the sweep its script continues and holds the lock, so that no second one runs beside it."""
     argv = sweep_argv(*LOCAL, "--nodes", "1", *ENDLESS)
     process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.DEVNULL)
     until(lambda: begun(tmp_path), "a run has begun")
@@ -226,20 +226,20 @@ def test_a_killed_sweep_leaves_its_script_the_lock(tmp_path: Path) -> None:
     assert FolderLock(tmp_path / "jobs").take()
 
 
-def test_ranks_do_not_outlive_a_script_that_was_killed(tmp_path: Path) -> None:
-    """Else the next script would measure them."""
+def test_ranks_end_with_their_killed_script(tmp_path: Path) -> None:
+    """Surviving ranks would disturb the next script's measurement."""
     argv = sweep_argv(*LOCAL, "--nodes", "1", *ENDLESS)
     process = subprocess.Popen(argv, cwd=tmp_path, env=ENV, stdout=subprocess.PIPE, text=True)
     until(lambda: begun(tmp_path), "a run has begun")
     (record,) = (tmp_path / "traces").glob("*.begin.json")
     script = int(json.loads(record.read_text())["job_id"].split("-")[-2])
     os.kill(script, signal.SIGKILL)
-    said, _ = process.communicate(timeout=300)
-    assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), said
+    stdout, _ = process.communicate(timeout=300)
+    assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), stdout
     assert not ranks_of(tmp_path)
 
 
-def test_what_was_measured_with_other_packages_is_run_again(tmp_path: Path) -> None:
+def test_rerun_if_changed_repeats_runs_measured_with_other_packages(tmp_path: Path) -> None:
     assert sweep(tmp_path, "--nodes", "1", *TINY).returncode == 0
     same = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")
     assert "--rerun-if-changed: 0 of 1 runs that ended ok once more" in same.stdout, same.stdout + same.stderr

@@ -1,4 +1,4 @@
-"""Looking at development clusters from outside: the command line, processes, and a program for their ranks."""
+"""Development clusters seen from outside: the command line, processes, and an MPI program to run on them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import Shape
 
 NAMES = ["node1", "node2", "node3", "node4"]
-ONE = Shape(nodes=1, cpus=2, gpus=0)
+ONE_NODE = Shape(nodes=1, cpus=2, gpus=0)
 DEADLINE_S = 300
-"""Far beyond what is ever needed: it only ends a test that waits for what does not come."""
+"""Generous limit, reached only by a test that would hang."""
 
 WORLD = """
 import os, socket
@@ -32,29 +32,29 @@ if world.rank == 0:
 
 
 def devcluster(*args: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command line, as a person would call it."""
+    """Runs `python -m launch.devcluster`."""
     return subprocess.run(
         [sys.executable, "-m", "launch.devcluster", *map(str, args)],
         cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
 
 
-def commands(word: str) -> dict[int, str]:
-    """Process id → command line of all but this one that have the word in their command line or environment."""
-    found = {process: " ".join(process.words) for process in processes()}
+def commands(text: str) -> dict[int, str]:
+    """Process id → command line of the other processes with the text in their command line or environment."""
+    command_lines = {process: " ".join(process.words) for process in processes()}
     return {
         process.pid: command
-        for process, command in found.items()
-        if word in command or any(word in variable for variable in process.environ)
+        for process, command in command_lines.items()
+        if text in command or any(text in variable for variable in process.environ)
     }
 
 
 def sleepers(nap: str) -> int:
-    """How many processes sleep so; see the fixture `nap`."""
+    """Number of processes with this `sleep` command line; see the fixture `nap`."""
     return list(commands(nap).values()).count(nap)
 
 
 def daemon_pids(cluster: DevCluster) -> set[int]:
-    """The controller's and the slurmds' processes, by their command lines."""
-    found = commands(str(cluster.conf)).items()
-    return {pid for pid, command in found if re.match(r"\S*(slurmctld|slurmd) ", command)}
+    """Process ids of slurmctld and the slurmds of the cluster."""
+    command_lines = commands(str(cluster.conf)).items()
+    return {pid for pid, command in command_lines if re.match(r"\S*(slurmctld|slurmd) ", command)}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.devclusters import DEADLINE_S, NAMES, ONE, WORLD, commands, daemon_pids, devcluster, sleepers
+from tests.slurm.devclusters import DEADLINE_S, NAMES, ONE_NODE, WORLD, commands, daemon_pids, devcluster, sleepers
 from tests.sweeps import ROOT
 from tests.waiting import until
 from tools.devcluster.__main__ import EXAMPLE
@@ -48,13 +48,13 @@ def test_the_second_starter_joins(new_root):
 
 def test_another_shape_is_refused(new_root):
     root = new_root()
-    with DevCluster(root, ONE):
+    with DevCluster(root, ONE_NODE):
         done = devcluster("start", "--nodes=2", "--cpus=2", "--gpus=0", "--root", root)
         assert (done.returncode, done.stdout) == (1, "")
         assert re.fullmatch(
             r"devcluster: a cluster of 1 node of 2 CPUs .* asked .* 2 nodes .*: stop it first .*\n", done.stderr
         )
-        assert DevCluster.running(root).shape == ONE
+        assert DevCluster.running(root).shape == ONE_NODE
 
 
 def test_stop_leaves_no_process(new_root, tmp_path, nap):
@@ -77,7 +77,7 @@ def test_stop_leaves_no_process(new_root, tmp_path, nap):
 
 def test_a_cluster_that_another_version_started_can_be_stopped(new_root):
     root = new_root()
-    DevCluster(root, ONE).start()
+    DevCluster(root, ONE_NODE).start()
     (root / "cluster.json").write_text('{"shape": {}}\n')
     done = devcluster("start", "--nodes=1", "--root", root)
     assert (done.returncode, done.stdout) == (1, "")
@@ -87,7 +87,7 @@ def test_a_cluster_that_another_version_started_can_be_stopped(new_root):
 
 
 def test_two_clusters_side_by_side(cluster, new_root):
-    with DevCluster(new_root(), ONE) as other:
+    with DevCluster(new_root(), ONE_NODE) as other:
         assert other.run("scontrol", "show", "hostnames", "node[1]") == "node1\n"
         assert list(other.states()) == ["node1"]
         assert other.run("srun", "sh", "-c", "echo $SLURM_CONF") == f"{other.conf}\n"
@@ -99,14 +99,14 @@ def test_two_clusters_side_by_side(cluster, new_root):
 def test_a_reused_namespace_number_identifies_no_process(new_root):
     """A cluster that ends gives its namespaces' numbers to one that starts at that moment, and must not end that."""
     root = new_root()
-    ending = DevCluster(root, ONE)
+    ending = DevCluster(root, ONE_NODE)
     ending.start()
     if not ending.host.own_names:
         pytest.skip("unshare is refused here: nodes have no namespaces of their own")
     known = Processes([str(ending.conf)], own_names=True)
     assert set(known.alive().values()) == {"slurmctld", "node1"}
     ending.stop()
-    with DevCluster(new_root(), ONE) as starting:
+    with DevCluster(new_root(), ONE_NODE) as starting:
         assert known.alive() == {}
         assert starting.daemons() == {"slurmctld", "node1"}
 
@@ -114,10 +114,10 @@ def test_a_reused_namespace_number_identifies_no_process(new_root):
 def test_job_ids_are_never_reused(new_root, monkeypatch, tmp_path):
     root = new_root()
     submit = ("sbatch", "--parsable", "-o", tmp_path / "out", "--wrap", "true")
-    with DevCluster(root, ONE) as cluster:
+    with DevCluster(root, ONE_NODE) as cluster:
         first = int(cluster.run(*submit))
     monkeypatch.setattr(time, "time", lambda: 1000.0)  # a machine whose clock was set back
-    with DevCluster(root, ONE) as cluster:
+    with DevCluster(root, ONE_NODE) as cluster:
         assert cluster.run("squeue", "-h", "-t", "all") == ""
         assert int(cluster.run(*submit)) > first
 

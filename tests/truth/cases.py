@@ -1,4 +1,4 @@
-"""What is injected into which run, and what a ledger has to say of it. 50 runs on 2 nodes × 2 ranks."""
+"""Delays injected into each run, and the verdict expected of its ledger. 50 runs on 2 nodes × 2 ranks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MODELS = Path(__file__).with_name("ddp_models.py")
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """The verdict that is right: one of `kinds`, and where it names somebody these ranks, for this cause.
+    """The right verdict: one of `kinds`, and if it names stragglers, these ranks and this cause.
 
-    `every` of so many steps the straggler is late. `merged` says that the terms from batch to reduction must be one.
+    The straggler is late every `every` steps. `merged`: the terms from batch to reduction must be reported as one.
     """
 
     kinds: tuple[str, ...]
@@ -33,10 +33,10 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """Runs that one command makes: everything alike but for one option, or one variable, of several values.
+    """Runs of one command, alike except for one option or one environment variable with several values.
 
-    `varied` names it, `cases` says of each of its values what a ledger has to say. `measured` says whether values are
-    held against the sleeps: a real training takes time of its own. `baseline` adds the runs on one rank.
+    `varied` is its name, `cases` maps each value to the expected verdict. `measured`: values are compared with the
+    sleeps, which a real training does not allow. `baseline` adds the runs on one rank.
     """
 
     backend: str
@@ -49,22 +49,22 @@ class Sweep:
 
     @property
     def measured(self) -> bool:
-        """Whether all that takes time in its steps is a recorded sleep."""
+        """Whether its steps consist of recorded sleeps only."""
         return self.workload == "delay"
 
     @property
     def name(self) -> str:
-        """Backend and what is trained, with the options that differ from their defaults."""
+        """Backend, workload and the options that differ from their defaults."""
         workload = self.workload.rpartition(":")[2]
         return " ".join([self.backend, workload, *(f"{name}={value}" for name, value in self.options.items())])
 
     @property
     def is_option(self) -> bool:
-        """Whether `varied` is an option, or else an environment variable."""
+        """Whether `varied` is an option; otherwise it is an environment variable."""
         return self.varied.islower()
 
     def value_of(self, run: RunSpec) -> str | None:
-        """Which of its values this run has; None where it is none of this sweep."""
+        """The run's value of `varied`; None for a run of another sweep."""
         options = dict(run.options)
         value = options.pop(self.varied, None) if self.is_option else run.env.get(self.varied)
         same = run.backend == self.backend and _file(run.workload) == _file(self.workload) and options == self.options
@@ -72,19 +72,19 @@ class Sweep:
 
     @property
     def runs(self) -> int:
-        """How many, without those of the baseline."""
+        """Number of runs without the baseline."""
         return len(self.cases) * self.repeats
 
 
 def _file(workload: str) -> str:
-    """A workload without the folder of its file: traces may come from elsewhere."""
+    """A workload without the folder of its file, which differs in traces from another checkout."""
     return workload.rpartition("/")[2]
 
 
 NOBODY = Expected(kinds=(NONE,))
 
 
-def _one(rank: int, cause: str, **more: bool) -> Expected:
+def _persistent(rank: int, cause: str, **more: bool) -> Expected:
     return Expected(kinds=(PERSISTENT,), ranks=(rank,), cause=cause, **more)
 
 
@@ -98,32 +98,32 @@ def _tenth(rank: int) -> Expected:
 
 
 def _delays(backend: str, ranks: tuple[int, ...], quiet: int) -> tuple[Sweep, ...]:
-    """The `delay` workload: each kind of lateness on each of these ranks, and `quiet` runs without any."""
-    on_one = {f"10+30@rank={rank}": _one(rank, "compute") for rank in ranks}
+    """The `delay` workload: each kind of delay on each of these ranks, and `quiet` runs without delays."""
+    on_one = {f"10+30@rank={rank}": _persistent(rank, "compute") for rank in ranks}
     on_node = {
         "10+30@rank=0+30@rank=1": _node(1),
         "10+30@rank=2+30@rank=3": _node(2),
     }
     rotating = {"10+30@rank=rotate": Expected(kinds=(ROTATING,), ranks=tuple(range(RANKS)), cause="compute")}
     tenth = {f"10+30@rank={rank};every=10": _tenth(rank) for rank in ranks}
+    data = {f"20@rank={rank}": _persistent(rank, "data") for rank in ranks}
+    update = {f"10@rank={rank}": _persistent(rank, "optimizer") for rank in ranks}
     return (
         Sweep(backend=backend, varied="compute_ms", cases={"10": NOBODY}, repeats=quiet, baseline=True),
         Sweep(backend=backend, varied="compute_ms", cases=on_one | on_node | rotating | tenth),
-        Sweep(backend=backend, varied="data_ms", cases={f"20@rank={rank}": _one(rank, "data") for rank in ranks}),
+        Sweep(backend=backend, varied="data_ms", cases=data),
         Sweep(backend=backend, varied="transfer_ms", cases={"15": NOBODY}, repeats=2, baseline=True),
-        Sweep(
-            backend=backend, varied="update_ms", cases={f"10@rank={rank}": _one(rank, "optimizer") for rank in ranks}
-        ),
+        Sweep(backend=backend, varied="update_ms", cases=update),
     )
 
 
 def _model(name: str) -> Sweep:
-    cases = {NOTHING: NOBODY, "compute:20@rank=1": _one(1, "compute"), "data:20@rank=1": _one(1, "data")}
+    cases = {NOTHING: NOBODY, "compute:20@rank=1": _persistent(1, "compute"), "data:20@rank=1": _persistent(1, "data")}
     return Sweep(backend="torch-ddp", workload=f"{MODELS}:{name}", varied="SLEEP", cases=cases)
 
 
 def _met_before() -> Sweep:
-    """A late rank makes its peers late in a broadcast before each forward: whose compute it was cannot be said."""
+    """A broadcast before each forward makes all ranks wait for the late one, so its compute cannot be attributed."""
     cannot = Expected(kinds=(CANNOT_TELL,), merged=True)
     cases = dict.fromkeys(("compute:20@rank=1", "data:20@rank=1"), cannot)
     return Sweep(

@@ -37,12 +37,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class TruthError(RuntimeError):
-    """The runs could not be made; the text says what failed."""
+    """The runs could not be made; the message is what failed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
-    """A point that was run: its sweep, which of its values, its ledger, the truth of its runs and of its baseline's."""
+    """A measured point: its sweep and value, its ledger, the ground truth of its runs and of its baseline."""
 
     sweep: Sweep
     value: str
@@ -52,7 +52,7 @@ class Point:
 
     @property
     def name(self) -> str:
-        """What was run, and what was injected."""
+        """The sweep and the injected value."""
         return f"{self.sweep.name} {self.sweep.varied}={self.value}"
 
 
@@ -76,9 +76,9 @@ def main() -> int:
 
 
 def run_all(sweeps: Sequence[Sweep], folder: Path, root: Path) -> None:
-    """Makes the runs of these sweeps on a cluster of its own; their traces come into `folder`/traces.
+    """Makes the runs of these sweeps on a new development cluster; their traces are written to `folder`/traces.
 
-    Raises TruthError where one does not end ok.
+    Raises TruthError if a run does not end ok.
     """
     if refused := missing_programs() or namespaces_refused(clocks=True):
         raise TruthError(f"no Slurm whose nodes have clocks of their own can be had here: {refused}")
@@ -91,14 +91,14 @@ def run_all(sweeps: Sequence[Sweep], folder: Path, root: Path) -> None:
 
 
 def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster, *, steps: int = STEPS, warmup: int = WARMUP) -> None:
-    """Makes the runs of one sweep. Raises TruthError where one does not end ok."""
+    """Makes the runs of one sweep. Raises TruthError if a run does not end ok."""
     varied = f"{sweep.varied}={','.join(sweep.cases)}"
     argv = [
         sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", str(NODES),
         "--ranks-per-node", str(RANKS_PER_NODE), "--cpus-per-rank", "1", "--steps", str(steps), "--warmup", str(warmup),
         "--repeats", str(sweep.repeats), "--backend", sweep.backend, "--workload", sweep.workload,
         "--option" if sweep.is_option else "--env", varied, "--minutes-per-run", "2", "--out", str(folder),
-        *(word for name, value in sweep.options.items() for word in ("--option", f"{name}={value}")),
+        *(argument for name, value in sweep.options.items() for argument in ("--option", f"{name}={value}")),
         *(() if sweep.baseline else ("--no-baseline",)),
     ]  # fmt: skip
     env = {**cluster.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
@@ -108,8 +108,10 @@ def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster, *, steps: int = S
 
 
 def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list[Point]:
-    """All points of the sweeps that have been run, with what is known of them; node k's clock is k times `distance_s`
-    ahead. Raises TruthError where there is none."""
+    """All measured points of the sweeps with their ground truth; node k's clock is `distance_s` * k ahead.
+
+    Raises TruthError if there is none.
+    """
     read = results(load([traces]))
     by_point = {result.requested.point: result for result in read}
     points = []
@@ -133,15 +135,15 @@ def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list
 
 
 def report(points: Sequence[Point]) -> int:
-    """Prints the table, what was missed, and what durations would have said. Returns how often the ledger was wrong."""
+    """Prints the table, the misses and the verdict from durations. Returns how often the ledger was wrong."""
     print(heading())
     misses: dict[str, tuple[Miss, ...]] = {}
     for point in points:
         expected = point.sweep.cases[point.value]
-        one = compare(point.ledger, point.runs, expected, measured=point.sweep.measured)
+        comparison = compare(point.ledger, point.runs, expected, measured=point.sweep.measured)
         lost = compare_loss(point.ledger, point.runs, point.baseline) if point.baseline else ()
-        misses[point.name] = (*one.misses, *lost)
-        print(line(point.name, len(point.runs), one, len(misses[point.name])))
+        misses[point.name] = (*comparison.misses, *lost)
+        print(line(point.name, len(point.runs), comparison, len(misses[point.name])))
     for point in points:
         print(misses_of(point.name, point.ledger, misses[point.name]), end="")
     for point in points:
@@ -159,7 +161,7 @@ def report(points: Sequence[Point]) -> int:
 
 
 def _known(result: Result, distance_s: int) -> list[Known]:
-    """The truth of the point's ok runs."""
+    """Ground truth of the point's ok runs."""
     paths = [run.attempt.trace for run in result.ok if run.attempt is not None and run.attempt.trace is not None]
     return [known_of(read_trace(path), distance_s) for path in paths]
 

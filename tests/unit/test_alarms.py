@@ -17,7 +17,7 @@ from parse.alarms.text import SENTENCES, sentence
 from parse.attempt import Attempt
 from parse.load import Loaded
 from parse.result import Result, results
-from tests.unit.traces import asked, judged, make_ranks, make_run, make_trace, point, repeats
+from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats, requested_run
 
 FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]
 
@@ -172,7 +172,7 @@ def test_fewer_ok_runs_than_planned():
 
 def test_an_ok_run_without_numbers():
     problem = "no readable trace of it"
-    attempt = Attempt(run_id="r", number=1, requested=asked(make_run()), outcome=Outcome.OK, problem=problem)
+    attempt = Attempt(run_id="r", number=1, requested=requested_run(make_run()), outcome=Outcome.OK, problem=problem)
     loaded = Loaded(attempts=(attempt,), requested=(), reduced=(), refusals=(), remarks=())
     assert figures(judge(results(loaded)), "unmeasured") == [{"run": 1, "reason": problem}]
     assert figures(trace(), "unmeasured") == []

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from hpc.system.command_line import COMMANDS, INTERRUPTED, PROGRAMS, REQUIREMENTS
-from hpc.system.command_parser import CommandParser
 from tests.sweeps import ROOT, outcomes, with_checkout
 from tests.unit.sweep_command import NO_SLURM
 from tests.unit.traces import make_run, make_trace, put
@@ -229,22 +228,17 @@ def test_an_import_error_that_is_a_bug_shows_its_traceback(error: str, tmp_path:
         ("tools.devcluster.daemons", ("launch.devcluster", "status")),
         ("hpc.recovery.stale_shm", ("hpc.recovery", "collect", "--stem", "x.1", "--to", ".")),
         ("hpc.preflight.run", ("hpc.preflight", "--run", "x", "--out", "y")), ("hpc.rank", ("hpc.collectives",)),
+        ("parse.ledger.point", ("parse.summarize", "traces", "--ledger")),  # while files are read
     ],
 )  # fmt: skip
-def test_ctrl_c_during_the_imports_is_one_line(module: str, argv: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("traces")
+def test_ctrl_c_is_one_line(module: str, argv: tuple[str, ...], tmp_path: Path) -> None:
     env = when_imported(tmp_path / "site", module, "os.kill(os.getpid(), signal.SIGINT)")
     done = command(argv[0], *argv[1:], cwd=tmp_path, env=env)
     assert done.returncode == INTERRUPTED
     assert done.stdout == ""
     assert done.stderr == f"{argv[0]}: interrupted\n"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["site"]
-
-
-def test_ctrl_c_while_files_are_read_is_one_line(traces: Path, tmp_path: Path) -> None:
-    env = when_imported(tmp_path / "site", "parse.ledger.point", "os.kill(os.getpid(), signal.SIGINT)")
-    done = command("parse.summarize", str(traces), "--ledger", cwd=tmp_path, env=env)
-    assert done.returncode == INTERRUPTED
-    assert (done.stdout, done.stderr) == ("", "parse.summarize: interrupted\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["site", "traces"]
 
 
 def test_ctrl_c_that_a_shell_has_switched_off_stays_off(tmp_path: Path) -> None:
@@ -396,42 +390,9 @@ def test_tables_and_paths_are_printed_in_ascii(env: dict[str, str], traces: Path
     assert re.search(r"nothing to summarise in gr(\\\w+)+e\n", done.stderr)
 
 
-@pytest.mark.parametrize("env", ASCII, ids=["PYTHONIOENCODING", "locale"])
-def test_the_file_of_out_is_utf_8_whatever_the_terminal_is(env: dict[str, str], traces: Path, tmp_path: Path) -> None:
-    done = command("parse.summarize", traces.name, "--ledger", "--out", "größe", cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "±" in (tmp_path / "größe").read_text(encoding="utf-8")
-
-
 def test_a_sweep_is_planned_in_ascii(tmp_path: Path) -> None:
     done = command(*DRY_RUN, "--out", "läufe", cwd=tmp_path, env=ASCII[0])
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
     assert r"l\xe4ufe/jobs/1n.sh" in done.stdout
     assert (tmp_path / "läufe" / "jobs" / "1n.sh").exists()
-
-
-# --- options ---
-
-
-def test_an_unknown_option_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    done = command("hpc.sweep", "--nodes", "1", "--batchsize=3", "--repaets", "5", "--zzzz", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.endswith(
-        "error: unrecognized arguments: --batchsize=3 --repaets 5 --zzzz; did you mean --batch-size instead of "
-        "--batchsize?; did you mean --repeats instead of --repaets?\n"
-    )
-
-
-def test_an_unknown_option_of_a_sub_command_too(tmp_path: Path) -> None:
-    done = command("launch.devcluster", "start", "--gpsu", "2", "--root", "x", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "did you mean --gpus instead of --gpsu?" in done.stderr
-
-
-def test_other_errors_of_usage_are_those_of_argparse(capsys: pytest.CaptureFixture[str]) -> None:
-    parser = CommandParser(prog="x")
-    parser.add_argument("--format", choices=("a", "b"))
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--format", "--c"])
-    assert capsys.readouterr().err.endswith("error: argument --format: expected one argument\n")

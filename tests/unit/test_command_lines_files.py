@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc.system.atomic import write_atomic, write_output
-from tests.unit.test_command_lines import DRY_RUN, command, process, sitecustomize
+from tests.unit.test_command_lines import ASCII, DRY_RUN, command, process, sitecustomize
 from tests.unit.traces import make_run, make_trace, put
 
 
@@ -119,3 +119,10 @@ def test_a_sweep_that_finds_no_room_names_the_file(tmp_path: Path) -> None:
     where = f"hpc.sweep: the sweep's folder cannot be written: {tmp_path}/"
     assert line.startswith(where) and line.endswith(f": {os.strerror(errno.EFBIG)}")
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("env", ASCII, ids=["PYTHONIOENCODING", "locale"])
+def test_the_file_of_out_is_utf_8_whatever_the_terminal_is(env: dict[str, str], traces: Path, tmp_path: Path) -> None:
+    done = command("parse.summarize", traces.name, "--ledger", "--out", "größe", cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert "±" in (tmp_path / "größe").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the documents name is there: links and their anchors, files, modules, things in modules, options of commands."""
+"""Everything named in the documents exists: links, anchors, files, modules, their members, command options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launch.jobs.options import RunLimits
 from tools.devcluster.__main__ import counts
 
 ROOT = Path(__file__).parents[2]
-HISTORY = {"CHANGELOG.md", "docs/log.md"}  # what they name was there once
+HISTORY = {"CHANGELOG.md", "docs/log.md"}  # may name what no longer exists
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = ("hpc", "launch", "parse", "benchmarks")
 FOLDERS = (*OURS, "sbatch_templates", "tests", "tools", "docs", "examples")
@@ -51,7 +51,7 @@ def of(*, history: bool) -> list[Path]:
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes it."""
+    """The anchor that GitHub gives the heading."""
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
     return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
 
@@ -62,7 +62,7 @@ def anchors(document: Path) -> set[str]:
 
 
 def broken_link(document: Path, link: str) -> str:
-    """Why the link leads nowhere; empty where it leads somewhere."""
+    """Problem of the link; empty if its target exists."""
     path, _, fragment = unquote(link).partition("#")
     target = (document.parent / path).resolve() if path else document
     if not target.exists():
@@ -78,8 +78,8 @@ def module_file(name: str) -> Path | None:
     return next((file for file in (path.with_suffix(".py"), path / "__main__.py") if file.is_file()), None)
 
 
-def is_there(name: str) -> bool:
-    """Whether a dotted name is a module, or something that one defines."""
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module or is defined in one."""
     words = name.split(".")
     for count in range(len(words), 0, -1):
         path = ROOT.joinpath(*words[:count])
@@ -87,14 +87,14 @@ def is_there(name: str) -> bool:
         if file is not None or path.is_dir():
             rest = words[count:]
             text = "" if file is None else file.read_text()
-            return all(re.search(rf"^\s*(?:def|class) {word}\b|^\s*{word}\b.*=", text, re.MULTILINE) for word in rest)
+            return all(re.search(rf"^\s*(?:def|class) {part}\b|^\s*{part}\b.*=", text, re.MULTILINE) for part in rest)
     return False
 
 
 def commands(document: Path) -> Iterator[tuple[str, str]]:
-    """The module and the arguments of each command of ours; a command that goes on in the next line is one."""
-    for found in COMMAND.finditer(re.sub(r"\\\n\s*", " ", document.read_text())):
-        yield found[1].rstrip("."), found[2].partition(" #")[0]
+    """Module and arguments of each Rankwise command; continuation lines are joined."""
+    for match in COMMAND.finditer(re.sub(r"\\\n\s*", " ", document.read_text())):
+        yield match[1].rstrip("."), match[2].partition(" #")[0]
 
 
 @cache
@@ -109,40 +109,40 @@ def help_of(module: str, action: str = "") -> str:
 
 
 def options_of(module: str, action: str = "") -> set[str]:
-    """Of a command of ours, by its longest help, with those of one of its actions."""
+    """Options in the longest help of a Rankwise command, and of one of its actions."""
     return set(OPTION.findall(help_of(module) + (help_of(module, action) if action else "")))
 
 
 def cases(pattern: re.Pattern[str], *, history: bool) -> list[object]:
     return [
-        pytest.param(document, word, id=f"{named(document)}: {word}")
+        pytest.param(document, text, id=f"{named(document)}: {text}")
         for document in of(history=history)
-        for word in dict.fromkeys("".join(found).rstrip(".") for found in pattern.findall(document.read_text()))
+        for text in dict.fromkeys("".join(groups).rstrip(".") for groups in pattern.findall(document.read_text()))
     ]
 
 
 @pytest.mark.parametrize(("document", "link"), cases(LINK, history=True))
-def test_a_link_leads_somewhere(document, link):
+def test_link_targets_exist(document, link):
     assert not broken_link(document, link)
 
 
 @pytest.mark.parametrize(("document", "path"), cases(PATH, history=False))
-def test_a_path_is_there(document, path):
+def test_paths_exist(document, path):
     assert (ROOT / path).exists()
 
 
 @pytest.mark.parametrize(("document", "name"), cases(NAME, history=False))
-def test_a_name_is_there(document, name):
-    assert is_there(name)
+def test_dotted_names_exist(document, name):
+    assert exists(name)
 
 
 @pytest.mark.parametrize(("document", "target"), cases(TARGET, history=False))
-def test_make_knows_the_target(document, target):
+def test_make_targets_exist(document, target):
     assert re.search(rf"^[a-z ]*\b{target}\b[a-z ]*:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("document", [pytest.param(each, id=named(each)) for each in of(history=False)])
-def test_commands_and_their_options_are_there(document):
+def test_commands_and_their_options_exist(document):
     for module, arguments in commands(document):
         assert module_file(module), module
         if options := OPTION.findall(arguments):
@@ -152,7 +152,7 @@ def test_commands_and_their_options_are_there(document):
 
 
 @pytest.mark.parametrize("document", [pytest.param(each, id=named(each)) for each in of(history=False)])
-def test_an_option_in_the_text_is_one_of_ours_or_known_to_be_of_others(document):
+def test_options_in_the_text_exist(document):
     ours = {
         option
         for module in PROGRAMS
@@ -164,17 +164,17 @@ def test_an_option_in_the_text_is_one_of_ours_or_known_to_be_of_others(document)
 
 
 @pytest.mark.parametrize("module", PROGRAMS)
-def test_help_says_how_it_ends(module):
+def test_help_lists_the_exit_statuses(module):
     text = " ".join(help_of(module).split())
     assert re.search(r"Exit status 0: .*; 2: usage", text), text
 
 
 @pytest.mark.parametrize(("nodes", "words"), [(1, "1"), (2, "1,2"), (3, "1,2,3"), (4, "1,2,4"), (6, "1,2,4,6")])
-def test_what_the_development_cluster_proposes_fits_on_it(nodes, words):
+def test_proposed_node_counts_fit_on_the_development_cluster(nodes, words):
     assert counts(nodes) == words
 
 
-def test_documents_that_the_code_names_are_there():
+def test_documents_named_in_the_code_exist():
     files = [file for folder in FOLDERS for kind in ("*.py", "*.j2", "*.toml") for file in (ROOT / folder).rglob(kind)]
     named_by = {name: file for file in files for name in re.findall(r"\bdocs/[\w/-]+\.md\b", file.read_text())}
     assert len(named_by) > 3
@@ -194,11 +194,11 @@ def test_every_document_is_linked_from_another():
     assert not unlinked
 
 
-def test_every_module_is_in_the_structure():
-    words = {word.removesuffix(".py") for word in re.findall(r"`([^`\n]+)`", (ROOT / "docs/structure.md").read_text())}
-    endings = tuple(word.removeprefix("…") for word in words if word.startswith("…"))
+def test_every_module_is_in_structure_md():
+    names = {name.removesuffix(".py") for name in re.findall(r"`([^`\n]+)`", (ROOT / "docs/structure.md").read_text())}
+    endings = tuple(name.removeprefix("…") for name in names if name.startswith("…"))
     files = [file for folder in OURS[:3] for file in (ROOT / folder).rglob("*.py") if not file.stem.startswith("__")]
-    assert not [named(file) for file in files if file.stem not in words and not file.stem.endswith(endings)]
+    assert not [named(file) for file in files if file.stem not in names and not file.stem.endswith(endings)]
 
 
 def rows(document: str) -> list[list[str]]:
@@ -207,33 +207,31 @@ def rows(document: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("|")]
 
 
-def test_the_outcomes_and_which_of_them_settle_a_run_are_those_of_the_code():
-    told = {cells[0].strip("`"): cells[-1] for cells in rows("outcomes.md") if cells[-1] in ("yes", "no")}
-    assert told == {outcome: "yes" if outcome in FINAL_OUTCOMES else "no" for outcome in Outcome}
+def test_documented_outcomes_and_which_are_final_match_the_code():
+    documented = {cells[0].strip("`"): cells[-1] for cells in rows("outcomes.md") if cells[-1] in ("yes", "no")}
+    assert documented == {outcome: "yes" if outcome in FINAL_OUTCOMES else "no" for outcome in Outcome}
 
 
-def test_the_checks_and_their_levels_are_those_of_the_code():
-    told = {
+def test_documented_checks_and_levels_match_the_code():
+    documented = {
         name: re.match(r"\w+", cells[1])[0] + (", always" if cells[1].endswith("always") else "")
         for cells in rows("preflight.md")
         for name in re.findall(r"`(\w+)`", cells[0])
     }
-    assert told == {name: check.level + (", always" if check.fixed else "") for name, check in CHECKS.items()}
+    assert documented == {name: check.level + (", always" if check.fixed else "") for name, check in CHECKS.items()}
 
 
-def test_the_limits_of_the_watchdog_are_those_of_the_code():
+def test_documented_watchdog_limits_match_the_code():
     text = (ROOT / "docs/watchdog.md").read_text()
-    told = {name: float(value) for name, value in re.findall(r"`(\w+_s|hang_steps)` \((\d+)\)", text)}
+    documented = {name: float(value) for name, value in re.findall(r"`(\w+_s|hang_steps)` \((\d+)\)", text)}
     limits = RunLimits()
-    assert told == dataclasses.asdict(limits)
+    assert documented == dataclasses.asdict(limits)
 
 
-def test_what_is_not_there_is_found():
+def test_the_checks_of_this_file_can_fail():
     readme = ROOT / "README.md"
     assert broken_link(readme, "docs/nothing.md") and broken_link(readme, "docs/outcomes.md#no-such-heading")
     assert not broken_link(readme, "docs/outcomes.md#nothing-twice")
-    assert (
-        not is_there("hpc.model.spec.NOTHING") and not is_there("hpc.leftovers") and is_there("hpc.model.spec.RunSpec")
-    )
+    assert not exists("hpc.model.spec.NOTHING") and not exists("hpc.leftovers") and exists("hpc.model.spec.RunSpec")
     assert module_file("hpc.nothing") is None and module_file("hpc.recovery") and module_file("hpc.sweep")
     assert "--nothing" not in help_of("hpc.sweep") and "--hang-steps" in help_of("hpc.sweep")

@@ -1,4 +1,4 @@
-"""What records and tables make of hostile notes and host names: nothing but text, and no secret in it."""
+"""Hostile notes and host names are plain text in records and tables, and secrets are redacted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J | <script>alert(1)</script> `rm` [x](javascri
 STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029]")
 
 
-def test_no_secret_comes_into_a_record_or_a_note(tmp_path: Path) -> None:
+def test_secrets_are_redacted_in_records_and_notes(tmp_path: Path) -> None:
     note = RankNote(
         rank=0, outcome=Outcome.RANK_FAIL, exception="ValueError", message="HF_TOKEN=hush is refused", step=3,
         hostname="n0",
@@ -44,7 +44,7 @@ def test_no_secret_comes_into_a_record_or_a_note(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv"])
-def test_hostile_notes_are_shown_and_do_nothing(tmp_path: Path, form: str) -> None:
+def test_hostile_notes_are_shown_escaped(tmp_path: Path, form: str) -> None:
     run = make_run()
     put_plan(tmp_path, [run])
     put_exit_record(tmp_path, run, Outcome.RANK_FAIL)
@@ -59,17 +59,17 @@ def test_hostile_notes_are_shown_and_do_nothing(tmp_path: Path, form: str) -> No
 
 
 @pytest.mark.parametrize("form", ["table", "markdown"])
-def test_hostile_host_names_are_shown_and_do_nothing(tmp_path: Path, form: str) -> None:
+def test_hostile_host_names_are_shown_escaped(tmp_path: Path, form: str) -> None:
     trace = trace_of(run_of(), data=on(1, ms=5))
     ranks = [{**facts, "hostname": f"{HOSTILE}{facts['node_rank']}"} for facts in trace.ranks]
     put(tmp_path, dataclasses.replace(trace, ranks=ranks))
-    found = judge(results(load([tmp_path])))
-    written = FORMATS[form](Summary(results=found, ledgers=ledgers(found)))
+    judged = judge(results(load([tmp_path])))
+    written = FORMATS[form](Summary(results=judged, ledgers=ledgers(judged)))
     assert "owned" in written
     harmless(written, form)
 
 
-def test_hostile_records_do_nothing_to_who_asks_how_a_sweep_stands(tmp_path: Path) -> None:
+def test_hostile_records_are_shown_escaped_by_sweep_status(tmp_path: Path) -> None:
     (traces := tmp_path / "traces").mkdir()
     run = make_run()
     put_plan(traces, [run])
@@ -92,8 +92,8 @@ def harmless(written: str, form: str) -> None:
             assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
 
 
-def test_what_steers_is_found() -> None:
-    """The check above can fail, of each kind."""
+def test_the_check_for_control_sequences_can_fail() -> None:
+    """Each kind of control sequence and markup is detected."""
     for written in ("a\x1b[2J", "<b>", "`x`", "[x](y)", "[x]: y", "a\n# head", "| a |\n| - |\n| b | c |\n"):
         with pytest.raises(AssertionError):
             harmless(written, "markdown")

@@ -67,16 +67,13 @@ def test_collected_journals_hold_what_was_recorded(traces: Path) -> None:
 
 
 def test_ranks_of_a_node_that_come_later_are_added(traces: Path) -> None:
+    assert collect(traces, STEM) == 0
+    assert list(traces.iterdir()) == []
     written(traces, 0)
     assert collect(traces, STEM) == 1
     written(traces, 1)
     assert collect(traces, STEM) == 1
     assert len(read_journals(traces / f"{STEM}.partial")) == 2
-
-
-def test_nothing_collected_makes_no_folder(traces: Path) -> None:
-    assert collect(traces, STEM) == 0
-    assert list(traces.iterdir()) == []
 
 
 def test_the_same_attempt_of_another_sweep_is_left_alone(traces: Path, tmp_path: Path) -> None:
@@ -172,7 +169,6 @@ def test_a_killed_process_leaves_its_steps(traces: Path, places: list[Path]) -> 
 import os, signal
 from pathlib import Path
 from hpc.recovery import folders
-from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 made = Journal(Path({str(traces)!r}), {STEM!r}, 0, 3)
@@ -193,7 +189,6 @@ def test_clean_removes_the_dead_and_leaves_the_living(
     program = f"""
 from pathlib import Path
 from hpc.recovery import folders
-from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 folders._bases = lambda: [Path({str(places[0])!r})]
 Journal(Path({str(traces)!r}), {STEM!r}, 1, 3).note()
@@ -292,7 +287,6 @@ from pathlib import Path
 from hpc.recovery import folders
 from hpc.recovery.collect import collect
 from hpc.node_agent.copies import Copies
-from hpc.node_agent.copies import RankCopy
 from hpc.recovery.journal import Journal
 from hpc.recovery.journal_reader import read_journals
 shm, disk, traces = (Path(sys.argv[1]) / name for name in ("shm", "disk", "runs"))
@@ -392,18 +386,13 @@ def test_a_broken_journal_is_named(traces: Path, spoil: object, says: str) -> No
         read_journals(folder)
 
 
-def test_the_command_line_says_what_it_moved(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written(traces, 0)
-    assert main(["collect", "--stem", STEM, "--to", str(traces)]) == 0
-    assert capsys.readouterr().out == f"{STEM}: collected the journals of 1 ranks\n"
-
-
-def test_where_a_node_has_nothing_of_an_attempt_that_is_said_with_the_folder_it_was_asked_for(
-    traces: Path, places: list[Path], capsys: pytest.CaptureFixture[str]
+def test_collect_prints_the_number_of_journals_and_names_a_folder_without_any(
+    traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written(traces, 0)
     elsewhere = traces.with_name("traecs")
-    assert main(["collect", "--stem", STEM, "--to", str(elsewhere)]) == 0
-    output = f"{STEM}: collected the journals of 0 ranks: {socket.gethostname()} keeps none of it for {elsewhere}\n"
-    assert capsys.readouterr().out == output
+    nothing = f"0 ranks: {socket.gethostname()} keeps none of it for {elsewhere}"
+    for folder, line in ((elsewhere, nothing), (traces, "1 ranks")):
+        assert main(["collect", "--stem", STEM, "--to", str(folder)]) == 0
+        assert capsys.readouterr().out == f"{STEM}: collected the journals of {line}\n"
     assert not elsewhere.exists()

@@ -1,4 +1,4 @@
-"""A tool that fails is no tool that is absent: what is planned must not become smaller, or run elsewhere, for it."""
+"""A failing tool is not treated as absent: the plan must not shrink or move to another machine because of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.sweeps import sweep_argv
 from tests.unit.sweep_command import plan_of, sweep
 from tests.unprivileged import without_rights
 
-ASKED = ("--nodes", "1,2,4,8", "--ranks-per-node", "8", "--dry-run")
+NODES_DRY_RUN = ("--nodes", "1,2,4,8", "--ranks-per-node", "8", "--dry-run")
 LOCAL = ("--nodes", "1,2", "--repeats", "1", "--cluster", "local", "--dry-run")
 MISMATCH = (
     "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML library version: 535.1'; exit 18"
@@ -29,10 +29,10 @@ def fake(folder: Path, name: str, body: str, mode: int = 0o755) -> Path:
     return path
 
 
-def nothing_was_planned(folder: Path, done: subprocess.CompletedProcess[str], *words: str) -> None:
+def nothing_was_planned(folder: Path, done: subprocess.CompletedProcess[str], *parts: str) -> None:
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False), done.stderr
-    for word in words:
-        assert word in done.stderr
+    for part in parts:
+        assert part in done.stderr
     assert not (folder / "traces").exists()
 
 
@@ -47,27 +47,27 @@ def nothing_was_planned(folder: Path, done: subprocess.CompletedProcess[str], *w
         ),
     ],
 )
-def test_a_controller_that_is_away_is_no_machine_without_slurm(tmp_path: Path, scontrol: str, words: str) -> None:
+def test_a_controller_that_is_down_is_not_taken_for_no_slurm(tmp_path: Path, scontrol: str, words: str) -> None:
     tools = tmp_path / "bin"
     fake(tools, "scontrol", scontrol)
     fake(tools, "sbatch", "exit 1")
-    done = sweep(tmp_path, *ASKED, path=str(tools))
+    done = sweep(tmp_path, *NODES_DRY_RUN, path=str(tools))
     nothing_was_planned(
         tmp_path, done, "--nodes 1,2,4,8 --ranks-per-node 8: ", "scontrol ping: ", words, "--cluster local"
     )
-    assert sweep(tmp_path, *ASKED, "--cluster", "local", "--repeats", "1", path=str(tools)).returncode == 0
+    assert sweep(tmp_path, *NODES_DRY_RUN, "--cluster", "local", "--repeats", "1", path=str(tools)).returncode == 0
 
 
 @pytest.mark.parametrize("forbidden", ["scontrol", "sbatch"])
-def test_commands_of_slurm_that_may_not_be_executed_are_no_machine_without_it(tmp_path: Path, forbidden: str) -> None:
+def test_slurm_commands_that_cannot_be_executed_are_an_error(tmp_path: Path, forbidden: str) -> None:
     tools = tmp_path / "bin"
     for name in ("scontrol", "sbatch"):
         fake(tools, name, "echo UP", mode=0o644 if name == forbidden else 0o755)
-    done = sweep(tmp_path, *ASKED, path=str(tools))
+    done = sweep(tmp_path, *NODES_DRY_RUN, path=str(tools))
     nothing_was_planned(tmp_path, done, f"{forbidden} cannot be run: {tools / forbidden}: Permission denied")
 
 
-def test_a_machine_without_slurm_runs_its_sweeps_itself(tmp_path: Path) -> None:
+def test_a_machine_without_slurm_plans_for_itself(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--nodes", "1,2", "--dry-run", "--repeats", "1", path=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert plan_of(tmp_path)["target"]["site"] == "local"
@@ -81,14 +81,14 @@ def test_a_machine_without_slurm_runs_its_sweeps_itself(tmp_path: Path) -> None:
         ("true", 0o644, "nvidia-smi cannot be run: {path}: Permission denied"),
     ],
 )
-def test_an_nvidia_smi_that_fails_is_no_machine_without_gpus(tmp_path: Path, body: str, mode: int, words: str) -> None:
+def test_a_failing_nvidia_smi_is_not_taken_for_no_gpus(tmp_path: Path, body: str, mode: int, words: str) -> None:
     path = fake(tmp_path / "bin", "nvidia-smi", body, mode)
     done = sweep(tmp_path, *LOCAL, path=f"{tmp_path}/bin")
     nothing_was_planned(tmp_path, done, words.format(path=path), "--gpus-per-node 0")
     assert sweep(tmp_path, *LOCAL, "--gpus-per-node", "0", path=f"{tmp_path}/bin").returncode == 0
 
 
-def test_an_nvidia_smi_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> None:
+def test_a_hanging_nvidia_smi_is_not_taken_for_no_gpus(tmp_path: Path) -> None:
     fake(tmp_path / "bin", "nvidia-smi", "exec /bin/sleep 1000")
     code = (
         "import sys, launch.cluster.local; launch.cluster.local.NVIDIA_SMI_TIMEOUT_S = 0.5; import hpc.sweep; "
@@ -100,7 +100,7 @@ def test_an_nvidia_smi_that_hangs_is_no_machine_without_gpus(tmp_path: Path) -> 
     nothing_was_planned(tmp_path, done, "nvidia-smi: no answer within 0.5 s", "--gpus-per-node 0")
 
 
-def test_a_folder_of_path_that_is_closed_hides_no_tool_that_is_nowhere(tmp_path: Path) -> None:
+def test_an_unreadable_path_folder_is_skipped_when_a_tool_is_missing(tmp_path: Path) -> None:
     """`make demo` by a user without rights died of `[Errno 13] Permission denied: 'nvidia-smi'`."""
     (closed := tmp_path / "closed").mkdir()
     (tools := tmp_path / "tools").mkdir()
@@ -122,7 +122,7 @@ def test_a_folder_of_path_that_is_closed_hides_no_tool_that_is_nowhere(tmp_path:
     assert json.loads(local.stdout)["findings"], local.stderr
 
 
-def test_the_doctor_names_an_nvidia_smi_that_fails(tmp_path: Path) -> None:
+def test_the_doctor_reports_a_failing_nvidia_smi(tmp_path: Path) -> None:
     fake(tmp_path / "bin", "nvidia-smi", MISMATCH)
     argv = [sys.executable, "-m", "launch.doctor", "--cluster", "local", "--nodes", "1", "--format", "json"]
     env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
@@ -132,8 +132,8 @@ def test_the_doctor_names_an_nvidia_smi_that_fails(tmp_path: Path) -> None:
     assert (finding["state"], "Driver/library version mismatch" in finding["text"]) == ("failed", True)
 
 
-def test_a_sweep_larger_than_its_cluster_is_refused_before_it_is_submitted(tmp_path: Path) -> None:
-    """Slurm would queue it for ever, as PartitionConfig or BadConstraints."""
+def test_a_sweep_larger_than_its_cluster_is_refused_before_submission(tmp_path: Path) -> None:
+    """Slurm would queue it for ever with reason PartitionConfig or BadConstraints."""
     tools = tmp_path / "bin"
     fake(tools, "scontrol", "echo 'Slurmctld(primary) at head is UP'")
     fake(tools, "sbatch", f": >{tmp_path}/submitted; echo Submitted batch job 1")
@@ -153,7 +153,7 @@ def test_a_sweep_larger_than_its_cluster_is_refused_before_it_is_submitted(tmp_p
     assert not (tmp_path / "submitted").exists()
 
 
-def test_an_mpiexec_that_may_not_be_executed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mpiexec_that_cannot_be_executed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = fake(tmp_path / "bin", "mpiexec", "true", mode=0o644)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
     monkeypatch.setattr(sys, "executable", f"{tmp_path}/python")  # an environment without the MPI wheel

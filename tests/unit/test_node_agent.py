@@ -21,8 +21,7 @@ from hpc.measure.world import World
 from hpc.node_agent import agent as module
 from hpc.node_agent.agent import Copying, NodeAgent, Recording, Telemetry, start_agent
 from hpc.node_agent.cores import spare_core, stand_aside
-from hpc.node_agent.sources import RankProcess, Reading, Unread
-from hpc.node_agent.telemetry import Readings
+from hpc.node_agent.sources import RankProcess
 from hpc.recovery import folders
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEAT
@@ -377,29 +376,3 @@ def test_none_is_started_without_telemetry_and_copies(partial: Path, capfd: pyte
     run: Any = SimpleNamespace(telemetry="off", gpus_per_node=0)
     assert start_agent(comm, world, run, [], partial, partial, 0) is None
     assert "copies are off" in capfd.readouterr().err
-
-
-def test_a_series_that_fails_at_first_is_absent_and_one_that_fails_later_is_nan() -> None:
-    state = {"fails": False}
-
-    def later() -> list[float]:
-        if state["fails"]:
-            raise OSError(5, "Input/output error")
-        return [1.0, 2.0]
-
-    def never() -> list[float]:
-        raise Unread("Not Supported")
-
-    def sources() -> Iterator[Reading]:
-        yield Reading(["a.x_s", "a.y_s"], later)
-        yield Reading(["b.z_s"], never)
-        yield Reading(["c.w_s"], lambda: [3.0])
-        raise Unread("no more of it")
-
-    readings = Readings({"some": sources()})
-    assert readings.series == ["a.x_s", "a.y_s", "c.w_s"]
-    assert readings.absent == {"b.z_s": "Not Supported", "some": "no more of it"}
-    assert readings.read() == [1.0, 2.0, 3.0]
-    state["fails"] = True
-    np.testing.assert_equal(readings.read(), [np.nan, np.nan, 3.0])
-    assert readings.failed == {"a.x_s": "Input/output error"}

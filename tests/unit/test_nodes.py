@@ -21,7 +21,7 @@ from parse.report.table import FORMATS
 from parse.report.table import text as table_text
 from parse.result import Result, results
 from parse.text import Page
-from tests.unit.traces import asked, attempt, judged, make_ranks, make_run, make_trace, repeats
+from tests.unit.traces import attempt, judged, make_ranks, make_run, make_trace, repeats, requested_run
 
 WIDE = Page(width=300)
 
@@ -145,7 +145,8 @@ def course(
         )
         for at, (run, speed) in enumerate(zip(runs, speeds, strict=True))
     ]  # fmt: skip
-    loaded = Loaded(attempts=tuple(attempts), requested=tuple(map(asked, runs)), reduced=(), refusals=(), remarks=())
+    requested = tuple(map(requested_run, runs))
+    loaded = Loaded(attempts=tuple(attempts), requested=requested, reduced=(), refusals=(), remarks=())
     return judge(results(loaded))
 
 

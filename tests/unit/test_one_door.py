@@ -14,7 +14,7 @@ STARTS_PROCESSES = {
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
 }  # fmt: skip
 OTHERS = {
-    "hpc/system/tool.py": "the door itself",
+    "hpc/system/tool.py": "run_tool itself",
     "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
     "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
     "launch/step/attempt.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
@@ -24,7 +24,7 @@ OTHERS = {
 
 
 def starts(source: str) -> Iterator[tuple[int, str]]:
-    """Line and name of every call that starts a process, under whatever name its module or function was imported."""
+    """Line and name of every call that starts a process, also under import aliases."""
     tree = ast.parse(source)
     modules, functions = {name: name for name in STARTS_PROCESSES}, {}
     for node in ast.walk(tree):
@@ -45,18 +45,18 @@ def starts(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ".".join(called)
 
 
-def test_external_tools_are_called_through_one_door() -> None:
-    found = {}
+def test_external_tools_are_called_through_run_tool() -> None:
+    calls_by_file = {}
     for package in ("hpc", "launch", "parse", "tools/devcluster"):
         for path in sorted((ROOT / package).rglob("*.py")):
             if calls := list(starts(path.read_text())):
-                found[path.relative_to(ROOT).as_posix()] = calls
-    assert {name: calls for name, calls in found.items() if name not in OTHERS} == {}
-    gone = [name for name in OTHERS if (ROOT / name).exists() and name not in found]
+                calls_by_file[path.relative_to(ROOT).as_posix()] = calls
+    assert {name: calls for name, calls in calls_by_file.items() if name not in OTHERS} == {}
+    gone = [name for name in OTHERS if (ROOT / name).exists() and name not in calls_by_file]
     assert not gone, f"these start no process any more: {gone}"
 
 
-def test_a_call_beside_the_door_is_found() -> None:
+def test_calls_that_bypass_run_tool_are_detected() -> None:
     calls = [
         "import subprocess\nsubprocess.run(['git'])",
         "import subprocess as s\ns.Popen(['git'])",

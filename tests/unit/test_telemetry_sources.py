@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, KernelFile, RankProcess, sources_of_node
+from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, KernelFile, RankProcess, Reading, Unread, sources_of_node
 from hpc.node_agent.telemetry import Readings
 from tests.unit.telemetry_nodes import PAGE_BYTES, PROC, RANK, Node
 
@@ -136,3 +138,29 @@ def test_this_machine_itself_tells_what_every_linux_does():
     assert values["local_rank0.minor_faults"] > 0
     assert values["memory.available_bytes"] > 0
     assert values["telemetry.cpu_s"] > 0
+
+
+def test_a_series_that_fails_at_first_is_absent_and_one_that_fails_later_is_nan() -> None:
+    state = {"fails": False}
+
+    def later() -> list[float]:
+        if state["fails"]:
+            raise OSError(5, "Input/output error")
+        return [1.0, 2.0]
+
+    def never() -> list[float]:
+        raise Unread("Not Supported")
+
+    def sources() -> Iterator[Reading]:
+        yield Reading(["a.x_s", "a.y_s"], later)
+        yield Reading(["b.z_s"], never)
+        yield Reading(["c.w_s"], lambda: [3.0])
+        raise Unread("no more of it")
+
+    readings = Readings({"some": sources()})
+    assert readings.series == ["a.x_s", "a.y_s", "c.w_s"]
+    assert readings.absent == {"b.z_s": "Not Supported", "some": "no more of it"}
+    assert readings.read() == [1.0, 2.0, 3.0]
+    state["fails"] = True
+    np.testing.assert_equal(readings.read(), [np.nan, np.nan, 3.0])
+    assert readings.failed == {"a.x_s": "Input/output error"}

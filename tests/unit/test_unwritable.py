@@ -209,7 +209,7 @@ def test_one_that_does_not_come_back_is_waited_for_some_time(
         write_or_keep(TracesFolder(tmp_path / "gone", "x.1"), make_trace())
     assert waited == list(gather.WAITS_S)
     (trace_path,) = node.glob("*/x.1.h5")
-    assert caught.value.kept == f"{os.uname().nodename}:{trace_path}"
+    assert caught.value.local_copy == f"{os.uname().nodename}:{trace_path}"
 
 
 def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "file" / "rankwise-7"])
     with pytest.raises(TraceKept, match=r"Not a directory\); nor to this node: no place on .* Not a dir") as caught:
         write_or_keep(TracesFolder(tmp_path / "file", "x.1"), make_trace())
-    assert caught.value.kept == ""
+    assert caught.value.local_copy == ""
 
 
 def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_said_to_be_there(
@@ -263,7 +263,7 @@ def test_a_full_shared_memory_does_not_keep_a_trace_that_the_next_place_has_room
         try:
             write_or_keep(TracesFolder(Path(sys.argv[1]) / "gone", "x.1"), make_trace(), waits_s=())
         except TraceKept as error:
-            print(error.kept)
+            print(error.local_copy)
         assert not list(shm.glob("*/*/*.h5*"))
         """,
         tmp_path,

@@ -1,4 +1,4 @@
-"""Traces whose arithmetic is known beforehand."""
+"""Synthetic traces with known arithmetic."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ OFFSET_NS = 7_000_000_000
 
 def make_run(**changes: Any) -> RunSpec:
     """A run of 1n1g on a CPU: 5 warm-up and 10 measured steps of 4 samples."""
-    asked: dict[str, Any] = {
+    values: dict[str, Any] = {
         "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 0, "cpus_per_rank": 1, "backend": "mpi", "workload": "delay",
         "batch_size": 4, "precision": "fp32", "scaling": "weak", "warmup_steps": 5, "measured_steps": 10, "repeat": 1,
         "seed": 0, "site": "here",
     }  # fmt: skip
-    return RunSpec(**(asked | changes))
+    return RunSpec(**(values | changes))
 
 
 def make_ranks(run: RunSpec, **changes: Any) -> list[dict[str, Any]]:
@@ -54,7 +54,7 @@ def make_ranks(run: RunSpec, **changes: Any) -> list[dict[str, Any]]:
 def make_trace(
     run: RunSpec | None = None, *, step_s: float | Sequence[float] = 0.1, speed: float | None = None, **changes: Any
 ) -> Trace:
-    """A trace of the run; every step takes `step_s` (one per step, or one for all), or what makes that speed."""
+    """A trace of the run; every step takes `step_s` (one value per step, or one for all), or follows from `speed`."""
     run = run or make_run()
     if speed is not None:
         step_s = run.global_batch_size / speed
@@ -85,7 +85,7 @@ def make_trace(
 
 
 def cut_short(trace: Trace, steps: int, outcome: Outcome) -> Trace:
-    """The trace as an attempt leaves it that ended after so many steps: the rest absent, no block."""
+    """The trace of an attempt that ended after `steps` steps: the rest absent, no block."""
     stamps, losses, samples = trace.stamps.copy(), trace.losses.copy(), trace.samples.copy()
     stamps[:, steps:], losses[:, steps:], samples[:, steps:] = ABSENT, np.nan, 0
     return dataclasses.replace(
@@ -95,7 +95,7 @@ def cut_short(trace: Trace, steps: int, outcome: Outcome) -> Trace:
 
 
 def put(folder: Path, trace: Trace) -> Path:
-    """Writes the trace under the name that it has in `traces/`."""
+    """Writes the trace under its name in `traces/`."""
     path = folder / f"{trace.run_id}.{trace.attempt}.h5"
     write_trace(path, trace)
     return path
@@ -128,25 +128,25 @@ def repeats(run: RunSpec, count: int) -> list[RunSpec]:
 def point(run: RunSpec, speeds: Sequence[float], **changes: Any) -> list[Trace]:
     """Traces of the run's repeats with those speeds."""
     pairs = zip(repeats(run, len(speeds)), speeds, strict=True)
-    return [make_trace(one, speed=speed, **changes) for one, speed in pairs]
+    return [make_trace(repeat, speed=speed, **changes) for repeat, speed in pairs]
 
 
-def asked(run: RunSpec) -> RequestedRun:
-    """The run as a plan of this version describes it."""
+def requested_run(run: RunSpec) -> RequestedRun:
+    """The run as described by a plan of this version."""
     return RequestedRun(run=RunFields.of(run), run_id=run.run_id)
 
 
 def attempt(trace: Trace) -> Attempt:
-    """The trace as it is loaded, without a file."""
+    """The attempt as loaded from this trace, without a file."""
     return Attempt(
-        run_id=trace.run_id, number=trace.attempt, requested=asked(trace.run), outcome=trace.outcome,
+        run_id=trace.run_id, number=trace.attempt, requested=requested_run(trace.run), outcome=trace.outcome,
         evidence=trace.evidence, measured=measure(trace), machine=describe(trace),
     )  # fmt: skip
 
 
 def ended(run: RunSpec, outcome: Outcome, evidence: str = "") -> Attempt:
-    """An attempt that ended so and left no trace."""
-    return Attempt(run_id=run.run_id, number=1, requested=asked(run), outcome=outcome, evidence=evidence)
+    """An attempt with this outcome and no trace."""
+    return Attempt(run_id=run.run_id, number=1, requested=requested_run(run), outcome=outcome, evidence=evidence)
 
 
 def judged(
@@ -154,7 +154,7 @@ def judged(
 ) -> tuple[Result, ...]:
     """The judged results of these traces and attempts, without files."""
     loaded = Loaded(
-        attempts=(*(attempt(trace) for trace in traces), *without_trace), requested=tuple(asked(run) for run in plan),
-        reduced=(), refusals=(), remarks=(),
+        attempts=(*(attempt(trace) for trace in traces), *without_trace),
+        requested=tuple(requested_run(run) for run in plan), reduced=(), refusals=(), remarks=(),
     )  # fmt: skip
     return judge(results(loaded))

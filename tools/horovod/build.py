@@ -138,9 +138,9 @@ def build(folder: Path, ingredients: Ingredients) -> Path:
             run([*pip, "install", "--no-deps", str(wheel)], log)
             for framework in ingredients.frameworks:
                 run([str(python), "-c", IMPORT.format(framework)], log)
-    kept = wheel.rename(folder / wheel.name)
+    cached_wheel = wheel.rename(folder / wheel.name)
     beside.rmdir()
-    return kept
+    return cached_wheel
 
 
 def install_horovod() -> None:

@@ -66,8 +66,8 @@ def find_ingredients() -> Ingredients:
     settings |= {name: value for name, value in os.environ.items() if _SETTING.match(name)}
     frameworks = find_frameworks(settings)
     check_gpu(settings, frameworks)
-    for name, word in FRAMEWORKS.items():
-        settings[f"HOROVOD_{'WITH' if name in frameworks else 'WITHOUT'}_{word}"] = "1"
+    for name, variable in FRAMEWORKS.items():
+        settings[f"HOROVOD_{'WITH' if name in frameworks else 'WITHOUT'}_{variable}"] = "1"
     check_python()
     mpicxx, mpi, headers = find_mpi()
     files = [HERE / f"horovod-{name}.cmake" for name in ("hook", "toolchain")]
@@ -93,29 +93,29 @@ def arch_flags() -> str:
 
 def find_frameworks(settings: Mapping[str, str]) -> dict[str, str]:
     """Versions of the frameworks installed here, but for those that HOROVOD_WITHOUT_… leaves out."""
-    wanted = [name for name, word in FRAMEWORKS.items() if settings.get(f"HOROVOD_WITHOUT_{word}") != "1"]
-    found = {name: version for name in wanted if (version := installed_version(name))}
-    if not found:
+    wanted = [name for name, variable in FRAMEWORKS.items() if settings.get(f"HOROVOD_WITHOUT_{variable}") != "1"]
+    versions = {name: version for name in wanted if (version := installed_version(name))}
+    if not versions:
         raise CannotBuild(
             f"neither torch nor tensorflow to build it for: pip install -e '.[{wanted[0] if wanted else 'torch'}]'"
         )
-    return found
+    return versions
 
 
 def check_gpu(settings: Mapping[str, str], frameworks: Mapping[str, str]) -> None:
     """Raises CannotBuild if GPU operations are requested that this machine or these frameworks cannot provide."""
-    asked = next((f"{name}={value}" for name, value in settings.items() if name.startswith("HOROVOD_GPU_")), None)
-    if asked is None or settings.get("HOROVOD_GPU") == "ROCM":
+    setting = next((f"{name}={value}" for name, value in settings.items() if name.startswith("HOROVOD_GPU_")), None)
+    if setting is None or settings.get("HOROVOD_GPU") == "ROCM":
         return
     cuda = settings.get("HOROVOD_CUDA_HOME", "/usr/local/cuda")
     if shutil.which("nvcc", path=f"{cuda}/bin{os.pathsep}{os.environ.get('PATH', '')}") is None:
-        raise CannotBuild(f"{asked}, but nvcc is neither in PATH nor in {cuda}/bin: set HOROVOD_CUDA_HOME")
+        raise CannotBuild(f"{setting}, but nvcc is neither in PATH nor in {cuda}/bin: set HOROVOD_CUDA_HOME")
     if frameworks.get("torch", "").endswith("+cpu"):
-        raise CannotBuild(f"{asked}, but torch {frameworks['torch']} is without CUDA: install its CUDA build")
+        raise CannotBuild(f"{setting}, but torch {frameworks['torch']} is without CUDA: install its CUDA build")
     tensorflow = re.match(r"(\d+)\.(\d+)", frameworks.get("tensorflow", ""))
     if tensorflow and (int(tensorflow[1]), int(tensorflow[2])) >= (2, 19):
         raise CannotBuild(
-            f"{asked} compiles xla_mpi_ops.cc, which the headers of TensorFlow >= 2.19 break; installed is "
+            f"{setting} compiles xla_mpi_ops.cc, which the headers of TensorFlow >= 2.19 break; installed is "
             f"{frameworks['tensorflow']}: install tensorflow<2.19, or set HOROVOD_WITHOUT_TENSORFLOW=1"
         )
 
@@ -144,8 +144,8 @@ def find_mpi() -> tuple[Path, str, str]:
     done = subprocess.run(argv, input="#include <mpi.h>\n", capture_output=True, text=True, check=False)
     header = re.search(r'^# \d+ "(.*)/mpi\.h"', done.stdout, re.MULTILINE)
     if done.returncode != 0 or header is None:
-        said = (done.stderr.strip().splitlines() or ["it has no such file"])[0]
-        raise CannotBuild(f"{mpicxx} cannot do #include <mpi.h> ({said}): {cure}")
+        reason = (done.stderr.strip().splitlines() or ["it has no such file"])[0]
+        raise CannotBuild(f"{mpicxx} cannot do #include <mpi.h> ({reason}): {cure}")
     macros = dict(re.findall(r'^#define (\w+) "?([^"\n]*)"?$', done.stdout, re.MULTILINE))
     name = next(name for name, parts in _MPIS.items() if all(part in macros for part in parts))
     return Path(mpicxx), f"{name} {'.'.join(macros[part] for part in _MPIS[name])}", header[1]

@@ -121,10 +121,10 @@ MAX_DIGITS = 15
 """More digits than a float64 holds exactly are no number of a step, epoch or rank."""
 LARGEST = 1e18
 """Larger numbers are no rate and no time, and their sums overflow."""
-WORD = 8
-_MASKS = np.array([(1 << 64) - (1 << 8 * (WORD - width)) for width in range(WORD + 1)], np.uint64)
+WORD_BYTES = 8
+_MASKS = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - width)) for width in range(WORD_BYTES + 1)], np.uint64)
 """Masks by number of digits: the bytes of a word that belong to a number which ends at the end of the word."""
-_POWERS = 10.0 ** np.arange(2 * WORD + 1)
+_POWERS = 10.0 ** np.arange(2 * WORD_BYTES + 1)
 _ADDED = ((0x0F0F0F0F0F0F0F0F, 2561, 8), (0x00FF00FF00FF00FF, 6553601, 16), (0x0000FFFF0000FFFF, 42949672960001, 32))
 """Makes a number of eight digits: neighbours are added to pairs, these to fours, these to eight."""
 
@@ -163,7 +163,7 @@ def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
     except ValueError:
         return None
     whole, _, part = text_of_field.partition(b".")
-    plain = (whole + part).isdigit() and max(len(whole), len(part)) <= 2 * WORD
+    plain = (whole + part).isdigit() and max(len(whole), len(part)) <= 2 * WORD_BYTES
     return Field(first=first, stop=stop, point=first + len(whole), plain=plain)
 
 
@@ -216,16 +216,16 @@ def _numbers(
 
 def _digits(letters: Letters, stop: Integers, width: Integers) -> Floats:
     """Numbers of this many digits, up to sixteen, that end there."""
-    low = _eight(letters, stop, np.minimum(width, WORD))
-    if not (width > WORD).any():
+    low = _eight(letters, stop, np.minimum(width, WORD_BYTES))
+    if not (width > WORD_BYTES).any():
         return low
-    return low + 1e8 * _eight(letters, stop - WORD, np.maximum(width - WORD, 0))
+    return low + 1e8 * _eight(letters, stop - WORD_BYTES, np.maximum(width - WORD_BYTES, 0))
 
 
 def _eight(letters: Letters, stop: Integers, width: Integers) -> Floats:
-    rows = np.ndarray((len(letters) - WORD + 1, WORD), np.uint8, letters, strides=(1, 1))
+    rows = np.ndarray((len(letters) - WORD_BYTES + 1, WORD_BYTES), np.uint8, letters, strides=(1, 1))
     # Before the first letters of all stands nothing; their line is read from where it is, and moved.
-    begin = stop - WORD
+    begin = stop - WORD_BYTES
     words = rows[np.maximum(begin, 0)].view(np.uint64)[:, 0]
     early = begin < 0
     if early.any():

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from parse.logs.engine.fields import WORD
+from parse.logs.engine.fields import WORD_BYTES
 from parse.logs.engine.log_format import Integers
 from parse.logs.engine.shapes import WordColumns
 
@@ -32,7 +32,7 @@ class Lines:
 
     def rows(self, which: Integers, length: int) -> WordColumns:
         """Lines of that length as columns of words."""
-        wide = -(-length // WORD) * WORD
+        wide = -(-length // WORD_BYTES) * WORD_BYTES
         every = np.ndarray((len(self.letters) - wide + 1, wide), np.uint8, self.letters, strides=(1, 1))
         return np.ascontiguousarray(every[self.starts[which]].view(np.uint64).T)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parse.logs.engine.fields import WORD, columns, seconds_of
+from parse.logs.engine.fields import WORD_BYTES, columns, seconds_of
 from parse.logs.engine.lines import (
     LINE_END,
     MAX_LINE,
@@ -71,8 +71,8 @@ def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -
 def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
     """The text in pieces that end where a line ends, but for a last line that is cut off.
 
-    A buffer holds MAX_SHAPED + WORD more bytes than are in use; it is used again for the next piece. Raises LogError,
-    after the pieces that could be read a CutOffError.
+    A buffer holds MAX_SHAPED + WORD_BYTES more bytes than are in use; it is used again for the next piece. Raises
+    LogError, after the pieces that could be read a CutOffError.
     """
     carried = offset = 0
     trouble: Exception | None = None
@@ -81,7 +81,7 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
     except OSError as error:
         raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
     chunk_bytes = int(min(chunk_bytes, max(size_bytes + 1, SMALL_BYTES)))
-    buffer = bytearray(chunk_bytes + MAX_SHAPED + WORD)
+    buffer = bytearray(chunk_bytes + MAX_SHAPED + WORD_BYTES)
     view = memoryview(buffer)
     with file:
         while True:
@@ -159,7 +159,7 @@ class _Reader:
         if buffer.find(ESCAPE, 0, size) >= 0:
             begins, _ = line_starts(np.frombuffer(buffer, np.uint8)[:size])
             plain = ANSI.sub(b"", memoryview(buffer)[:size])
-            buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD, b"\0")), len(plain)
+            buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD_BYTES, b"\0")), len(plain)
         if not size:
             return Batch(steps=NO_STEPS, records=())
         letters = np.frombuffer(buffer, np.uint8)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.logs.engine.fields import WORD, Fields, field_of
+from parse.logs.engine.fields import WORD_BYTES, Fields, field_of
 from parse.logs.engine.log_format import StepLine
 
 WordColumns = npt.NDArray[np.uint64]
@@ -78,7 +78,8 @@ class Shape:
             telling = set(step.marker) - set(text[size:]) - set(b"0123456789")
             self._second = min(telling, default=None)
             size = size if telling else len(text)
-        letters = np.frombuffer(text.ljust(-(-len(text) // WORD) * WORD, b"\0"), np.uint8)[: -(-size // WORD) * WORD]
+        padded = text.ljust(-(-len(text) // WORD_BYTES) * WORD_BYTES, b"\0")
+        letters = np.frombuffer(padded, np.uint8)[: -(-size // WORD_BYTES) * WORD_BYTES]
         digit = (letters >= ord("0")) & (letters <= ord("9"))
         inside = np.arange(len(letters)) < size
         self._wanted = _word_columns(np.where(digit, ord("0"), letters))
@@ -100,7 +101,7 @@ class Shape:
 
     def _holds_behind(self, lines: WordColumns, letter: int) -> npt.NDArray[np.bool_]:
         """Mask of the lines that hold the letter behind the compared part, [line] (Warren, Hacker's Delight, 6-1)."""
-        first, stop = self._tail // WORD, -(-len(self.text) // WORD)
+        first, stop = self._tail // WORD_BYTES, -(-len(self.text) // WORD_BYTES)
         within = lines[first + 1 : stop - 1]
         # Usually no line holds it: one comparison shows that, and only the first and the last word remain.
         words = (
@@ -108,7 +109,7 @@ class Shape:
             if (np.ascontiguousarray(within).view(np.uint8) == letter).any()
             else np.unique([first, stop - 1])
         )
-        places = (words[:, None] * WORD + np.arange(WORD)).ravel()
+        places = (words[:, None] * WORD_BYTES + np.arange(WORD_BYTES)).ravel()
         outside = _word_columns(np.where((places >= self._tail) & (places < len(self.text)), 0, 0xFF))
         zeros = lines[words] ^ np.uint64(letter * _ONES) | outside
         return np.asarray(

@@ -70,8 +70,8 @@ def test_time_stamp_and_ips(tmp_path):
 
 
 @pytest.mark.parametrize("form", [CLAS, CLAS_25, CLAS_20, CLAS_STATIC, CLAS_COMMA])
-def test_of_paddleclas_steps_and_time_stamps_are_read_but_no_rates(tmp_path, form):
-    """It prints one rank's mean since the beginning of the epoch."""
+def test_paddleclas_gives_steps_and_time_stamps_but_no_rates(tmp_path, form):
+    """Its rates are one rank's mean since the start of the epoch."""
     lines = [form.format(epoch=2, step=step, time=0.5) for step in (0, 5)]
     steps, _ = read(tmp_path, "\n".join(lines) + "\n")
     assert (steps.epoch.tolist(), steps.step.tolist()) == ([2, 2], [0, 5])
@@ -87,7 +87,7 @@ def test_of_paddleclas_steps_and_time_stamps_are_read_but_no_rates(tmp_path, for
     "[2022/10/01 10:00:00] plsc INFO: [Train][Epoch 0/25][Iter: 10/5058]lr: 0.1, batch_cost: 0.1s, ips: 1.0 images/sec",
     "[08/16 14:42:12] epoch:[  1/60 ] train step:0    loss: 3.18299 batch_cost: 1.91478 sec, ips: 33.4 instance/sec.",
 ])  # fmt: skip
-def test_other_lines_are_no_steps(tmp_path, line):
+def test_other_lines_are_not_steps(tmp_path, line):
     steps, _ = read(tmp_path, line)
     assert not len(steps.step)
 
@@ -131,7 +131,7 @@ ARGUMENTS = {
     "batch_size": 1024, "test_batch_size": 8, "class_dim": 1000, "model": "ResNet50", "model_save_dir": "output/",
     "num_epochs": 120, "print_step": 1, "random_seed": None, "total_images": 1281167, "use_dali": False,
 }  # fmt: skip
-TOLD = {
+EXPECTED_FACTS = {
     "node_batch_size": "1024", "classes": "1000", "model": "ResNet50", "epochs": "120", "print_every": "1",
     "samples_per_epoch": "1281167",
 }  # fmt: skip
@@ -140,8 +140,8 @@ TOLD = {
 @pytest.mark.parametrize(
     "front", ["", "INFO:utils.utility:", "2020-08-27 14:56:30,654-INFO: ", "0: INFO:utils.utility:"]
 )
-def test_the_printed_batch_size_is_that_of_a_machine(tmp_path, front):
-    assert facts(read(tmp_path, printed(ARGUMENTS, front))[1]) == TOLD
+def test_the_printed_batch_size_is_per_node(tmp_path, front):
+    assert facts(read(tmp_path, printed(ARGUMENTS, front))[1]) == EXPECTED_FACTS
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [
@@ -158,7 +158,7 @@ def test_precision_and_data(tmp_path, arguments, expected):
 
 
 def test_paddleclas_header(tmp_path):
-    """Its batch sizes are those of samplers for training and evaluation alike; none is taken."""
+    """Its batch sizes belong to training and evaluation samplers alike, so none is used."""
     front = "[2021/08/13 10:42:46] root INFO: "
     text = (
         f"{front}Arch : \n{front}    class_num : 1000\n{front}    name : ResNet50\n{front}    batch_size : 64\n"

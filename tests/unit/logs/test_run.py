@@ -21,7 +21,7 @@ HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": 
 PATH = Path("/logs/1n8g/r50_b128_fp32_2.log")
 PLACE = place_of(PATH)
 NAMELESS = Place()
-OWN = Protocol()
+PROTOCOL = Protocol()
 
 
 def window(**changes) -> Window:
@@ -43,7 +43,7 @@ def reading(facts=None, log_window: Window | None = None, **changes) -> Reading:
     return Reading(**(fields | changes))
 
 
-def attempt(facts=None, place=PLACE, log_window: Window | None = None, *, options=None, protocol=OWN, **changes):
+def attempt(facts=None, place=PLACE, log_window: Window | None = None, *, options=None, protocol=PROTOCOL, **changes):
     return attempt_of(PATH, reading(facts, log_window, **changes), place, protocol, **(options or {}))
 
 
@@ -74,7 +74,7 @@ def test_a_log_that_states_everything():
     assert result.run_id == "1n8g_ngc-pytorch_resnet50_b128_fp32_8ed54dbd8f_r2"  # as in every version
 
 
-def test_unknown_fields_are_none_and_in_no_key():
+def test_unknown_fields_are_none_and_not_part_of_the_key():
     result = attempt().requested
     names = ("scaling", "seed", "site", "cpus_per_rank", "timing", "data", "ranks_per_node")
     assert {getattr(result.run, name) for name in names} == {None} and not {*names} & {*json.loads(result.point)[0]}
@@ -85,7 +85,7 @@ def test_points_differ_by_their_data():
     assert synthetic.run.data == "synthetic" and synthetic.point != attempt().requested.point
 
 
-def test_versions_go_to_the_machine_and_facts_do_not():
+def test_versions_belong_to_the_machine_and_other_facts_do_not():
     result = attempt({**HEADER, "cuda": "11.1", "epochs": "90"})
     assert result.machine.facts == {"cuda": ("11.1",)}
 
@@ -161,7 +161,7 @@ def test_options_fill_in_unknown_sizes_only():
     assert other.requested.case == "8g"
 
 
-def test_8_gpus_anywhere_are_measured_against_1():
+def test_the_baseline_of_8_gpus_is_1_gpu_at_any_place():
     eight, single = attempt({}, Place(devices=8)).requested, attempt({}, Place(devices=1)).requested
     assert (eight.case, single.case) == ("8g", "1n1g")
     assert eight.baseline_point == single.point
@@ -175,7 +175,7 @@ def test_the_baseline_of_a_campaign_is_found(place):
     assert attempt({}, place_of(Path(place))).requested.baseline_point == small.point
 
 
-def test_header_over_name_for_model_and_precision():
+def test_the_header_overrides_the_file_name_for_model_and_precision():
     result = attempt({**HEADER, "model": "resnet101", "precision": "amp-fp16"})
     assert (result.requested.run.workload, result.requested.run.precision) == ("resnet101", "amp-fp16")
     assert "it trains resnet101, its name says resnet50" in remarks(result)
@@ -184,7 +184,7 @@ def test_header_over_name_for_model_and_precision():
     assert unusual.requested.run.precision is None and "its precision int8 is none of" in remarks(unusual)
 
 
-def test_a_task_stands_before_its_model():
+def test_the_workload_is_prefixed_with_its_task():
     log_format = dataclasses.replace(FORMAT, task="arcface", model="resnet50")
     facts = {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "True"}
     result = attempt(facts, Place(devices=8), log_format=log_format)
@@ -197,7 +197,7 @@ def test_a_task_stands_before_its_model():
     assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
 
 
-def test_an_unnamed_model_is_unknown():
+def test_a_run_without_a_model_has_no_workload():
     result = attempt(without("model"), Place(devices=8))
     assert result.requested.run.workload is None and "_?_" not in result.run_id
 
@@ -205,7 +205,7 @@ def test_an_unnamed_model_is_unknown():
 # Speeds
 
 
-def test_the_printed_speed_counts_on_request_or_alone():
+def test_the_printed_speed_is_used_on_request_or_without_time_stamps():
     assert attempt(options={"speed": "printed"}).measured.throughput == pytest.approx(2570)
     alone = attempt(log_window=window(seconds=None, resolution_s=None))
     assert alone.measured.throughput == pytest.approx(2570)
@@ -220,7 +220,7 @@ def test_durations_divide_the_batch():
     assert both.log.printed == pytest.approx(2048)
 
 
-def test_the_rate_of_a_rank_is_that_of_all_times_the_devices():
+def test_a_rank_rate_is_multiplied_by_the_devices():
     log_format = dataclasses.replace(FORMAT, rates="rank")
     result = attempt(log_window=window(rate=320.0), log_format=log_format)
     assert result.log.printed == pytest.approx(2560) and not result.log.remarks
@@ -238,14 +238,14 @@ def test_the_rate_of_a_rank_is_that_of_all_times_the_devices():
         ("all", 20600.0, 2575.0, "that of all devices"),
     ],
 )
-def test_a_rate_is_read_as_its_time_stamps_have_it(rates, rate, printed, remark):
+def test_the_meaning_of_a_rate_is_chosen_by_its_time_stamps(rates, rate, printed, remark):
     result = attempt(log_window=window(rate=rate), log_format=dataclasses.replace(FORMAT, rates=rates))
     assert result.log.printed == pytest.approx(printed)
     assert (remark in remarks(result)) if remark else not result.log.remarks
     assert result.measured.throughput == pytest.approx(2560)
 
 
-def test_one_device_has_no_other_reading():
+def test_the_rate_of_one_device_is_unambiguous():
     result = attempt({**HEADER, "world_size": "1"}, NAMELESS, window(rate=99.0))
     assert result.log.printed == 99.0 and not result.log.remarks
 
@@ -275,7 +275,7 @@ def test_a_log_that_ends_too_early_has_its_reason_and_no_number():
         (HEADER, window(rate=None), {"speed": "printed"}, "it prints no rates"),
     ],
 )
-def test_why_a_window_gives_no_number(facts, log_window, options, problem):
+def test_a_window_without_a_number_has_its_reason(facts, log_window, options, problem):
     result = attempt(facts, Place(devices=8), log_window, options=options)
     assert problem in result.problem and result.measured is None
 
