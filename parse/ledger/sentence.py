@@ -73,7 +73,7 @@ def no_loss_text(ledger: Ledger) -> str:
 
 def merged_text(reasons: Sequence[Merged]) -> str:
     """Why terms are one: which time stamps are missing, or which collectives come before the gradients are complete."""
-    return "; ".join("; ".join(_merge_reasons(merged)) for merged in reasons)
+    return "; ".join(dict.fromkeys(reason for merged in reasons for reason in _merge_reasons(merged)))
 
 
 def _merge_reasons(merged: Merged) -> Iterator[str]:

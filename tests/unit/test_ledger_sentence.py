@@ -195,6 +195,11 @@ def test_reasons_and_errors_in_words():
     assert problem_texts(StampErrors(total=160)) == problem_texts(None) == []
 
 
+def test_a_reason_that_point_and_baseline_share_is_given_once() -> None:
+    point, baseline = (Merged(missing=(("reduced", ranks * 100, ranks * 100),)) for ranks in (2, 1))
+    assert merged_text([point, baseline]) == "reduced was not recorded in any step"
+
+
 # The notes below it
 
 
