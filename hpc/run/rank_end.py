@@ -89,9 +89,7 @@ class Failure:
             message=exception_text(self.error),
             step=self.step,
             hostname=socket.gethostname(),
-            local_copies=str(
-                vars(self.error).get("kept", "")
-            ),  # of gather.TraceKept, which only ranks that came so far have loaded
+            local_copies=getattr(self.error, "local_copy", ""),  # gather.TraceKept: importing it here would load numpy
         )
         path, stem = self.folder.path, self.folder.stem
         try:
