@@ -27,6 +27,14 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 NewRoot = Callable[..., Path]
 
 
+LONGEST = ("test_readme", "test_torture", "test_sweep", "test_idempotent", "test_nested", "test_outcomes")
+"""Files that take minutes; side by side with others they begin first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
 @pytest.fixture(scope="session")
 def slurm_installed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Skips, with the command that helps, where Slurm is not installed."""
