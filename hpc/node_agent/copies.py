@@ -93,6 +93,11 @@ class RankCopy:
             return True
         self._traces.make(self._partial.name)
         if self._identity is None:
+            if self._copied_stamps.exists():
+                return False
+            self._copy_header()  # first: time stamps never exist without a header, whenever this process is killed
+            if self._header_seen is None:
+                return False
             try:
                 target = os.open(self._copied_stamps, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             except FileExistsError:

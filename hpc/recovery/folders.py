@@ -11,7 +11,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -157,7 +157,7 @@ def _begun_s(folder: Path) -> float:
     """When an attempt's first rank came, by this node's clock; now, for one that is making its folder."""
     try:
         return (folder / BEGUN).stat().st_mtime
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return time.time()
 
 
@@ -224,5 +224,19 @@ def remove_if_empty(folder: Path) -> None:
         remaining = [path for path in folder.iterdir() if path.name != BEGUN and not path.name.startswith(_TEMPORARY)]
         if not remaining:
             shutil.rmtree(folder)
-    except OSError:
-        return
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            _remove_unlisted(folder)
+
+
+def _remove_unlisted(folder: Path) -> None:
+    """The same without a file descriptor, where there is none left to list the folder."""
+    begun, aside = folder / BEGUN, folder.with_name(f".{folder.name}.{os.getpid()}.{BEGUN}")
+    with suppress(OSError):
+        begun.rename(aside)
+        try:
+            folder.rmdir()
+        except OSError:  # it has a rank's file
+            aside.rename(begun)
+        else:
+            aside.unlink()

@@ -166,6 +166,20 @@ def test_many_steps_are_copied_in_pieces(traces: Path, partial: Path, monkeypatc
     made.remove()
 
 
+def test_a_helper_killed_while_it_begins_a_copy_leaves_no_stamps_without_a_header(
+    rank: Journal, partial: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_fill", killed)
+    step(rank, 0)
+    with pytest.raises(KeyboardInterrupt):
+        RankCopy(rank.folder, partial, 0).look()
+    (journal,) = read_journals(partial)
+    assert journal.steps_completed == 0
+
+
 def test_the_header_is_copied_again_when_it_has_changed(rank: Journal, partial: Path) -> None:
     copy = RankCopy(rank.folder, partial, 0)
     rank.note(clock=[1])
