@@ -197,20 +197,30 @@ def test_a_hang_is_believed_before_a_signal(tmp_path: Path) -> None:
     assert record and (record.outcome, record.evidence[0]) == (Outcome.LAUNCH_FAIL, "no rank made a step for 70 s")
 
 
-def at(remaining_s: float) -> str:
-    return time.strftime("%FT%T", time.localtime(time.time() + remaining_s))
-
-
 WARNED = "JobId=7 JobState=RUNNING Restarts=1 PreemptTime={} EndTime={}"
+
+
+@pytest.mark.parametrize(
+    ("preempt_time", "remaining_s", "outcome"),
+    [
+        ("None", 60, "timeout"),
+        ("None", -5, "timeout"),
+        ("None", 86_400, "cancelled"),  # somebody sent it, a day before the limit
+        ("2026-11-20T23:12:16", 86_400, "preempted"),
+    ],
+)
+def test_a_warning_is_explained_by_the_end_of_the_job(
+    tmp_path: Path, preempt_time: str, remaining_s: int, outcome: str
+) -> None:
+    (tmp_path / "a_r1.2.signal").write_text("SIGUSR1 at noon\n")
+    end = time.strftime("%FT%T", time.localtime(time.time() + remaining_s))
+    record = judged(tmp_path, WARNED.format(preempt_time, end))
+    assert record is not None and record.outcome == outcome
 
 
 @pytest.mark.parametrize(
     ("signal", "job_text", "outcome"),
     [
-        ("SIGUSR1", WARNED.format("None", at(60)), "timeout"),
-        ("SIGUSR1", WARNED.format("None", at(-5)), "timeout"),
-        ("SIGUSR1", WARNED.format("None", at(86_400)), "cancelled"),  # somebody sent it, a day before the limit
-        ("SIGUSR1", WARNED.format("2026-11-20T23:12:16", at(86_400)), "preempted"),
         ("SIGUSR1", WARNED.format("None", "Unknown"), "timeout"),
         ("SIGUSR1", "", "timeout"),
         ("SIGUSR1", None, "cancelled"),  # no scheduler here: nobody warns
