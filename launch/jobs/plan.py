@@ -123,6 +123,25 @@ def _subsets(runs: Sequence[RunSpec], nodes: int) -> dict[str, tuple[int, ...]]:
     return subsets
 
 
+def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
+    """Raises PlanError where `srun --mpi=pmix` would start two nodes of a larger job that are not its first one.
+
+    Of two nodes that write to one another at the same time, Slurm's PMIx plugin (17.11 to 26.05) lets one connect: the
+    one whose number in the step is above the other's number in the job (`pmixp_dconn_require_connect`). Where the first
+    of the two is not the job's first neither's is, and MPI_Init or MPI_Finalize never ends. In a ring of three nodes no
+    two write to one another.
+    """
+    if (site.launcher, site.mpi) != ("srun", "pmix"):
+        return
+    for job in jobs:
+        if pairs := sum(len(nodes) == 2 and 0 not in nodes for nodes in job.subsets.values()):
+            raise PlanError(
+                f"--placement nested: {job.name} has {pairs} {'run' if pairs == 1 else 'runs'} on two nodes that are not "
+                "the job's first, which hang under srun --mpi=pmix (a fault of Slurm: docs/placement.md); write "
+                'launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
+            )
+
+
 def describe_nested(jobs: Sequence[JobPlan]) -> list[str]:
     """For nested jobs: their cost against separate ones, and whether blocks may get different nodes; else no lines."""
     nested = [job for job in jobs if job.subsets]

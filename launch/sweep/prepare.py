@@ -13,7 +13,7 @@ from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 from launch.jobs.options import DEFAULT_LIMITS, LaunchOptions, RunLimits
-from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, write_sweep
+from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.refusals import notes, refuse_invalid
@@ -104,6 +104,8 @@ def prepare(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits = DEFA
     plan = expand(spec, decide_target(spec, site, nodes), options_of)
     refuse_invalid(plan.runs)
     jobs = plan_jobs(plan.runs, site or Site(name="local", exclusive=False), launch.minutes_per_run, launch.time)
+    if site is not None:
+        refuse_pairs_that_hang(jobs, site)
     folders = Folders.under(launch.out)
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
         raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")

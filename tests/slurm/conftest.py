@@ -80,6 +80,15 @@ def sweep(command: Command, cluster: DevCluster) -> Command:
 
 
 @pytest.fixture
+def mpirun_site(cluster: DevCluster, tmp_path: Path) -> Path:
+    """A site file of the cluster with Open MPI's mpirun in place of srun."""
+    path = tmp_path / "mpirun.toml"
+    text = cluster.site_file.read_text().replace('launcher = "srun"', 'launcher = "mpirun"')
+    path.write_text(text.replace('mpi = "pmix"', 'mpi = "openmpi"'))
+    return path
+
+
+@pytest.fixture
 def nap(request: pytest.FixtureRequest) -> Iterator[str]:
     """A command that sleeps for days, and whose number no other test of any other session has."""
     command = f"/bin/sleep {1_000_000 + os.getpid()}{request.session.items.index(request.node):04}"

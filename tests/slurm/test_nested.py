@@ -1,5 +1,5 @@
 """Nested placement on a real Slurm of four nodes, one of which is slow: one job, cases on one another's nodes, the slow
-node named; by hand and after a requeue the same."""
+node named; by hand and after a requeue the same. By mpirun: srun would let runs of two nodes hang (docs/placement.md)."""
 
 from __future__ import annotations
 
@@ -77,15 +77,16 @@ def assert_nested(summary: Summary) -> None:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path, sweep: Command) -> Command:
+def nested(tmp_path: Path, sweep: Command) -> Command:
     """A nested sweep of the workload that is slow on one node."""
     workload = tmp_path / "slow_node.py"
     workload.write_text(SLOW_NODE)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **site: Path) -> subprocess.CompletedProcess[str]:
         done = sweep(
             "--placement", "nested", "--minutes-per-run", "2", "--ranks-per-node", "1", "--cpus-per-rank", "1",
             "--backend", "mpi", "--workload", f"{workload}:SlowNode", "--steps", "8", "--warmup", "5", *arguments,
+            **site,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done
@@ -94,9 +95,9 @@ def sweep(tmp_path: Path, sweep: Command) -> Command:
 
 
 def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
-    tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command
+    tmp_path: Path, cluster: DevCluster, command: Command, nested: Command, mpirun_site: Path
 ) -> None:
-    done = sweep("--nodes", "1,2,4", "--repeats", str(REPEATS))
+    done = nested("--nodes", "1,2,4", "--repeats", str(REPEATS), site=mpirun_site)
     assert "1.6 node-hours at most; separate jobs would ask for 0.9" in done.stdout
 
     first = records(tmp_path)
@@ -122,7 +123,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     passes_over_what_is_done_also_after_a_requeue(tmp_path, cluster, command)
 
     # Four more runs of the one-node point, on one node: now its runs' scatter is known, and the slow node is beyond it.
-    sweep("--nodes", "1", "--repeats", str(2 * REPEATS))
+    nested("--nodes", "1", "--repeats", str(2 * REPEATS), site=mpirun_site)
     (site,) = summarized(command)["nodes"]
     assert sum(node["runs"] for node in site["nodes"]) == 2 * REPEATS
     assert site["scatter"] and [alarm.split()[0] for alarm in site["alarms"]] == ["node2"]
@@ -150,13 +151,19 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCl
 
 
 def test_a_run_whose_first_rank_is_not_on_the_batch_host_is_measured(
-    tmp_path: Path, cluster: DevCluster, command: Command, sweep: Command
+    tmp_path: Path, cluster: DevCluster, command: Command, nested: Command
 ) -> None:
     """Only the batch host has the spooled copy of the script that the job runs from."""
     if not cluster.host.own_storage:
         pytest.skip("mounting is refused here: all nodes share one spool folder")
-    sweep("--nodes", "1,2", "--repeats", "2")
+    nested("--nodes", "1,2", "--repeats", "2")
     blocks = hosts(summarized(command))
     assert set.union(*(cases[1] for cases in blocks.values())) == {"node1", "node2"}  # one of them on another host
     assert {record["outcome"] for record in records(tmp_path).values()} == {"ok"}
     assert {record["attempt"] for record in records(tmp_path).values()} == {1}
+
+
+def test_pairs_that_would_hang_under_srun_are_refused(tmp_path: Path, sweep: Command) -> None:
+    done = sweep("--nodes", "1,2,4", "--placement", "nested")
+    assert done.returncode == 1 and "hang under srun --mpi=pmix" in done.stderr, done.stdout + done.stderr
+    assert not list(tmp_path.glob("jobs/*.sh"))

@@ -151,11 +151,8 @@ def test_hostile_names_reach_slurm_whole(tmp_path: Path, sweep: Command) -> None
     assert not list(tmp_path.rglob("pwned"))
 
 
-def test_mpirun_in_place_of_srun(tmp_path: Path, cluster: DevCluster, sweep: Command) -> None:
-    site = tmp_path / "mpirun.toml"
-    text = cluster.site_file.read_text().replace('launcher = "srun"', 'launcher = "mpirun"')
-    site.write_text(text.replace('mpi = "pmix"', 'mpi = "openmpi"'))
-    done = sweep("--nodes", "2", "--no-baseline", "--repeats", "1", *TINY, site=site)
+def test_mpirun_in_place_of_srun(tmp_path: Path, mpirun_site: Path, sweep: Command) -> None:
+    done = sweep("--nodes", "2", "--no-baseline", "--repeats", "1", *TINY, site=mpirun_site)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(outcomes(tmp_path).values()) == ["ok"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, Target
-from launch.jobs.plan import PlanError, WrittenJob, describe_nested, plan_jobs, write_sweep
+from launch.jobs.plan import PlanError, WrittenJob, describe_nested, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
 from tests.unit.test_damaged import nobody
@@ -182,6 +182,33 @@ def test_nested_jobs_are_split_between_blocks_with_a_note() -> None:
 def test_a_nested_block_too_long_for_any_job_is_refused() -> None:
     with pytest.raises(PlanError, match=r"a nested block has 3 runs, .* a job may take 20 min: not one block fits"):
         plan_jobs(NESTED, Site(name="s", time_limit_min=20), minutes_per_run=10, time_min=None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "repeats", "site", "hangs"),
+    [
+        ((1, 2, 4), 5, {}, "4n-nested has 3 runs on two nodes that are not the job's first, which hang under srun"),
+        ((1, 2, 4), 5, {"mpi": "pmi2"}, ""),
+        ((1, 2, 4), 5, {"launcher": "mpirun", "mpi": "openmpi"}, ""),
+        ((1, 2), 5, {}, ""),  # the pair is all of the job
+        ((1, 3, 4), 5, {}, ""),  # of three nodes no two write to one another
+    ],
+)
+def test_pairs_that_slurm_would_let_hang_are_refused(
+    nodes: tuple[int, ...], repeats: int, site: dict[str, str], hangs: str
+) -> None:
+    used = Site(name="s", **site)  # type: ignore[arg-type]
+    runs = [
+        dataclasses.replace(NESTED[0], nodes=count, repeat=repeat)
+        for repeat in range(1, repeats + 1)
+        for count in nodes
+    ]
+    jobs = plan_jobs(runs, used, 10, None)
+    if not hangs:
+        refuse_pairs_that_hang(jobs, used)
+        return
+    with pytest.raises(PlanError, match=hangs):
+        refuse_pairs_that_hang(jobs, used)
 
 
 def test_separate_jobs_have_no_subsets_and_no_note() -> None:
