@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
 from hpc.system.atomic import write_atomic
+from hpc.system.text import plural
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
 
@@ -136,8 +137,8 @@ def refuse_pairs_that_hang(jobs: Iterable[JobPlan], site: Site) -> None:
     for job in jobs:
         if pairs := sum(len(nodes) == 2 and 0 not in nodes for nodes in job.subsets.values()):
             raise PlanError(
-                f"--placement nested: {job.name} has {pairs} {'run' if pairs == 1 else 'runs'} on two nodes that are not "
-                "the job's first, which hang under srun --mpi=pmix (a fault of Slurm: docs/placement.md); write "
+                f"--placement nested: {plural(pairs, 'run')} of {job.name} on two nodes without the job's first hang under "
+                "srun --mpi=pmix (a fault of Slurm: docs/placement.md); write "
                 'launcher = "mpirun" and mpi = "openmpi" into the site file, or leave 2 out of --nodes'
             )
 

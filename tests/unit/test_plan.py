@@ -187,7 +187,7 @@ def test_a_nested_block_too_long_for_any_job_is_refused() -> None:
 @pytest.mark.parametrize(
     ("nodes", "repeats", "site", "hangs"),
     [
-        ((1, 2, 4), 5, {}, "4n-nested has 3 runs on two nodes that are not the job's first, which hang under srun"),
+        ((1, 2, 4), 5, {}, "3 runs of 4n-nested on two nodes without the job's first hang under srun"),
         ((1, 2, 4), 5, {"mpi": "pmi2"}, ""),
         ((1, 2, 4), 5, {"launcher": "mpirun", "mpi": "openmpi"}, ""),
         ((1, 2), 5, {}, ""),  # the pair is all of the job
