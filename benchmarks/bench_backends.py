@@ -2,7 +2,7 @@
 
 ResNet-50 on two real ranks of one core each, both loops by turns in the same processes, on the same model. To be met by
 `--timing step`, which leaves the framework its own way: at least 0.98 of the plain loop's images per second, so at most
-1 / 0.98 of its time. What `--timing phases` costs is told beside it.
+1 / 0.98 of its time. What `--timing phases` costs stands beside it.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def in_a_rank(name: str, timing: str) -> None:
     backend.release()
     what = f"{name}, --timing {timing} / plain loop, ResNet-50, {comm.size} ranks"
     limit = LIMIT if timing == "step" else None
-    found = compare(what, ours, plain, limit=limit, blocks=BLOCKS[timing], between=comm.Barrier)
+    comparison = compare(what, ours, plain, limit=limit, blocks=BLOCKS[timing], between=comm.Barrier)
     if comm.rank == 0:
-        print(found, flush=True)
+        print(comparison, flush=True)
     backend.leave()
 
 

@@ -39,8 +39,8 @@ HEAD = "| ranks | | error after a synchronisation, µs | bound | error between t
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one method's repeats in one case gave; errors and bounds [repeat, rank other than 0, time asked] in ns."""
+class MethodResult:
+    """What one method's repeats in one case gave; errors, bounds [repeat, rank other than 0, requested time] in ns."""
 
     after: NDArray[np.float64]
     after_bound: NDArray[np.float64]
@@ -49,7 +49,7 @@ class Found:
     took_s: NDArray[np.float64]
 
     @classmethod
-    def of(cls, repeats: list[list[dict[str, Any]]]) -> Found:
+    def of(cls, repeats: list[list[dict[str, Any]]]) -> MethodResult:
         """From what benchmarks.clock_ranks printed of it."""
         after, between = (
             np.array([[r[when] for r in ranks[1:]] for ranks in repeats]) for when in ("after", "between")
@@ -65,10 +65,10 @@ class Found:
 
     def row(self, case: str, method: str) -> str:
         """A line of the table."""
-        held, asked = self.held
+        inside, count = self.held
         return (
             f"| {case} | {method} | {_median_and_most(self.after)} | {np.median(self.after_bound) / 1e3:.2f} "
-            f"| {_median_and_most(self.between)} | {np.median(self.between_bound) / 1e3:.2f} | {held} of {asked} "
+            f"| {_median_and_most(self.between)} | {np.median(self.between_bound) / 1e3:.2f} | {inside} of {count} "
             f"| {np.median(self.took_s):.4f} |"
         )
 
@@ -80,10 +80,10 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=20, help="of three synchronisations in each case")
     parser.add_argument("--only", default="", help="cases whose name has this in it, and nothing else")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(HEAD)
-    _measure(asked.repeats, asked.only)
-    if asked.only:
+    _measure(options.repeats, options.only)
+    if options.only:
         return
     print("\n| simulated hosts | hops at most | exchanges in a row | error / bound at most | bound, µs, by hops |")
     for hosts in (4, 32, 33, 256, 1024, 4096):
@@ -97,8 +97,8 @@ def _measure(repeats: int, only: str) -> None:
     for size, name in ((2, "2, shared memory"), (4, "4, shared memory")):
         if only in name:
             _show(name, _local(size, repeats), compare=False)  # ranks of one clock exchange nothing in a real run
-    if why := refused():
-        print(f"no hosts of their own here: {why}")
+    if reason := refused():
+        print(f"no hosts of their own here: {reason}")
         return
     for paths, busy in HOST_CASES:
         if only in paths.name:
@@ -108,10 +108,10 @@ def _measure(repeats: int, only: str) -> None:
 
 
 def _show(case: str, printed: str, *, compare: bool = True) -> None:
-    found = {name: Found.of(repeats) for name, repeats in json.loads(printed).items()}
+    results = {name: MethodResult.of(repeats) for name, repeats in json.loads(printed).items()}
     for name in METHODS:
-        print(found[name].row(case, name))
-    ours, plain = (found[name] for name in METHODS)
+        print(results[name].row(case, name))
+    ours, plain = (results[name] for name in METHODS)
     for what in ("after", "between", "took_s") if compare else ():
         ratios = [
             float(np.median(a) / np.median(b)) for a, b in zip(getattr(ours, what), getattr(plain, what), strict=True)
@@ -143,12 +143,12 @@ def busy_cores(count: int) -> Iterator[None]:
 
 def _simulated(count: int) -> str:
     hosts, points = Hosts.drawn(count, path_ns=20_000, seed=count), [list[SyncPoint]() for _ in range(count)]
-    found = synchronise(hosts, points, 10**9, STAR)
-    share = np.abs(found.error_ns[1:]) / found.bound_ns[1:]
+    outcome = synchronise(hosts, points, 10**9, STAR)
+    share = np.abs(outcome.error_ns[1:]) / outcome.bound_ns[1:]
     by_hops = ", ".join(
-        f"{np.median(found.bound_ns[found.hops == n]) / 1e3:.0f}" for n in range(1, found.hops.max() + 1)
+        f"{np.median(outcome.bound_ns[outcome.hops == n]) / 1e3:.0f}" for n in range(1, outcome.hops.max() + 1)
     )
-    return f"| {count} | {found.hops.max()} | {found.rounds} | {share.max():.2f} | {by_hops} |"
+    return f"| {count} | {outcome.hops.max()} | {outcome.rounds} | {share.max():.2f} | {by_hops} |"
 
 
 def _converting() -> Iterator[str]:

@@ -4,7 +4,7 @@
 times as often as usual: blocks of ten seconds are too few to tell as much. Blocks with and without alternate in one
 process, each as long as an interval; without, the copier is stopped by a signal, and what it missed it copies when it
 goes on. It copies the journals of eight ranks. It runs on a core of its own where there is one, and on the rank's; what
-it takes of a core is told beside.
+it takes of a core stands beside it.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: flo
         try:
             limit = TIME_LIMIT if step_s == STEPS_S[0] else None
             what = f"copied every {interval_s:g} s / not, steps of {1e3 * step_s:g} ms, copier {name}"
-            found = compare(what, copied, alone, limit=limit, blocks=blocks, between=between)
-            print(found, flush=True)
+            comparison = compare(what, copied, alone, limit=limit, blocks=blocks, between=between)
+            print(comparison, flush=True)
             helper_s, copied_steps = ran_s(process), sum(each.completed for each in read_progress(partial).values())
-            watched_s = (blocks + 1) * found.ours_s
+            watched_s = (blocks + 1) * comparison.ours_s
             print(f"    {copied_steps} rows copied; the copier ran {helper_s / watched_s:.3%} of the time", flush=True)
         finally:
             os.kill(process, signal.SIGCONT)

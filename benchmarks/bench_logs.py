@@ -161,9 +161,9 @@ def _filled(made: bytes, number: int) -> bytes:
 
 
 def _read(how: str, path: Path, kind: Kind) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(_run("benchmarks.log_process", how, path, kind.log_format))
-    assert told["lines"], "a log without step lines"
-    return told
+    result: dict[str, Any] = json.loads(_run("benchmarks.log_process", how, path, kind.log_format))
+    assert result["lines"], "a log without step lines"
+    return result
 
 
 def _run(module: str, *words: object) -> bytes:
@@ -176,20 +176,20 @@ def _measure(path: Path, kind: Kind, blocks: int) -> None:
     size = path.stat().st_size
     where = f"{kind.name}, {size / 1e6:.0f} MB"
     for how, name in (("batches", "steps read and converted"), ("window", "and brought into a window")):
-        told = [_read(how, path, kind) for _ in range(blocks)]
-        print(_at_least(f"{where}: {name}, one core", [size / 1e6 / one["seconds"] for one in told]))
-        above = max(one["above_bytes"] for one in told) / 1e6
+        results = [_read(how, path, kind) for _ in range(blocks)]
+        print(_at_least(f"{where}: {name}, one core", [size / 1e6 / result["seconds"] for result in results]))
+        above = max(result["above_bytes"] for result in results) / 1e6
         verdict = "met" if above <= MEMORY_LIMIT else "missed"
         print(f"{where}: {name}, memory above numpy: {above:.1f} MB; limit {MEMORY_LIMIT:g} MB: {verdict}")
     for method in kind.methods:
-        told_ratio = compare(
+        ratio = compare(
             f"{where}: parse.summarize / extractor {method}, whole processes",
             lambda: _run("parse.summarize", path),
             lambda method=method: _run("benchmarks.published_extractors", method, path, DEVICES, BATCH_SIZE),  # type: ignore[misc]  # mypy knows no default in a lambda's type
             limit=RATIO_LIMIT,
             blocks=blocks,
         )
-        print(told_ratio, flush=True)
+        print(ratio, flush=True)
 
 
 def _at_least(name: str, speeds: Sequence[float]) -> str:

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.bench_stamps`. To be met: 0.5 % of a 10 ms step and 100 bytes per rank and step at most. Blocks
 with and without alternate in one process. The helper that reads telemetry is the same one throughout: without, it is
-stopped by a signal. What it takes of a core is told beside: so much it could take from a rank, were it on its core.
+stopped by a signal. What it takes of a core stands beside it: so much it could take from a rank, were it on its core.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...]
 
         before_s = ran_s(helper)
         try:
-            found = compare(f"stamps and telemetry / neither, {name}", watched, alone, limit=TIME_LIMIT, blocks=BLOCKS)
+            comparison = compare(
+                f"stamps and telemetry / neither, {name}", watched, alone, limit=TIME_LIMIT, blocks=BLOCKS
+            )
         finally:
             helper_s = ran_s(helper) - before_s
             os.kill(helper, signal.SIGCONT)
@@ -97,10 +99,10 @@ def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...]
             agent.end()
             journal.remove()
     assert recording is not None
-    watched_s = (BLOCKS + 1) * found.ours_s
-    print(found)
+    watched_s = (BLOCKS + 1) * comparison.ours_s
+    print(comparison)
     print(
-        f"    a step of {found.reference_s / STEPS * 1e3:.2f} ms; {len(recording.series)} series, "
+        f"    a step of {comparison.reference_s / STEPS * 1e3:.2f} ms; {len(recording.series)} series, "
         f"{len(recording.local_ns) / watched_s:.2f} samples/s; the helper ran {helper_s / watched_s:.3%} of the time "
         f"{recording.facts['placed']}"
     )
@@ -131,8 +133,8 @@ def _memory(backend: str, steps: int) -> str:
     for count in (FEW_STEPS, steps):
         command = [sys.executable, "-m", "benchmarks.stamps_memory", backend, str(count)]
         environment = {name: value for name, value in os.environ.items() if name not in KEPT}
-        said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-        held[count] = int(said.split()[-1])
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        held[count] = int(printed.split()[-1])
     bytes_per_step = (held[steps] - held[FEW_STEPS]) / (steps - FEW_STEPS)
     verdict = "met" if bytes_per_step <= MEMORY_LIMIT_BYTES else "missed"
     return f"kept of a step, {backend}: {bytes_per_step:.0f} bytes; limit {MEMORY_LIMIT_BYTES}: {verdict}"

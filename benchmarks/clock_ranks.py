@@ -82,8 +82,8 @@ class _Plain:
 
 def ahead_ns() -> int:
     """By how much this time namespace's CLOCK_MONOTONIC is ahead of the machine's (time_namespaces(7))."""
-    told = Path("/proc/self/timens_offsets")
-    for line in told.read_text().splitlines() if told.exists() else ():
+    offsets = Path("/proc/self/timens_offsets")
+    for line in offsets.read_text().splitlines() if offsets.exists() else ():
         name, seconds, ns = line.split()
         if name == "monotonic":
             return int(seconds) * SECOND_NS + int(ns)
@@ -119,14 +119,14 @@ def main() -> None:
     comm = MPI.COMM_WORLD
     clock = _Clock(comm.rank)
     kinds: dict[str, Callable[[Intracomm, Callable[[], int]], _Method]] = {"ours": _Ours, "plain": _Plain}
-    found: dict[str, list[Any]] = {name: [] for name in METHODS}
+    results: dict[str, list[Any]] = {name: [] for name in METHODS}
     for number in range(int(sys.argv[1]) + 1):
         for name in METHODS if number % 2 else reversed(METHODS):
             everybody = comm.gather(repeat(comm, clock, kinds[name](comm, clock)))
             if number:  # the first makes the connections
-                found[name].append(everybody)
+                results[name].append(everybody)
     if comm.rank == 0:
-        print(json.dumps(found))
+        print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -74,8 +74,8 @@ def synchronise(hosts: Hosts, points: list[list[SyncPoint]], begin_ns: int, star
         for child in neighbours(parent, count, star)[1]:
             near, ready_ns[parent] = hosts.exchange(child, parent, int(ready_ns[parent]))
             rounds[parent] += 1
-            there = model.place(near.local_ns + round(near.offset_ns))
-            point = through(near, there) if parent else near
+            midpoint = model.place(near.local_ns + round(near.offset_ns))
+            point = through(near, midpoint) if parent else near
             points[child].append(point)
             hops[child], rounds[child], ready_ns[child] = hops[parent] + 1, rounds[parent], ready_ns[parent]
             truth_ns = hosts.true_ns(child, point.local_ns) - point.local_ns

@@ -24,10 +24,12 @@ def main() -> None:
     before_bytes = peak_bytes()
     begin = perf_counter()
     with open_trace(Path(sys.argv[1])) as trace:
-        found = verdict(step_breakdown(trace))
+        result = verdict(step_breakdown(trace))
     taken_s = perf_counter() - begin
     above_bytes = peak_bytes() - before_bytes
-    json.dump({"seconds": taken_s, "above_bytes": above_bytes, "verdict": found.kind, "ranks": found.ranks}, sys.stdout)
+    json.dump(
+        {"seconds": taken_s, "above_bytes": above_bytes, "verdict": result.kind, "ranks": result.ranks}, sys.stdout
+    )
 
 
 if __name__ == "__main__":

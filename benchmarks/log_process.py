@@ -23,13 +23,13 @@ from parse.logs.window import Protocol, read_log  # noqa: E402
 
 def main() -> None:
     """Reads the log as the arguments say."""
-    how, path, found = sys.argv[1], Path(sys.argv[2]), format_named(sys.argv[3])
+    how, path, log_format = sys.argv[1], Path(sys.argv[2]), format_named(sys.argv[3])
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     begin = perf_counter()
     if how == "batches":
-        lines = sum(np.isfinite(batch.steps.offset).sum() for batch in batches(path, found))
+        lines = sum(np.isfinite(batch.steps.offset).sum() for batch in batches(path, log_format))
     else:
-        lines = read_log(path, found, Protocol()).step_lines
+        lines = read_log(path, log_format, Protocol()).step_lines
     taken_s = perf_counter() - begin
     json.dump({"seconds": taken_s, "lines": int(lines), "above_bytes": peak_bytes() - BEFORE_BYTES}, sys.stdout)
 

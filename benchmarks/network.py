@@ -100,16 +100,16 @@ class Network:
             self._folder / "agent", "h0", "mpirun", "--allow-run-as-root", *settings, *hosts, "--bind-to", "none",
             "-x", "PYTHONPATH", sys.executable, *argv,
         ]  # fmt: skip
-        asked = shlex.join(map(str, argv))
+        command_line = shlex.join(map(str, argv))
         try:
             done = subprocess.run(
                 command, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, cwd=ROOT,
                 capture_output=True, text=True, timeout=timeout_s, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise NetworkError(f"{asked} was not done within {timeout_s:g} s") from None
+            raise NetworkError(f"{command_line} was not done within {timeout_s:g} s") from None
         if done.returncode:
-            raise NetworkError(f"{asked} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+            raise NetworkError(f"{command_line} ended with {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def _start(self) -> None:

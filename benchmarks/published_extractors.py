@@ -129,8 +129,8 @@ def main() -> None:
     parser.add_argument("log", type=Path)
     parser.add_argument("devices", type=int)
     parser.add_argument("batch_size", type=int)
-    asked = parser.parse_args()
-    json.dump({"speed": METHODS[asked.method](asked.log, asked.devices, asked.batch_size)}, sys.stdout)
+    options = parser.parse_args()
+    json.dump({"speed": METHODS[options.method](options.log, options.devices, options.batch_size)}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class MyTraining:
     def loss(self, model, batch):  # `model` is self.model with the gradients' averaging around it
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
-    def optimizer(self, **how):  # `how` says which implementation was asked for: fused=True, foreach=True …
+    def optimizer(self, **how):  # `how` says which implementation was requested: fused=True, foreach=True …
         return torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, **how)
 
     def samples(self, batch):  # how many samples the batch really has

@@ -88,7 +88,7 @@ def reachable_address(interface: str | None, hosts: tuple[str, ...]) -> str:
     if interface is not None:
         if interface not in addresses:
             raise InvalidRun(
-                f"interface {interface} was asked for (GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME); "
+                f"interface {interface} was requested (GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME); "
                 f"{socket.gethostname()} has {', '.join(f'{n} {a}' for n, a in addresses.items())}"
             )
         return addresses[interface]

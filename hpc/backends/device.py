@@ -18,7 +18,7 @@ _AMPERE = (8, 0)
 def check_one_gpu_per_rank(run: RunSpec) -> None:
     if run.gpus_per_node != run.ranks_per_node:
         raise InvalidRun(
-            f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were asked for; "
+            f"{run.gpus_per_node} GPUs and {run.ranks_per_node} ranks per node were requested; "
             f"{run.backend} drives one GPU per rank"
         )
 
@@ -32,7 +32,7 @@ def check_sees_gpus(visible: int, run: RunSpec, world: World, framework: str, ha
             else f"this {framework.split(maxsplit=1)[0]} was built without CUDA"
         )
         raise InvalidRun(
-            f"{run.gpus_per_node} GPUs per node were asked for; {framework} finds none on {world.hostname} ({reason}). "
+            f"{run.gpus_per_node} GPUs per node were requested; {framework} finds none on {world.hostname} ({reason}). "
             f"Install {build}, or state gpus_per_node = 0 in the site"
         )
 
@@ -57,14 +57,14 @@ def check_not_shared(world: World, comm: Intracomm, uuid: str) -> None:
 def check_cpu_precision(precision: str, fp16_slowdown: int) -> None:
     """`fp16_slowdown` is how many times slower than fp32 the framework trains in amp-fp16 on a CPU."""
     if precision == "tf32":
-        raise InvalidRun("precision tf32 was asked for; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
+        raise InvalidRun("precision tf32 was requested; it is a mode of NVIDIA GPUs from Ampere on, not of CPUs")
     if precision == "amp-fp16":
         raise InvalidRun(
-            "precision amp-fp16 was asked for; a CPU has no fp16 training path worth the name (about "
+            "precision amp-fp16 was requested; a CPU has no fp16 training path worth the name (about "
             f"{fp16_slowdown} times slower than fp32): take fp32 or bf16"
         )
 
 
 def check_gpu_precision(precision: str, name: str, capability: tuple[int, int]) -> None:
     if precision in ("tf32", "bf16") and capability < _AMPERE:
-        raise InvalidRun(f"precision {precision} was asked for; {name} is before Ampere")
+        raise InvalidRun(f"precision {precision} was requested; {name} is before Ampere")

@@ -73,7 +73,7 @@ def _check_before(hvd: Any, framework: str, run: RunSpec) -> None:
     for variable, value in _CRASHING.items():
         if os.environ.get(variable, "").lower() == value:
             raise InvalidRun(
-                f"{variable}={value} was asked for; ranks come from MPI here, and Horovod would crash with it"
+                f"{variable}={value} was requested; ranks come from MPI here, and Horovod would crash with it"
             )
     if not hvd.mpi_built():
         raise InvalidRun(f"this horovod.{framework} was built without MPI: make horovod builds it with it")

@@ -29,9 +29,9 @@ class MPIAllreduce(Training):
         from mpi4py import MPI
 
         if run.gpus_per_node:
-            raise InvalidRun(f"{run.gpus_per_node} GPUs per node were asked for; backend mpi runs on CPUs only")
+            raise InvalidRun(f"{run.gpus_per_node} GPUs per node were requested; backend mpi runs on CPUs only")
         if run.precision != "fp32":
-            raise InvalidRun(f"precision {run.precision} was asked for; backend mpi knows fp32 only")
+            raise InvalidRun(f"precision {run.precision} was requested; backend mpi knows fp32 only")
         self._begin(run, world.rank)
         self._mpi, self._comm = MPI, comm.Dup()
 

@@ -38,7 +38,7 @@ def take_device(paddle: Any, index: int | None, run: RunSpec, world: World) -> A
             checks.check_cpu_precision("tf32", 0)
         if run.precision != "fp32":
             raise InvalidRun(
-                f"precision {run.precision} was asked for; Paddle has no automatic mixed precision on CPUs and would "
+                f"precision {run.precision} was requested; Paddle has no automatic mixed precision on CPUs and would "
                 "silently compute in fp32: take fp32"
             )
         paddle.set_device("cpu")
@@ -60,7 +60,7 @@ def _check_precision_of_gpu(paddle: Any, precision: str) -> None:
     least = _LEAST_CAPABILITY.get(precision)
     if least is not None and (capability := tuple(paddle.device.cuda.get_device_capability())) < least:
         raise InvalidRun(
-            f"precision {precision} was asked for; it needs compute capability {least[0]}.{least[1]}, "
+            f"precision {precision} was requested; it needs compute capability {least[0]}.{least[1]}, "
             f"{paddle.device.cuda.get_device_name()} has {capability[0]}.{capability[1]}"
         )
     paddle.base.core.set_cublas_switch(precision == "tf32")

@@ -31,7 +31,7 @@ class TensorFlowMultiWorker(TensorFlowLoop):
         collective = str(self._options["collective"])
         if collective == "nccl" and self._device == CPU:
             raise InvalidRun(
-                "collective nccl was asked for; it reduces on GPUs, and the run has none: take auto or ring"
+                "collective nccl was requested; it reduces on GPUs, and the run has none: take auto or ring"
             )
         self._comm = comm
         workers = endpoints(comm, requested_interface(self._device != CPU)) if comm.size > 1 else []

@@ -37,13 +37,13 @@ def check_traced(precision: str, graph: Any, workload: str) -> None:
     requested = HALVES.get(precision)
     if requested is not None and requested not in computed:
         raise InvalidRun(
-            f"precision {precision} was asked for; nothing in the step of {workload} computes in {requested.name}: "
+            f"precision {precision} was requested; nothing in the step of {workload} computes in {requested.name}: "
             "Keras' layers do so by themselves unless they are given a dtype, anything else must cast "
             "(docs/workloads.md)"
         )
     if others := sorted(half.name for half in computed if half != requested):
         raise InvalidRun(
-            f"precision {precision} was asked for; the step of {workload} computes in {', '.join(others)} too: the "
+            f"precision {precision} was requested; the step of {workload} computes in {', '.join(others)} too: the "
             "workload must leave the precision to the run (docs/workloads.md)"
         )
 

@@ -32,9 +32,9 @@ class TorchDP(TorchLoop):
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
         _check_layout(run)
         if self._options["compile"]:
-            raise InvalidRun("compile was asked for; torch.compile does not go with DataParallel's threads")
+            raise InvalidRun("compile was requested; torch.compile does not go with DataParallel's threads")
         if (visible := visible_gpus(run, world)) < run.gpus_per_node:
-            raise InvalidRun(f"{run.gpus_per_node} GPUs per node were asked for; {world.hostname} shows {visible}")
+            raise InvalidRun(f"{run.gpus_per_node} GPUs per node were requested; {world.hostname} shows {visible}")
         self._devices = [torch.device("cuda", index) for index in range(run.gpus_per_node)]
         for device in self._devices:
             check_precision(run.precision, device)
@@ -79,11 +79,11 @@ def _check_layout(run: RunSpec) -> None:
         )
     if run.gpus_per_node == 0:
         raise InvalidRun(
-            "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model on a "
+            "no GPU was requested; torch-dp splits a batch over the GPUs of a node and would be the bare model on a "
             "CPU: take torch-ddp"
         )
     if run.nodes > 1 or run.ranks_per_node > 1:
         raise InvalidRun(
-            f"{run.nodes} nodes with {run.ranks_per_node} ranks each were asked for; torch-dp is one rank that drives "
+            f"{run.nodes} nodes with {run.ranks_per_node} ranks each were requested; torch-dp is one rank that drives "
             "the GPUs of one node: take torch-ddp"
         )

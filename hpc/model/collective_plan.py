@@ -98,7 +98,7 @@ def collectives_run(ranks: RunSpec, operations: Sequence[str], requested: Mappin
     chosen = str(options["operations"]).split("+")
     if missing := [operation for operation in chosen if operation not in operations]:
         raise OptionError(
-            f"operations: {', '.join(missing)} was asked for; {ranks.backend} has {', '.join(operations)} on "
+            f"operations: {', '.join(missing)} was requested; {ranks.backend} has {', '.join(operations)} on "
             f"{'GPUs' if ranks.gpus_per_node else 'CPUs'}"
         )
     iterations = int(options["iterations"])
@@ -132,10 +132,10 @@ def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...
     if factor < 2:
         raise OptionError(f"factor is {factor}; it must be at least 2")
     if largest > _LARGEST_BYTES:
-        raise OptionError(f"max_bytes {options['max_bytes']} was asked for; it must be at most {_LARGEST_BYTES >> 30}G")
+        raise OptionError(f"max_bytes {options['max_bytes']} was requested; it must be at most {_LARGEST_BYTES >> 30}G")
     if not ELEMENT_BYTES <= smallest <= largest:
         raise OptionError(
-            f"sizes from min_bytes {options['min_bytes']} to max_bytes {options['max_bytes']} were asked for; the "
+            f"sizes from min_bytes {options['min_bytes']} to max_bytes {options['max_bytes']} were requested; the "
             f"first must be at least {ELEMENT_BYTES} bytes and not larger than the second"
         )
     sizes = []

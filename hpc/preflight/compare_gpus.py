@@ -29,7 +29,7 @@ def gpu_per_rank(seen: Seen) -> CheckResult:
         if rank.devices is not None and len(rank.devices) < driven
     ]
     if failures:
-        return failed(f"{run.gpus_per_node} GPUs per node were asked for; {some(failures)}")
+        return failed(f"{run.gpus_per_node} GPUs per node were requested; {some(failures)}")
     return result_of((), unread_gpus(seen.ranks), f"every rank has {driven} of its own")
 
 

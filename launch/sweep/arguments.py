@@ -30,7 +30,7 @@ from hpc.model.spec import SpecError
 from hpc.system.command_parser import CommandParser
 from hpc.system.version import with_version
 from launch.jobs.options import Help, Option, truth
-from launch.sweep.request import FORMER_OPTIONS, OPTIONS, PROGRAM, SUBCOMMANDS, SUBMISSION, Request, make_request
+from launch.sweep.request import OPTIONS, PROGRAM, RENAMED_OPTIONS, SUBCOMMANDS, SUBMISSION, Request, make_request
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
        {PROGRAM} status | cancel [--out DIR | options]
@@ -105,7 +105,7 @@ def _refuse_former_flags(arguments: Sequence[str]) -> None:
             if f"--{name}".startswith(flag):
                 rest = ", followed by the other options" if len(arguments) > 1 and name != "list" else ""
                 raise SpecError(f"--{name} is now a word: {PROGRAM} {form}{rest}")
-        for name, new in FORMER_OPTIONS.items():
+        for name, new in RENAMED_OPTIONS.items():
             if f"--{name}".startswith(flag):
                 raise SpecError(f"--{name} is now {new}")
 

@@ -55,7 +55,7 @@ def _check_precision(run: RunSpec) -> str:
     if run.gpus_per_node or run.precision in entry.cpu_precisions:
         return ""
     return (
-        f"precision {run.precision} was asked for; on CPUs, where these runs are, it trains in "
+        f"precision {run.precision} was requested; on CPUs, where these runs are, it trains in "
         f"{', '.join(entry.cpu_precisions)}"
     )
 
@@ -69,7 +69,7 @@ def _check_torch_dp(run: RunSpec) -> str:
     if run.nodes > 1:
         return "it is one rank that drives the GPUs of one node: take torch-ddp for several nodes"
     if run.options.get("compile") == "on":
-        return "compile=on was asked for; torch.compile does not go with DataParallel's threads"
+        return "compile=on was requested; torch.compile does not go with DataParallel's threads"
     return ""
 
 
@@ -83,5 +83,5 @@ def _check_options(run: RunSpec) -> str:
     except OptionError as error:
         return str(error)
     if run.backend == "tensorflow-multiworker" and options["collective"] == "nccl" and run.gpus_per_node == 0:
-        return "collective nccl was asked for; it reduces on GPUs, and the runs have none: take auto or ring"
+        return "collective nccl was requested; it reduces on GPUs, and the runs have none: take auto or ring"
     return ""

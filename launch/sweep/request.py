@@ -21,7 +21,7 @@ from launch.sweep.spec import SweepSpec
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
 """The subcommands other than measuring, and how each is typed. A file cannot request them."""
-FORMER_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
+RENAMED_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
 """Options of earlier versions, and their present forms. A file may still have `stamps`."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
@@ -160,10 +160,10 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
         if name in SUBCOMMANDS:
             rest = "" if name == "list" else " --config FILE"
             raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
-        if name in FORMER_OPTIONS:
-            raise SpecError(f"{key} is now {FORMER_OPTIONS[name].removeprefix('--')}")
+        if name in RENAMED_OPTIONS:
+            raise SpecError(f"{key} is now {RENAMED_OPTIONS[name].removeprefix('--')}")
         if name in _COMMAND_LINE_ONLY:
-            raise SpecError(f"{key} is said on the command line, not in a file")
+            raise SpecError(f"{key} belongs on the command line, not into a file")
         if name not in _FIELDS:
             names = sorted(each.replace("_", "-") for each in _FIELDS if each not in ("options", "baseline"))
             near = did_you_mean(name.replace("_", "-"), names)

@@ -38,7 +38,7 @@ SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "steps": 16, "warmup": 6, 
 """Sizes for CPUs: 1, 2 and 4 ranks of ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
 _CASE = re.compile(r"(\d+)n(\d+)g")
 _nodes, _ranks, _steps = whole(1, 1_000_000), whole(1, 10_000), whole(1, 10_000_000)
-_measured = partial(option_field, "what is measured (without GPUs the defaults are smaller, and said)")
+_measured = partial(option_field, "what is measured (without GPUs the defaults are smaller; the plan names them)")
 _DAILY = Help.DAILY
 _method = partial(option_field, "how it is measured")
 
@@ -185,7 +185,7 @@ def _add_collectives(points: dict[str, RunSpec], sweep: SweepSpec, target: Targe
     options, reduced = _with_options(sweep, COLLECTIVE_OPTIONS, small=target.gpus_per_node == 0)
     runs = list(collectives_beside(points.values(), _combinations(options), target.collectives))
     if not runs:
-        raise SpecError("collectives were asked for, and no point has ranks between which anything goes: add --nodes 2")
+        raise SpecError("collectives were requested, and no point has ranks between which anything goes: add --nodes 2")
     points.update((run.point_id, run) for run in runs)
     return tuple(reduced)
 

@@ -60,7 +60,7 @@ def describe_event(event: queue.Event) -> str:
         case queue.Submitted():
             line = f"{event.script}: submitted as {event.job_id}, {plural(event.runs, 'run')} to do"
         case queue.Refused():
-            line = f"{event.scripts} jobs wait: {event.reason}; asked again in {event.retry_s:.0f} s"
+            line = f"{event.scripts} jobs wait: {event.reason}; next try in {event.retry_s:.0f} s"
         case queue.Pending():
             line = f"job {event.job_id} is pending: {event.reason}"
         case queue.Released():

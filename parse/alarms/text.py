@@ -105,7 +105,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "fewer_runs": _fewer_runs,
     "unmeasured": "run {run}: {reason}",
     "not_as_asked": (
-        "run {run}: {ranks} ranks, {steps} steps, {samples} samples were measured; asked for were {requested_ranks}, "
+        "run {run}: {ranks} ranks, {steps} steps, {samples} samples were measured; requested were {requested_ranks}, "
         "{requested_steps}, {requested_samples}"
     ),
     "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",

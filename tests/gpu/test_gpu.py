@@ -133,7 +133,7 @@ def test_torch_dp_uses_all_gpus_of_the_node(tmp_path: Path, gpus: int, devices: 
 def test_requesting_more_gpus_than_exist_is_refused(tmp_path: Path, gpus: int) -> None:
     done = launched(tmp_path, spec(backend="torch-dp", gpus_per_node=gpus + 1))
     assert done.returncode == 3
-    assert f"{gpus + 1} GPUs per node were asked for; " in done.stderr
+    assert f"{gpus + 1} GPUs per node were requested; " in done.stderr
 
 
 def test_a_static_loss_scale_trains(tmp_path: Path) -> None:

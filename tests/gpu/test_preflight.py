@@ -93,5 +93,5 @@ def test_requesting_more_gpus_than_exist_fails_gpu_per_rank(tmp_path: Path, torc
     assert done.returncode == 3
     (note,) = tmp_path.glob("*.rank0.json")
     message = json.loads(note.read_text())["message"]
-    assert message.startswith(f"gpu_per_rank: {torch_sees + 1} GPUs per node were asked for; rank 0 on ")
+    assert message.startswith(f"gpu_per_rank: {torch_sees + 1} GPUs per node were requested; rank 0 on ")
     assert f"needs {torch_sees + 1} and finds {torch_sees}" in message

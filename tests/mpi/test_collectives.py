@@ -128,7 +128,7 @@ def test_a_rank_that_fails_before_the_run_ends_all(ranks: Ranks, tmp_path: Path)
 REFUSED = [
     (["--backend", "torch-dp"], "backend torch-dp has no collectives"),
     (["--backend", "jax"], "unknown backend 'jax'; known: torch-ddp"),
-    (["--operations", "alltoall"], "operations: alltoall was asked for; mpi has all-reduce, reduce-scatter"),
+    (["--operations", "alltoall"], "operations: alltoall was requested; mpi has all-reduce, reduce-scatter"),
     (["--simulate-nodes", "3"], "2 ranks do not make 3 nodes"),
     (["--env", "NCCL_HUSH"], "--env NCCL_HUSH: not set here"),
     (["--backend", "torch-ddp", "--option", "sgd=fused"], "unknown option sgd"),

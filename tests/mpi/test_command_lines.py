@@ -37,7 +37,7 @@ def test_ranks_need_no_home(argv: tuple[str, ...], tmp_path: Path) -> None:
 def test_the_checks_name_the_file_that_they_cannot_write(tmp_path: Path) -> None:
     run = tmp_path / "run.json"
     run.write_text(json.dumps(make_run().to_json()))
-    out = tmp_path / "missing" / "found.json"
+    out = tmp_path / "missing" / "report.json"
     argv = [sys.executable, "-m", "hpc.preflight", "--run", str(run), "--out", str(out)]
     done = subprocess.run(argv, env=with_checkout(os.environ), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1

@@ -47,7 +47,7 @@ class Started:
         def start(_: int, *argv: object, **how: object) -> subprocess.Popen[str]:
             whole = [command, "-n", str(size), sys.executable, *map(str, argv)]
             env = {**os.environ, **RANKS_ENV}
-            with (folder / "said").open("w") as output:
+            with (folder / "output").open("w") as output:
                 return subprocess.Popen(whole, env=env, cwd=ROOT, stdout=output, stderr=output, text=True)
 
         attempt = Attempt(start, folder, spec(workload=f"{FILE}:{workload}"), *words)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ class Started:
     def ranks(self) -> list[int]:
         """The ranks' processes, once all have stopped."""
         wait_until(lambda: len(list(self.folder.glob("stopped.*"))) == 2 or self.launcher.poll() is not None)
-        assert self.launcher.poll() is None, (self.folder / "said").read_text()
+        assert self.launcher.poll() is None, (self.folder / "output").read_text()
         return [int(path.read_text()) for path in self.folder.glob("stopped.*")]
 
 

@@ -15,7 +15,7 @@ import pytest
 from hpc.model.trace_file import read_trace
 from launch.cluster.local import what_is_missing
 from tests.mpi.attempts import HERE
-from tests.mpi.leftovers import holding, node_local, written_by_everybody
+from tests.mpi.file_checks import holding, node_local, written_by_everybody
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = HERE / "user_secrets.py"

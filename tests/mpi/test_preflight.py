@@ -73,9 +73,9 @@ class Looked:
     def __init__(self, ranks: Ranks, folder: Path, *words: str, size: int = 2, **changes: Any) -> None:
         asked_env = changes.pop("env_of_ranks", None)
         (folder / "run.json").write_text(json.dumps(spec(**changes).to_json()))
-        self.argv = ["--run", str(folder / "run.json"), "--out", str(folder / "found.json"), *words]
+        self.argv = ["--run", str(folder / "run.json"), "--out", str(folder / "report.json"), *words]
         self.done = ranks(size, Path("-m"), "hpc.preflight", *self.argv, check=False, env=asked_env)
-        self.report = json.loads((folder / "found.json").read_text()) if (folder / "found.json").exists() else {}
+        self.report = json.loads((folder / "report.json").read_text()) if (folder / "report.json").exists() else {}
 
     def states(self) -> dict[str, str]:
         return {finding["name"]: finding["state"] for finding in self.report["findings"]}
@@ -150,17 +150,17 @@ def test_what_is_fatal_ends_with_3_and_is_written(
 
 def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
     looked = Looked(ranks, tmp_path)
-    (tmp_path / "found.json").unlink()
+    (tmp_path / "report.json").unlink()
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
     environ |= {"SLURM_NTASKS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     argv = [sys.executable, "-m", "hpc.preflight", *looked.argv]
     two = [subprocess.Popen(argv, env={**environ, "SLURM_PROCID": str(rank)}, cwd=Path.cwd()) for rank in range(2)]
     assert [process.wait(timeout=120) for process in two] == [3, 3]
-    report = json.loads((tmp_path / "found.json").read_text())
+    report = json.loads((tmp_path / "report.json").read_text())
     assert (report["launched"]["size"], report["ranks"]) == (1, [])
     assert [(finding["name"], finding["state"]) for finding in report["findings"]] == [("mpi_size", "failed")]
     assert "pmix or pmi2" in report["findings"][0]["fix"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "run.json"]
 
 
 def test_words_that_are_no_check_are_refused(ranks: Ranks, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_ranks_of_several_hosts_listen_on_the_named_interface(ranks: Ranks) -> N
 
 def test_a_missing_interface_is_named_with_the_existing_ones(ranks: Ranks) -> None:
     message = refused(ranks, "apart", size=2, env={"GLOO_SOCKET_IFNAME": "ib7"})
-    assert "InvalidRun: interface ib7 was asked for" in message
+    assert "InvalidRun: interface ib7 was requested" in message
     assert "lo 127.0.0.1" in message
 
 

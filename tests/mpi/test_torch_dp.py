@@ -30,17 +30,17 @@ print(*found)
 @pytest.mark.parametrize(
     ("fields", "switches", "message"),
     [
-        ({}, (), "no GPU was asked for; torch-dp splits a batch over the GPUs of a node and would be the bare model"),
-        ({"gpus_per_node": 2}, (), "2 GPUs per node were asked for; torch "),
-        ({"gpus_per_node": 2}, ("one_gpu",), "2 GPUs per node were asked for; "),
-        ({"gpus_per_node": 1, "ranks_per_node": 2}, (), "1 nodes with 2 ranks each were asked for; torch-dp is one"),
+        ({}, (), "no GPU was requested; torch-dp splits a batch over the GPUs of a node and would be the bare model"),
+        ({"gpus_per_node": 2}, (), "2 GPUs per node were requested; torch "),
+        ({"gpus_per_node": 2}, ("one_gpu",), "2 GPUs per node were requested; "),
+        ({"gpus_per_node": 1, "ranks_per_node": 2}, (), "1 nodes with 2 ranks each were requested; torch-dp is one"),
         (
             {"gpus_per_node": 2, "reduction": "off"},
             (),
             "reduction was switched off; torch-dp has no no-sync run: ",
         ),
-        ({"gpus_per_node": 2, "nodes": 2}, (), "2 nodes with 1 ranks each were asked for; torch-dp is one rank"),
-        ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was asked for; torch.compile does"),
+        ({"gpus_per_node": 2, "nodes": 2}, (), "2 nodes with 1 ranks each were requested; torch-dp is one rank"),
+        ({"gpus_per_node": 2, "options": {"compile": "on"}}, ("one_gpu",), "compile was requested; torch.compile does"),
     ],
 )
 def test_an_impossible_run_is_refused_with_the_reason(

@@ -72,13 +72,13 @@ def test_the_environment_of_a_run_overrides_its_options(ranks: Ranks) -> None:
             "option fusion_threshold_mb: '-1' is out of range: it must be from 0",
         ),
         ({"env": {"HOROVOD_CYCLE_TIME": "1e6"}}, "HOROVOD_CYCLE_TIME is 1e6; it must be a number, 0 or more"),
-        ({"env": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo was asked for; ranks come from MPI"),
+        ({"env": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo was requested; ranks come from MPI"),
         (
             {"env": {"MPI4PY_RC_THREAD_LEVEL": "serialized"}},
             "Horovod calls MPI from a thread of its own, and this MPI was not started",
         ),
-        ({"precision": "amp-fp16"}, "precision amp-fp16 was asked for; a CPU has no fp16 training path"),
-        ({"gpus_per_node": 2}, "2 GPUs and 1 ranks per node were asked for; torch-horovod drives one GPU per rank"),
+        ({"precision": "amp-fp16"}, "precision amp-fp16 was requested; a CPU has no fp16 training path"),
+        ({"gpus_per_node": 2}, "2 GPUs and 1 ranks per node were requested; torch-horovod drives one GPU per rank"),
     ],
 )
 def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks, fields: dict[str, Any], message: str) -> None:

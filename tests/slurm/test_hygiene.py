@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.mpi.attempts import HERE
-from tests.mpi.leftovers import holding, node_local, written_by_everybody
+from tests.mpi.file_checks import holding, node_local, written_by_everybody
 from tests.mpi.test_hygiene import planted
 from tests.slurm.conftest import NewRoot
 from tools.devcluster.cluster import DevCluster

@@ -150,7 +150,7 @@ def test_a_sweep_ends_complete_though_the_controller_dies_in_the_middle(
     cluster.kill("slurmctld")
     gate.touch()
     until(lambda: ended(tmp_path)["ok"] == 2, "both runs end")
-    until(lambda: "the scheduler has not answered since" in person.output(sweep), "the outage is told")
+    until(lambda: "the scheduler has not answered since" in person.output(sweep), "the outage is printed")
     cluster.start_controller()
     assert sweep.wait(timeout=600) == 0, person.output(sweep)
     assert "the scheduler answers again" in person.output(sweep)

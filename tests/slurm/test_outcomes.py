@@ -243,7 +243,7 @@ def test_a_controller_that_dies_and_comes_back_ends_nothing(start: Start, faulty
     save_state(faulty, sweep.job_id)
     faulty.kill("slurmctld")
     try:
-        until(lambda: "has not answered since" in sweep.printed, "the outage is told", lambda: sweep.printed)
+        until(lambda: "has not answered since" in sweep.printed, "the outage is printed", lambda: sweep.printed)
         sweep.let_go()
         until(lambda: sweep.outcomes == ["ok"], "the job goes on", lambda: sweep.output)
     finally:

@@ -72,7 +72,7 @@ def test_shares_are_whole_and_nothing_is_called_twice(ranks: int, sizes: list[in
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"operations": "all-reduce+alltoall"}, "alltoall was asked for; mpi has all-reduce, reduce-scatter"),
+        ({"operations": "all-reduce+alltoall"}, "alltoall was requested; mpi has all-reduce, reduce-scatter"),
         ({"factor": "1"}, "factor is 1; it must be at least 2"),
         ({"iterations": "0"}, "iterations is 0"),
         ({"min_bytes": "8K"}, "from min_bytes 8K to max_bytes 4K"),

@@ -14,7 +14,6 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, STAMPS
 from hpc.node_agent import copies as module
 from hpc.node_agent.copies import Copies, RankCopy
-from hpc.recovery import folders
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEAT
 from hpc.recovery.journal import Journal
@@ -24,20 +23,7 @@ STEM = "1n2g_mpi_delay_r1.1"
 STEPS, WIDTH = 6, len(STAMPS)
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Journals of these tests lie in a folder of their own."""
-    base = tmp_path / "shm" / "rankwise-7"
-    base.parent.mkdir()
-    monkeypatch.setattr(folders, "_bases", lambda: [base])
-    return base
-
-
-@pytest.fixture
-def traces(tmp_path: Path) -> Path:
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    return folder
+pytestmark = pytest.mark.usefixtures("places")
 
 
 @pytest.fixture

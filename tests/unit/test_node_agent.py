@@ -22,7 +22,6 @@ from hpc.node_agent import agent as module
 from hpc.node_agent.agent import Copying, NodeAgent, Recording, Telemetry, start_agent
 from hpc.node_agent.cores import spare_core, stand_aside
 from hpc.node_agent.sources import RankProcess
-from hpc.recovery import folders
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEAT
 from hpc.recovery.journal import Journal
@@ -42,22 +41,12 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of this node's journals."""
-    folder = tmp_path / "shm" / "rankwise-7"
-    folder.parent.mkdir()
-    monkeypatch.setattr(folders, "_bases", lambda: [folder])
-    return folder
+def partial(traces: Path) -> Path:
+    return traces / f"{STEM}.partial"
 
 
 @pytest.fixture
-def partial(tmp_path: Path) -> Path:
-    (tmp_path / "traces").mkdir()
-    return tmp_path / "traces" / f"{STEM}.partial"
-
-
-@pytest.fixture
-def journal(base: Path, partial: Path) -> Iterator[Journal]:
+def journal(places: list[Path], partial: Path) -> Iterator[Journal]:
     journal = Journal(partial.parent, STEM, 0, STEPS)
     yield journal
     journal.remove()
@@ -333,9 +322,11 @@ def rank_with_agent(base: Path, partial: Path, *parts: str) -> tuple[subprocess.
 
 
 @pytest.mark.parametrize("parts", [("telemetry",), ("telemetry", "child")])
-def test_without_copies_the_helper_ends_with_its_rank(base: Path, partial: Path, parts: tuple[str, ...]) -> None:
+def test_without_copies_the_helper_ends_with_its_rank(
+    places: list[Path], partial: Path, parts: tuple[str, ...]
+) -> None:
     """A child of the rank, such as a data loader, keeps the pipe open that the helper reads."""
-    rank, process = rank_with_agent(base, partial, *parts)
+    rank, process = rank_with_agent(places[0], partial, *parts)
     pidfd = os.pidfd_open(process)
     rank.kill()
     rank.wait()
@@ -350,9 +341,9 @@ def test_without_copies_the_helper_ends_with_its_rank(base: Path, partial: Path,
 
 @pytest.mark.parametrize("parts", [("copies",), ("copies", "telemetry")])
 def test_with_copies_it_outlives_its_rank_copies_a_last_time_and_ends(
-    base: Path, partial: Path, parts: tuple[str, ...]
+    places: list[Path], partial: Path, parts: tuple[str, ...]
 ) -> None:
-    rank, process = rank_with_agent(base, partial, *parts)
+    rank, process = rank_with_agent(places[0], partial, *parts)
     pidfd = os.pidfd_open(process)
     other = Journal(partial.parent, STEM, 1, STEPS)  # a rank that lives on; this process stands for it
     rank.kill()

@@ -55,7 +55,7 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
 @pytest.mark.parametrize(
     ("target", "options", "message"),
     [
-        (CPUS, {"precision": "tf32"}, "precision tf32 was asked for; on CPUs, .* it trains in fp32, bf16"),
+        (CPUS, {"precision": "tf32"}, "precision tf32 was requested; on CPUs, .* it trains in fp32, bf16"),
         (CPUS, {"precision": "fp32,amp-fp16"}, "backend torch-ddp: precision amp-fp16"),
         (CPUS, {"precision": "bf16", "backend": "paddle-fleet"}, "it trains in fp32$"),
         (CPUS, {"precision": "bf16", "backend": "mpi", "workload": "delay"}, "backend mpi: precision bf16"),

@@ -1,4 +1,4 @@
-"""The verdict on simulated runs: delays are found by name, equal ranks are let be, nothing is result in error."""
+"""The verdict on simulated runs: delays are found by name, equal ranks are let be, nobody is named in error."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_no_verdict_contradicts_the_truth_by_more_than_its_bound(recipe):
     )
 
 
-def true_lateness_ms(run: RunSpec, simulated: Simulated) -> np.ndarray:
+def true_arrival_skew_ms(run: RunSpec, simulated: Simulated) -> np.ndarray:
     """How much later than the median rank, the lower of two, each rank's gradients were there, [rank, step]."""
     grads_ns = simulated.global_ns[:, window(run), GRADS_READY]
     return (grads_ns - np.sort(grads_ns, axis=0)[(run.ranks - 1) // 2]) / 1e6
@@ -198,14 +198,14 @@ def assert_mean_of(value: float, count: int, among: np.ndarray, doubt: float) ->
 
 
 def assert_persistent(result: Verdict, run: RunSpec, simulated: Simulated) -> None:
-    lateness, doubt = true_lateness_ms(run, simulated), doubt_ms(run, simulated)
-    its = lateness[list(result.ranks)]
+    skews, doubt = true_arrival_skew_ms(run, simulated), doubt_ms(run, simulated)
+    its = skews[list(result.ranks)]
     count = round(result.share * its.size)
     assert 0 < count <= (its > 0).sum()
     assert_mean_of(result.arrival_skew, count, its, doubt)
-    assert its.mean() > np.delete(lateness, result.ranks, axis=0).mean(axis=1).max(initial=-np.inf) - doubt
+    assert its.mean() > np.delete(skews, result.ranks, axis=0).mean(axis=1).max(initial=-np.inf) - doubt
     if len(result.ranks) == 1:
-        others = np.delete(lateness, result.ranks, axis=0).max(axis=0)
+        others = np.delete(skews, result.ranks, axis=0).max(axis=0)
         assert result.costs == pytest.approx(np.maximum(0, its[0] - others).mean(), abs=doubt)
     if result.node:
         assert {run.ranks_per_node * int(result.node[1:]) + local for local in range(run.ranks_per_node)} == set(
@@ -217,14 +217,14 @@ def assert_transient(result: Verdict, run: RunSpec, simulated: Simulated) -> Non
     doubt = doubt_ms(run, simulated)
     at = np.searchsorted(window(run), result.steps)
     assert window(run)[at].tolist() == list(result.steps)
-    lateness = true_lateness_ms(run, simulated)[:, at]
-    assert (lateness[list(result.ranks)].max(axis=0) >= lateness.max(axis=0) - doubt).all()
-    assert result.arrival_skew == pytest.approx(lateness.max(axis=0).mean(), abs=doubt)
+    skews = true_arrival_skew_ms(run, simulated)[:, at]
+    assert (skews[list(result.ranks)].max(axis=0) >= skews.max(axis=0) - doubt).all()
+    assert result.arrival_skew == pytest.approx(skews.max(axis=0).mean(), abs=doubt)
     assert result.share == pytest.approx(len(at) / len(window(run)))
 
 
 def assert_rotating(result: Verdict, run: RunSpec, simulated: Simulated) -> None:
     doubt = doubt_ms(run, simulated)
-    last = true_lateness_ms(run, simulated).max(axis=0)
+    last = true_arrival_skew_ms(run, simulated).max(axis=0)
     assert_mean_of(result.arrival_skew, round(result.share * len(last)), last, doubt)
     assert len(result.ranks) > 1

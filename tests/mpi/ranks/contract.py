@@ -148,8 +148,8 @@ def complete(where, comm, steps):
     """
     begin = 3
 
-    class Telling:
-        """StepTimer whose t3 is told to rank 1, when the last of a step's calls has come."""
+    class SendsReduced:
+        """StepTimer that sends its t3 to rank 1 when the last of a step's calls has come."""
 
         def __init__(self, timer, backend):
             self._timer, self._backend, self._calls = timer, backend, 0
@@ -175,7 +175,7 @@ def complete(where, comm, steps):
 
         return Waiting
 
-    done = Training(where, comm, steps, waiting, through=Telling, seed=32)
+    done = Training(where, comm, steps, waiting, through=SendsReduced, seed=32)
     return (done.stamps[:, 3] > done.stamps[:, 1]).all()
 
 
@@ -219,7 +219,7 @@ def falls(where, comm, steps):
 
 
 def samples(where, comm, steps):
-    """Every rank counts what it really saw, which is not what was asked for."""
+    """Every rank counts what it really saw, which is not what was requested."""
 
     rows = contract_model.LOCAL - 1 - comm.rank
 
