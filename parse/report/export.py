@@ -17,7 +17,16 @@ from parse.ledger.sentence import because_text, ledger_problems, merged_text, no
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
 from parse.report.compare import Comparison, compare, outcomes
-from parse.report.nodes import drifts, per_node
+from parse.report.nodes import (
+    Drift,
+    NodeAlarm,
+    PerNode,
+    drift_alarm_text,
+    drifts,
+    missing_text,
+    node_alarm_text,
+    per_node,
+)  # fmt: skip
 from parse.report.summary import Summary, TableError, differences, named_ledgers, of_logs, requested_values
 from parse.result import Result, Run
 
@@ -36,6 +45,9 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     RunLedger: {"problems": lambda run: problem_texts(run.problems)},
     Standalone: {"overlapped": lambda standalone: standalone.overlapped},
     Verdict: {"because": because_text},
+    PerNode: {"missing": missing_text},
+    NodeAlarm: {"text": node_alarm_text},
+    Drift: {"alarm": drift_alarm_text},
 }
 """Members of the JSON page that are made from several fields, or from an enum."""
 

@@ -48,27 +48,36 @@ class NodeSpeed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeAlarm:
+    """A node that differs from the median of the others by more than `margin`, both as shares of their speed."""
+
+    node: str
+    relative: float
+    margin: float
+    runs: int
+    other_runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class PerNode:
     """The nodes of one site, slowest first, by the one-node runs of `points` points.
 
     `scatter` is the standard deviation of runs of one point on one node, as a share of their speed; None where no node
-    has two, and then `missing` is the reason. `alarms` name the nodes that differ from the others by more than that
-    leaves open.
+    has two. `alarms` has the nodes that differ from the others by more than that leaves open, the worst first.
     """
 
     site: str
     points: int
     nodes: tuple[NodeSpeed, ...]
     scatter: float | None
-    missing: str
-    alarms: tuple[str, ...]
+    alarms: tuple[NodeAlarm, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
     """The change of speed from a job's first run to its last, as a share; `margin` is half of the interval.
 
-    `minutes` lie between the two. `alarm` is empty where the change is within the margin.
+    `minutes` lie between the two.
     """
 
     job: str
@@ -76,7 +85,11 @@ class Drift:
     minutes: float
     change: float
     margin: float
-    alarm: str
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether the change is more than the margin."""
+        return abs(self.change) > self.margin
 
 
 def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
@@ -111,7 +124,6 @@ def _site(site: str, points: Sequence[Logs]) -> PerNode:
             for node in sorted(effects, key=lambda node: (effects[node], node))
         ),
         scatter=scatter and scatter[0],
-        missing="" if scatter else MISSING,
         alarms=tuple(_different(effects, runs, *scatter)) if scatter else (),
     )
 
@@ -125,7 +137,7 @@ def _scatter(points: Sequence[Logs]) -> tuple[float, int] | None:
     return math.sqrt(sum((value - stats.mean(values)) ** 2 for values in groups for value in values) / free), free
 
 
-def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: float, free: int) -> list[str]:
+def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: float, free: int) -> list[NodeAlarm]:
     """The nodes that differ from the median of the others by more than their runs' scatter leaves open, the worst
     first; each is left out before the next is looked for, so that it makes none of the healthy ones look odd.
 
@@ -133,7 +145,7 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
     median of n > 2 means is π/2 times as uncertain as their mean at most.
     """
     students = stats.student(1 - (1 - CONFIDENCE) / len(effects), free)
-    remaining, alarms = dict(effects), list[str]()
+    remaining, alarms = dict(effects), list[NodeAlarm]()
     while len(remaining) > 1:
         judged, others = [], len(remaining) - 1
         ordered, shares = sorted(remaining, key=remaining.__getitem__), sum(1 / runs[node] for node in remaining)
@@ -147,10 +159,11 @@ def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: f
         if beyond <= ROUNDING:
             break
         alarms.append(
-            f"{node} is {_percent(abs(math.expm1(-slower)))} {'slower' if slower > 0 else 'faster'} than the other "
-            f"nodes; runs on one node leave {_percent(math.expm1(margin))} open ({runs[node]} runs on it, "
-            f"{sum(runs.values()) - runs[node]} on others)"
-        )
+            NodeAlarm(
+                node=node, relative=math.expm1(-slower), margin=math.expm1(margin), runs=runs[node],
+                other_runs=sum(runs.values()) - runs[node],
+            )
+        )  # fmt: skip
         del remaining[node]
     return alarms
 
@@ -174,16 +187,7 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
         seconds = max(begins) - min(begins)
         change = math.expm1(slope * seconds)
         margin = math.expm1(stats.student(1 - (1 - CONFIDENCE) / len(lines), free) * error * seconds)
-        alarm = (
-            f"job {job}: speeds change by {change:+.1%} (± {_percent(margin)}) from its first run to its last, "
-            f"{seconds / 60:.1f} min later: what ran early and what ran late do not compare"
-        )
-        drift_list.append(
-            Drift(
-                job=job, runs=len(begins), minutes=seconds / 60, change=change, margin=margin,
-                alarm=alarm if abs(change) > margin else "",
-            )
-        )  # fmt: skip
+        drift_list.append(Drift(job=job, runs=len(begins), minutes=seconds / 60, change=change, margin=margin))
     return tuple(drift_list)
 
 
@@ -211,8 +215,27 @@ def _line(runs: Sequence[tuple[Hashable, int, float]]) -> tuple[float, float, in
     return slope, math.sqrt(rest / free / spread), free
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}"
+def missing_text(site: PerNode) -> str:
+    """The reason where there is no scatter, else nothing."""
+    return MISSING if site.scatter is None else ""
+
+
+def node_alarm_text(alarm: NodeAlarm) -> str:
+    direction = "slower" if alarm.relative < 0 else "faster"
+    return (
+        f"{alarm.node} is {abs(alarm.relative):.1%} {direction} than the other nodes; "
+        f"runs on one node leave {alarm.margin:.1%} open ({alarm.runs} runs on it, {alarm.other_runs} on others)"
+    )
+
+
+def drift_alarm_text(drift: Drift) -> str:
+    """The alarm where the change is beyond the margin, else nothing."""
+    if not drift.is_beyond:
+        return ""
+    return (
+        f"job {drift.job}: speeds change by {drift.change:+.1%} (± {drift.margin:.1%}) from its first run to its last, "
+        f"{drift.minutes:.1f} min later: what ran early and what ran late do not compare"
+    )
 
 
 def nodes_text(summary: Summary, page: Page) -> list[str]:
@@ -242,14 +265,14 @@ def nodes_alarms(summary: Summary) -> list[str]:
     """Alarms about nodes and about the course of jobs, a line each."""
     alarms = []
     for site in per_node(summary.results):
-        alarms += [f"nodes of {site.site}: {alarm}" for alarm in site.alarms[:NAMED]]
+        alarms += [f"nodes of {site.site}: {node_alarm_text(alarm)}" for alarm in site.alarms[:NAMED]]
         if len(site.alarms) > NAMED:
             alarms.append(f"nodes of {site.site}: {len(site.alarms) - NAMED} more differ; --format json names them all")
-    return [*alarms, *(drift.alarm for drift in drifts(summary.results) if drift.alarm)]
+    return [*alarms, *filter(None, map(drift_alarm_text, drifts(summary.results)))]
 
 
 def _title(site: PerNode) -> str:
-    scatter = site.missing if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
+    scatter = missing_text(site) if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
     runs = f"one-node runs of {plural(site.points, 'point')}"
     return f"speed by node of {site.site}: {runs}, against the median node; {scatter}"
 
@@ -271,5 +294,5 @@ def _courses(summary: Summary) -> list[str]:
         f"job {drift.job}: {drift.runs} runs in {drift.minutes:.1f} min; from the first to the last, speeds change by "
         f"{drift.change:+.1%} (± {drift.margin:.1%})"
         for drift in drifts(summary.results)
-        if nested and not drift.alarm
+        if nested and not drift.is_beyond
     ]

@@ -114,7 +114,7 @@ def link(path: Path, rng: random.Random) -> None:
     """A link to nothing, to itself, or to another file."""
     path.unlink()
     others = sorted(each for each in path.parent.iterdir() if each.is_file())
-    path.symlink_to(rng.choice(["nowhere", path.name, *others[:3]]))
+    path.symlink_to(rng.choice(["nowhere", path.name, *map(str, others[:3])]))
 
 
 def other_case(path: Path, rng: random.Random) -> None:

@@ -333,9 +333,9 @@ def _hold_stamps(traces: Path, before: Mapping[str, bytes]) -> None:
 def _hold_runs(damaged: Input, statuses: Sequence[RunStatus], pending: Sequence[str], usual: Mapping[str, str]) -> None:
     """Runs of which nothing was damaged are as they would have been; what was measured is not measured again."""
     touched = [name for name, _ in damaged.damages] + ([damaged.refused[0]] if damaged.refused else [])
-    for run in statuses:
-        if not any(run.run_id in name for name in touched):
-            _true(run.state == usual[run.run_id], f"{run.run_id} is {run.state}, without damage {usual[run.run_id]}")
+    for run_id, state in ((each.run_id, each.state) for each in statuses):
+        if not any(run_id in name for name in touched):
+            _true(state == usual[run_id], f"{run_id} is {state}, without damage {usual[run_id]}")
     for run, attempt in ((MEASURED, 1), (LATE, 2)):
         of_attempt = [name for name in touched if f"{run.run_id}.{attempt}." in name]
         if not any(name.endswith(".h5") for name in of_attempt) and len(of_attempt) < 2:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.bench_clock import Found, busy_cores
+from benchmarks.bench_clock import MethodResult, busy_cores
 from benchmarks.network import APART_S, HOSTS, Network, NetworkError, Paths
 from tests.processes import lives
 
@@ -28,7 +28,7 @@ SYNCHRONISATIONS = 3
 def test_drifting_clocks_stay_inside_their_bounds(paths, busy, repeats):
     with Network(paths) as network, busy_cores(busy):
         printed = json.loads(network.run("-m", "benchmarks.clock_ranks", str(repeats)))
-    ours = Found.of(printed["ours"])
+    ours = MethodResult.of(printed["ours"])
     assert ours.after.shape == (repeats, HOSTS - 1, SYNCHRONISATIONS)
     assert (ours.after <= ours.after_bound).all()
     assert (ours.between <= ours.between_bound).all()

@@ -126,7 +126,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     nested("--nodes", "1", "--repeats", str(2 * REPEATS), site=mpirun_site)
     (site,) = summarized(command)["nodes"]
     assert sum(node["runs"] for node in site["nodes"]) == 2 * REPEATS
-    assert site["scatter"] and [alarm.split()[0] for alarm in site["alarms"]] == ["node2"]
+    assert site["scatter"] and [alarm["node"] for alarm in site["alarms"]] == ["node2"]
 
 
 def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCluster, command: Command) -> None:

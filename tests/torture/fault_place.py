@@ -86,7 +86,7 @@ def _prepared(place: Place) -> Place:
     if dry.returncode != 0:
         raise TrialError(f"the dry run ended with {dry.returncode}: {dry.stdout}{dry.stderr}")
     build(place.folder)
-    calls = {}
+    calls: dict[Start, Mapping[tuple[str, str, str], int]] = {}
     for start in (by_hand, by_sweep) if place.cluster is None else (by_sweep,):
         trial = Trial(place, place.folder / f"without-faults-{start.__name__}")
         start(trial, every_call(list(trial.areas.values())).variables(place.library, trial.state))

@@ -170,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
     print(f"{time.monotonic() - begin:.0f} s")
-    return int(any(trial.wrong for trial in (*kills, *results)))
+    return int(any(kill.wrong for kill in kills) or any(result.wrong for result in results))
 
 
 def make_kills(args: argparse.Namespace, scratch: Path, folder: Path) -> list[Kill]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from hpc.model.spec import RunSpec
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT
+from parse.run_fields import RunFields
 
 NODES, RANKS_PER_NODE = 2, 2
 RANKS = NODES * RANKS_PER_NODE
@@ -63,11 +64,12 @@ class Sweep:
         """Whether `varied` is an option; otherwise it is an environment variable."""
         return self.varied.islower()
 
-    def value_of(self, run: RunSpec) -> str | None:
+    def value_of(self, run: RunFields) -> str | None:
         """The run's value of `varied`; None for a run of another sweep."""
         options = dict(run.options)
         value = options.pop(self.varied, None) if self.is_option else run.env.get(self.varied)
-        same = run.backend == self.backend and _file(run.workload) == _file(self.workload) and options == self.options
+        same_file = _file(run.workload or "") == _file(self.workload)
+        same = same_file and run.backend == self.backend and options == self.options
         return value if same and run.ranks == RANKS and value in self.cases else None
 
     @property
@@ -84,7 +86,7 @@ def _file(workload: str) -> str:
 NOBODY = Expected(kinds=(NONE,))
 
 
-def _persistent(rank: int, cause: str, **more: bool) -> Expected:
+def _persistent(rank: int, cause: str, **more: Any) -> Expected:
     return Expected(kinds=(PERSISTENT,), ranks=(rank,), cause=cause, **more)
 
 

@@ -39,7 +39,7 @@ def misses_of(name: str, ledger: Ledger, misses: Sequence[Miss]) -> str:
     """Every miss of a point, with everything needed to explain it; empty where there is none."""
     if not misses:
         return ""
-    lines = [f"\n{name} ({ledger.result.run.point_id}):"]
+    lines = [f"\n{name} ({ledger.result.requested.run_id}):"]
     lines += [f"  {'machine' if miss.machine else 'LEDGER'}: {miss.text}" for miss in misses]
     return "\n".join(lines) + "\n"
 

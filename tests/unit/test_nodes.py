@@ -14,7 +14,15 @@ from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
 from parse.load import Loaded
-from parse.report.nodes import Drift, PerNode, drifts, per_node
+from parse.report.nodes import (
+    Drift,
+    PerNode,
+    drift_alarm_text,
+    drifts,
+    missing_text,
+    node_alarm_text,
+    per_node,
+)  # fmt: skip
 from parse.report.notices import warnings
 from parse.report.summary import Summary
 from parse.report.table import FORMATS
@@ -48,13 +56,14 @@ def test_a_slow_node_is_named_with_its_size_and_no_healthy_one() -> None:
     assert site.nodes[0].relative == pytest.approx(-0.2, abs=0.01)
     assert site.scatter == pytest.approx(0.005, abs=0.002)
     (alarm,) = site.alarms
-    assert alarm.startswith("slow is 20.") and "slower than the other nodes" in alarm and "2 runs on it, 6 on" in alarm
+    assert (alarm.node, alarm.runs, alarm.other_runs) == ("slow", 2, 6)
+    assert alarm.relative == pytest.approx(-0.2, abs=0.01) and 0 < alarm.margin < 0.1
 
 
 @pytest.mark.parametrize("nodes", [("a", "b", "slow"), ("a", "slow")])
 def test_one_slow_node_makes_no_other_look_fast(nodes: tuple[str, ...]) -> None:
     (site,) = sites(on_nodes({name: TWO_EACH[name] for name in nodes}))
-    assert [alarm.split()[0] for alarm in site.alarms] == ["slow"]
+    assert [alarm.node for alarm in site.alarms] == ["slow"]
 
 
 def test_nodes_within_their_runs_scatter_raise_nothing() -> None:
@@ -65,7 +74,7 @@ def test_nodes_within_their_runs_scatter_raise_nothing() -> None:
 def test_without_two_runs_on_a_node_there_is_no_scatter() -> None:
     (site,) = sites(on_nodes({"a": (100.0,), "b": (50.0,)}))
     assert (site.scatter, site.alarms) == (None, ())
-    assert "no node has two runs of one point" in site.missing and "--repeats" in site.missing
+    assert missing_text(site).startswith("no node has two runs of one point")
     assert [node.relative for node in site.nodes] == pytest.approx([1 / math.sqrt(2) - 1, math.sqrt(2) - 1])
 
 
@@ -100,14 +109,15 @@ def test_noise_alone_names_a_node_in_at_most_one_summary_of_twenty(nodes: int, r
 
 def test_all_formats_have_the_nodes() -> None:
     summary = Summary(results=on_nodes(TWO_EACH))
-    (alarm,) = per_node(summary.results)[0].alarms
+    alarm = node_alarm_text(per_node(summary.results)[0].alarms[0])
+    assert alarm.startswith("slow is 20.") and "slower than the other nodes" in alarm and "2 runs on it, 6 on" in alarm
     text = table_text(summary, WIDE)
     assert "speed by node of here: one-node runs of 1 point" in text
     assert any(line.split() == ["slow", "2", "-20.05"] for line in text.splitlines())
     assert f"nodes of here: {alarm}" in text
     assert "| slow | 2 | -20.05 |" in FORMATS["markdown"](summary)
     content = json.loads(FORMATS["json"](summary))
-    assert content["nodes"][0]["nodes"][0]["node"] == "slow" and content["nodes"][0]["alarms"] == [alarm]
+    assert content["nodes"][0]["nodes"][0]["node"] == "slow" and content["nodes"][0]["alarms"][0]["text"] == alarm
     assert content["results"][0]["runs"][4]["hosts"] == ["slow"]
     assert "4 b; 5 slow; 6 slow" in FORMATS["csv"](summary)
     assert f"nodes of here: {alarm}" in warnings(summary)  # what CSV has no place for
@@ -167,14 +177,16 @@ def test_a_job_that_slows_down_raises_an_alarm() -> None:
     (drift,) = drifts(course(speeds(-0.10), MIXED))
     assert (drift.job, drift.runs, drift.minutes) == ("17", 12, 11.0)
     assert drift.change == pytest.approx(-0.10, abs=0.01)
-    assert drift.alarm.startswith("job 17: speeds change by -") and "11.0 min later" in drift.alarm
-    assert drift.alarm in table_text(Summary(results=course(speeds(-0.10), MIXED)), WIDE)
+    assert drift.is_beyond
+    alarm = drift_alarm_text(drift)
+    assert alarm.startswith("job 17: speeds change by -") and "11.0 min later" in alarm
+    assert alarm in table_text(Summary(results=course(speeds(-0.10), MIXED)), WIDE)
 
 
 def test_a_steady_job_raises_no_alarm_and_is_shown_only_if_nested() -> None:
     steady = course(speeds(0.0), MIXED)
     (drift,) = drifts(steady)
-    assert drift.alarm == "" and abs(drift.change) < drift.margin
+    assert not drift.is_beyond and abs(drift.change) < drift.margin
     assert "from the first to the last" not in FORMATS["table"](Summary(results=steady))
     nested = [dataclasses.replace(run, placement="nested") for run in MIXED]
     assert "job 17: 12 runs in 11.0 min" in FORMATS["table"](Summary(results=course(speeds(0.0), nested)))
@@ -182,7 +194,7 @@ def test_a_steady_job_raises_no_alarm_and_is_shown_only_if_nested() -> None:
 
 def test_noise_alone_is_drift_in_at_most_one_job_of_twenty() -> None:
     drifts_of_seeds = [drift for seed in range(60) for drift in drifts(course(speeds(0.0, seed=seed), MIXED))]
-    assert sum(bool(drift.alarm) for drift in drifts_of_seeds) <= 8
+    assert sum(drift.is_beyond for drift in drifts_of_seeds) <= 8
 
 
 def test_a_slow_node_is_no_drift() -> None:
@@ -191,7 +203,7 @@ def test_a_slow_node_is_no_drift() -> None:
     generator = np.random.default_rng(0)
     measured = [(80 if node == "slow" else 100) * math.exp(generator.normal(0, 0.002)) for node in nodes]
     (drift,) = drifts(course(measured, runs, nodes=nodes))
-    assert drift.alarm == "" and abs(drift.change) < 0.05
+    assert not drift.is_beyond and abs(drift.change) < 0.05
 
 
 def test_few_runs_say_nothing_of_drift() -> None:

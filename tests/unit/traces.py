@@ -114,7 +114,8 @@ def put_exit_record(folder: Path, run: RunSpec, outcome: Outcome, attempt: int =
 
 def put_plan(folder: Path, runs: Sequence[RunSpec], **target: Any) -> Path:
     """Writes the plan of those runs."""
-    plan = Plan(target=Target(**({"site": "here", "gpus_per_node": 0} | target)), runs=tuple(runs))
+    known: dict[str, Any] = {"site": "here", "gpus_per_node": 0} | target
+    plan = Plan(target=Target(**known), runs=tuple(runs))
     path = folder / f"plan.{plan.sweep_id}.json"
     path.write_text(json.dumps(plan.to_json()))
     return path
