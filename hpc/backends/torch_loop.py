@@ -52,7 +52,8 @@ class TorchLoop(Training):
         """Ends what `_join_group` began."""
 
     def _early_collectives(self) -> list[str]:
-        return synchronised_norms(self._run, self._workload.model.modules())
+        of_workload = getattr(self._workload, "early_collectives", [])
+        return [*synchronised_norms(self._run, self._workload.model.modules()), *of_workload]
 
     def _reduced_bytes(self) -> int:
         return sum(parameter.numel() * parameter.element_size() for parameter in self._parameters)

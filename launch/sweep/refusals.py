@@ -26,7 +26,7 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
     for run in runs:
         if run.repeat > 1:
             continue
-        if reason := _check_precision(run) or _check_torch_dp(run) or _check_options(run):
+        if reason := _check_precision(run) or _check_torch_dp(run) or _check_head(run) or _check_options(run):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
 
@@ -70,6 +70,19 @@ def _check_torch_dp(run: RunSpec) -> str:
         return "it is one rank that drives the GPUs of one node: take torch-ddp for several nodes"
     if run.options.get("compile") == "on":
         return "compile=on was requested; torch.compile does not go with DataParallel's threads"
+    return ""
+
+
+def _check_head(run: RunSpec) -> str:
+    """The reason why the classes of `arcface` cannot be sharded over the ranks; else empty."""
+    if run.workload != "arcface" or run.options.get("head") == "replicated":
+        return ""
+    if run.backend != "torch-ddp":
+        return "it cannot shard the head of arcface over its ranks: take torch-ddp, or --option head=replicated"
+    if run.reduction == "off" and run.ranks > 1:
+        return "a sharded head has no no-sync run, since its ranks always communicate: leave out --no-sync"
+    if run.precision == "amp-fp16" and run.ranks > 1:
+        return "precision amp-fp16 was requested; ranks with a sharded head would skip different steps: take bf16"
     return ""
 
 

@@ -69,6 +69,9 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
             {"backend": "mpi", "workload": "delay", "cases": "1n2g", "options": {"data_ms": "5@rank=2"}},
             "1n2g with backend mpi: data_ms: rank 2 is none of the 2 ranks",
         ),
+        (GPUS, {"backend": "torch-horovod", "workload": "arcface"}, "cannot shard the head of arcface over its ranks"),
+        (GPUS, {"workload": "arcface", "nodes": "2", "no_sync": True}, "a sharded head has no no-sync run"),
+        (GPUS, {"workload": "arcface", "nodes": "2", "precision": "amp-fp16"}, "would skip different steps: take bf16"),
     ],
 )
 def test_runs_that_would_end_as_invalid_are_refused(target: Target, options: dict[str, object], message: str) -> None:
@@ -82,6 +85,8 @@ def test_runs_that_would_end_as_invalid_are_refused(target: Target, options: dic
         (CPUS, {"precision": "fp32,bf16"}),
         (GPUS, {"precision": "tf32,amp-fp16,bf16"}),
         (GPUS, {"backend": "torch-dp", "options": {"compile": "off"}}),
+        (GPUS, {"workload": "arcface", "nodes": "2"}),
+        (GPUS, {"backend": "torch-horovod", "workload": "arcface", "options": {"head": "replicated"}}),
         (GPUS, {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}}),
         (CPUS, {"backend": "mpi", "workload": "delay", "nodes": "2", "options": {"data_ms": "5@rank=1;every=2+1"}}),
     ],

@@ -1,0 +1,59 @@
+"""The head of `arcface`: sharded over real ranks it computes what one process computes on the joined batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.mpi.conftest import Ranks
+from tests.mpi.facts import facts
+
+SCRIPT = Path(__file__).parent / "ranks" / "margin_head.py"
+TOLERANCE = {"torch.float32": 1e-5, "torch.float64": 1e-10}
+SMALL = {"classes": "101", "image_size": "16"}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_sharded_head_computes_what_one_process_computes(ranks: Ranks, size: int) -> None:
+    by_rank = json.loads(ranks(size, SCRIPT).stdout.splitlines()[-1])
+    assert len(by_rank) == size
+    for results in by_rank:
+        cases = [*results["exact"], *results["replicated"]]
+        assert len(cases) == 30
+        for case in cases:
+            differences = {name: case[name] for name in ("loss", "features", "weight") if name in case}
+            assert max(differences.values()) < TOLERANCE[case["dtype"]], case
+    assert sum(results["partial"]["here"] for results in by_rank) == 400
+    for results in by_rank:
+        assert_partial(results["partial"])
+
+
+def assert_partial(drawn: dict[str, Any]) -> None:
+    """Two steps of two heads of one seed: each trains a tenth of the classes here, among them all that occur."""
+    first, second, *again = drawn["trained"]
+    assert [first, second] == again and first != second
+    for trained in (first, second):
+        assert {*drawn["occurring"]} <= {*trained} and len(trained) == round(0.1 * drawn["here"])
+    assert len(drawn["occurring"]) < round(0.1 * drawn["here"])
+
+
+TOGETHER = tuple(
+    {"workload": "arcface", "options": {**SMALL, **options}}
+    for options in ({"head": "sharded"}, {"head": "replicated"}, {"sample_ratio": "0.5"}, {"margin": "cosface"})
+)
+
+
+def test_training_says_that_the_ranks_meet_in_the_head(ranks: Ranks) -> None:
+    sharded, replicated, partial, cosface = (
+        facts(ranks, **fields, together=TOGETHER)  # type: ignore[arg-type]
+        for fields in TOGETHER
+    )
+    assert sharded["meets_before_gradients"][-1] == "the sharded head gathers features"
+    assert replicated["meets_before_gradients"] == sharded["meets_before_gradients"][:-1]
+    head_bytes = 4 * 512 * int(SMALL["classes"])
+    assert replicated["gradient_bytes"] - sharded["gradient_bytes"] == head_bytes
+    assert all(loss > 0 for each in (sharded, replicated, partial, cosface) for loss in each["losses"])
+    assert len({tuple(each["losses"]) for each in (sharded, replicated, partial, cosface)}) == 4
