@@ -26,8 +26,8 @@ endef
 # How the tests of a folder run side by side. Those of a file share ranks or a cluster, and stay together; those on a
 # Slurm wait for most of their time.
 PARALLEL_unit  := -n auto
-PARALLEL_mpi   := -n 2 --dist loadfile
-PARALLEL_slurm := -n 4 --dist loadfile --no-loadscope-reorder
+PARALLEL_mpi   := -n 3 --dist loadfile
+PARALLEL_slurm := -n 6 --dist loadfile --no-loadscope-reorder
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
