@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from hpc.recovery import folders
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import StepReader
@@ -14,18 +13,7 @@ from tests.unit.journals import complete
 STEM = "1n2g_mpi_delay_r1.1"
 FORTY = StepCount(completed=40, planned=100, median_step_s=2.0)
 
-
-@pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Journals of these tests lie in a folder of their own."""
-    monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "rankwise-7"])
-
-
-@pytest.fixture
-def traces(tmp_path: Path) -> Path:
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    return folder
+pytestmark = pytest.mark.usefixtures("places")
 
 
 def journal(traces: Path, rank: int, completed: int) -> Journal:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from hpc.recovery import folders
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import median_step_s, read_progress
@@ -27,18 +26,7 @@ from tests.waiting import until
 
 STEM = "1n2g_mpi_delay_r1.1"
 
-
-@pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Journals of these tests lie in a folder of their own."""
-    monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "rankwise-7"])
-
-
-@pytest.fixture
-def traces(tmp_path: Path) -> Path:
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    return folder
+pytestmark = pytest.mark.usefixtures("places")
 
 
 def write_journal(traces: Path, rank: int, *, steps: int, completed: int, step_s: int = 2) -> Journal:
@@ -130,7 +118,7 @@ WITH_STACKS = """
 import ctypes, sys, time
 from pathlib import Path
 from hpc.recovery import folders
-folders._bases = lambda: [Path(sys.argv[1]) / "rankwise-7"]
+folders._bases = lambda: [Path(sys.argv[1]) / "shm" / "rankwise-7"]
 from hpc.recovery.stacks import Stacks
 stacks = Stacks(Path(sys.argv[1]) / "traces", sys.argv[2], 0)
 """
