@@ -45,12 +45,18 @@ class TorchHorovod(TorchLoop):
         self._apart = self._reduces and (not self._step_only or self._scaler is not None)
         if not self._reduces:
             return module, optimizer
+        # Horovod averages the gradients of what requires one now.
+        local = list(getattr(self._workload, "local_parameters", []))
+        for parameter in local:
+            parameter.requires_grad_(False)
         distributed = hvd.DistributedOptimizer(
             optimizer,
-            named_parameters=module.named_parameters(),
+            named_parameters=[*module.named_parameters(), *((f"local.{at}", p) for at, p in enumerate(local))],
             compression=_InAnyLayout(getattr(hvd.Compression, str(self._options["compression"]))),
             op=hvd.Average,
         )
+        for parameter in local:
+            parameter.requires_grad_(True)
         return module, distributed
 
     def _reduce(self, timer: StepTimer) -> None:

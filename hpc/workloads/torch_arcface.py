@@ -10,7 +10,7 @@ from torch import nn
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, arcface, options_in, workload_options
 from hpc.workloads.synthetic import Synthetic
-from hpc.workloads.torch_margin import MarginHead, ReplicatedMarginHead
+from hpc.workloads.torch_margin import HorovodGroup, MarginHead, ShardedMarginHead, TorchGroup
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -91,13 +91,18 @@ class TorchArcFace(Synthetic):
         torch.manual_seed(run.seed + rank)  # dropout
         count, sharded = int(options["classes"]), options["head"] == "sharded"
         classes = arcface.shard(count, run.ranks, rank) if sharded else range(count)
-        head = (MarginHead if sharded else ReplicatedMarginHead)(
-            torch.from_numpy(arcface.head_values(run, classes)).to(device), classes, margin=str(options["margin"]),
-            sample_ratio=float(options["sample_ratio"]), seed=run.seed + rank,
-        )  # fmt: skip
+        head_values = torch.from_numpy(arcface.head_values(run, classes)).to(device)
+        chosen: dict[str, Any] = {"margin": options["margin"], "sample_ratio": options["sample_ratio"]}
+        chosen["seed"] = run.seed + rank
+        if sharded:
+            group = HorovodGroup() if run.backend == "torch-horovod" else TorchGroup()
+            head: nn.Module = ShardedMarginHead(group, head_values, classes, **chosen)
+        else:
+            head = MarginHead(head_values, classes, **chosen)
         self._learning_rate = arcface.LEARNING_RATE_PER_SAMPLE * run.global_batch_size
         self._head = head if sharded else None
         self.model: nn.Module = backbone if sharded else _WithHead(backbone, head)
+        self.local_parameters = [*head.parameters()] if sharded else []
         self.early_collectives = ["the sharded head gathers features"] if sharded and run.ranks > 1 else []
         layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         images, labels = (torch.from_numpy(values).to(device) for values in arcface.synthetic_batch(run, rank))
@@ -111,8 +116,7 @@ class TorchArcFace(Synthetic):
         return loss
 
     def optimizer(self, **implementation: bool) -> torch.optim.Optimizer:
-        head: list[Any] = [] if self._head is None else [*self._head.parameters()]
         return torch.optim.SGD(
-            [*self.model.parameters(), *head], lr=self._learning_rate, momentum=arcface.MOMENTUM,
+            [*self.model.parameters(), *self.local_parameters], lr=self._learning_rate, momentum=arcface.MOMENTUM,
             weight_decay=arcface.WEIGHT_DECAY, **implementation,
         )  # fmt: skip

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from math import cos, sin
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
-import torch.distributed
 from torch.nn import functional as F
 
 from hpc.workloads import arcface
@@ -14,21 +13,78 @@ from hpc.workloads import arcface
 _Tensor = torch.Tensor
 
 
-def with_margin(cosines: _Tensor, rows: _Tensor, columns: _Tensor, margin: str) -> _Tensor:
-    """The cosines [samples, classes] with the margin on the targets, which stand at (rows, columns).
+def with_margin(cosines: _Tensor, columns: _Tensor, inside: _Tensor, margin: str) -> _Tensor:
+    """The cosines [samples, classes] with the margin on the targets: the target of a sample that is `inside` stands in
+    its column, that of others is no class here.
 
     ArcFace adds its margin m to the angle θ. Beyond θ + m = π the cosine would rise again: there it is
     cos θ - m sin m, as in the code of the paper (insightface, arcface_torch/losses.py), which goes on falling.
     """
     m = arcface.MARGINS[margin]
-    targets = cosines[rows, columns]
+    targets = cosines.gather(1, columns[:, None])
     if margin == "cosface":
         moved = targets - m
     else:
         sine = torch.sqrt(torch.clamp(1 - targets**2, min=torch.finfo(cosines.dtype).tiny))
         added = targets * cos(m) - sine * sin(m)
         moved = torch.where(targets > -cos(m), added, targets - m * sin(m))
-    return cosines.index_put((rows, columns), moved)
+    return cosines.scatter(1, columns[:, None], torch.where(inside[:, None], moved, targets))
+
+
+class Group(Protocol):
+    """The collectives of a backend on tensors of all ranks, which have the same shape on each."""
+
+    rank: int
+    size: int
+
+    def gather(self, values: _Tensor) -> _Tensor:
+        """The rows of all ranks, by rank."""
+
+    def sum(self, values: _Tensor) -> _Tensor: ...
+
+    def maximum(self, values: _Tensor) -> _Tensor: ...
+
+
+class TorchGroup:
+    """That of torch.distributed."""
+
+    def __init__(self) -> None:
+        self._distributed = torch.distributed
+        self.rank, self.size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+    def gather(self, values: _Tensor) -> _Tensor:
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        self._distributed.all_gather(parts, values.contiguous())
+        return torch.cat(parts)
+
+    def sum(self, values: _Tensor) -> _Tensor:
+        self._distributed.all_reduce(values)
+        return values
+
+    def maximum(self, values: _Tensor) -> _Tensor:
+        self._distributed.all_reduce(values, self._distributed.ReduceOp.MAX)
+        return values
+
+
+class HorovodGroup:
+    """That of Horovod."""
+
+    def __init__(self) -> None:
+        import horovod.torch as hvd  # only where the backend has loaded it
+
+        self._hvd = hvd
+        self.rank, self.size = int(hvd.rank()), int(hvd.size())
+
+    def gather(self, values: _Tensor) -> _Tensor:
+        return cast(_Tensor, self._hvd.allgather(values.contiguous(), name=f"head.gather.{values.dtype}"))
+
+    def sum(self, values: _Tensor) -> _Tensor:
+        return cast(
+            _Tensor, self._hvd.allreduce(values, op=self._hvd.Sum, name=f"head.sum.{values.dim()}.{len(values)}")
+        )
+
+    def maximum(self, values: _Tensor) -> _Tensor:
+        return cast(_Tensor, self._hvd.allreduce(values, op=self._hvd.Max, name="head.maximum"))
 
 
 class _Gathered(torch.autograd.Function):
@@ -36,102 +92,90 @@ class _Gathered(torch.autograd.Function):
     number, since the backbone's gradients are averaged and the loss is the mean over all samples."""
 
     @staticmethod
-    def forward(ctx: Any, values: _Tensor) -> _Tensor:
-        return _gather(values)
+    def forward(ctx: Any, values: _Tensor, group: Group) -> _Tensor:
+        ctx.group = group
+        return group.gather(values)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: _Tensor) -> _Tensor:
-        (gradient,) = gradients
-        gradient = gradient.contiguous()
-        torch.distributed.all_reduce(gradient)
-        ranks = torch.distributed.get_world_size()
-        own = len(gradient) // ranks
-        return gradient[torch.distributed.get_rank() * own :][:own] * ranks
+    def backward(ctx: Any, *gradients: _Tensor) -> tuple[_Tensor, None]:
+        group: Group = ctx.group
+        summed = group.sum(gradients[0].contiguous())
+        own = len(summed) // group.size
+        return summed[group.rank * own :][:own] * group.size, None
 
 
 class _ShardedCrossEntropy(torch.autograd.Function):
-    """The mean cross entropy of logits [samples, own classes], of which each rank has some columns; the targets here
-    stand at (`rows`, `columns`)."""
+    """The mean cross entropy of logits [samples, classes here], of which each rank has some; `columns` and `inside` as
+    in `with_margin`."""
 
     @staticmethod
-    def forward(ctx: Any, logits: _Tensor, rows: _Tensor, columns: _Tensor) -> _Tensor:
-        highest = logits.new_full((len(logits),), -torch.inf)
-        if logits.shape[1]:
-            highest = logits.amax(dim=1)
-        torch.distributed.all_reduce(highest, torch.distributed.ReduceOp.MAX)
+    def forward(ctx: Any, logits: _Tensor, columns: _Tensor, inside: _Tensor, group: Group) -> _Tensor:
+        highest = group.maximum(logits.amax(dim=1))
         exponentials = torch.exp(logits - highest[:, None])
-        # Both sums in one reduction: that of the exponentials, and the logit of the target, which one rank has.
-        sums = logits.new_zeros((2, len(logits)))
-        sums[0] = exponentials.sum(dim=1)
-        sums[1, rows] = logits[rows, columns] - highest[rows]
-        torch.distributed.all_reduce(sums)
-        probabilities = exponentials / sums[0][:, None]
-        ctx.save_for_backward(probabilities, rows, columns)
+        targets = logits.gather(1, columns[:, None]).squeeze(1) - highest
+        # Both in one reduction: the sum of the exponentials, and the logit of the target, which one rank has.
+        sums = group.sum(torch.stack((exponentials.sum(dim=1), torch.where(inside, targets, 0.0))))
+        ctx.save_for_backward(exponentials / sums[0][:, None], columns, inside)
         return (torch.log(sums[0]) - sums[1]).mean()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: _Tensor) -> tuple[_Tensor, None, None]:
-        probabilities, rows, columns = ctx.saved_tensors
-        (gradient,) = gradients
-        logits = probabilities.clone()
-        logits[rows, columns] -= 1
-        return logits * (gradient / len(logits)), None, None
-
-
-def _gather(values: _Tensor) -> _Tensor:
-    parts = [torch.empty_like(values) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(parts, values.contiguous())
-    return torch.cat(parts)
+    def backward(ctx: Any, *gradients: _Tensor) -> tuple[_Tensor, None, None, None]:
+        probabilities, columns, inside = ctx.saved_tensors
+        at_targets = -inside[:, None].to(probabilities.dtype)
+        logits = probabilities.scatter_add(1, columns[:, None], at_targets)
+        return logits * (gradients[0] / len(logits)), None, None, None
 
 
 class MarginHead(torch.nn.Module):
-    """The weights [classes of this rank, 512] of a margin softmax over all classes.
+    """The weights [classes here, 512] of a margin softmax.
 
     `sample_ratio` below 1 is partial FC: a step trains the classes that occur in it and as many others, drawn without
-    replacement from `seed`, as make that share of the rank's classes. Momentum and weight decay go on for all.
+    replacement from `seed`, as make that share of the classes here. Momentum and weight decay go on for all.
     """
 
     def __init__(self, values: _Tensor, classes: range, *, margin: str, sample_ratio: float, seed: int) -> None:
         super().__init__()
-        self.weight, device = torch.nn.Parameter(values), values.device
+        self.weight = torch.nn.Parameter(values)
         self._classes, self._margin, self._sample_ratio = classes, margin, sample_ratio
-        self._random = torch.Generator(device).manual_seed(seed)
+        self._random = torch.Generator(values.device).manual_seed(seed)
 
-    def _targets(self, labels: _Tensor) -> tuple[_Tensor, _Tensor]:
-        """Rows of the samples whose class is here, and its place among the classes here."""
-        rows = torch.nonzero((labels >= self._classes.start) & (labels < self._classes.stop)).flatten()
-        return rows, labels[rows] - self._classes.start
-
-    def _sampled(self, places: _Tensor) -> _Tensor:
+    def _sampled(self, occurring: _Tensor) -> _Tensor:
         """The places that this step trains [sampled classes], ascending: all that occur, and others up to the share."""
-        count = round(self._sample_ratio * len(self._classes))
-        order = torch.rand(len(self._classes), generator=self._random, device=places.device)
-        order[places] = 2.0
-        count = max(count, len(torch.unique(places)))
+        order = torch.rand(len(self._classes), generator=self._random, device=occurring.device)
+        order[occurring] = 2.0
+        count = max(round(self._sample_ratio * len(self._classes)), len(torch.unique(occurring)))
         return torch.topk(order, count).indices.sort().values
 
     def logits(self, features: _Tensor, labels: _Tensor) -> tuple[_Tensor, _Tensor, _Tensor]:
-        """Logits [samples, sampled classes here] in 32 or 64 bits, and the rows and columns of the targets in them."""
-        rows, places = self._targets(labels)
+        """Logits [samples, trained classes here] in 32 or 64 bits; `columns` and `inside` as in `with_margin`."""
+        inside = (labels >= self._classes.start) & (labels < self._classes.stop)
+        columns = torch.where(inside, labels - self._classes.start, 0)
         weight: _Tensor = self.weight
         if self._sample_ratio < 1:
-            sampled = self._sampled(places)
-            weight, places = weight[sampled], torch.searchsorted(sampled, places)
+            sampled = self._sampled(columns[inside])
+            weight = weight[sampled]
+            columns = torch.where(inside, torch.searchsorted(sampled, columns), 0)
         cosines = F.linear(F.normalize(features), F.normalize(weight))
         cosines = cosines.float() if cosines.dtype in (torch.float16, torch.bfloat16) else cosines
-        cosines = cosines.clamp(-1, 1)
-        return arcface.SCALE * with_margin(cosines, rows, places, self._margin), rows, places
+        logits = arcface.SCALE * with_margin(cosines.clamp(-1, 1), columns, inside, self._margin)
+        return logits, columns, inside
+
+    def forward(self, features: _Tensor, labels: _Tensor) -> _Tensor:
+        """The mean loss over the samples: features [samples, 512], labels [samples]."""
+        logits, columns, _ = self.logits(features, labels)
+        return F.cross_entropy(logits, columns)
+
+
+class ShardedMarginHead(MarginHead):
+    """Each rank has its share of the classes, at least one, and the loss is that of the samples of all ranks."""
+
+    def __init__(self, group: Group, values: _Tensor, classes: range, **options: Any) -> None:
+        super().__init__(values, classes, **options)
+        self._group = group
 
     def forward(self, features: _Tensor, labels: _Tensor) -> _Tensor:
         """The mean loss over the samples of all ranks: features [samples of this rank, 512], labels [samples]."""
-        everybody = cast(_Tensor, _Gathered.apply(features))  # type: ignore[no-untyped-call]  # torch says no types
-        loss = _ShardedCrossEntropy.apply(*self.logits(everybody, _gather(labels)))  # type: ignore[no-untyped-call]  # as above
+        everybody = cast(_Tensor, _Gathered.apply(features, self._group))  # type: ignore[no-untyped-call]  # torch says no types
+        logits = self.logits(everybody, self._group.gather(labels))
+        loss = _ShardedCrossEntropy.apply(*logits, self._group)  # type: ignore[no-untyped-call]  # as above
         return cast(_Tensor, loss)
-
-
-class ReplicatedMarginHead(MarginHead):
-    """All classes on every rank, each with its own samples: gradients are averaged as those of other layers."""
-
-    def forward(self, features: _Tensor, labels: _Tensor) -> _Tensor:
-        logits, _, places = self.logits(features, labels)
-        return F.cross_entropy(logits, places)

@@ -26,7 +26,7 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
     for run in runs:
         if run.repeat > 1:
             continue
-        if reason := _check_precision(run) or _check_torch_dp(run) or _check_head(run) or _check_options(run):
+        if reason := _check_precision(run) or _check_torch_dp(run) or _check_options(run) or _check_head(run):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
 
@@ -77,8 +77,10 @@ def _check_head(run: RunSpec) -> str:
     """The reason why the classes of `arcface` cannot be sharded over the ranks; else empty."""
     if run.workload != "arcface" or run.options.get("head") == "replicated":
         return ""
-    if run.backend != "torch-ddp":
-        return "it cannot shard the head of arcface over its ranks: take torch-ddp, or --option head=replicated"
+    if run.backend == "torch-dp":
+        return "it has no ranks over which the head of arcface could be sharded: take torch-ddp, or head=replicated"
+    if int(classes := str(options_of_run(run)["classes"])) < run.ranks:
+        return f"{classes} classes on {run.ranks} ranks: every rank with a share of the head needs one"
     if run.reduction == "off" and run.ranks > 1:
         return "a sharded head has no no-sync run, since its ranks always communicate: leave out --no-sync"
     if run.precision == "amp-fp16" and run.ranks > 1:

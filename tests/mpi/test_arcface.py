@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpc.backends import missing_modules
 from tests.mpi.conftest import Ranks
 from tests.mpi.facts import facts
 
@@ -17,8 +18,11 @@ SMALL = {"classes": "101", "image_size": "16"}
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_sharded_head_computes_what_one_process_computes(ranks: Ranks, size: int) -> None:
-    by_rank = json.loads(ranks(size, SCRIPT).stdout.splitlines()[-1])
+@pytest.mark.parametrize("group", ["torch", "horovod"])
+def test_the_sharded_head_computes_what_one_process_computes(ranks: Ranks, group: str, size: int) -> None:
+    if group == "horovod" and (missing := missing_modules("torch-horovod")):
+        pytest.skip("; ".join(missing))
+    by_rank = json.loads(ranks(size, SCRIPT, group).stdout.splitlines()[-1])
     assert len(by_rank) == size
     for results in by_rank:
         cases = [*results["exact"], *results["replicated"]]
@@ -44,6 +48,17 @@ TOGETHER = tuple(
     {"workload": "arcface", "options": {**SMALL, **options}}
     for options in ({"head": "sharded"}, {"head": "replicated"}, {"sample_ratio": "0.5"}, {"margin": "cosface"})
 )
+
+
+def test_under_horovod_only_the_backbone_is_averaged(ranks: Ranks) -> None:
+    if missing := missing_modules("torch-horovod"):
+        pytest.skip("; ".join(missing))
+    options = {**SMALL, "dropout": "0"}
+    ddp, horovod = (
+        facts(ranks, backend=backend, workload="arcface", options=options) for backend in ("torch-ddp", "torch-horovod")
+    )
+    assert horovod["losses"] == pytest.approx(ddp["losses"], rel=1e-4)
+    assert horovod["gradient_bytes"] == ddp["gradient_bytes"]
 
 
 def test_training_says_that_the_ranks_meet_in_the_head(ranks: Ranks) -> None:

@@ -1,4 +1,5 @@
-"""The sharded margin softmax against one over all classes on the joined batch: `margin_head.py`, a line of JSON.
+"""The sharded margin softmax against one over all classes on the joined batch: `margin_head.py torch|horovod`,
+a line of JSON.
 
 For every case the largest differences from the unsharded head: of the loss, of the gradient of the rank's own features
 (`features`, before the backend divides by the ranks) and of the weights of its classes, each relative to the largest.
@@ -6,14 +7,16 @@ For every case the largest differences from the unsharded head: of the loss, of 
 
 import json
 import math
+import sys
 
 import torch
 import torch.distributed
 from mpi4py import MPI
 
+from hpc.backends.horovod_group import load_horovod
 from hpc.backends.torch_ddp import open_store
 from hpc.workloads import arcface
-from hpc.workloads.torch_margin import MarginHead, ReplicatedMarginHead
+from hpc.workloads.torch_margin import HorovodGroup, MarginHead, ShardedMarginHead, TorchGroup
 
 SAMPLES = 6
 comm = MPI.COMM_WORLD
@@ -56,7 +59,7 @@ def case(classes, dtype, margin, opposite=False):
     own, here = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES), arcface.shard(classes, comm.size, comm.rank)
     mine = features.detach()[own].clone().requires_grad_()
     values = weight.detach()[here.start : here.stop].clone()
-    head = MarginHead(values, here, margin=margin, sample_ratio=1.0, seed=comm.rank)
+    head = ShardedMarginHead(group, values, here, margin=margin, sample_ratio=1.0, seed=comm.rank)
     loss = head(mine, labels[own])
     loss.backward()
     return {
@@ -73,9 +76,7 @@ def replicated(classes, dtype, margin):
     wanted = unsharded(features, weight, labels, margin)
     wanted.backward()
     own = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES)
-    head = ReplicatedMarginHead(
-        weight.detach().clone(), range(classes), margin=margin, sample_ratio=1.0, seed=comm.rank
-    )
+    head = MarginHead(weight.detach().clone(), range(classes), margin=margin, sample_ratio=1.0, seed=comm.rank)
     loss = head(features.detach()[own], labels[own])
     loss.backward()
     mean_loss = comm.allreduce(float(loss.detach())) / comm.size
@@ -91,7 +92,7 @@ def partial(classes, ratio):
     trained = []
     for _ in range(2):
         values = weight[here.start : here.stop].clone()
-        head = MarginHead(values, here, margin="arcface", sample_ratio=ratio, seed=comm.rank)
+        head = ShardedMarginHead(group, values, here, margin="arcface", sample_ratio=ratio, seed=comm.rank)
         for _ in range(2):
             head.weight.grad = None
             head(features[own], labels[own]).backward()
@@ -99,10 +100,15 @@ def partial(classes, ratio):
     return {"here": len(here), "occurring": occurring, "trained": trained}
 
 
-store, _ = open_store(comm, None)
-torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+if sys.argv[1] == "torch":
+    store, _ = open_store(comm, None)
+    torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
+    group = TorchGroup()
+else:
+    load_horovod("torch", comm).init(comm)
+    group = HorovodGroup()
 results = {"exact": [], "replicated": [], "partial": []}
-for classes in (3, 10, 64):
+for classes in (5, 10, 64):
     for dtype in (torch.float32, torch.float64):
         for margin in arcface.MARGINS:
             name = f"{classes} classes {dtype} {margin}"
@@ -114,4 +120,5 @@ results["partial"] = partial(400, 0.1)
 everybody = comm.gather(results)
 if comm.rank == 0:
     print(json.dumps(everybody))
-torch.distributed.destroy_process_group()
+if sys.argv[1] == "torch":
+    torch.distributed.destroy_process_group()
