@@ -95,7 +95,8 @@ class PaddleFleet(Training):
         self._timer.grads_ready()
 
     def _early_collectives(self) -> list[str]:
-        return synchronised_norms(self._run, self._workload.model.sublayers(include_self=True))
+        of_workload = getattr(self._workload, "early_collectives", [])
+        return [*synchronised_norms(self._run, self._workload.model.sublayers(include_self=True)), *of_workload]
 
     def _reduced_bytes(self) -> int:
         return sum(p.size * p.element_size() for p in self._parameters)

@@ -44,7 +44,10 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         },
     ),
     "arcface": WorkloadEntry(
-        factories={"torch": "hpc.workloads.torch_arcface:TorchArcFace"},
+        factories={
+            "torch": "hpc.workloads.torch_arcface:TorchArcFace",
+            "paddle": "hpc.workloads.paddle_arcface:PaddleArcFace",
+        },
         options={
             "classes": Option(default=85_742, minimum=1, help="number of classes", small="1000"),
             "margin": Option(default="arcface", choices=("arcface", "cosface"), help="margin of the loss"),

@@ -18,18 +18,16 @@ SMALL = {"classes": "101", "image_size": "16"}
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-@pytest.mark.parametrize("group", ["torch", "horovod"])
-def test_the_sharded_head_computes_what_one_process_computes(ranks: Ranks, group: str, size: int) -> None:
-    if group == "horovod" and (missing := missing_modules("torch-horovod")):
+@pytest.mark.parametrize("backend", ["torch-ddp", "torch-horovod", "paddle-fleet"])
+def test_the_sharded_head_computes_what_one_process_computes(ranks: Ranks, backend: str, size: int) -> None:
+    if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
-    by_rank = json.loads(ranks(size, SCRIPT, group).stdout.splitlines()[-1])
+    by_rank = json.loads(ranks(size, SCRIPT, backend).stdout.splitlines()[-1])
     assert len(by_rank) == size
     for results in by_rank:
-        cases = [*results["exact"], *results["replicated"]]
-        assert len(cases) == 30
-        for case in cases:
-            differences = {name: case[name] for name in ("loss", "features", "weight") if name in case}
-            assert max(differences.values()) < TOLERANCE[case["dtype"]], case
+        assert len(results["exact"]) == 30
+        for case in results["exact"]:
+            assert max(case["loss"], case["features"], case["weight"]) < TOLERANCE[case["dtype"]], case
     assert sum(results["partial"]["here"] for results in by_rank) == 400
     for results in by_rank:
         assert_partial(results["partial"])
@@ -48,6 +46,14 @@ TOGETHER = tuple(
     {"workload": "arcface", "options": {**SMALL, **options}}
     for options in ({"head": "sharded"}, {"head": "replicated"}, {"sample_ratio": "0.5"}, {"margin": "cosface"})
 )
+
+
+def test_both_frameworks_compute_one_backbone(ranks: Ranks) -> None:
+    if missing := missing_modules("paddle-fleet"):
+        pytest.skip("; ".join(missing))
+    result = json.loads(ranks(1, SCRIPT.with_name("face_backbones.py")).stdout.splitlines()[-1])
+    assert max(result["embeddings"], result["gradients"]) < 1e-8
+    assert result["parameters"] == 43_584_985 - 512 * 512 * (7**2 - 2**2)  # images of 32 pixels end as 2 × 2
 
 
 def test_under_horovod_only_the_backbone_is_averaged(ranks: Ranks) -> None:

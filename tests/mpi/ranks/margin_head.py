@@ -1,5 +1,4 @@
-"""The sharded margin softmax against one over all classes on the joined batch: `margin_head.py torch|horovod`,
-a line of JSON.
+"""The sharded margin softmax against one over all classes on the joined batch: `margin_head.py BACKEND`, as JSON.
 
 For every case the largest differences from the unsharded head: of the loss, of the gradient of the rank's own features
 (`features`, before the backend divides by the ranks) and of the weights of its classes, each relative to the largest.
@@ -10,16 +9,16 @@ import math
 import sys
 
 import torch
-import torch.distributed
+from common import run_of
 from mpi4py import MPI
 
-from hpc.backends.horovod_group import load_horovod
-from hpc.backends.torch_ddp import open_store
-from hpc.workloads import arcface
-from hpc.workloads.torch_margin import HorovodGroup, MarginHead, ShardedMarginHead, TorchGroup
+from hpc.backends import load_backend
+from hpc.measure.world import world_from_mpi
+from hpc.workloads import arcface, torch_margin
 
 SAMPLES = 6
 comm = MPI.COMM_WORLD
+own = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES)
 
 
 def unsharded(features, weight, labels, margin):
@@ -35,7 +34,7 @@ def unsharded(features, weight, labels, margin):
     return torch.nn.functional.cross_entropy(logits, labels)
 
 
-def inputs(classes, dtype, opposite):
+def inputs(classes, dtype, opposite=False):
     """Features and labels of all ranks, weights of all classes: the same on every rank."""
     random = torch.Generator().manual_seed(classes)
     weight = torch.randn(classes, arcface.EMBEDDING, generator=random, dtype=torch.float64)
@@ -46,79 +45,107 @@ def inputs(classes, dtype, opposite):
     return features.to(dtype), labels, weight.to(dtype)
 
 
+def torch_head(values, classes, group, **options):
+    """A head in torch, and a function that trains it: arrays in, arrays out."""
+    options = {"sample_ratio": 1.0, "seed": comm.rank, **options}
+    values = torch.from_numpy(values.copy())
+    head = (
+        torch_margin.ShardedMarginHead(group, values, classes, **options)
+        if group
+        else torch_margin.MarginHead(values, classes, **options)
+    )
+
+    def train(features, labels):
+        head.weight.grad = None
+        features = torch.from_numpy(features.copy()).requires_grad_()
+        loss = head(features, torch.from_numpy(labels))
+        loss.backward()
+        return float(loss.detach()), features.grad.numpy(), head.weight.grad.numpy()
+
+    return train
+
+
+def paddle_head(values, classes, group, **options):
+    import paddle
+
+    from hpc.workloads import paddle_margin
+
+    options = {"sample_ratio": 1.0, "seed": comm.rank, **options}
+    values = paddle.to_tensor(values)
+    head = (
+        paddle_margin.ShardedMarginHead(group, values, classes, **options)
+        if group
+        else paddle_margin.MarginHead(values, classes, **options)
+    )
+
+    def train(features, labels):
+        head.clear_gradients()
+        features = paddle.to_tensor(features, stop_gradient=False)
+        loss = head(features, paddle.to_tensor(labels))
+        loss.backward()
+        return float(loss), features.grad.numpy(), head.weight.grad.numpy()
+
+    return train
+
+
 def far_apart(values, wanted):
-    largest = float(wanted.abs().max()) if wanted.numel() else 0.0
-    return float((values - wanted).abs().max()) / largest if largest else 0.0
+    return float(abs(values - wanted).max() / abs(wanted).max())
 
 
-def case(classes, dtype, margin, opposite=False):
+def case(classes, dtype, margin, *, opposite=False, group=None):
+    """Sharded where there is a group; otherwise the mean over ranks, as a backend would average it."""
     features, labels, weight = inputs(classes, dtype, opposite)
     features.requires_grad_(), weight.requires_grad_()
     wanted = unsharded(features, weight, labels, margin)
     wanted.backward()
-    own, here = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES), arcface.shard(classes, comm.size, comm.rank)
-    mine = features.detach()[own].clone().requires_grad_()
-    values = weight.detach()[here.start : here.stop].clone()
-    head = ShardedMarginHead(group, values, here, margin=margin, sample_ratio=1.0, seed=comm.rank)
-    loss = head(mine, labels[own])
-    loss.backward()
+    wanted_features, wanted_weight = features.grad[own].numpy(), weight.grad.numpy()
+    features, labels, weight = features.detach()[own].numpy(), labels[own].numpy(), weight.detach().numpy()
+    here = arcface.shard(classes, comm.size, comm.rank) if group else range(classes)
+    train = make_head(weight[here.start : here.stop], here, group, margin=margin)
+    loss, of_features, of_weight = train(features, labels)
+    if not group:
+        loss, of_weight = comm.allreduce(loss) / comm.size, comm.allreduce(of_weight) / comm.size
     return {
-        "loss": far_apart(loss.detach(), wanted.detach()),
-        "features": far_apart(mine.grad / comm.size, features.grad[own]),
-        "weight": far_apart(head.weight.grad, weight.grad[here.start : here.stop]),
+        "case": f"{classes} classes {dtype} {margin} opposite={opposite} sharded={group is not None}",
+        "dtype": str(dtype),
+        "loss": abs(loss / float(wanted) - 1),
+        "features": far_apart(of_features / comm.size, wanted_features),
+        "weight": far_apart(of_weight, wanted_weight[here.start : here.stop]),
     }
 
 
-def replicated(classes, dtype, margin):
-    """The mean over ranks of what the replicated head computes, as a backend would average it."""
-    features, labels, weight = inputs(classes, dtype, False)
-    features.requires_grad_(), weight.requires_grad_()
-    wanted = unsharded(features, weight, labels, margin)
-    wanted.backward()
-    own = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES)
-    head = MarginHead(weight.detach().clone(), range(classes), margin=margin, sample_ratio=1.0, seed=comm.rank)
-    loss = head(features.detach()[own], labels[own])
-    loss.backward()
-    mean_loss = comm.allreduce(float(loss.detach())) / comm.size
-    gradient = torch.from_numpy(comm.allreduce(head.weight.grad.numpy()) / comm.size)
-    return {"loss": abs(mean_loss / float(wanted) - 1), "weight": far_apart(gradient, weight.grad)}
-
-
-def partial(classes, ratio):
+def partial(classes, ratio, group):
     """Of steps of partial FC: which classes have a gradient, which occur; and whether a seed draws the same again."""
-    features, labels, weight = inputs(classes, torch.float32, False)
-    own, here = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES), arcface.shard(classes, comm.size, comm.rank)
-    occurring = [int(label) - here.start for label in labels.unique() if int(label) in here]
+    features, labels, weight = inputs(classes, torch.float32)
+    here = arcface.shard(classes, comm.size, comm.rank)
     trained = []
     for _ in range(2):
-        values = weight[here.start : here.stop].clone()
-        head = ShardedMarginHead(group, values, here, margin="arcface", sample_ratio=ratio, seed=comm.rank)
+        values = weight[here.start : here.stop].numpy()
+        train = make_head(values, here, group, margin="arcface", sample_ratio=ratio)
         for _ in range(2):
-            head.weight.grad = None
-            head(features[own], labels[own]).backward()
-            trained.append(torch.nonzero(head.weight.grad.abs().sum(dim=1)).flatten().tolist())
+            _, _, gradient = train(features[own].numpy(), labels[own].numpy())
+            trained.append([place for place, row in enumerate(gradient) if abs(row).sum() > 0])
+    occurring = [int(label) - here.start for label in labels.unique() if int(label) in here]
     return {"here": len(here), "occurring": occurring, "trained": trained}
 
 
-if sys.argv[1] == "torch":
-    store, _ = open_store(comm, None)
-    torch.distributed.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
-    group = TorchGroup()
+backend = load_backend(sys.argv[1])
+backend.join(run_of({"backend": sys.argv[1]}), world_from_mpi(comm), comm)
+if sys.argv[1] == "paddle-fleet":
+    from hpc.workloads.paddle_margin import Group
+
+    make_head, group = paddle_head, Group(comm.rank, comm.size)
 else:
-    load_horovod("torch", comm).init(comm)
-    group = HorovodGroup()
-results = {"exact": [], "replicated": [], "partial": []}
+    make_head = torch_head
+    group = torch_margin.HorovodGroup() if sys.argv[1] == "torch-horovod" else torch_margin.TorchGroup()
+exact = []
 for classes in (5, 10, 64):
     for dtype in (torch.float32, torch.float64):
         for margin in arcface.MARGINS:
-            name = f"{classes} classes {dtype} {margin}"
-            results["exact"].append({"case": name, "dtype": str(dtype), **case(classes, dtype, margin)})
-            results["replicated"].append({"case": name, "dtype": str(dtype), **replicated(classes, dtype, margin)})
-        opposite = case(classes, dtype, "arcface", opposite=True)
-        results["exact"].append({"case": f"{classes} classes {dtype} opposite", "dtype": str(dtype), **opposite})
-results["partial"] = partial(400, 0.1)
-everybody = comm.gather(results)
+            exact += [case(classes, dtype, margin, group=group), case(classes, dtype, margin)]
+        exact.append(case(classes, dtype, "arcface", opposite=True, group=group))
+everybody = comm.gather({"exact": exact, "partial": partial(400, 0.1, group)})
 if comm.rank == 0:
     print(json.dumps(everybody))
-if sys.argv[1] == "torch":
-    torch.distributed.destroy_process_group()
+if sys.argv[1] != "paddle-fleet":
+    backend._leave_group()
