@@ -153,7 +153,8 @@ class PaddleFleet(Training):
             parameters_per_bucket=self._bucket_sizes(),
             fused=not self._single_bucket,
             # GradScaler waits for the device to decide whether to skip the step.
-            synchronises_every_step=self._scaler is not None,
+            synchronises_every_step=self._scaler is not None
+            or bool(getattr(self._workload, "waits_for_device", False)),
         )
 
     def parameters(self) -> list[Any]:

@@ -131,7 +131,8 @@ class TorchLoop(Training):
             cudnn_benchmark=torch.backends.cudnn.benchmark,
             fused=True,
             # GradScaler waits for the device to decide on skipping the step, unless the optimizer decides there.
-            synchronises_every_step=self._scaler is not None and not skips_on_device,
+            synchronises_every_step=(self._scaler is not None and not skips_on_device)
+            or bool(getattr(self._workload, "waits_for_device", False)),
         )
 
     def parameters(self) -> list[Any]:

@@ -111,6 +111,7 @@ class PaddleArcFace(Synthetic):
         else:
             self._head = None
             self.model = _WithHead(backbone, MarginHead(head_values, classes, **chosen))
+        self.waits_for_device = float(options["sample_ratio"]) < 1  # to know how many classes occur
         self.early_collectives = ["the sharded head gathers features"] if sharded and run.ranks > 1 else []
         self._learning_rate = arcface.LEARNING_RATE_PER_SAMPLE * run.global_batch_size
         super().__init__(*(paddle.to_tensor(values, place=device) for values in arcface.synthetic_batch(run, rank)))

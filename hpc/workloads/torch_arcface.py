@@ -103,6 +103,7 @@ class TorchArcFace(Synthetic):
         self._head = head if sharded else None
         self.model: nn.Module = backbone if sharded else _WithHead(backbone, head)
         self.local_parameters = [*head.parameters()] if sharded else []
+        self.waits_for_device = float(options["sample_ratio"]) < 1  # to know how many classes occur
         self.early_collectives = ["the sharded head gathers features"] if sharded and run.ranks > 1 else []
         layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         images, labels = (torch.from_numpy(values).to(device) for values in arcface.synthetic_batch(run, rank))

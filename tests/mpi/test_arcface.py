@@ -77,4 +77,5 @@ def test_training_says_that_the_ranks_meet_in_the_head(ranks: Ranks) -> None:
     head_bytes = 4 * 512 * int(SMALL["classes"])
     assert replicated["gradient_bytes"] - sharded["gradient_bytes"] == head_bytes
     assert all(loss > 0 for each in (sharded, replicated, partial, cosface) for loss in each["losses"])
+    assert [each["synchronises_every_step"] for each in (sharded, replicated, partial)] == [False, False, True]
     assert len({tuple(each["losses"]) for each in (sharded, replicated, partial, cosface)}) == 4
