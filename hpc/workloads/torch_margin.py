@@ -99,7 +99,7 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: _Tensor) -> tuple[_Tensor, None]:
         group: Group = ctx.group
-        summed = group.sum(gradients[0].contiguous())
+        summed = group.sum(gradients[0].clone(memory_format=torch.contiguous_format))
         own = len(summed) // group.size
         return summed[group.rank * own :][:own] * group.size, None
 
