@@ -41,9 +41,9 @@ test: $(VENV)/.test
 	$(call part,horovod,240,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,5,$(PY) -m pytest -q tests/gpu)
 	$(call part,unit,130,$(PY) -m pytest -q $(PARALLEL_unit) tests/unit)
-	$(call part,mpi,700,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
+	$(call part,mpi,600,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
 	$(call part,hosts,30,$(PY) -m pytest -q tests/hosts)
-	$(call part,slurm,450,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
+	$(call part,slurm,500,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
 
 # Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.
 test-quick: $(VENV)/.test
