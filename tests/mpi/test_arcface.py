@@ -42,7 +42,7 @@ def assert_partial(drawn: dict[str, Any]) -> None:
     assert len(drawn["occurring"]) < round(0.1 * drawn["here"])
 
 
-TOGETHER = tuple(
+TOGETHER: tuple[dict[str, Any], ...] = tuple(
     {"workload": "arcface", "options": {**SMALL, **options}}
     for options in ({"head": "sharded"}, {"head": "replicated"}, {"sample_ratio": "0.5"}, {"margin": "cosface"})
 )
@@ -68,10 +68,7 @@ def test_under_horovod_only_the_backbone_is_averaged(ranks: Ranks) -> None:
 
 
 def test_training_says_that_the_ranks_meet_in_the_head(ranks: Ranks) -> None:
-    sharded, replicated, partial, cosface = (
-        facts(ranks, **fields, together=TOGETHER)  # type: ignore[arg-type]
-        for fields in TOGETHER
-    )
+    sharded, replicated, partial, cosface = (facts(ranks, **fields, together=TOGETHER) for fields in TOGETHER)
     assert sharded["meets_before_gradients"][-1] == "the sharded head gathers features"
     assert replicated["meets_before_gradients"] == sharded["meets_before_gradients"][:-1]
     head_bytes = 4 * 512 * int(SMALL["classes"])

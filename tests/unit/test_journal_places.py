@@ -81,10 +81,10 @@ assert len(folders.attempt_folders(traces, "x.1")) == len({journal.folder for jo
 copies = Copies({rank: journal.folder for rank, journal in enumerate(made)}, traces / "x.1.partial", 10.0)
 copies.look()
 assert copies.ranks_live()
-assert [found.steps_completed for found in read_journals(traces / "x.1.partial")] == [3, 4]
+assert [journal.steps_completed for journal in read_journals(traces / "x.1.partial")] == [3, 4]
 copies.remove()
 assert collect(traces, "x.1") == 2
-assert [found.steps_completed for found in read_journals(traces / "x.1.partial")] == [3, 4]
+assert [journal.steps_completed for journal in read_journals(traces / "x.1.partial")] == [3, 4]
 assert not list(shm.glob("rankwise-7/*")) and not list(disk.glob("rankwise-7/*"))
 """
     argv = [*unshare, sys.executable, "-c", program, str(tmp_path), size]
