@@ -21,7 +21,7 @@ from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import CLOCK_DISTANCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS, WARMUP = 45, 5
+STEPS, WARMUP = 105, 5
 SWEEPS = (
     Sweep(
         backend="mpi",

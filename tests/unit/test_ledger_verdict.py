@@ -40,6 +40,12 @@ def rotate(ms: float, ranks: int = 4) -> Change:
     return lambda rank, step: ms if rank == step % ranks else 0.0
 
 
+def rotate_beside_long_delays(ms: float) -> Change:
+    """As `rotate`, and beside it four delays, each ten times as long, of two ranks."""
+    turn = rotate(ms)
+    return lambda rank, step: turn(rank, step) + (10 * ms if step in (10, 33) and rank in (step % 4, 3) else 0.0)
+
+
 def every_tenth(late: float, others: float) -> Change:
     """Rank 2 in every tenth step, and little incidents of all in turn."""
     return lambda rank, step: (
@@ -83,6 +89,7 @@ CASES: dict[str, tuple[Changes, Changes, VerdictKind, tuple[int, ...], Changes]]
     "costs next to nothing": ({}, {"backward": on(1, ms=0.1), "noise": 0.001, "bound_ns": 100}, NONE, (), {}),
     "all alike": ({}, {"backward": on(0, 1, 2, 3, ms=15.0, every=3), "communication": 17.0}, NONE, (), {}),
     "rotating": ({}, {"backward": rotate(10.0)}, ROTATING, (0, 1, 2, 3), {"arrival_skew": 10, "compute": 10}),
+    "rotating, beside long delays": (LONG, {"backward": rotate_beside_long_delays(3.0)}, ROTATING, (0, 1, 2, 3), {}),
     "two rotate": ({**PAIR, **LONG}, {"backward": rotate(10.0, 2)}, ROTATING, (0, 1), {}),
     "nodes rotate": (LONG_EIGHT, {"backward": lambda rank, step: 10.0 if rank // 2 == step % 4 else 0.0}, ROTATING,
                      tuple(range(8)), {"node": "n0, n1, n2, n3", "arrival_skew": 10}),
