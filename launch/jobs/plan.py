@@ -249,7 +249,7 @@ def make_folders(folders: Folders) -> None:
 
 def _cannot_be_written(folders: Folders, error: OSError) -> str:
     where = error.filename or folders.jobs.parent
-    return f"the sweep's folder cannot be written: {where}: {error.strerror or error}"
+    return f"the sweep's folder cannot be written: {where}: {error.strerror or error}; name another with --out"
 
 
 def _write_once(path: Path, text: str) -> None:

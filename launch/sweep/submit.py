@@ -71,7 +71,7 @@ def sweep(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits, options
 def _jobs_to_do(prepared: Prepared, options: SweepOptions) -> list[JobPlan]:
     """The jobs with a run still to be done: only these are submitted, so only their requests are checked."""
     traces = prepared.folders.traces
-    if options.reruns or not traces.is_dir():
+    if options.reruns or not os.path.isdir(traces):  # noqa: PTH112 - False, too, in a folder that may not be entered
         return list(prepared.jobs)
     return [job for job in prepared.jobs if pending_runs([run.run_id for run in job.runs], traces)]
 

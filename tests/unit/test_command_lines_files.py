@@ -117,8 +117,23 @@ def test_a_sweep_that_finds_no_room_names_the_file(tmp_path: Path) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     where = f"hpc.sweep: the sweep's folder cannot be written: {tmp_path}/"
-    assert line.startswith(where) and line.endswith(f": {os.strerror(errno.EFBIG)}")
+    assert line.startswith(where) and line.endswith(f": {os.strerror(errno.EFBIG)}; name another with --out")
     assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize("arguments", [(), ("--cluster", "local")], ids=["dry run", "sweep"])
+def test_a_sweep_into_a_folder_that_may_not_be_entered_says_so(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Root may enter every folder, unless its process gives that up."""
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    rights = "-dac_override,-dac_read_search"
+    without = [] if os.geteuid() else ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
+    asked = [argument for argument in DRY_RUN if argument != "--dry-run"] if arguments else DRY_RUN
+    done = process([*without, sys.executable, "-m", *asked, *arguments, "--out", str(closed)], tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"hpc.sweep: the sweep's folder cannot be written: {closed}/")
+    assert line.endswith(f": {os.strerror(errno.EACCES)}; name another with --out")
 
 
 @pytest.mark.parametrize("env", ASCII, ids=["PYTHONIOENCODING", "locale"])
