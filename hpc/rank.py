@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpc.measure.clock import GlobalClock
+    from hpc.measure.timer import StepTimer
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # a script has SLURM_PROCID, too
@@ -184,8 +185,7 @@ def _run(rank: Rank) -> None:
         clock.synchronise()
         attempted(rank.problems, "the journal's latest clock", note, None)
 
-    timer = backend.make_timer(run.steps)
-    timer.record_into(journal.stamps)
+    timer = _make_timer(backend, run, journal, workloads[0])
     note()
     partial_folder = AttemptFiles(arguments.traces, run.run_id, arguments.attempt).partial
     agent = start_agent(comm, world, run, report.gpu_uuids, journal.folder, partial_folder, arguments.copy_s)
@@ -203,6 +203,17 @@ def _run(rank: Rank) -> None:
     attempted({}, "removing the journal", journal.remove, None)
     if agent is not None:
         attempted({}, "removing the copies", agent.end, None)
+
+
+def _make_timer(backend: Backend, run: RunSpec, journal: Journal, workload: Any) -> StepTimer:
+    """The backend's, which records into the journal, and the workload's meetings into these."""
+    from hpc.measure.meetings import meetings_of
+
+    timer = backend.make_timer(run.steps)
+    timer.record_into(journal.stamps)
+    if (meetings := meetings_of(workload)) is not None:
+        timer.record_meetings(meetings)
+    return timer
 
 
 def _arguments(argv: Sequence[str] | None) -> RankArguments:

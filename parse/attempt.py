@@ -70,7 +70,8 @@ class Measured:
 
     `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
     empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
-    of a block to the begin of the next, which no speed counts.
+    of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
+    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end.
     """
 
     throughput: float
@@ -80,6 +81,7 @@ class Measured:
     clock_share: float
     printed_every: int = 1
     pauses_s: tuple[float, ...] = ()
+    meetings_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +183,22 @@ def measure(trace: Trace) -> Measured:
         samples=sum(int(samples[first:stop].sum()) for first, stop in trace.blocks),
         pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
         clock_share=float(trace.bounds_ns(END, edges).max(axis=0).sum()) / duration_ns,
+        meetings_s=_meetings_s(trace),
     )
+
+
+def _meetings_s(trace: Trace) -> dict[str, float]:
+    """By name, over the measured blocks; without those that a rank lacks in some step."""
+    if trace.meetings is None:
+        return {}
+    taken_ns, whole = np.zeros(len(trace.meeting_names)), np.ones(len(trace.meeting_names), bool)
+    for first, stop in trace.blocks:
+        stamps = np.asarray(trace.meetings[:, first:stop])
+        whole &= (stamps != ABSENT).all(axis=(0, 1, 3))
+        taken_ns += np.where(whole, stamps[..., 1] - stamps[..., 0], 0).mean(axis=0).sum(axis=0)
+    steps = int(np.diff(trace.blocks).sum())
+    means_s = (taken_ns / steps / 1e9).tolist()
+    return {name: mean_s for name, mean_s, known in zip(trace.meeting_names, means_s, whole, strict=True) if known}
 
 
 def describe(trace: Trace) -> Machine:

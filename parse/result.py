@@ -132,8 +132,9 @@ class Result:
     """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
 
     `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup.
-    `step_time_ms` is of single steps: a log that prints every tenth has none. `published` is set if it was read
-    from a document: without runs in it, the median is the one speed that it prints.
+    `step_time_ms` is of single steps: a log that prints every tenth has none. `meetings_ms` are those of `Measured`, a
+    mean over the runs. `published` is set if it was read from a document: without runs in it, the median is the one
+    speed that it prints.
     """
 
     requested: RequestedRun
@@ -146,6 +147,7 @@ class Result:
     speedup: float | None = None
     no_speedup: str = ""
     step_time_ms: Mapping[int, float] = field(default_factory=dict)
+    meetings_ms: Mapping[str, float] = field(default_factory=dict)
     alarms: tuple[Finding, ...] = ()
     published: Claimed | None = None
 
@@ -253,6 +255,11 @@ def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
         cv=stats.coefficient_of_variation(speeds),
         interval=stats.median_interval(speeds),
         step_time_ms=_step_time_ms(measured),
+        meetings_ms={
+            name: 1e3 * stats.mean([numbers.meetings_s[name] for numbers in measured])
+            for name in measured[0].meetings_s
+            if all(name in numbers.meetings_s for numbers in measured)
+        },
     )
 
 

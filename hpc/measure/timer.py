@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Protocol
 
+from hpc.measure.device_stamps import DeviceEvent, DeviceStamps
+from hpc.measure.meetings import Meetings
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 
 _WIDTH = len(STAMPS)
-_ANCHORS = 5
 
 
 class StepTimer(Protocol):
     """Records when things happened. Between `begin` and `resolve` it neither synchronises nor allocates."""
 
-    stamps: memoryview
-    """Flat int64 [steps × 6], nanoseconds of this rank's `perf_counter_ns`; complete up to the last `resolve`."""
+    @property
+    def stamps(self) -> memoryview:
+        """Flat int64 [steps × 6], nanoseconds of this rank's `perf_counter_ns`; complete up to the last `resolve`."""
 
     def record_into(self, stamps: memoryview) -> None:
         """Records into this buffer of int64 [steps × 6] instead of its own; called before the first step."""
 
     def begin(self, step: int) -> None:
         """Starts a segment of steps with this step; each later step begins where the step before it ended."""
+
+    def record_meetings(self, meetings: Meetings) -> None:
+        """Records the collectives inside the steps, too; called before the first step."""
 
     def batch_ready(self) -> None:
         """The batch is on the device."""
@@ -64,6 +69,14 @@ class HostTimer:
     def record_into(self, stamps: memoryview) -> None:
         self.stamps = _checked(stamps, self._limit)
 
+    def record_meetings(self, meetings: Meetings) -> None:
+        stamps, clock = meetings.stamps, self._clock
+
+        def record(at: int) -> None:
+            stamps[at] = clock()
+
+        meetings.record_by(record)
+
     def begin(self, step: int) -> None:
         self._row = step * _WIDTH
         self.stamps[self._row] = self._clock()
@@ -96,6 +109,7 @@ class _OuterOnly:
 
     __slots__ = ()
 
+    def record_meetings(self, meetings: Meetings) -> None: ...
     def forward_end(self) -> None: ...
     def grads_ready(self) -> None: ...
     def reduced(self) -> None: ...
@@ -107,47 +121,39 @@ class CoarseHostTimer(_OuterOnly, HostTimer):
     __slots__ = ()
 
 
-class DeviceEvent(Protocol):
-    """The part of `torch.cuda.Event(enable_timing=True)` that is used."""
-
-    def record(self, stream: Any) -> None:
-        """Asks the device to note the time when the stream gets here."""
-
-    def synchronize(self) -> None:
-        """Waits until the device has been here."""
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds, a float32, from this event to a later one."""
-
-
 class DeviceTimer:
-    """Stamps of events on the compute stream, converted to the host's clock at the end of a segment.
-
-    `elapsed_time` is a float32 of milliseconds, so only neighbouring events are subtracted and the differences summed
-    as doubles. Each segment is anchored to the host's clock at both ends, with the drift between them spread evenly.
-    """
+    """Stamps of events on the compute stream, converted to the host's clock at the end of a segment."""
 
     def __init__(
         self, steps: int, make_event: Callable[[], DeviceEvent], stream: Any, clock: Callable[[], int] = perf_counter_ns
     ) -> None:
-        self.stamps = memoryview(array("q", [ABSENT]) * (steps * _WIDTH))
-        self.bound_ns = 0
-        self._make_event = make_event
-        self._stream = stream
-        self._clock = clock
-        self._events = [make_event() for _ in range(steps * _WIDTH)]
-        for event in self._events:
-            event.record(stream)  # CUDA makes an event when it is first recorded: now, not inside a step
-        self._taken = bytearray(steps * _WIDTH)
-        self._first = self._row = 0
-        self._start: tuple[DeviceEvent, int] | None = None
+        self._on_device = partial(DeviceStamps, make_event=make_event, stream=stream, clock=clock)
+        self._of_steps = self._on_device(memoryview(array("q", [ABSENT]) * (steps * _WIDTH)))
+        self._meetings: Meetings | None = None
+        self._of_meetings = self._on_device(memoryview(array("q")))
+        self._row = 0
+        self._first = 0
+
+    @property
+    def stamps(self) -> memoryview:
+        return self._of_steps.stamps
+
+    @property
+    def bound_ns(self) -> int:
+        return max(self._of_steps.bound_ns, self._of_meetings.bound_ns)
 
     def record_into(self, stamps: memoryview) -> None:
-        self.stamps = _checked(stamps, len(self._events))
+        self._of_steps.stamps = _checked(stamps, len(self.stamps))
+
+    def record_meetings(self, meetings: Meetings) -> None:
+        self._meetings, self._of_meetings = meetings, self._on_device(meetings.stamps)
+        meetings.record_by(self._of_meetings.record)
 
     def begin(self, step: int) -> None:
         self._first = self._row = step * _WIDTH
-        self._start = self._anchor()
+        if self._meetings is not None:
+            self._of_meetings.begin(step * self._meetings.width)
+        self._of_steps.begin(self._first)
         self._record(BEGIN)
 
     def batch_ready(self) -> None:
@@ -167,42 +173,14 @@ class DeviceTimer:
         self._row += _WIDTH
 
     def _record(self, column: int) -> None:
-        at = self._row + column
-        self._events[at].record(self._stream)
-        self._taken[at] = 1
+        self._of_steps.record(self._row + column)
 
     def resolve(self) -> None:
-        if self._start is None:
-            return
-        (first, first_host_ns), (last, last_host_ns) = self._start, self._anchor()
-        self._start = None
-        taken = [at for at in range(self._first, self._row) if self._taken[at]]
-        events = [first, *(self._events[at] for at in taken), last]
-        device_ns = [0.0]
-        for before, after in pairwise(events):
-            device_ns.append(device_ns[-1] + before.elapsed_time(after) * 1e6)
-        drift = (last_host_ns - first_host_ns - device_ns[-1]) / max(device_ns[-1], 1.0)
-        for at, elapsed_ns in zip(taken, device_ns[1:-1], strict=True):
-            self.stamps[at] = first_host_ns + round(elapsed_ns * (1 + drift))
+        self._of_steps.resolve(self._row)
         for row in range(self._first + _WIDTH, self._row, _WIDTH):
             self.stamps[row] = self.stamps[row - _WIDTH + END]
-
-    def _anchor(self) -> tuple[DeviceEvent, int]:
-        """An event and its time on the host's clock: the tightest of a few tries on an idle device."""
-        best: tuple[int, DeviceEvent, int] | None = None
-        for _ in range(1 + _ANCHORS):
-            event = self._make_event()
-            before_ns = self._clock()
-            event.record(self._stream)
-            event.synchronize()
-            after_ns = self._clock()
-            # The first try waits for pending work of the device; it is a candidate like the others.
-            if best is None or after_ns - before_ns < best[0]:
-                best = (after_ns - before_ns, event, (before_ns + after_ns) // 2)
-        assert best is not None
-        width_ns, event, host_ns = best
-        self.bound_ns = max(self.bound_ns, -(-width_ns // 2))
-        return event, host_ns
+        if self._meetings is not None:
+            self._of_meetings.resolve(self._row // _WIDTH * self._meetings.width)
 
 
 class CoarseDeviceTimer(_OuterOnly, DeviceTimer):

@@ -78,6 +78,8 @@ class Trace:
     script: str = ""
     injected_ns: Int64 | None = None  # [rank, step, phase]
     injected_phases: Sequence[str] = ()
+    meetings: Int64 | None = None  # [rank, step, meeting, 2]: arrival and end, of the rank's own clock
+    meeting_names: Sequence[str] = ()
     telemetry: Telemetry | None = None
     recovered: bool = False
     run_id: str = ""
@@ -101,6 +103,8 @@ class Trace:
         self._expect("barrier_exits_ns", np.int64, ranks, None)
         if self.injected_ns is not None:
             self._expect("injected_ns", np.int64, ranks, steps, len(self.injected_phases))
+        if self.meetings is not None:
+            self._expect("meetings", np.int64, ranks, steps, len(self.meeting_names), 2)
         for name in ("ranks", "clock_domains"):
             if len(getattr(self, name)) != ranks:
                 raise TraceError(f"{name} has {len(getattr(self, name))} entries for {ranks} ranks")

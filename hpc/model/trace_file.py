@@ -35,8 +35,8 @@ _ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "clock_bound_ns": ("clock/bound_ns", {"unit": "ns", "axes": "rank, point"}),
     "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
 }
-_OF_STEPS = ("stamps", "samples", "losses")
-_INJECTED = "injected_ns"
+_OF_STEPS = ("stamps", "samples", "losses", "meetings")
+_INJECTED, _MEETINGS = "injected_ns", "meetings"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
     "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
@@ -134,6 +134,10 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         if trace.injected_ns is not None:
             attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
             _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)
+        if trace.meetings is not None:
+            axes = "rank, step, meeting, (arrival, end)"
+            attributes = {"unit": "ns", "axes": axes, "absent": ABSENT, "names": trace.meeting_names}
+            _describe(file.create_dataset(_MEETINGS, data=trace.meetings), attributes)
         if trace.telemetry is not None:
             for name, attributes in _TELEMETRY.items():
                 _describe(file.create_dataset(f"telemetry/{name}", data=getattr(trace.telemetry, name)), attributes)
@@ -291,12 +295,13 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
     described = _json(file, "run", dict, size_bytes)
     run, extra = run_of(described)
-    injected = file.get(_INJECTED)
+    injected, meetings = file.get(_INJECTED), file.get(_MEETINGS)
     stays = _OF_STEPS if descriptor is not None else ()
-    arrays: dict[str, Any] = {
-        name: _Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
-        for name, (where, _) in _ARRAYS.items()
-    }
+
+    def array(name: str, where: str) -> Any:
+        return _Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
+
+    arrays = {name: array(name, where) for name, (where, _) in _ARRAYS.items()}
     return Trace(
         run=run,
         run_extra=extra,
@@ -312,6 +317,8 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
         injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
         injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
+        meetings=None if meetings is None else array(_MEETINGS, _MEETINGS),
+        meeting_names=[] if meetings is None else [_decoded(name) for name in meetings.attrs["names"]],
         telemetry=_telemetry(file, size_bytes),
         **arrays,
     )

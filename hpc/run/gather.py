@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
+from hpc.measure.meetings import meetings_of
 from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
@@ -54,9 +55,9 @@ _MAY_COME_BACK = frozenset(
 class RankPayload:
     """One rank's contribution to the trace.
 
-    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `agent` is the
-    helper of this rank's node if this rank started it. These are optional in a trace: `problems` has, by name, the
-    reason for each that is missing.
+    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]) and `meetings`,
+    `agent` is the helper of this rank's node if this rank started it. These are optional in a trace: `problems` has, by
+    name, the reason for each that is missing.
     """
 
     journal: Journal
@@ -91,13 +92,18 @@ def write_gathered(
     if all(comm.allgather(injected_ns is not None)):
         assert injected_ns is not None
         arrays["injected_ns"] = injected_ns
+    meetings = attempted(problems, "meetings", lambda: meetings_of(payload.workload), None)
+    if len({*comm.allgather(meetings and meetings.names)}) == 1 and meetings is not None:
+        shape = run.steps, len(meetings.names), 2
+        arrays["meetings"] = np.frombuffer(meetings.stamps, np.int64).reshape(shape)
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
     everyone = comm.gather(_encoded(payload, recording, comm.rank))
     if comm.rank == 0:
         assert everyone is not None
         described = [json.loads(text) for text in everyone]
-        trace = _trace(run, attempt, described, script, {"telemetry": telemetry, **gathered})
+        names = meetings.names if meetings is not None and "meetings" in gathered else ()
+        trace = _trace(run, attempt, described, script, {"telemetry": telemetry, "meeting_names": names, **gathered})
         try:
             write_or_keep(folder, trace)
         except TraceError:

@@ -23,10 +23,12 @@ CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadEntry:
-    """`factories` maps frameworks to "module:Class"."""
+    """`factories` maps frameworks to "module:Class"; `steps` are those of a run, warm-up included, and of the warm-up,
+    where its reference has others than the reference protocol."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
+    steps: tuple[int, int] | None = None
 
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
@@ -64,6 +66,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             ),
             "dropout": Option(default=0.4, maximum=0.99, help="dropout before the embedding"),
         },
+        steps=(150, 50),
     ),
     "mlp": WorkloadEntry(
         factories={
@@ -92,6 +95,11 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         options=COLLECTIVE_OPTIONS,
     ),
 }
+
+
+def reference_steps(workload: str) -> tuple[int, int] | None:
+    """Steps of a run and of its warm-up in the workload's reference; None where the reference protocol is its own."""
+    return WORKLOADS[workload].steps if workload in WORKLOADS else None
 
 
 def workload_options(run: RunSpec) -> dict[str, OptionValue]:

@@ -8,12 +8,14 @@ Partial FC: An et al. 2020, https://arxiv.org/abs/2010.05222.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hpc.measure.meetings import Meetings
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
 from hpc.workloads.synthetic import random_samples
@@ -28,6 +30,9 @@ SCALE = 64.0
 MARGINS = {"arcface": 0.5, "cosface": 0.35}
 """Of the papers: an angle added to the target's, in radians; a number subtracted from its cosine."""
 LEARNING_RATE_PER_SAMPLE, MOMENTUM, WEIGHT_DECAY = 0.1 / 1024, 0.9, 5e-4
+MEETINGS = ("features", "labels", "maximum", "sums", "gradients")
+"""The collectives of a sharded head in a step: features and labels gathered; the softmax's maximum, its sum with the
+targets' logits, and the gradients of the features reduced."""
 _ROWS = 1024
 """The head's initial values are drawn in blocks of so many rows, so that they do not depend on the sharding."""
 
@@ -43,6 +48,30 @@ class Unit:
     inputs: int
     outputs: int
     stride: int
+
+
+class MeasuredGroup:
+    """A backend's group of ranks whose collectives are recorded; their names are MEETINGS, in this order."""
+
+    def __init__(self, group: Any, meetings: Meetings) -> None:
+        self._group, self._meetings = group, meetings
+        self.rank, self.size = int(group.rank), int(group.size)
+
+    def gather(self, values: Any) -> Any:
+        """The rows of all ranks, by rank."""
+        return self._meet(self._group.gather, values)
+
+    def sum(self, values: Any) -> Any:
+        return self._meet(self._group.sum, values)
+
+    def maximum(self, values: Any) -> Any:
+        return self._meet(self._group.maximum, values)
+
+    def _meet(self, collective: Callable[[Any], Any], values: Any) -> Any:
+        self._meetings.arrived()
+        result = collective(values)
+        self._meetings.ended()
+        return result
 
 
 def units() -> Iterator[Unit]:

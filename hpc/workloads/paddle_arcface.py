@@ -7,6 +7,7 @@ from typing import Any
 import paddle
 from paddle import nn
 
+from hpc.measure.meetings import Meetings
 from hpc.model.spec import RunSpec
 from hpc.workloads import arcface, workload_options
 from hpc.workloads.paddle_margin import Group, MarginHead, ShardedMarginHead
@@ -106,7 +107,9 @@ class PaddleArcFace(Synthetic):
         chosen: dict[str, Any] = {"margin": options["margin"], "sample_ratio": options["sample_ratio"]}
         chosen["seed"] = run.seed + rank
         if sharded:
-            self._head: Any = ShardedMarginHead(Group(rank, run.ranks), head_values, classes, **chosen)
+            self.meetings = Meetings(arcface.MEETINGS, run.steps)
+            group = arcface.MeasuredGroup(Group(rank, run.ranks), self.meetings)
+            self._head: Any = ShardedMarginHead(group, head_values, classes, **chosen)
             self.model: Any = backbone
         else:
             self._head = None
@@ -115,6 +118,11 @@ class PaddleArcFace(Synthetic):
         self.early_collectives = ["the sharded head gathers features"] if sharded and run.ranks > 1 else []
         self._learning_rate = arcface.LEARNING_RATE_PER_SAMPLE * run.global_batch_size
         super().__init__(*(paddle.to_tensor(values, place=device) for values in arcface.synthetic_batch(run, rank)))
+
+    def batch(self, step: int) -> tuple[Any, Any]:
+        if self._head is not None:
+            self.meetings.begin(step)
+        return super().batch(step)
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
         images, labels = batch

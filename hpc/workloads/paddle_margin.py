@@ -135,7 +135,7 @@ class MarginHead(nn.Layer):  # type: ignore[misc]  # as above
 class ShardedMarginHead(MarginHead):
     """As `torch_margin.ShardedMarginHead`."""
 
-    def __init__(self, group: Group, values: Any, classes: range, **options: Any) -> None:
+    def __init__(self, group: Group | arcface.MeasuredGroup, values: Any, classes: range, **options: Any) -> None:
         super().__init__(values, classes, **options)
         self._group = group
 

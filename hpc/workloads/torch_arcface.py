@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hpc.measure.meetings import Meetings
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, arcface, options_in, workload_options
 from hpc.workloads.synthetic import Synthetic
@@ -96,7 +97,9 @@ class TorchArcFace(Synthetic):
         chosen["seed"] = run.seed + rank
         if sharded:
             group = HorovodGroup() if run.backend == "torch-horovod" else TorchGroup()
-            head: nn.Module = ShardedMarginHead(group, head_values, classes, **chosen)
+            self.meetings = Meetings(arcface.MEETINGS, run.steps)
+            measured = arcface.MeasuredGroup(group, self.meetings)
+            head: nn.Module = ShardedMarginHead(measured, head_values, classes, **chosen)
         else:
             head = MarginHead(head_values, classes, **chosen)
         self._learning_rate = arcface.LEARNING_RATE_PER_SAMPLE * run.global_batch_size
@@ -108,6 +111,11 @@ class TorchArcFace(Synthetic):
         layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         images, labels = (torch.from_numpy(values).to(device) for values in arcface.synthetic_batch(run, rank))
         super().__init__(images.contiguous(memory_format=layout), labels)
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._head is not None:
+            self.meetings.begin(step)
+        return super().batch(step)
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = batch

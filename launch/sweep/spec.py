@@ -27,16 +27,25 @@ from hpc.model.spec import (
     shuffled,
 )
 from hpc.system.sanitize import is_secret
+from hpc.workloads import WORKLOADS, reference_steps
 from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
 from launch.jobs.site import ENV_NAME, NO_ENV_NAME
 
 MAX_RUNS = 100_000
 """A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
-REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "steps": 120, "warmup": 20, "repeats": 5}
-"""The reference protocol: 5 repeats of 120 steps, the first 20 of them warm-up."""
-SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "steps": 16, "warmup": 6, "repeats": 3}
-"""Sizes for CPUs: 1, 2 and 4 ranks of ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
+REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "repeats": 5}
+SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "repeats": 3}
+REFERENCE_STEPS, SMALL_STEPS = (120, 20), (16, 6)
+"""Steps of a run, warm-up included, and of the warm-up. The reference protocol: 5 repeats of 120 steps, the first 20 of
+them warm-up; a workload may have other steps of its own reference. The small sizes are for CPUs: 1, 2 and 4 ranks of
+ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
 _CASE = re.compile(r"(\d+)n(\d+)g")
+_default_steps, _default_warmup = (
+    "; ".join(
+        [f"default {REFERENCE_STEPS[at]}", *(f"of {name} {e.steps[at]}" for name, e in WORKLOADS.items() if e.steps)]
+    )
+    for at in (0, 1)
+)
 _nodes, _ranks, _steps = whole(1, 1_000_000), whole(1, 10_000), whole(1, 10_000_000)
 _measured = partial(option_field, "what is measured (without GPUs the defaults are smaller; the plan names them)")
 _DAILY = Help.DAILY
@@ -103,10 +112,10 @@ class SweepSpec:
     env: Mapping[str, tuple[str, ...]] = _measured(
         {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
     steps: int | None = _method(
-        None, _steps, "N", f"steps of a run, warm-up included (default {REFERENCE_SIZES['steps']})", page=_DAILY)
+        None, _steps, "N", f"steps of a run, warm-up included ({_default_steps})", page=_DAILY)
     warmup: int | None = _method(
         None, _steps, "N",
-        f"first steps that no number counts (default {REFERENCE_SIZES['warmup']}, at least {MIN_WARMUP_STEPS})")
+        f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
     block_steps: int = _method(
         500, whole(0, 10_000_000), "N",
         "measured steps of a block (default {default}; 0: one block): a run with more has several, each entered "
@@ -149,10 +158,12 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     sweep, reduced = _with_sizes(sweep, target)
     points: dict[str, RunSpec] = {}
     for backend, workload in product(sweep.backend, sweep.workload):
+        steps, lines = _steps_of(sweep, target, workload)
+        reduced += tuple(line for line in lines if line not in reduced)
         known = options_of(backend, workload)
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
-        for run in _multiply(sweep, target, backend, workload, options):
+        for run in _multiply(sweep, target, backend, workload, steps, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
             if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
@@ -198,23 +209,36 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
     for name, reference in REFERENCE_SIZES.items():
         if getattr(sweep, name) is not None:
             continue
-        size = SMALL_SIZES[name] if small else reference
-        if name == "warmup" and sweep.steps is not None:
-            size = min(size, max(MIN_WARMUP_STEPS, sweep.steps // 4))
-        if name == "steps" and sweep.warmup is not None:
-            size = max(size, sweep.warmup + SMALL_SIZES["steps"] - SMALL_SIZES["warmup"])
-        chosen[name] = size
+        chosen[name] = SMALL_SIZES[name] if small else reference
         if small:
-            reduced.append(f"{name.replace('_', '-')} {_single(size)} instead of {_single(reference)}")
+            reduced.append(f"{name.replace('_', '-')} {_single(SMALL_SIZES[name])} instead of {_single(reference)}")
     if sweep.ranks_per_node is None:
         chosen["ranks_per_node"] = (target.gpus_per_node or 1,)
     sweep = dataclasses.replace(sweep, **chosen)
     if sweep.cpus_per_rank is None:
         sweep = dataclasses.replace(sweep, cpus_per_rank=(_cpus_per_rank(sweep, target),))
-    assert sweep.steps is not None and sweep.warmup is not None
-    if sweep.steps <= sweep.warmup:
-        raise SpecError(f"steps is {sweep.steps} and warmup {sweep.warmup}: no step is left to measure")
     return sweep, tuple(reduced)
+
+
+def _steps_of(sweep: SweepSpec, target: Target, workload: str) -> tuple[tuple[int, int], list[str]]:
+    """Steps of a run of this workload and of its warm-up, and a line for each of them that was reduced."""
+    small = target.gpus_per_node == 0
+    reference = reference_steps(workload) or REFERENCE_STEPS
+    steps, warmup = SMALL_STEPS if small else reference
+    if sweep.steps is not None:
+        warmup = min(warmup, max(MIN_WARMUP_STEPS, sweep.steps // 4))
+    if sweep.warmup is not None:
+        steps = max(steps, sweep.warmup + SMALL_STEPS[0] - SMALL_STEPS[1])
+    chosen = (("steps", sweep.steps, steps), ("warmup", sweep.warmup, warmup))
+    lines = [
+        f"{name} {size} instead of {usual}"
+        for (name, asked, size), usual in zip(chosen, reference, strict=True)
+        if asked is None and small
+    ]
+    steps, warmup = (size if asked is None else asked for _, asked, size in chosen)
+    if steps <= warmup:
+        raise SpecError(f"steps is {steps} and warmup {warmup}: no step is left to measure")
+    return (steps, warmup), lines
 
 
 def _with_options(
@@ -269,14 +293,15 @@ def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
 
 
 def _multiply(
-    sweep: SweepSpec, target: Target, backend: str, workload: str, option_values: Mapping[str, tuple[str, ...]]
-) -> Iterator[RunSpec]:
-    assert sweep.batch_size and sweep.cpus_per_rank and sweep.steps and sweep.warmup
+    sweep: SweepSpec, target: Target, backend: str, workload: str, steps: tuple[int, int],
+    option_values: Mapping[str, tuple[str, ...]],
+) -> Iterator[RunSpec]:  # fmt: skip
+    assert sweep.batch_size and sweep.cpus_per_rank
     axes = product(
         _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
         sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
     )  # fmt: skip
-    measured_steps = sweep.steps - sweep.warmup
+    warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
@@ -290,7 +315,7 @@ def _multiply(
             nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
             batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
-            warmup_steps=sweep.warmup, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
+            warmup_steps=warmup_steps, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
             seed=sweep.seed, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
             options=options, env={**target.env, **env},

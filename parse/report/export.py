@@ -154,6 +154,7 @@ def _as_json(result: Result) -> dict[str, Any]:
         "no_speedup": result.no_speedup,
         "scaling_efficiency": result.scaling_efficiency,
         "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
+        "meetings_ms": dict(result.meetings_ms),
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
         "requested": requested_values(result),
@@ -264,10 +265,11 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: lists of things as text."""
-    apart = ("interval", "step_time_ms", "requested", "published")
+    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published")
     row = {name: value for name, value in result.items() if name not in apart}
     row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
     row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}
+    row |= {f"meeting_ms_{name}": value for name, value in result["meetings_ms"].items()}
     row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
     row["requested"] = "; ".join(f"{name}={value}" for name, value in result["requested"].items())
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc.system.sanitize import plain
-from hpc.system.text import first_of
+from hpc.system.text import first_of, plural
+from parse import stats
 from parse.report.nodes import nodes_alarms
 from parse.report.summary import Summary, labels, requested_values
 from parse.result import Result, Run
@@ -128,10 +129,27 @@ def below_the_table(summary: Summary) -> list[Notice]:
         Notice(text=f"{placeholder} in place of a figure: {first_of(of, NAMED)}") for placeholder, of in blank.items()
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
+    notices += _meetings(summary)
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
+
+
+def _meetings(summary: Summary) -> Iterator[Notice]:
+    """What the collectives inside forward and backward take of a step, where there are several ranks."""
+    for result, label in zip(summary.results, labels(summary.results), strict=True):
+        if not result.meetings_ms or result.run.devices == 1:
+            continue
+        step_ms = stats.mean([float(run.measured.step_s.mean()) * 1e3 for run in result.ok if run.measured])
+        total_ms = sum(result.meetings_ms.values())
+        of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
+        text = (
+            f"ranks meet {plural(len(result.meetings_ms), 'time')} inside forward and backward, which takes "
+            f"{total_ms:.2f} ms of a step of {step_ms:.2f} ms ({total_ms / step_ms * 100:.1f} %), waiting for the last "
+            f"rank included: {of_each} ms"
+        )
+        yield Notice(labels=(label,), text=text, is_warning=False)
 
 
 def _of_file(line: str) -> Notice:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpc.backends import missing_modules
 from hpc.model.outcome import Outcome, RankNote
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
@@ -103,6 +104,24 @@ def test_the_stamps_hold_the_sleeps_that_were_injected(attempt: Callable[..., At
         assert (lasted >= trace.injected_ns[:, :, phase]).all()
     # Half of compute lies before the loss, half before the gradients.
     assert (trace.stamps[:, :, GRADS_READY] - trace.stamps[:, :, FORWARD_END] >= 1e6).all()
+
+
+@pytest.mark.parametrize("backend", ["torch-ddp", "torch-horovod", "paddle-fleet"])
+def test_the_meetings_of_a_sharded_head_lie_inside_its_steps(attempt: Callable[..., Attempt], backend: str) -> None:
+    if missing := missing_modules(backend):
+        pytest.skip("; ".join(missing))
+    options = {"classes": "101", "image_size": "16"}
+    trace = attempt(spec(backend=backend, workload="arcface", options=options)).trace()
+    assert list(trace.meeting_names) == ["features", "labels", "maximum", "sums", "gradients"]
+    assert trace.meetings is not None and (trace.meetings != ABSENT).all()
+    in_order = trace.meetings.reshape(2, STEPS, 10)
+    assert (np.diff(in_order, axis=2) >= 0).all()
+    assert (trace.stamps[:, :, BATCH_READY] <= in_order[:, :, 0]).all()
+    assert (in_order[:, :, 7] <= trace.stamps[:, :, FORWARD_END]).all()
+    assert (trace.stamps[:, :, FORWARD_END] <= in_order[:, :, 8]).all()
+    assert (in_order[:, :, 9] <= trace.stamps[:, :, REDUCED]).all()
+    # Nobody leaves a gathering, or a reduction, before the last has come; both ranks read one clock here.
+    assert (trace.meetings[..., 1].min(axis=0) >= trace.meetings[..., 0].max(axis=0)).all()
 
 
 def test_a_persons_own_training_is_measured(attempt: Callable[..., Attempt]) -> None:

@@ -42,10 +42,18 @@ def test_sizes_nobody_chose_are_small_without_gpus_and_listed() -> None:
     run = planned.runs[0]
     assert (run.batch_size, run.steps, run.options) == (4, 16, {"width": "2"})
     assert planned.reduced == (
-        "batch-size 4 instead of 128", "steps 16 instead of 120", "warmup 6 instead of 20", "repeats 3 instead of 5",
+        "batch-size 4 instead of 128", "repeats 3 instead of 5", "steps 16 instead of 120", "warmup 6 instead of 20",
         "width 2 instead of 8",
     )  # fmt: skip
     assert Plan(**{f.name: getattr(planned, f.name) for f in dataclasses.fields(Plan)}).to_json()["reduced"]
+
+
+def test_a_workload_has_the_steps_of_its_own_reference() -> None:
+    runs = plan(nodes="1", ranks_per_node="1", workload="arcface,mlp", repeats=1).runs
+    assert {run.workload: (run.steps, run.warmup_steps) for run in runs} == {"arcface": (150, 50), "mlp": (120, 20)}
+    chosen = plan(nodes="1", workload="arcface", steps=40).runs[0]
+    assert (chosen.steps, chosen.warmup_steps) == (40, 10)
+    assert "steps 16 instead of 150" in plan(LAPTOP, nodes="1", workload="arcface").reduced
 
 
 def test_sizes_that_were_chosen_stay_without_gpus() -> None:

@@ -10,9 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT
 from parse import summarize
 from parse.report import table
 from parse.summarize import main
@@ -164,6 +166,37 @@ def test_diagnostic_runs_are_no_points_of_the_table(tmp_path, capsys):
     assert "no-sync of 2n1g: run 2: timeout" in err
     assert main([str(tmp_path), "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_what_meetings_inside_a_step_take_stands_below_the_table(tmp_path, capsys):
+    """Two ranks, steps of 100 ms: a gather of 3 ms on rank 0 and 5 on rank 1, a sum of 1 ms on both."""
+    for devices in (1, 2):
+        run = make_run(nodes=devices, workload="arcface")
+        meetings = np.zeros((devices, run.steps, 2, 2), np.int64)
+        meetings[:, :, :, 1] = 1_000_000
+        meetings[:, :, 0, 1] += np.array([2_000_000, 4_000_000])[:devices, None]
+        meetings[:, : run.warmup_steps] *= 100  # outside the window
+        put(tmp_path, make_trace(run, meetings=meetings, meeting_names=["gather", "sum"]))
+        put_exit_record(tmp_path, run, Outcome.OK)
+    assert main([str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("inside forward and backward") == 1
+    takes = "which takes 5.00 ms of a step of 100.00 ms (5.0 %)"
+    of_each = "waiting for the last rank included: gather 4.00, sum 1.00 ms"
+    assert f"2n1g: ranks meet 2 times inside forward and backward, {takes}, {of_each}" in out
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert [result["meetings_ms"] for result in results] == [{"gather": 3.0, "sum": 1.0}, {"gather": 4.0, "sum": 1.0}]
+
+
+def test_meetings_that_a_rank_lacks_are_not_counted(tmp_path, capsys):
+    run = make_run(nodes=2)
+    meetings = np.full((2, run.steps, 2, 2), 7, np.int64)
+    meetings[1, -1, 0, 1] = ABSENT
+    put(tmp_path, make_trace(run, meetings=meetings, meeting_names=["gather", "sum"]))
+    put_exit_record(tmp_path, run, Outcome.OK)
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["meetings_ms"] == {"sum": 0.0}
 
 
 @pytest.mark.parametrize("words", [[], ["x", "--format", "xml"], ["x", "--where", "case"]])

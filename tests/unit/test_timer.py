@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import numpy as np
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.measure.timer import DeviceTimer, HostTimer, StepTimer
+from hpc.measure.meetings import Meetings
+from hpc.measure.timer import DeviceTimer, HostTimer, StepTimer, host_timer
 from hpc.model.timestamps import ABSENT
 
 
@@ -181,3 +182,63 @@ def test_the_bound_covers_the_time_of_reading_the_host_clock(steps_ns: list[int]
     timer.resolve()
     assert abs(timer.stamps[0] - begin_ns) <= timer.bound_ns + 1
     assert abs(timer.stamps[5] - end_ns) <= timer.bound_ns + 1
+
+
+MEETINGS = ("gather", "sum")
+
+
+def steps_with_meetings(timer: StepTimer, meetings: Meetings, wait: Callable[[], None]) -> None:
+    """Two steps of two meetings each, in segments of their own."""
+    timer.record_meetings(meetings)
+    for step in range(2):
+        timer.begin(step)
+        meetings.begin(step)
+        timer.batch_ready()
+        for _ in MEETINGS:
+            wait()
+            meetings.arrived()
+            wait()
+            meetings.ended()
+        timer.forward_end()
+        timer.grads_ready()
+        timer.reduced()
+        timer.end()
+        timer.resolve()
+
+
+def test_meetings_are_recorded_by_the_clock_of_the_steps() -> None:
+    meetings = Meetings(MEETINGS, 2)
+    timer = HostTimer(2, clock=count(0).__next__)
+    steps_with_meetings(timer, meetings, lambda: None)
+    assert list(timer.stamps) == [0, 1, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19]
+    assert list(meetings.stamps) == [2, 3, 4, 5, 12, 13, 14, 15]
+
+
+def test_meetings_on_a_device_become_times_of_the_host() -> None:
+    device, meetings, true_ns = FakeDevice(50e-6), Meetings(MEETINGS, 2), []
+
+    def wait() -> None:
+        device.now_ns += 10**7
+        true_ns.append(device.now_ns)
+
+    timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
+    steps_with_meetings(timer, meetings, wait)
+    assert np.abs(np.array(meetings.stamps) - true_ns).max() < 1000
+    assert ABSENT not in timer.stamps
+
+
+def test_where_whole_steps_are_stamped_meetings_are_absent() -> None:
+    meetings = Meetings(MEETINGS, 2)
+    steps_with_meetings(host_timer("step", 2), meetings, lambda: None)
+    assert set(meetings.stamps) == {ABSENT}
+
+
+def test_a_meeting_too_many_is_an_error() -> None:
+    meetings = Meetings(("gather",), 2)
+    with pytest.raises(RuntimeError, match="not begun"):
+        meetings.arrived()
+    meetings.begin(0)
+    meetings.arrived()
+    meetings.ended()
+    with pytest.raises(RuntimeError, match="more meetings than gather"):
+        meetings.arrived()

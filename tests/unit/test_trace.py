@@ -31,7 +31,7 @@ def assert_equal(loaded: Trace, expected: Trace) -> None:
         if isinstance(b, np.ndarray):
             assert a.dtype == b.dtype, field.name
             np.testing.assert_array_equal(a, b, err_msg=field.name)
-        elif field.name in ("clock_domains", "injected_phases"):
+        elif field.name in ("clock_domains", "injected_phases", "meeting_names"):
             assert list(a) == list(b)
         else:
             assert a == b, field.name
@@ -40,9 +40,11 @@ def assert_equal(loaded: Trace, expected: Trace) -> None:
 def full_trace() -> Trace:
     run = make_run(nodes=2, ranks_per_node=2, options={"data_ms": "3@rank=1"}, env={"NCCL_ALGO": "Ring"})
     injected = np.arange(4 * run.steps * 2, dtype=np.int64).reshape(4, run.steps, 2)
+    meetings = np.arange(4 * run.steps * 6, dtype=np.int64).reshape(4, run.steps, 3, 2)
     return make_trace(
         run, attempt=3, evidence="srun returned 0", script="#!/bin/bash\necho 'ä'\n", recovered=True,
         injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
+        meetings=meetings, meeting_names=["features", "maximum", "größe"],
     )  # fmt: skip
 
 
@@ -110,7 +112,7 @@ def test_units_and_absence_stand_in_attributes(tmp_path):
         file.visititems(
             lambda name, item: arrays.append(item) if getattr(item, "ndim", 0) and "domains" not in name else None
         )
-        assert len(arrays) == 10
+        assert len(arrays) == 11
         assert all(array.attrs["unit"] and array.attrs["axes"] for array in arrays)
         assert all(array.chunks is None for array in arrays)
         assert json.loads(file["run"][()])["nodes"] == 2

@@ -47,6 +47,16 @@ def test_a_range_of_steps_equals_that_of_the_whole_trace(tmp_path, pieces):
             np.testing.assert_array_equal(opened.global_stamps(first, stop), whole.global_stamps(first, stop))
 
 
+def test_ranges_of_meetings_are_read_from_the_file(tmp_path):
+    run = make_run(ranks_per_node=2)
+    meetings = np.arange(2 * run.steps * 6, dtype=np.int64).reshape(2, run.steps, 3, 2)
+    trace = make_trace(run, meetings=meetings, meeting_names=["features", "maximum", "sums"])
+    with open_trace(put(tmp_path, trace)) as opened:
+        assert opened.meetings is not None
+        assert opened.meetings.shape == meetings.shape and opened.meeting_names == trace.meeting_names
+        np.testing.assert_array_equal(opened.meetings[:, 3:9], meetings[:, 3:9])
+
+
 def test_the_ledger_of_a_trace_in_its_file_equals_that_of_the_whole(tmp_path):
     trace = drawn_trace(steps=200, absent=0.0)
     whole = step_breakdown(trace)
