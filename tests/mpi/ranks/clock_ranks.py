@@ -142,11 +142,14 @@ def suspend(comm: MPI.Intracomm) -> dict:
 
 
 def fast(comm: MPI.Intracomm) -> dict:
+    """A clock that gains 300 ppm from one synchronisation to the next; not while messages are exchanged, which takes so
+    long on a busy machine that these contradict one another."""
+
     def break_it(global_clock: GlobalClock, clock: Clock) -> None:
-        if comm.rank == comm.size - 1:
-            clock.drift = 300e-6
         global_clock.synchronise()
         clock.true_time.skip(10_000)
+        if comm.rank == comm.size - 1:
+            clock.offset_ns += 3 * SECOND_NS
 
     return refused(comm, break_it, domain=f"clock {comm.rank}")
 
