@@ -12,7 +12,7 @@ import numpy as np
 
 from hpc.model.findings import Finding
 from hpc.model.outcome import ExitRecord
-from hpc.model.spec import COLLECTIVES, NO_SYNC
+from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC
 from parse import stats
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
@@ -25,6 +25,7 @@ UNREACHED = "no number"
 NO_TRAINING = {
     NO_SYNC: "a no-sync run is no training: its gradients are not reduced",
     COLLECTIVES: "collectives are no training",
+    FIND_MAX: "a try of find-max is no measurement",
 }
 """Why a run that explains others has no speedup, by its kind; it is no baseline either."""
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc.model.spec import COLLECTIVES, NO_SYNC, RunSpec
+from hpc.model.spec import RunSpec, diagnostic_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +42,7 @@ class RunFields:
     reduction: str | None = None
     telemetry: str | None = None
     placement: str | None = None
+    search: str | None = None
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -65,7 +66,7 @@ class RunFields:
     @property
     def diagnostic(self) -> str:
         """As that of a RunSpec; empty where it is unknown."""
-        return COLLECTIVES if self.workload == COLLECTIVES else NO_SYNC if self.reduction == "off" else ""
+        return diagnostic_of(self)
 
     @property
     def ranks(self) -> int | None:

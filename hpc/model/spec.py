@@ -30,6 +30,8 @@ COLLECTIVES = "collectives"
 """The workload that is no training but the collectives of a backend by themselves."""
 NO_SYNC = "no-sync"
 """The diagnostic run whose gradients are not reduced, as in DDP's `no_sync`."""
+FIND_MAX = "find-max"
+"""A try whether a value of a setting fits into the memory."""
 
 
 class SpecError(ValueError):
@@ -70,7 +72,7 @@ class RunSpec:
     no-sync run: the same ranks and work without gradient reduction. `telemetry` is whether a helper
     reads clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an
     allocation of its own, `nested` where all share the largest one's nodes, the smaller on some of those that the
-    larger run on.
+    larger run on. `search` is set in a try of `find-max`: the setting whose largest value that fits is sought.
     """
 
     nodes: int
@@ -93,6 +95,7 @@ class RunSpec:
     reduction: str = "on"
     telemetry: str = "on"
     placement: str = "separate"
+    search: str = ""
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -160,9 +163,9 @@ class RunSpec:
 
     @property
     def diagnostic(self) -> str:
-        """The kind of a run that explains other points: `no-sync` (gradients are not reduced) or `collectives`; empty
-        for a training."""
-        return COLLECTIVES if self.workload == COLLECTIVES else NO_SYNC if self.reduction == "off" else ""
+        """The kind of a run that is no point: `no-sync` (gradients are not reduced), `collectives`, or `find-max` (a
+        try whether a value fits); empty for a training."""
+        return diagnostic_of(self)
 
     @property
     def local_batch_size(self) -> int:
@@ -245,6 +248,13 @@ class RunSpec:
                 "it was changed by hand; change the sweep instead and plan again"
             )
         return spec
+
+
+def diagnostic_of(run: Any) -> str:
+    """As RunSpec.diagnostic, of anything that has the fields of a run."""
+    if run.workload == COLLECTIVES:
+        return COLLECTIVES
+    return NO_SYNC if run.reduction == "off" else FIND_MAX if run.search else ""
 
 
 _DEFAULTS: Mapping[str, Any] = {

@@ -5,6 +5,7 @@
     python -m hpc.sweep status                   show how every run stands
     python -m hpc.sweep cancel                   end the jobs of this folder
     python -m hpc.sweep retry oom --nodes 1,2,4  run again what ended with oom
+    python -m hpc.sweep find-max batch-size …    seek the largest one that fits
     python -m hpc.sweep list                     show backends, workloads, sites
 
 Lists multiply: every combination is a point, measured --repeats times. Where
@@ -30,11 +31,21 @@ from hpc.model.spec import SpecError
 from hpc.system.command_parser import CommandParser
 from hpc.system.version import with_version
 from launch.jobs.options import Help, Option, truth
-from launch.sweep.request import OPTIONS, PROGRAM, RENAMED_OPTIONS, SUBCOMMANDS, SUBMISSION, Request, make_request
+from launch.sweep.request import (
+    MEASURING,
+    OPTIONS,
+    PROGRAM,
+    RENAMED_OPTIONS,
+    SUBCOMMANDS,
+    SUBMISSION,
+    Request,
+    make_request,
+)  # fmt: skip
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
        {PROGRAM} status | cancel [--out DIR | options]
        {PROGRAM} retry OUTCOME,… --nodes N,… [options]
+       {PROGRAM} find-max NAME --nodes N,… [options]
        {PROGRAM} list"""
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
@@ -56,6 +67,18 @@ the options of a sweep: that sweep. Other jobs are left alone.
 
 Exit status 0: every job has ended; 1: a job has not, or Slurm does not answer;
 2: usage.
+""",
+    "find-max": """Seeks the largest value of NAME that fits into the memory, for every point.
+
+NAME is batch-size, or an option that is a whole number (classes of arcface).
+It begins with the value that a sweep would take, doubles it until a run ends
+with oom, and halves what is between until 1 % is left. Every try is a run of
+its own: the same command again goes on where it was. Takes the options of a
+sweep; a run has 16 steps, 6 of them warm-up, unless --steps or --warmup say
+otherwise. The summary has a row for every point.
+
+Exit status 0: found for every point; 1: a run ended neither ok nor with oom,
+nothing fits, or the search cannot start; 2: usage.
 """,
     "list": """Shows backends, workloads, their options, and sites.
 
@@ -83,15 +106,15 @@ def read_arguments(argv: Sequence[str]) -> Request:
             f"unknown word {subcommand!r}; the first argument is {', '.join(SUBCOMMANDS)}, or an option (--help)"
             f"{did_you_mean(subcommand, SUBCOMMANDS)}"
         )
-    outcomes = None
-    if subcommand == "retry" and not {"-h", "--help", "--help-all"} & set(arguments):
-        outcomes = arguments.pop(0) if arguments and not arguments[0].startswith("-") else ""
+    word = ""
+    if subcommand in ("retry", "find-max") and arguments and not arguments[0].startswith("-"):
+        word = arguments.pop(0)
     parser = sweep_parser(subcommand or "")
     namespace, extras = parser.parse_known_args(arguments)
     if extras:
         _explain_extras(subcommand, extras)
         parser.error(f"unrecognized arguments: {' '.join(extras)}")
-    return make_request(subcommand or "", outcomes, vars(namespace))
+    return make_request(subcommand or "", word, vars(namespace))
 
 
 def _refuse_former_flags(arguments: Sequence[str]) -> None:
@@ -159,7 +182,7 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30),
         add_help=False,
     )
-    rows = [row for row in OPTIONS if subcommand in ("", "retry") or row.group != SUBMISSION]
+    rows = [row for row in OPTIONS if subcommand in MEASURING or row.group != SUBMISSION]
     page = Help.SUBCOMMANDS if subcommand else Help.DAILY
     always = ["--help", "--help-all", "--config", *([] if subcommand else ["--version"])]
     parser.shown = frozenset([*always, *(row.flag for row in rows if row.page >= page)])

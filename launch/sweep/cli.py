@@ -22,13 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list()
     deny_world_writing()
     with importing():
-        from launch.sweep import status, submit  # imported here: --help does not need it
+        from launch.sweep import find_max, status, submit  # imported here: --help does not need it
 
     try:
         if request.subcommand in ("status", "cancel"):
             return (status.show if request.subcommand == "status" else status.cancel)(request.spec, request.launch)
         assert request.spec is not None
-        return submit.sweep(request.spec, request.launch, request.limits, request.options)
+        asked = request.spec, request.launch, request.limits, request.options
+        return find_max.find_max(request.sought, *asked) if request.sought else submit.sweep(*asked)
     except (SpecError, OptionError) as error:
         return _refuse(error, 2)
     except submit.FAILURES as error:

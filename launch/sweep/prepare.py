@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc.backends import BACKENDS
-from hpc.model.spec import Plan, SpecError
+from hpc.model.spec import Plan, RunSpec, SpecError
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
@@ -102,16 +102,22 @@ def prepare(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits = DEFA
     nodes = None if site is None else SiteNodes(site)
     spec = with_absolute_paths(spec)
     plan = expand(spec, decide_target(spec, site, nodes), options_of)
-    refuse_invalid(plan.runs)
-    jobs = plan_jobs(plan.runs, site or Site(name="local", exclusive=False), launch.minutes_per_run, launch.time)
-    if site is not None:
-        refuse_pairs_that_hang(jobs, site)
     folders = Folders.under(launch.out)
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
         raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
-    return Prepared(
-        spec=spec, plan=plan, jobs=tuple(jobs), site=site, folders=folders, run_limits=run_limits, nodes=nodes
-    )
+    prepared = Prepared(spec=spec, plan=plan, jobs=(), site=site, folders=folders, run_limits=run_limits, nodes=nodes)
+    return with_runs(prepared, plan.runs, launch)
+
+
+def with_runs(prepared: Prepared, runs: Sequence[RunSpec], launch: LaunchOptions) -> Prepared:
+    """The same with these runs, in jobs of their own. Raises SpecError or PlanError."""
+    refuse_invalid(runs)
+    site = prepared.site
+    jobs = plan_jobs(runs, site or Site(name="local", exclusive=False), launch.minutes_per_run, launch.time)
+    if site is not None:
+        refuse_pairs_that_hang(jobs, site)
+    plan = dataclasses.replace(prepared.plan, runs=tuple(runs))
+    return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
 
 
 def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:

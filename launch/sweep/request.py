@@ -19,8 +19,12 @@ from launch.jobs.options import Help, LaunchOptions, RunLimits, option_field, op
 from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
-SUBCOMMANDS = {"status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…"}
+SUBCOMMANDS = {
+    "status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…", "find-max": "find-max NAME",
+}  # fmt: skip
 """The subcommands other than measuring, and how each is typed. A file cannot request them."""
+MEASURING = ("", "retry", "find-max")
+"""The subcommands that take the options of a sweep; the empty one is none."""
 RENAMED_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
 """Options of earlier versions, and their present forms. A file may still have `stamps`."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
@@ -70,24 +74,30 @@ _FIELDS = {row.name: row.field for row in OPTIONS} | {name: name for name in ("x
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A command line with its file. An empty subcommand measures; `spec` is None for all sweeps of a folder."""
+    """A command line with its file. An empty subcommand measures; `spec` is None for all sweeps of a folder, `sought`
+    the setting that find-max seeks."""
 
     subcommand: str
     spec: SweepSpec | None
+    sought: str = ""
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     limits: RunLimits = field(default_factory=RunLimits)
     options: SweepOptions = field(default_factory=SweepOptions)
 
 
-def make_request(subcommand: str, outcomes: str | None, arguments: Mapping[str, Any]) -> Request:
-    """The request of a command line with these options by field, and of its config file. Raises SpecError."""
+def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Request:
+    """The request of a command line with the word behind its subcommand, these options by field, and its config file.
+    Raises SpecError."""
     values = merge(arguments)
-    retry = () if outcomes is None else outcomes_to_retry(outcomes)
+    retry = outcomes_to_retry(word) if subcommand == "retry" else ()
+    if subcommand == "find-max" and not word:
+        raise SpecError("find-max names no setting: batch-size, or an option that is a whole number, such as classes")
     measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
-    spec = SweepSpec.from_mapping(measured) if measured or subcommand in ("", "retry") else None
-    return Request(subcommand=subcommand, spec=spec, launch=launch, limits=limits, options=options)
+    spec = SweepSpec.from_mapping(measured) if measured or subcommand in MEASURING else None
+    sought = word if subcommand == "find-max" else ""
+    return Request(subcommand=subcommand, spec=spec, sought=sought, launch=launch, limits=limits, options=options)
 
 
 def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:

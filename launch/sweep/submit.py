@@ -49,8 +49,11 @@ DETACH_PATIENCE_S = 60
 
 def sweep(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
     """Plans and runs a sweep; the exit status of the command line."""
-    console = Console(soft_wrap=True)
-    prepared = prepare(spec, launch, run_limits)
+    return run_prepared(prepare(spec, launch, run_limits), options, Console(soft_wrap=True))
+
+
+def run_prepared(prepared: Prepared, options: SweepOptions, console: Console) -> int:
+    """Runs what was prepared; the exit status of the command line."""
     say = echo(console)
     for line in prepared.check_sizes(_jobs_to_do(prepared, options)):
         say(f"warning: {line}")

@@ -17,6 +17,7 @@ from parse.ledger.sentence import because_text, ledger_problems, merged_text, no
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
 from parse.report.compare import Comparison, compare, outcomes
+from parse.report.largest import Largest, largest
 from parse.report.nodes import (
     Drift,
     NodeAlarm,
@@ -48,6 +49,7 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     PerNode: {"missing": missing_text},
     NodeAlarm: {"text": node_alarm_text},
     Drift: {"alarm": drift_alarm_text},
+    Largest: {"problem": lambda row: row.problem},
 }
 """Members of the JSON page that are made from several fields, or from an enum."""
 
@@ -73,6 +75,7 @@ def as_json(summary: Summary) -> str:
         "diagnostics": [{"diagnostic": result.run.diagnostic, **_as_json(result)} for result in summary.diagnostics],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
+        "largest": [_fields(row) for row in largest(summary.diagnostics)],
         "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hpc.model.spec import FIND_MAX
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse import stats
@@ -159,7 +160,8 @@ def _of_file(line: str) -> Notice:
 
 
 def _diagnostic_notices(diagnostics: Sequence[Result]) -> Iterator[Notice]:
-    """The diagnostic runs of the points, and those that did not end ok."""
+    """The diagnostic runs of the points, and those that did not end ok; tries of find-max have a table of their own."""
+    diagnostics = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic != FIND_MAX]
     names: dict[str, str] = {}
     for kind in dict.fromkeys(diagnostic.run.diagnostic for diagnostic in diagnostics):
         of_kind = [diagnostic for diagnostic in diagnostics if diagnostic.run.diagnostic == kind]

@@ -12,6 +12,7 @@ from parse.alarms.placement import nested_summary
 from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
 from parse.report.export import as_json, comma_separated, dlperf
+from parse.report.largest import largest_markdown, largest_text
 from parse.report.ledger import ledger_markdown, ledger_text
 from parse.report.nodes import nodes_markdown, nodes_text
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines
@@ -53,7 +54,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
         blocks.append(wrapped([_title(comparison, summary), *comparison.apart], page.width))
         blocks += _side_by_side(comparison, page)
     blocks += [points_text(summary.results, page)] if summary.results else []
-    blocks += [nodes_text(summary, page), last]
+    blocks += [largest_text(summary, page), nodes_text(summary, page), last]
     blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
@@ -69,7 +70,7 @@ def markdown(summary: Summary) -> str:
     if summary.results:
         heads, rows = points_cells(summary.results)
         parts += [markdown_table(with_units(heads), rows)]
-    parts += nodes_markdown(summary)
+    parts += [*largest_markdown(summary), *nodes_markdown(summary)]
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)

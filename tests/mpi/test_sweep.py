@@ -17,7 +17,7 @@ import pytest
 from hpc.model.trace_file import read_trace, write_trace
 from launch.cluster.lock import FolderLock
 from tests.processes import processes
-from tests.sweeps import begun, outcomes, sweep_argv, with_checkout, without_modules
+from tests.sweeps import ROOT, begun, outcomes, sweep_argv, with_checkout, without_modules
 from tests.waiting import until
 
 ENV = with_checkout(os.environ)
@@ -77,6 +77,27 @@ def test_a_missing_framework_is_launch_fail_in_its_cell(tmp_path: Path) -> None:
     summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--warnings").stdout
     assert re.findall(r"^(\dn1g) +[\d.]+ +[\d.]+ +launch_fail$", summary, re.MULTILINE) == ["1n1g", "2n1g"]
     assert summary.count(reason) == 2
+
+
+def test_find_max_tries_until_nothing_larger_fits_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    workload = f"{ROOT / 'tests' / 'mpi' / 'ranks' / 'user_workloads.py'}:FitsUpToNine"
+    argv = sweep_argv("find-max", "batch-size", "--cluster", "local", "--gpus-per-node", "0", "--nodes", "1,2",
+                      "--backend", "mpi", "--workload", workload, "--steps", "7", "--warmup", "5")  # fmt: skip
+    limited = ["bash", "-c", 'ulimit -v 100000000; exec "$@"', "bash", *argv]
+    done = command(tmp_path, *limited)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answers = re.findall(r"^(\dn1g) batch-size=(\d+): (\w+)$", done.stdout, re.MULTILINE)
+    expected = [("4", "ok"), ("8", "ok"), ("16", "oom"), ("12", "oom"), ("10", "oom"), ("9", "ok")]
+    assert answers == [(case, *answer) for answer in expected for case in ("1n1g", "2n1g")]
+    for case in ("1n1g", "2n1g"):
+        assert f"\n{case} mpi {workload}: the largest value of batch-size that fits is 9; 10 does not" in done.stdout
+    attempts = begun(tmp_path)
+    assert len(attempts) == 12
+    again = command(tmp_path, *limited)
+    assert again.returncode == 0 and begun(tmp_path) == attempts
+
+    summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces").stdout
+    assert len(re.findall(r"^[12]n1g  batch-size .* 9 +10 +6$", summary, re.MULTILINE)) == 2, summary
 
 
 def test_rerunning_a_sweep_skips_final_runs_and_repeats_lost_ones(tmp_path: Path) -> None:

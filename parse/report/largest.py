@@ -1,0 +1,142 @@
+"""The largest values that fit into the memory, from the tries of `hpc.sweep find-max`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpc.model.outcome import Outcome
+from hpc.model.spec import FIND_MAX
+from parse.report.summary import Summary, requested_values
+from parse.result import Result
+from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, with_units, wrapped
+
+TITLE = "largest values that fit into the memory (hpc.sweep find-max)"
+HEADS = [("fits", ""), ("does not", ""), ("tries", "")]
+OPTION = "option."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest:
+    """The tries of one point. `fits` is the largest value that ended ok, `too_large` the smallest that ended with oom;
+    None where there is none. `others` counts the tries that ended otherwise, by outcome."""
+
+    case: str
+    sought: str
+    settings: dict[str, str]
+    fits: int | None
+    too_large: int | None
+    tries: int
+    others: dict[str, int]
+
+    @property
+    def problem(self) -> str:
+        """Why the row is not to be trusted; empty where nothing speaks against it."""
+        others = ", ".join(f"{count} {outcome}" for outcome, count in self.others.items())
+        if self.fits is not None and self.too_large is not None and self.fits > self.too_large:
+            return (
+                f"{self.too_large} does not fit and {self.fits} does: what fits is not only a matter of {self.sought}"
+            )
+        return f"tries that are no answer: {others}" if others else ""
+
+
+def largest(diagnostics: Sequence[Result]) -> tuple[Largest, ...]:
+    """A row for each point that was searched, in their order."""
+    tries: dict[str, list[Result]] = {}
+    for result in diagnostics:
+        if result.run.diagnostic == FIND_MAX:
+            tries.setdefault(_without_value(result), []).append(result)
+    return tuple(map(_largest, tries.values()))
+
+
+def _without_value(result: Result) -> str:
+    """Equal for the tries of one point."""
+    run, sought = result.run, result.run.search
+    options = {name: value for name, value in run.options.items() if name != sought}
+    size = 1 if sought == "batch-size" else run.batch_size
+    return dataclasses.replace(run, options=options, batch_size=size, repeat=1).key(result.requested.extra)
+
+
+def _value(result: Result) -> int:
+    run = result.run
+    return (run.batch_size or 0) if run.search == "batch-size" else int(run.options[str(run.search)])
+
+
+def _largest(tries: Sequence[Result]) -> Largest:
+    ended = [(_value(result), run.outcome_text) for result in tries for run in result.runs]
+    first = tries[0]
+    sought = str(first.run.search)
+    value_name = "batch_size" if sought == "batch-size" else f"{OPTION}{sought}"
+    return Largest(
+        case=first.requested.case,
+        sought=sought,
+        settings={name: value for name, value in requested_values(first).items() if name != value_name},
+        fits=max((value for value, outcome in ended if outcome == Outcome.OK), default=None),
+        too_large=min((value for value, outcome in ended if outcome == Outcome.OOM), default=None),
+        tries=len(ended),
+        others=dict(Counter(outcome for _, outcome in ended if outcome not in (Outcome.OK, Outcome.OOM))),
+    )
+
+
+def _rows(found: Sequence[Largest]) -> list[list[str]]:
+    names = _varying(found)
+    return [
+        [
+            row.case, row.sought, *(row.settings.get(name, "") for name in names),
+            *("-" if value is None else str(value) for value in (row.fits, row.too_large)), str(row.tries),
+        ]
+        for row in found
+    ]  # fmt: skip
+
+
+def _varying(found: Sequence[Largest]) -> list[str]:
+    """Backend and workload, and the settings in which the points differ but for their size."""
+    implied = ("case", "nodes", "ranks_per_node", "devices")
+    names = dict.fromkeys(name for row in found for name in row.settings if name not in implied)
+    return [
+        name for name in names if name in ("backend", "workload") or len({row.settings.get(name) for row in found}) > 1
+    ]
+
+
+def _shared(found: Sequence[Largest]) -> list[str]:
+    """A line of what else decides how much fits and is the same for all; none where the points differ in all of it."""
+    names = [
+        name
+        for name in dict.fromkeys(name for row in found for name in row.settings)
+        if name in ("batch_size", "precision", "on") or name.startswith(OPTION)
+    ]
+    values = {name: {row.settings.get(name, "") for row in found} for name in names}
+    same = [f"{name} {value.pop()}" for name, value in values.items() if len(value) == 1]
+    return [", ".join(same)] if same else []
+
+
+def _heads(found: Sequence[Largest]) -> list[tuple[str, str]]:
+    return [("case", ""), ("of", ""), *((name, "") for name in _varying(found)), *HEADS]
+
+
+def _problems(found: Sequence[Largest]) -> list[str]:
+    return [f"{row.case}, {row.sought}: {row.problem}" for row in found if row.problem]
+
+
+def largest_text(summary: Summary, page: Page) -> list[str]:
+    """The table for a terminal; empty where nothing was sought."""
+    found = largest(summary.diagnostics)
+    if not found:
+        return []
+    heads = _heads(found)
+    rows = aligned([[name for name, _ in heads], *_rows(found)], label_columns=len(heads) - len(HEADS))
+    return [*wrapped([TITLE, *_shared(found)], page.width), *rows, *wrapped(_problems(found), page.width)]
+
+
+def largest_markdown(summary: Summary) -> list[str]:
+    found = largest(summary.diagnostics)
+    if not found:
+        return []
+    table = markdown_table(with_units(_heads(found)), _rows(found))
+    return [
+        *map(markdown_text, [TITLE, *_shared(found)]),
+        table,
+        *([markdown_list(_problems(found))] if _problems(found) else []),
+    ]
