@@ -96,11 +96,10 @@ class MarginHead(nn.Layer):  # type: ignore[misc]  # as above
 
     def __init__(self, values: Any, classes: range, *, margin: str, sample_ratio: float, seed: int) -> None:
         super().__init__()
-        self.weight = self.create_parameter(
-            shape=values.shape,
-            dtype=str(values.dtype).rpartition(".")[2],
-            default_initializer=nn.initializer.Assign(values),
-        )
+        dtype = str(values.dtype).rpartition(".")[2]
+        zeros = nn.initializer.Constant(0.0)
+        self.weight = self.create_parameter(shape=values.shape, dtype=dtype, default_initializer=zeros)
+        self.weight.set_value(values)  # initializer.Assign would make a Python number of each of them
         self._classes, self._margin, self._sample_ratio = classes, margin, sample_ratio
         self._random = np.random.default_rng(seed)
 
