@@ -100,9 +100,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--machine", default=machine, help=f"the cluster's `uname -m` (this one's: {machine})")
     parser.add_argument("--out", type=Path, default=ROOT / "build", help="the folder for the archive (build)")
     options = parser.parse_args(arguments)
-    version = re.fullmatch(r"3\.(\d+)", options.python_version)
+    # Images of Python set PYTHON_VERSION to a patch release; wheels are for all of a minor version.
+    version = re.fullmatch(r"3\.(\d+)(\.\d+)?", options.python_version)
     if version is None or int(version[1]) < 11:
-        parser.error(f"--python-version {options.python_version}: Rankwise needs 3.11 or newer, as 3.12")
+        parser.error(f"--python-version {options.python_version}: Rankwise needs 3.11 or newer, written as 3.12")
+    options.python_version = f"3.{version[1]}"
     if not re.fullmatch(r"[a-z0-9_]+", options.machine):
         parser.error(f"--machine {options.machine}: not the name of an architecture, as x86_64 or aarch64")
     options.extras = sorted({word.strip() for word in options.extras.split(",") if word.strip()})

@@ -13,6 +13,10 @@ fail() {
     exit 1
 }
 
+quoted() { # one word of a shell command
+    printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"
+}
+
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 venv=$here/rankwise/.venv
 export LC_ALL=C PIP_CONFIG_FILE=/dev/null
@@ -38,7 +42,7 @@ free_threaded = " free-threaded" if sysconfig.get_config_var("Py_GIL_DISABLED") 
 print("%s %d.%d%s" % ((platform.python_implementation(),) + sys.version_info[:2] + (free_threaded,)))') ||
     fail "$python does not run; the bundle is for CPython $python_wanted" "$name_it"
 [ "$found" = "CPython $python_wanted" ] || fail "wrong Python: $python is $found, the bundle is for CPython $python_wanted" \
-    "$name_it" "or make a bundle for a Python of this machine, 3.11 or newer: make bundle PYTHON_VERSION=3.11"
+    "$name_it" "or make a bundle for another Python, 3.11 or newer, where there is internet: make bundle PYTHON_VERSION=…"
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python has no venv module; on Debian or Ubuntu: apt-get install python$python_wanted-venv" "or $name_it"
 "$python" -c 'import os, sys
@@ -52,7 +56,7 @@ command -v sha256sum >/dev/null || fail "there is no sha256sum here (GNU coreuti
 sums=$(cd -- "$here" && sha256sum -c SHA256SUMS 2>&1) ||
     fail "damaged, changed or missing files in $here:" "$(printf '%s\n' "$sums" | grep -v ': OK$')" \
         "unpack the archive anew; if that does not help, copy it here again"
-[ ! -e "$venv" ] || fail "$venv exists: Rankwise is installed; to install it anew: rm -r '$venv'"
+[ ! -e "$venv" ] || fail "$venv exists: Rankwise is installed; to install it anew: rm -r $(quoted "$venv")"
 
 echo "installing into $venv, with $found ($python)"
 trap 'rm -rf -- "$venv"' EXIT
@@ -65,6 +69,6 @@ cd -- "$here/rankwise"
 trap - EXIT
 cat <<END
 installed. Next:
-  cd '$here/rankwise' && . .venv/bin/activate
+  cd $(quoted "$here/rankwise") && . .venv/bin/activate
   python -m hpc.sweep --nodes 1,2,4 --dry-run
 END

@@ -158,11 +158,18 @@ def download(requested: Sequence[str], target: Target, folder: Path) -> None:
     done = _run_pip("download", "--quiet", *target.pip_options, "--dest", str(folder), *requested)
     if done.returncode == 0:
         return
-    if named := re.search(r"No matching distribution found for (.+)", done.stderr):
-        raise BundleError(
-            _reason(done.stderr, f"no wheel of {named[1].strip()} for {target}") + _build_advice(named[1])
-        )
-    raise BundleError(_reason(done.stderr, f"pip cannot download the wheels for {target}"))
+    named = re.search(r"No matching distribution found for ([^;\n]+)", done.stderr)
+    if named is None:
+        raise BundleError(_reason(done.stderr, f"pip cannot download the wheels for {target}"))
+    name = named[1].strip()
+    reason = _reason(done.stderr, f"no wheel of {name} for {target}")
+    if _UNREACHABLE.search(done.stderr):
+        raise BundleError(reason)
+    raise BundleError(
+        f"{reason}\nWhere it exists as source only, or for other versions of Python only: build a wheel on a machine like "
+        f"the cluster's (pip wheel --no-deps '{name}' --wheel-dir built, then auditwheel repair where it contains "
+        'machine code), and name its folder: make bundle … PIP_FIND_LINKS="$PWD/built"'
+    )
 
 
 def follow(
@@ -192,15 +199,6 @@ def _without_marker(requirement: Requirement) -> str:
     return str(requirement).partition(";")[0].strip()
 
 
-def _build_advice(requirement: str) -> str:
-    name = requirement.partition(";")[0].strip()
-    return (
-        "\nIf it exists as source only, or for other versions of Python only: build a wheel on a machine like the "
-        f"cluster's (pip wheel --no-deps '{name}' --wheel-dir built, then auditwheel repair where it contains machine "
-        'code), and name its folder: make bundle … PIP_FIND_LINKS="$PWD/built"'
-    )
-
-
 def _run_pip(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs pip as configured here: its index, or PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, decide what is downloaded."""
     return subprocess.run(
@@ -210,8 +208,8 @@ def _run_pip(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _reason(stderr: str, problem: str) -> str:
-    """The problem with the lines in which pip explains it, and whether the package index was reached."""
-    lines = [line for line in stderr.splitlines() if "is ignored: it is neither" not in line]
-    unreachable = _UNREACHABLE.search(stderr)
-    heading = f"the package index cannot be reached: {problem}" if unreachable else problem
-    return "\n  ".join([f"{heading}; pip:", *lines[-6:]])
+    """The problem with the last lines in which pip explains it, and whether the package index was reached."""
+    retries = [line for line in stderr.splitlines() if "Retrying (" in line]
+    others = [line for line in stderr.splitlines() if line not in retries and "is ignored: it is neither" not in line]
+    heading = f"the package index cannot be reached: {problem}" if _UNREACHABLE.search(stderr) else problem
+    return "\n  ".join([f"{heading}; pip:", *retries[-1:], *others[-6:]])
