@@ -124,6 +124,21 @@ def test_an_index_that_cannot_be_reached_is_said_to_be(
     assert "Connection refused" in str(problem.value) and "source only" not in str(problem.value)
 
 
+def test_an_index_that_was_not_needed_but_not_reached_is_noted(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another build of torch than that of the index may be the consequence."""
+    put_wheel(index, "first")
+    assert collected(tmp_path, HERE, "first") == ["first"]
+    assert capsys.readouterr().err == ""
+    shutil.rmtree(tmp_path / "wheels")
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    assert collected(tmp_path, HERE, "first") == ["first"]
+    assert "note: a package index could not be reached: " in capsys.readouterr().err
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A project whose metadata needs nothing to be built."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -126,4 +127,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that downloaded wheels are cleared away
     sys.exit(main())

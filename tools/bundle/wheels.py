@@ -118,7 +118,7 @@ def project_requirements(checkout: Path, target: Target, extras: Sequence[str]) 
     `checkout` is a copy of the project that may be written to: its build leaves files in it.
     """
     report = checkout.parent / "report.json"
-    wanted = ["--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", str(report), str(checkout)]
+    wanted = ["--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), str(checkout)]
     done = _run_pip("install", *wanted)
     if done.returncode != 0:
         raise BundleError(_reason(done.stderr, f"pip cannot read the requirements of {checkout.name}"))
@@ -154,9 +154,14 @@ def collect(wanted: Sequence[Requirement], target: Target, folder: Path) -> list
 
 
 def download(requested: Sequence[str], target: Target, folder: Path) -> None:
-    """Has pip download wheels for the target. Raises BundleError, which names a package without a wheel."""
-    done = _run_pip("download", "--quiet", *target.pip_options, "--dest", str(folder), *requested)
+    """Has pip download wheels for the target. Raises BundleError, which names a package without a wheel.
+
+    Prints a note where pip took all wheels from other places than an index that it could not reach.
+    """
+    done = _run_pip("download", *target.pip_options, "--dest", str(folder), *requested)
     if done.returncode == 0:
+        if lines := [line for line in done.stderr.splitlines() if _UNREACHABLE.search(line)]:
+            print(f"bundle: note: a package index could not be reached: {lines[-1]}", file=sys.stderr, flush=True)
         return
     named = re.search(r"No matching distribution found for ([^;\n]+)", done.stderr)
     if named is None:
@@ -166,8 +171,8 @@ def download(requested: Sequence[str], target: Target, folder: Path) -> None:
     if _UNREACHABLE.search(done.stderr):
         raise BundleError(reason)
     raise BundleError(
-        f"{reason}\nWhere it exists as source only, or for other versions of Python only: build a wheel on a machine like "
-        f"the cluster's (pip wheel --no-deps '{name}' --wheel-dir built, then auditwheel repair where it contains "
+        f"{reason}\nWhere it exists as source only, or for other versions of Python only: build a wheel on a machine "
+        f"like the cluster's (pip wheel --no-deps '{name}' --wheel-dir built, then auditwheel repair where it contains "
         'machine code), and name its folder: make bundle … PIP_FIND_LINKS="$PWD/built"'
     )
 
@@ -200,10 +205,14 @@ def _without_marker(requirement: Requirement) -> str:
 
 
 def _run_pip(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs pip as configured here: its index, or PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, decide what is downloaded."""
+    """Runs pip as configured here: its index, or PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, decide what is downloaded.
+
+    Its progress is shown on a terminal only.
+    """
+    progress = None if sys.stdout.isatty() else subprocess.DEVNULL
     return subprocess.run(
-        [*_PIP, *arguments], env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, errors="replace", check=False,
+        [*_PIP, *arguments], env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL, stdout=progress,
+        stderr=subprocess.PIPE, text=True, errors="replace", check=False,
     )  # fmt: skip
 
 
