@@ -119,7 +119,7 @@ def project_requirements(checkout: Path, target: Target, extras: Sequence[str]) 
     """
     report = checkout.parent / "report.json"
     wanted = ["--dry-run", "--ignore-installed", "--no-deps", "--report", str(report), str(checkout)]
-    done = _run_pip("install", *wanted)
+    done = _run_pip(checkout.parent, "install", *wanted)
     if done.returncode != 0:
         raise BundleError(_reason(done.stderr, f"pip cannot read the requirements of {checkout.name}"))
     metadata = json.loads(report.read_text())["install"][0]["metadata"]
@@ -158,7 +158,7 @@ def download(requested: Sequence[str], target: Target, folder: Path) -> None:
 
     Prints a note where pip took all wheels from other places than an index that it could not reach.
     """
-    done = _run_pip("download", *target.pip_options, "--dest", str(folder), *requested)
+    done = _run_pip(folder.parent, "download", *target.pip_options, "--dest", str(folder), *requested)
     if done.returncode == 0:
         if lines := [line for line in done.stderr.splitlines() if _UNREACHABLE.search(line)]:
             print(f"bundle: note: a package index could not be reached: {lines[-1]}", file=sys.stderr, flush=True)
@@ -204,15 +204,16 @@ def _without_marker(requirement: Requirement) -> str:
     return str(requirement).partition(";")[0].strip()
 
 
-def _run_pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+def _run_pip(temporary: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs pip as configured here: its index, or PIP_INDEX_URL and PIP_EXTRA_INDEX_URL, decide what is downloaded.
 
-    Its progress is shown on a terminal only.
+    Its progress is shown on a terminal only. It unpacks in `temporary`, where a killed pip leaves gigabytes.
     """
+    environ = {**os.environ, "LC_ALL": "C.UTF-8", "TMPDIR": str(temporary)}
     progress = None if sys.stdout.isatty() else subprocess.DEVNULL
     return subprocess.run(
-        [*_PIP, *arguments], env={**os.environ, "LC_ALL": "C.UTF-8"}, stdin=subprocess.DEVNULL, stdout=progress,
-        stderr=subprocess.PIPE, text=True, errors="replace", check=False,
+        [*_PIP, *arguments], env=environ, stdin=subprocess.DEVNULL, stdout=progress, stderr=subprocess.PIPE, text=True,
+        errors="replace", check=False,
     )  # fmt: skip
 
 
