@@ -56,12 +56,13 @@ def unshare_or_skip() -> None:
 def test_a_bundle_is_installed_and_runs_without_network(tmp_path: Path) -> None:
     unshare_or_skip()
     made = subprocess.run(
-        [sys.executable, "-m", "tools.bundle", "--extras", "mpi,openmpi", "--out", str(tmp_path)],
+        [sys.executable, "-m", "tools.bundle", "--extras", "horovod,mpi,openmpi", "--out", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert made.returncode == 0, f"a bundle is made of what the package index has:\n{made.stdout}{made.stderr}"
     for name in ("h5py", "mpi4py", "numpy", "openmpi", "setuptools", "submitit"):
         assert f"bundle: {name} " in made.stdout
+    assert "bundle: Horovod itself is not in the bundle" in made.stdout
     [archive] = tmp_path.iterdir()
     # A folder whose name has to be quoted, and none of this environment's variables.
     (place := tmp_path / "air gap").mkdir()

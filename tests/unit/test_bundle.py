@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tools.bundle.__main__ import INSTALL, describe, install_script, main, parse_arguments, readme
-from tools.bundle.archive import write_archive
+from tools.bundle.archive import checkout_files, untracked_files, write_archive
 from tools.bundle.wheels import BundleError, Target, Wheel, collect, project_requirements
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -80,6 +80,7 @@ def collected(tmp_path: Path, python: str, *requirements: str) -> list[str]:
     return [wheel.path.name.split("-")[0] for wheel in wheels]
 
 
+@pytest.mark.slow
 def test_markers_are_those_of_the_target(tmp_path: Path, index: Path) -> None:
     """pip evaluates markers for the Python that runs it: wheels are added to what it downloads, and removed."""
     put_wheel(index, "first", f'newer; python_version >= "{OTHER}"', f'older; python_version < "{OTHER}"',
@@ -151,6 +152,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_requirements_are_those_of_the_extras(project: Path, index: Path) -> None:
     target = Target(python=HERE, machine=MACHINE)
     assert list(map(str, project_requirements(project, target, []))) == ["numpy>=1.26"]
@@ -206,9 +208,9 @@ def unpacked(tmp_path: Path, *, target: Target | None = None, glibc: str = "2.5"
     members: dict[str, Path | bytes] = {
         "install.sh": install_script(target, ["mpi"], glibc), "README.txt": readme(target, "Rankwise."),
         "wheels/tiny-1.0-py3-none-any.whl": put_wheel(tmp_path, "tiny"), "rankwise/setup.py": project,
+        "rankwise/pyproject.toml": b'[build-system]\nrequires = ["setuptools>=68"]\n',
     }  # fmt: skip
     write_archive(tmp_path / "bundle.tar.gz", "it's here", members, 1_700_000_000)
-    assert not (tmp_path / "bundle.tar.gz.part").exists()
     subprocess.run(["tar", "-xzf", "bundle.tar.gz"], cwd=tmp_path, check=True)
     return tmp_path / "it's here"
 
@@ -272,12 +274,27 @@ def test_install_leaves_an_installation_as_it_is(tmp_path: Path) -> None:
     assert not (folder / "rankwise/.venv").exists()
 
 
+@pytest.mark.slow
 def test_an_installation_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """The only wheel is none of setuptools, so pip cannot build the project: it says so and never asks an index."""
     folder = unpacked(tmp_path)
     done = install(folder)
     assert done.returncode != 0 and "No matching distribution found for setuptools" in done.stderr
     assert "installed. Next:" not in done.stdout and not (folder / "rankwise/.venv").exists()
+
+
+def test_files_are_those_that_git_tracks_and_others_are_known(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path)]
+    with pytest.raises(BundleError, match="a bundle is made from a git checkout; git in "):
+        checkout_files(tmp_path)
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    for name in ("kept", "removed", ".gitignore"):
+        (tmp_path / name).write_text("*.h5\n")
+    subprocess.run([*git, "add", "."], check=True)
+    (tmp_path / "removed").unlink()
+    for name in ("mine.toml", "trace.h5"):
+        (tmp_path / name).write_text("")
+    assert (checkout_files(tmp_path), untracked_files(tmp_path)) == ([".gitignore", "kept"], ["mine.toml"])
 
 
 def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:

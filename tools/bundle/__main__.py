@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc.system.version import __version__, version_line
-from tools.bundle.archive import checkout_files, commit_time_unix_s, write_archive
+from tools.bundle.archive import checkout_files, commit_time_unix_s, untracked_files, write_archive
 from tools.bundle.wheels import BundleError, Target, Wheel, collect, project_requirements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,8 +53,11 @@ def make_bundle(target: Target, extras: Sequence[str], out: Path) -> Path:
         members |= {f"wheels/{wheel.path.name}": wheel.path for wheel in wheels}
         members |= {"install.sh": install_script(target, extras, glibc), "README.txt": readme(target, title)}
         folder = "-".join(["rankwise", __version__, *extras, f"python{target.python}", f"linux_{target.machine}"])
-        archive = out / f"{folder}.tar.gz"
-        write_archive(archive, folder, members, commit_time_unix_s(ROOT))
+        write_archive(work / "archive", folder, members, commit_time_unix_s(ROOT))
+        archive = (work / "archive").rename(out / f"{folder}.tar.gz")
+    if untracked := untracked_files(ROOT):
+        shown = ", ".join(ascii(file) for file in untracked[:5])
+        say(f"note: not in it, because git does not track them: {shown}{', …' if len(untracked) > 5 else ''}")
     say(title)
     return archive
 

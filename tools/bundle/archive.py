@@ -21,6 +21,11 @@ def checkout_files(checkout: Path) -> list[str]:
     return sorted(name for name in names if name and (checkout / name).is_file())
 
 
+def untracked_files(checkout: Path) -> list[str]:
+    """The paths of all files in the checkout that git neither tracks nor ignores, sorted. Raises BundleError."""
+    return sorted(filter(None, _git(checkout, "ls-files", "-z", "--others", "--exclude-standard").split("\0")))
+
+
 def commit_time_unix_s(checkout: Path) -> int:
     """The time of the checkout's commit. Raises BundleError."""
     return int(_git(checkout, "log", "-1", "--format=%ct"))
@@ -29,16 +34,14 @@ def commit_time_unix_s(checkout: Path) -> int:
 def write_archive(archive: Path, folder: str, members: Mapping[str, Path | bytes], time_unix_s: int) -> None:
     """Writes a .tar.gz with these members in one folder, and their SHA-256 sums as a further member."""
     sums = "".join(f"{_sha256(members[name])}  {name}\n" for name in sorted(members))
-    beside = archive.with_name(f"{archive.name}.part")
     # Wheels are packed already: more than the lowest level takes minutes and saves nothing.
     with (
-        beside.open("wb") as file,
+        archive.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=1, mtime=time_unix_s) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
     ):
         for name, content in sorted({**members, SUMS: sums.encode()}.items()):
             _add(tar, f"{folder}/{name}", content, time_unix_s)
-    beside.rename(archive)
 
 
 def _add(tar: tarfile.TarFile, name: str, content: Path | bytes, time_unix_s: int) -> None:
