@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tools.bundle.__main__ import INSTALL, describe, install_script, main, parse_arguments, readme
+from tools.bundle.__main__ import INSTALL, describe, installer, main, parse_arguments, readme
 from tools.bundle.archive import checkout_files, untracked_files, write_archive
 from tools.bundle.wheels import BundleError, Target, Wheel, collect, project_requirements
 
@@ -137,7 +137,7 @@ def test_an_index_that_was_not_needed_but_not_reached_is_noted(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     assert collected(tmp_path, HERE, "first") == ["first"]
-    assert "note: a package index could not be reached: " in capsys.readouterr().err
+    assert "note: pip could not reach a package index" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -206,10 +206,11 @@ def unpacked(tmp_path: Path, *, target: Target | None = None, glibc: str = "2.5"
     project = tmp_path / "setup.py"
     project.write_text("")
     members: dict[str, Path | bytes] = {
-        "install.sh": install_script(target, ["mpi"], glibc), "README.txt": readme(target, "Rankwise."),
+        "README.txt": readme(target, "Rankwise."),
         "wheels/tiny-1.0-py3-none-any.whl": put_wheel(tmp_path, "tiny"), "rankwise/setup.py": project,
         "rankwise/pyproject.toml": b'[build-system]\nrequires = ["setuptools>=68"]\n',
     }  # fmt: skip
+    members |= installer(target, ["mpi"], glibc, members)
     write_archive(tmp_path / "bundle.tar.gz", "it's here", members, 1_700_000_000)
     subprocess.run(["tar", "-xzf", "bundle.tar.gz"], cwd=tmp_path, check=True)
     return tmp_path / "it's here"
@@ -250,7 +251,7 @@ def test_install_names_an_older_c_library(tmp_path: Path) -> None:
     assert "wrong C library: this machine has glibc 2." in said and "the wheels need glibc 2.999 or newer" in said
 
 
-@pytest.mark.parametrize("name", ["wheels/tiny-1.0-py3-none-any.whl", "rankwise/setup.py", "README.txt"])
+@pytest.mark.parametrize("name", ["wheels/tiny-1.0-py3-none-any.whl", "rankwise/setup.py", "SHA256SUMS"])
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_install_names_a_damaged_file(tmp_path: Path, name: str, damage: str) -> None:
     folder = unpacked(tmp_path)
@@ -263,6 +264,12 @@ def test_install_names_a_damaged_file(tmp_path: Path, name: str, damage: str) ->
     assert f"damaged, changed or missing files in {folder}:" in said
     assert re.findall(r"^(?:install\.sh: )?(\S+): FAILED", said, re.MULTILINE) == [name]
     assert "unpack the archive anew" in said
+
+
+def test_install_notices_files_that_no_sum_is_left_of(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path)
+    (folder / "SHA256SUMS").write_text((folder / "SHA256SUMS").read_text().splitlines(keepends=True)[0])
+    assert "install.sh: SHA256SUMS: FAILED" in refusal(folder)
 
 
 def test_install_leaves_an_installation_as_it_is(tmp_path: Path) -> None:
@@ -306,13 +313,15 @@ def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
     write_archive(tmp_path / "two", "top", members | {"a": b"3"}, 1_700_000_000)
     assert (tmp_path / "one").read_bytes() != (tmp_path / "two").read_bytes()
     with tarfile.open(tmp_path / "one") as archive:
-        assert archive.getnames() == ["top/SHA256SUMS", "top/a", "top/b"]
+        assert archive.getnames() == ["top/a", "top/b"]
         assert {member.mtime for member in archive} == {1_700_000_000}
 
 
 def test_install_is_clean_by_shellcheck(tmp_path: Path) -> None:
     rendered = tmp_path / "install.sh"
-    rendered.write_bytes(install_script(Target(python=HERE, machine=MACHINE), ["mpi", "torch"], "2.28"))
+    script = installer(Target(python=HERE, machine=MACHINE), ["mpi", "torch"], "2.28", {})["install.sh"]
+    assert isinstance(script, bytes)
+    rendered.write_bytes(script)
     assert not re.search("@[A-Z]+@", rendered.read_text()) and "extras='[mpi,torch]'" in rendered.read_text()
     for script in (INSTALL, rendered):
         done = subprocess.run([str(SHELLCHECK), "--shell=sh", "--severity=style", str(script)],

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import platform
 import re
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpc.system.version import __version__, version_line
-from tools.bundle.archive import checkout_files, commit_time_unix_s, untracked_files, write_archive
+from tools.bundle.archive import checkout_files, checksums, commit_time_unix_s, untracked_files, write_archive
 from tools.bundle.wheels import BundleError, Target, Wheel, collect, project_requirements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,8 @@ def make_bundle(target: Target, extras: Sequence[str], out: Path) -> Path:
         title += f", for CPython {target.python} on Linux {target.machine} with glibc {glibc} or newer."
         members: dict[str, Path | bytes] = {f"rankwise/{file}": copy / file for file in files}
         members |= {f"wheels/{wheel.path.name}": wheel.path for wheel in wheels}
-        members |= {"install.sh": install_script(target, extras, glibc), "README.txt": readme(target, title)}
+        members |= {"README.txt": readme(target, title)}
+        members |= installer(target, extras, glibc, members)
         folder = "-".join(["rankwise", __version__, *extras, f"python{target.python}", f"linux_{target.machine}"])
         write_archive(work / "archive", folder, members, commit_time_unix_s(ROOT))
         archive = (work / "archive").rename(out / f"{folder}.tar.gz")
@@ -74,14 +76,18 @@ def describe(wheel: Wheel) -> str:
     return f"{text}: {build}; pip's index decides which (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL)"
 
 
-def install_script(target: Target, extras: Sequence[str], glibc: str) -> bytes:
-    """install.sh for this target."""
-    text = INSTALL.read_text()
+def installer(
+    target: Target, extras: Sequence[str], glibc: str, members: Mapping[str, Path | bytes]
+) -> dict[str, Path | bytes]:
+    """install.sh for this target and SHA256SUMS of the members, whose own sum install.sh contains."""
+    sums = checksums(members)
     values = {"PYTHON": target.python, "MACHINE": target.machine, "GLIBC": glibc}
     values["EXTRAS"] = f"[{','.join(extras)}]" if extras else ""
+    values["SUMS"] = hashlib.sha256(sums).hexdigest()
+    script = INSTALL.read_text()
     for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
-    return text.encode()
+        script = script.replace(f"@{name}@", value)
+    return {"install.sh": script.encode(), "SHA256SUMS": sums}
 
 
 def readme(target: Target, title: str) -> bytes:

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from tools.bundle.wheels import BundleError
 
-SUMS = "SHA256SUMS"
-
 
 def checkout_files(checkout: Path) -> list[str]:
     """The paths of all files that git tracks in the checkout and that exist, sorted. Raises BundleError."""
@@ -31,16 +29,20 @@ def commit_time_unix_s(checkout: Path) -> int:
     return int(_git(checkout, "log", "-1", "--format=%ct"))
 
 
+def checksums(members: Mapping[str, Path | bytes]) -> bytes:
+    """The text of SHA256SUMS for these members, which `sha256sum -c` reads."""
+    return "".join(f"{_sha256(members[name])}  {name}\n" for name in sorted(members)).encode()
+
+
 def write_archive(archive: Path, folder: str, members: Mapping[str, Path | bytes], time_unix_s: int) -> None:
-    """Writes a .tar.gz with these members in one folder, and their SHA-256 sums as a further member."""
-    sums = "".join(f"{_sha256(members[name])}  {name}\n" for name in sorted(members))
+    """Writes a .tar.gz with these members in one folder."""
     # Wheels are packed already: more than the lowest level takes minutes and saves nothing.
     with (
         archive.open("wb") as file,
         gzip.GzipFile(filename="", mode="wb", fileobj=file, compresslevel=1, mtime=time_unix_s) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar,
     ):
-        for name, content in sorted({**members, SUMS: sums.encode()}.items()):
+        for name, content in sorted(members.items()):
             _add(tar, f"{folder}/{name}", content, time_unix_s)
 
 

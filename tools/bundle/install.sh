@@ -7,6 +7,7 @@ python_wanted='@PYTHON@'
 machine_wanted='@MACHINE@'
 glibc_wanted='@GLIBC@'
 extras='@EXTRAS@'
+sums_wanted='@SUMS@'
 
 fail() {
     printf 'install.sh: %s\n' "$@" >&2
@@ -53,7 +54,7 @@ sys.exit(name != "glibc" or tuple(map(int, version.split("."))) < tuple(map(int,
 
 # The files.
 command -v sha256sum >/dev/null || fail "there is no sha256sum here (GNU coreutils): the files cannot be checked"
-sums=$(cd -- "$here" && sha256sum -c SHA256SUMS 2>&1) ||
+sums=$(cd -- "$here" && echo "$sums_wanted  SHA256SUMS" | sha256sum -c - 2>&1 && sha256sum -c SHA256SUMS 2>&1) ||
     fail "damaged, changed or missing files in $here:" "$(printf '%s\n' "$sums" | grep -v ': OK$')" \
         "unpack the archive anew; if that does not help, copy it here again"
 [ ! -e "$venv" ] || fail "$venv exists: Rankwise is installed; to install it anew: rm -r $(quoted "$venv")"

@@ -161,7 +161,11 @@ def download(requested: Sequence[str], target: Target, folder: Path) -> None:
     done = _run_pip(folder.parent, "download", *target.pip_options, "--dest", str(folder), *requested)
     if done.returncode == 0:
         if lines := [line for line in done.stderr.splitlines() if _UNREACHABLE.search(line)]:
-            print(f"bundle: note: a package index could not be reached: {lines[-1]}", file=sys.stderr, flush=True)
+            print(
+                f"bundle: note: pip could not reach a package index, at least at first: {lines[-1]}",
+                file=sys.stderr,
+                flush=True,
+            )
         return
     named = re.search(r"No matching distribution found for ([^;\n]+)", done.stderr)
     if named is None:
