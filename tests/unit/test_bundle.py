@@ -310,6 +310,7 @@ def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
         write_archive(tmp_path / name, "top", members, 1_700_000_000)
         members = dict(reversed(members.items()))
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert int.from_bytes((tmp_path / "one").read_bytes()[4:8], "little") == 1_700_000_000  # the time in gzip's head
     write_archive(tmp_path / "two", "top", members | {"a": b"3"}, 1_700_000_000)
     assert (tmp_path / "one").read_bytes() != (tmp_path / "two").read_bytes()
     with tarfile.open(tmp_path / "one") as archive:
