@@ -81,6 +81,10 @@ class RecipePoint:
     options: Mapping[str, str]
     env: Mapping[str, str]
 
+    def is_workload(self, name: str | None) -> bool:
+        """Whether that is its workload; logs name the model too (`arcface_resnet50`)."""
+        return name is not None and (name == self.workload or name.startswith(f"{self.workload}_"))
+
     def differences(self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Difference]:
         """The known settings in which a run differs, the case apart; `options` are those in effect, as far as known,
         `env` are the variables that were set for it."""
@@ -200,27 +204,24 @@ class Recipe:
     ) -> tuple[RecipePoint, tuple[Difference, ...]] | None:
         """The point of the run's case, workload and precision that differs least from it, by batch size first, and in
         what; None if the recipe has none of them. A batch size that is not known counts as equal."""
-        found = []
+        found: list[tuple[int, int, int, RecipePoint, tuple[Difference, ...]]] = []
         for point in self.points:
-            if run.case == point.case and _is_workload(run.workload, point.workload) and run.precision == point.precision:
-                apart = [
-                    difference
-                    for difference in point.differences(run, options, env)
-                    if not (difference.name == "backend" and run.backend == self.system)
-                ]
-                batch_size = point.batch_size if run.batch_size is None else run.batch_size
-                found.append((abs(point.batch_size - batch_size), len(apart), len(found), point, tuple(apart)))
-        return min(found)[3:] if found else None
-
-
-def _is_workload(name: str | None, workload: str) -> bool:
-    """Whether it is the recipe's workload; logs name its model too (`arcface_resnet50`)."""
-    return name is not None and (name == workload or name.startswith(f"{workload}_"))
+            if (run.case, run.precision) != (point.case, point.precision) or not point.is_workload(run.workload):
+                continue
+            apart = [
+                difference
+                for difference in point.differences(run, options, env)
+                if not (difference.name == "backend" and run.backend == self.system)
+            ]
+            batch_size = point.batch_size if run.batch_size is None else run.batch_size
+            found.append((abs(point.batch_size - batch_size), len(apart), len(found), point, tuple(apart)))
+        return min(found)[3:] if found else None  # the third never ties
 
 
 def _points(sweep: Mapping[str, Any]) -> Iterator[RecipePoint]:
     steps = (int(sweep["steps"]), int(sweep["warmup"])) if "steps" in sweep else None
-    for batch_size, precision, case in product(*(_listed(sweep[name]) for name in ("batch-size", "precision", "cases"))):
+    axes = (_listed(sweep[name]) for name in ("batch-size", "precision", "cases"))
+    for batch_size, precision, case in product(*axes):
         yield RecipePoint(
             case=case, backend=sweep["backend"], workload=sweep["workload"], batch_size=int(batch_size),
             precision=precision, timing=sweep.get("timing", "phases"), steps=steps, options=_texts(sweep, "option"),

@@ -47,10 +47,10 @@ DETACH_PATIENCE_S = 60
 """Seconds for which --detach retries after transient refusals of sbatch."""
 
 
-def sweep(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
-    """Plans and runs a sweep; the exit status of the command line."""
+def sweep(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
+    """Plans and runs a sweep, or those of a recipe as one; the exit status of the command line."""
     console = Console(soft_wrap=True)
-    prepared = prepare(spec, launch, run_limits)
+    prepared = prepare(sweeps, launch, run_limits)
     say = echo(console)
     for line in prepared.check_sizes(_jobs_to_do(prepared, options)):
         say(f"warning: {line}")
