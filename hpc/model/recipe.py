@@ -153,7 +153,7 @@ class PublishedSpeed:
     packed: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PublishedTable:
     """The figures of a setting. `absent` has by case what the document prints in the place of a speed; `clock` the
     epochs and seconds of a training that it reports too."""

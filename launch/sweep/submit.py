@@ -260,7 +260,8 @@ class Sweep:
                 where = f"see {output}" if output.exists() else f"there is no {output}"
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
-        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}")
+        against = f" --against {self._prepared.recipe.name}" if self._prepared.recipe is not None else ""
+        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}{against}")
         return 0 if whole(runs) else 1
 
 

@@ -1,0 +1,131 @@
+"""Own points beside the published ones of a recipe: which belong together, in what they differ, how fast they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hpc.model.recipe import Difference, PublishedTable, Recipe
+from parse.alarms.table import judge
+from parse.published.recipes import recipe_results
+from parse.result import Result
+
+HEADS = (("published", "samples/s"), ("ratio", ""), ("published speedup", ""))
+"""Names and units of the columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedBeside:
+    """The judged published result of a point, its table, and the known settings in which the own point differs."""
+
+    published: Result
+    table: PublishedTable
+    differences: tuple[Difference, ...]
+
+    @property
+    def speed(self) -> float | None:
+        """The median speed as printed, in samples/s."""
+        return self.published.published.median if self.published.published else None
+
+    @property
+    def speedup(self) -> float | None:
+        """The speedup as printed, else by the printed medians."""
+        claimed = self.published.published
+        return claimed.speedup if claimed and claimed.speedup is not None else self.published.speedup
+
+    def ratio(self, own: Result) -> float | None:
+        """The own median speed divided by the published one."""
+        return own.median_speed / self.speed if own.median_speed is not None and self.speed else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """A recipe, by point what it published of it, and by table the cases that no point here is of."""
+
+    recipe: Recipe
+    points: Mapping[str, PublishedBeside]
+    missing: Mapping[str, tuple[str, ...]]
+
+    def beside(self, result: Result) -> PublishedBeside | None:
+        """What was published of the point; None if nothing was."""
+        return self.points.get(result.requested.point)
+
+
+def against(recipe: Recipe, results: Sequence[Result]) -> Against:
+    """The published result of each own one of the same case, precision and workload, the nearest by batch size and
+    then by other settings."""
+    published = recipe_results(recipe)
+    judged = dict(zip(published, judge(list(published.values())), strict=True))
+    points = {}
+    taken = set()
+    for result in results:
+        options, env = _in_effect(result), result.requested.target_env
+        own_env = {name: value for name, value in result.run.env.items() if env.get(name) != value}
+        nearest = recipe.nearest(result.run, options, own_env)
+        if nearest is None:
+            continue
+        point, differences = nearest
+        table = next(table for table in recipe.tables if table.has(point))
+        taken.add((table, point.case))
+        points[result.requested.point] = PublishedBeside(
+            published=judged[table, point.case], table=table, differences=differences
+        )
+    missing = {
+        table.heading: cases
+        for table in recipe.tables
+        if (cases := tuple(name for name in table.cases if (table, name) not in taken))
+    }
+    return Against(recipe=recipe, points=points, missing=missing)
+
+
+def _in_effect(result: Result) -> Mapping[str, str]:
+    """The options of its runs with their defaults, as a trace has them; of other results those that were given."""
+    return next((machine.options for machine in result.machines if machine.options), result.run.options)
+
+
+def own_devices(results: Sequence[Result]) -> str:
+    """The devices of the ok runs; of CPUs their model."""
+    names = {
+        name
+        for result in results
+        for machine in result.machines
+        for name in machine.facts.get("cpu" if result.run.gpus_per_node == 0 else "device", ())
+    }
+    return ", ".join(sorted(names)) or "devices that are not known"
+
+
+def against_lines(of: Against, results: Sequence[Result], names: Sequence[str]) -> Iterator[str]:
+    """Sentences on what is compared; `names` are those of the results."""
+    recipe = of.recipe
+    yield (f"published: {recipe.title} (recipe {recipe.name}), devices: {recipe.devices}; here: {own_devices(results)}")
+    apart: dict[str, list[str]] = {}
+    without = []
+    for result, name in zip(results, names, strict=True):
+        beside = of.beside(result)
+        if beside is None:
+            without.append(name)
+        elif beside.differences:
+            apart.setdefault("; ".join(each.text for each in beside.differences), []).append(name)
+    for text, those in apart.items():
+        yield f"ratio in brackets, because settings are not the published ones: {', '.join(those)}: {text}"
+    yield from (f"unlike the document in every run: {line}" for line in recipe.unlike)
+    yield from _alarms(of, results, names)
+    if without:
+        yield f"nothing is published of {', '.join(without)}"
+    if of.missing:
+        listed = "; ".join(f"{', '.join(cases)} ({heading})" for heading, cases in of.missing.items())
+        yield f"published, and not measured here: {listed}"
+
+
+def _alarms(of: Against, results: Sequence[Result], names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the published figures themselves, once for each."""
+    said = set()
+    for result in results:
+        beside = of.beside(result)
+        if beside is None or beside.published.requested.point in said:
+            continue
+        said.add(beside.published.requested.point)
+        case = f"published {beside.published.requested.case} ({beside.table.heading})"
+        yield from (f"{case}: {alarm.text}" for alarm in beside.published.alarms)
+        for name in dict.fromkeys(run.placeholder for run in beside.published.runs if run.placeholder):
+            yield f"{case}: its document prints {name!r} in place of a speed"
