@@ -33,6 +33,11 @@ class PublishedBeside:
         claimed = self.published.published
         return claimed.speedup if claimed and claimed.speedup is not None else self.published.speedup
 
+    @property
+    def prints_speedup(self) -> bool:
+        """Whether the document prints it."""
+        return bool(self.published.published and self.published.published.speedup is not None)
+
     def ratio(self, own: Result) -> float | None:
         """The own median speed divided by the published one."""
         return own.median_speed / self.speed if own.median_speed is not None and self.speed else None
@@ -83,21 +88,24 @@ def _in_effect(result: Result) -> Mapping[str, str]:
     return next((machine.options for machine in result.machines if machine.options), result.run.options)
 
 
-def own_devices(results: Sequence[Result]) -> str:
-    """The devices of the ok runs; of CPUs their model."""
+def own_devices(results: Sequence[Result]) -> list[str]:
+    """The devices of the ok runs, of CPUs their model; empty where they are not known."""
     names = {
         name
         for result in results
         for machine in result.machines
         for name in machine.facts.get("cpu" if result.run.gpus_per_node == 0 else "device", ())
     }
-    return ", ".join(sorted(names)) or "devices that are not known"
+    return sorted(names)
 
 
 def against_lines(of: Against, results: Sequence[Result], names: Sequence[str]) -> Iterator[str]:
     """Sentences on what is compared; `names` are those of the results."""
     recipe = of.recipe
-    yield (f"published: {recipe.title} (recipe {recipe.name}), devices: {recipe.devices}; here: {own_devices(results)}")
+    yield (
+        f"published: {recipe.title} (recipe {recipe.name}), devices: {recipe.devices}; here: "
+        f"{', '.join(own_devices(results)) or 'not known'}"
+    )
     apart: dict[str, list[str]] = {}
     without = []
     for result, name in zip(results, names, strict=True):
@@ -108,7 +116,15 @@ def against_lines(of: Against, results: Sequence[Result], names: Sequence[str]) 
             apart.setdefault("; ".join(each.text for each in beside.differences), []).append(name)
     for text, those in apart.items():
         yield f"ratio in brackets, because settings are not the published ones: {', '.join(those)}: {text}"
-    yield from (f"unlike the document in every run: {line}" for line in recipe.unlike)
+    if any(of.beside(result) and not result.requested.partly for result in results):  # logs are of other systems
+        yield from (f"unlike the document in every trace: {line}" for line in recipe.unlike)
+    computed = {
+        beside.table.heading: None
+        for result in results
+        if (beside := of.beside(result)) and beside.speedup is not None and not beside.prints_speedup
+    }
+    if computed:
+        yield f"the document prints no speedup, it is that of its medians: {', '.join(computed)}"
     yield from _alarms(of, results, names)
     if without:
         yield f"nothing is published of {', '.join(without)}"

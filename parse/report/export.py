@@ -161,7 +161,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
         "requested": requested_values(result),
-        "alarms": [{"name": alarm.name, "text": alarm.text, "figures": alarm.figures} for alarm in result.alarms],
+        "alarms": _alarms_as_json(result),
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
     if claimed := result.published:
@@ -171,6 +171,10 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         content["against"] = _beside_as_json(result, of.beside(result))
     content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
     return {name: _significant(value) for name, value in content.items()}
+
+
+def _alarms_as_json(result: Result) -> list[dict[str, Any]]:
+    return [{"name": alarm.name, "text": alarm.text, "figures": alarm.figures} for alarm in result.alarms]
 
 
 def _recipe_as_json(of: Against, results: Sequence[Result]) -> dict[str, Any]:
@@ -195,9 +199,10 @@ def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str,
         "median_speed": beside.speed,
         "average_speed": claimed.average if claimed else None,
         "speedup": beside.speedup,
+        "prints_speedup": beside.prints_speedup,
         "ratio": beside.ratio(result),
         "differences": [_members(difference) for difference in beside.differences],
-        "alarms": [_members(alarm) for alarm in beside.published.alarms],
+        "alarms": _alarms_as_json(beside.published),
     }
 
 
