@@ -5,7 +5,7 @@
     python -m hpc.sweep status                   show how every run stands
     python -m hpc.sweep cancel                   end the jobs of this folder
     python -m hpc.sweep retry oom --nodes 1,2,4  run again what ended with oom
-    python -m hpc.sweep list                     show backends, workloads, sites
+    python -m hpc.sweep list                     show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
@@ -57,7 +57,7 @@ the options of a sweep: that sweep. Other jobs are left alone.
 Exit status 0: every job has ended; 1: a job has not, or Slurm does not answer;
 2: usage.
 """,
-    "list": """Shows backends, workloads, their options, and sites.
+    "list": """Shows backends, workloads, their options, sites and recipes.
 
 Exit status 0: shown; 2: usage.
 """,

@@ -78,10 +78,6 @@ class SweepSpec:
     """The requested measurements and settings. None is a size that was not chosen: the target decides it (`expand`)."""
 
     # fmt: off
-    recipe: str = _measured(
-        "", text, "NAME",
-        "a published measurement with all its settings (see `list`): --nodes, --ranks-per-node, --cases, --batch-size "
-        "and --precision choose among its points, other options replace its own", page=Help.SUBCOMMANDS)
     nodes: tuple[int, ...] = _measured((), each(_nodes), "N,…", "node counts, each with every --ranks-per-node",
                                        page=Help.SUBCOMMANDS)
     ranks_per_node: tuple[int, ...] | None = _measured(
@@ -115,6 +111,10 @@ class SweepSpec:
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
         {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
+    recipe: str = _measured(
+        "", text, "NAME",
+        "a published measurement (see `list`): cases, batch size and precision choose among its points, other options "
+        "replace its own", page=Help.SUBCOMMANDS)
     steps: int | None = _method(
         None, _steps, "N", f"steps of a run, warm-up included ({_default_steps})", page=_DAILY)
     warmup: int | None = _method(
