@@ -60,8 +60,8 @@ WIDE_HELP = (
     "100 columns in a pipe or a file, 60 at least, and names the columns that it leaves out"
 )
 AGAINST_HELP = (
-    "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case, precision and "
-    "workload, with the ratio, the devices of both, and what differs. In every format but dlperf"
+    "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case and workload, "
+    "with the ratio, the devices of both, and what differs. In every format but dlperf"
 )
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 LEDGER_FORMATS = ("table", "markdown", "json")

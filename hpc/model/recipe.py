@@ -56,14 +56,16 @@ class Settings(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A setting in which a run departs from a recipe."""
+    """A setting in which a run departs from a recipe; `value` is None where a log does not state it."""
 
     name: str
-    value: str
+    value: str | None
     published: str
 
     @property
     def text(self) -> str:
+        if self.value is None:
+            return f"{self.name} not stated, {self.published} in the recipe"
         return f"{self.name} {self.value}, not {self.published}"
 
 
@@ -86,8 +88,8 @@ class RecipePoint:
         return name is not None and (name == self.workload or name.startswith(f"{self.workload}_"))
 
     def differences(self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Difference]:
-        """The known settings in which a run differs, the case apart; `options` are those in effect, as far as known,
-        `env` are the variables that were set for it."""
+        """The settings in which a run differs, the case apart; `options` are those in effect, as far as known, `env`
+        the variables that were set for it. What a log does not state is left out, but for batch size and precision."""
         steps = None
         if run.warmup_steps is not None and run.measured_steps is not None:
             steps = run.warmup_steps + run.measured_steps, run.warmup_steps
@@ -96,11 +98,13 @@ class RecipePoint:
             ("precision", run.precision, self.precision), ("scaling", run.scaling, "weak"),
             ("timing", run.timing, self.timing), ("steps", _steps_text(steps), _steps_text(self.steps)),
         ]  # fmt: skip
-        yield from (
-            Difference(name=name, value=str(value), published=str(published))
-            for name, value, published in pairs
-            if value is not None and published is not None and value != published
-        )
+        for name, value, published in pairs:
+            if (
+                published is not None
+                and value != published
+                and (value is not None or name in ("batch_size", "precision"))
+            ):
+                yield Difference(name=name, value=None if value is None else str(value), published=str(published))
         if run.gpus_per_node == 0:
             yield Difference(name="devices", value="CPUs", published="GPUs")
         if run.scaling is None:  # a log, which states few of its options and variables
@@ -182,13 +186,15 @@ class PublishedTable:
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """`document` is where the figures were published, `code` what was measured, both with their commits where there are
-    any; `system` is the name that logs of it have, `unlike` what Rankwise does otherwise in every run of it."""
+    any; `system` is the name of what was measured, `log_format` that of its logs, `unlike` what Rankwise does otherwise
+    in every run of it."""
 
     name: str
     title: str
     document: str
     code: str
     system: str
+    log_format: str
     devices: str
     unlike: tuple[str, ...]
     sweeps: tuple[Mapping[str, Any], ...]
@@ -202,20 +208,21 @@ class Recipe:
     def nearest(
         self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]
     ) -> tuple[RecipePoint, tuple[Difference, ...]] | None:
-        """The point of the run's case, workload and precision that differs least from it, by batch size first, and in
-        what; None if the recipe has none of them. A batch size that is not known counts as equal."""
-        found: list[tuple[int, int, int, RecipePoint, tuple[Difference, ...]]] = []
+        """The point of the run's case and workload that differs least from it, by precision first, then by batch size,
+        then by the number of settings, and in what it differs; None if the recipe has no such point."""
+        found: list[tuple[bool, int, int, int, RecipePoint, tuple[Difference, ...]]] = []
         for point in self.points:
-            if (run.case, run.precision) != (point.case, point.precision) or not point.is_workload(run.workload):
+            if run.case != point.case or not point.is_workload(run.workload):
                 continue
             apart = [
                 difference
                 for difference in point.differences(run, options, env)
-                if not (difference.name == "backend" and run.backend == self.system)
+                if not (difference.name == "backend" and run.backend == self.log_format)
             ]
             batch_size = point.batch_size if run.batch_size is None else run.batch_size
-            found.append((abs(point.batch_size - batch_size), len(apart), len(found), point, tuple(apart)))
-        return min(found)[3:] if found else None  # the third never ties
+            precision = run.precision not in (None, point.precision)
+            found.append((precision, abs(point.batch_size - batch_size), len(apart), len(found), point, tuple(apart)))
+        return min(found)[4:] if found else None  # the fourth never ties
 
 
 def _points(sweep: Mapping[str, Any]) -> Iterator[RecipePoint]:
@@ -255,7 +262,7 @@ def read_recipe(name: str, folder: Path = FOLDER) -> Recipe:
         return Recipe(
             name=name, sweeps=tuple(_sweep(common, sweep) for sweep in values["sweep"]),
             tables=tuple(map(_table, values["table"])), unlike=tuple(values["unlike"]),
-            **{key: values[key] for key in ("title", "document", "code", "system", "devices")},
+            **{key: values[key] for key in ("title", "document", "code", "system", "log_format", "devices")},
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecipeError(f"recipe {known[name]}: {type(error).__name__}: {error}") from None

@@ -167,14 +167,16 @@ def departures(recipe: Recipe, sweeps: Sequence[SweepSpec], target: Target, opti
         env = {name: value for name, value in run.env.items() if target.env.get(name) != value}
         nearest = recipe.nearest(run, run.options, env)
         if nearest is None:
-            unknown.setdefault(f"with {run.workload} in {run.precision}", []).append(run.case)
+            unknown.setdefault(run.workload, []).append(run.case)
         else:
             lines |= {difference.text: None for difference in nearest[1]}
     repeats = {sweep.repeats for sweep in sweeps}
     published = {int(sweep["repeats"]) for sweep in recipe.sweeps if "repeats" in sweep}
     if published and published != repeats:
         lines[f"repeats {', '.join(map(str, repeats))}, not {', '.join(map(str, published))}"] = None
-    others = (f"{', '.join(dict.fromkeys(cases))} {what}: no point of it" for what, cases in unknown.items())
+    others = (
+        f"{', '.join(dict.fromkeys(cases))} with {workload}, no point of it" for workload, cases in unknown.items()
+    )
     return (*others, *lines)
 
 

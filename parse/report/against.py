@@ -16,7 +16,7 @@ HEADS = (("published", "samples/s"), ("ratio", ""), ("published speedup", ""))
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedBeside:
-    """The judged published result of a point, its table, and the known settings in which the own point differs."""
+    """The judged published result of a point, its table, and the settings in which the own point differs."""
 
     published: Result
     table: PublishedTable
@@ -57,7 +57,7 @@ class Against:
 
 
 def against(recipe: Recipe, results: Sequence[Result]) -> Against:
-    """The published result of each own one of the same case, precision and workload, the nearest by batch size and
+    """The published result of each own one of the same case and workload, the nearest by precision, then by batch size,
     then by other settings."""
     published = recipe_results(recipe)
     judged = dict(zip(published, judge(list(published.values())), strict=True))

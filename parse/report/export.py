@@ -201,7 +201,7 @@ def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str,
         "speedup": beside.speedup,
         "prints_speedup": beside.prints_speedup,
         "ratio": beside.ratio(result),
-        "differences": [_members(difference) for difference in beside.differences],
+        "differences": [{**_members(each), "text": each.text} for each in beside.differences],
         "alarms": _alarms_as_json(beside.published),
     }
 
@@ -311,9 +311,7 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
     if beside := result.get("against"):
         row |= {f"against_{name}": beside[name] for name in ("median_speed", "average_speed", "speedup", "ratio")}
-        row["against_differences"] = "; ".join(
-            "{name} {value}, not {published}".format(**d) for d in beside["differences"]
-        )
+        row["against_differences"] = "; ".join(each["text"] for each in beside["differences"])
         row["against_alarms"] = "; ".join(alarm["text"] for alarm in beside["alarms"])
     row["requested"] = "; ".join(f"{name}={value}" for name, value in result["requested"].items())
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])

@@ -79,8 +79,10 @@ def test_the_alarms_of_a_published_figure_stand_beside_it() -> None:
 
 
 def test_what_matches_nothing_is_said() -> None:
-    of = summary("ngc-pytorch-resnet50", NGC, on(2), dataclasses.replace(NGC, precision="bf16"))
-    assert "nothing is published of 1n1g precision=bf16, 1n2g precision=fp32\n" in shown(of)
+    of = summary(
+        "ngc-pytorch-resnet50", NGC, on(2), dataclasses.replace(NGC, backend="mpi", workload="delay", options={})
+    )
+    assert "nothing is published of " in shown(of) and "workload=delay" in shown(of)
     assert [result["against"] is None for result in json_of(of)["results"]] == [True, False, True]
 
 
@@ -88,6 +90,7 @@ def test_what_matches_nothing_is_said() -> None:
     ("changes", "expected"),
     [
         ({"backend": "torch-horovod"}, ["backend torch-horovod, not torch-ddp"]),
+        ({"precision": "bf16"}, ["precision bf16, not fp32"]),
         ({"scaling": "strong"}, ["scaling strong, not weak"]),
         ({"timing": "phases"}, ["timing phases, not step"]),
         ({"measured_steps": 40}, ["steps 60 with 20 of warm-up, not 120 with 20 of warm-up"]),
@@ -172,6 +175,17 @@ def test_logs_of_the_documents_system_differ_in_nothing(tmp_path: Path, capsys: 
     assert "1.092" in page and "1.142" in page
     assert main([str(tmp_path / "logs"), "--against", "paddle-resnet50"]) == 0
     assert "1n1g, 1n8g: backend ngc-pytorch, not paddle-fleet" in capsys.readouterr().out.replace("\n  ", " ")
+
+
+def test_a_precision_that_a_log_does_not_state_is_a_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "1n1g").mkdir()
+    (tmp_path / "1n1g" / "resnet50.log").write_text(made.pytorch_imagenet(made.steps(347.12, 128)))
+    argv = [str(tmp_path), "--against", "pytorch-examples-resnet50", "--batch-size", "128"]
+    assert main(argv) == 0
+    page = capsys.readouterr().out.replace("\n  ", " ")
+    assert "(1.000)" in page and "1n1g: precision not stated, fp32 in the recipe\n" in page
 
 
 def test_runs_of_rankwise_are_unlike_the_document() -> None:

@@ -16,6 +16,7 @@ from launch.sweep.refusals import refuse_invalid
 from launch.sweep.spec import SweepSpec, expand, expand_all
 from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from parse.alarms.table import judge
+from parse.logs.formats import FORMATS
 from parse.published.documents import published
 from parse.published.recipes import recipe_results
 from tests.unit.sweep_command import plan_of
@@ -59,6 +60,7 @@ def test_the_five_references_have_a_recipe() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_point_of_a_recipe_is_a_row_of_one_table_and_every_row_a_point(name: str) -> None:
     recipe = read_recipe(name)
+    assert recipe.log_format in FORMATS
     assert len({table.heading for table in recipe.tables}) == len(recipe.tables)
     for point in recipe.points:
         assert [table.has(point) for table in recipe.tables].count(True) == 1, point
@@ -162,9 +164,10 @@ def test_what_is_neither_a_choice_nor_a_departure_is_refused(argv: str, message:
         ("ngc-pytorch-resnet50", "--option image_size=64 --option sgd=fused",
          ("image_size 64, not 224", "sgd fused, not its default")),
         ("ngc-pytorch-resnet50", "--env NCCL_ALGO=Ring", ("env.NCCL_ALGO Ring, not unset",)),
-        ("ngc-pytorch-resnet50", "--precision bf16", ("1n1g, 1n4g, 1n8g with resnet50 in bf16: no point of it",)),
+        ("ngc-pytorch-resnet50", "--precision bf16", ("precision bf16, not fp32",)),
         ("ngc-pytorch-resnet50", "--timing phases --scaling strong --batch-size 256",
          ("batch_size 256, not 128", "scaling strong, not weak", "timing phases, not step")),
+        ("ngc-pytorch-resnet50", "--cases 2n8g", ("2n8g with resnet50, no point of it",)),
         ("ngc-pytorch-resnet50", "--repeats 2", ("repeats 2, not 5",)),
         ("ngc-pytorch-resnet50", "--seed 3 --cpus-per-rank 2", ()),
         ("paddle-resnet50", "--precision amp-fp16 --option loss_scale=64", ("loss_scale 64, not dynamic",)),
