@@ -50,7 +50,8 @@ def _choose(
     """The sweeps with those of their values that are asked for, or with all of these if the recipe has none of them."""
     unknown = [value for value in values if value not in known]
     if unknown and len(unknown) < len(values):
-        raise _mixed(recipe, name.replace("_", "-"), unknown, known)
+        noun = name.replace("_", " ").removesuffix("s")
+        raise _mixed(recipe, [f"{noun} {_value_text(value)}" for value in unknown], known)
     chosen = []
     for sweep in sweeps:
         of_sweep: Any = tuple(values) if unknown else tuple(value for value in getattr(sweep, name) if value in values)
@@ -66,14 +67,14 @@ def _choose_cases(recipe: Recipe, sweeps: Sequence[SweepSpec], values: Mapping[s
         return list(sweeps)
     wanted = list(cases)
     if nodes or ranks:
-        unknown = [f"{value} nodes" for value in nodes if value not in {n for n, _ in known}]
-        unknown += [f"{value} ranks per node" for value in ranks if value not in {r for _, r in known}]
+        unknown = [f"case with {value} nodes" for value in nodes if value not in {n for n, _ in known}]
+        unknown += [f"case with {value} ranks per node" for value in ranks if value not in {r for _, r in known}]
         matching = [(n, r) for n, r in known if n in (nodes or (n,)) and r in (ranks or (r,))]
         if unknown and matching:
-            raise _mixed(recipe, "cases", unknown, map(_case_text, known))
+            raise _mixed(recipe, unknown, known)
         if not matching and not (nodes and ranks):
             raise SpecError(
-                f"recipe {recipe.name} has no case with {', '.join(unknown)}; say whole cases (--cases 3n8g) to depart "
+                f"recipe {recipe.name} has no {', '.join(unknown)}; say whole cases (--cases 3n8g) to depart "
                 f"from it. It has {', '.join(map(_case_text, known))}"
             )
         wanted += matching or product(nodes, ranks)
@@ -81,13 +82,16 @@ def _choose_cases(recipe: Recipe, sweeps: Sequence[SweepSpec], values: Mapping[s
     return _choose(recipe, sweeps, "cases", wanted, known)
 
 
-def _mixed(recipe: Recipe, name: str, unknown: Iterable[Any], known: Iterable[Any]) -> SpecError:
-    texts = [_case_text(value) if isinstance(value, tuple) else str(value) for value in unknown]
-    all_known = dict.fromkeys(_case_text(value) if isinstance(value, tuple) else str(value) for value in known)
+def _mixed(recipe: Recipe, unknown: Iterable[str], known: Iterable[Any]) -> SpecError:
+    values = ", ".join(dict.fromkeys(map(_value_text, known)))
     return SpecError(
-        f"recipe {recipe.name} has no {name} {', '.join(texts)}, but it has others that are asked for: ask for some of "
-        f"{', '.join(all_known)} to choose among its points, or for none of them to depart from it"
+        f"recipe {recipe.name} has no {', no '.join(unknown)}, but it has others that are asked for: ask for some of "
+        f"{values} to choose among its points, or for none of them to depart from it"
     )
+
+
+def _value_text(value: Any) -> str:
+    return _case_text(value) if isinstance(value, tuple) else str(value)
 
 
 def _case_text(case: Case) -> str:
@@ -150,8 +154,7 @@ def _way_out(able: Sequence[SweepSpec], refused: Sequence[SweepSpec]) -> str:
         usable = {getattr(point, name) for point in able}
         if {getattr(point, name) for point in refused} - usable:
             values = dict.fromkeys(value for point in able for value in getattr(point, name))
-            texts = [_case_text(value) if name == "cases" else str(value) for value in values]
-            flags.append(f"--{name.replace('_', '-')} {','.join(texts)}")
+            flags.append(f"--{name.replace('_', '-')} {','.join(map(_value_text, values))}")
             refused = [point for point in refused if getattr(point, name) in usable]
     if not refused and flags:
         return f"{' '.join(flags)} leaves out what cannot run; another --backend or --precision departs from the recipe"

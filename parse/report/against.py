@@ -117,7 +117,7 @@ def against_lines(of: Against, results: Sequence[Result], names: Sequence[str]) 
     for text, those in apart.items():
         yield f"ratio in brackets, because settings are not the published ones: {', '.join(those)}: {text}"
     if any(of.beside(result) and not result.requested.partly for result in results):  # logs are of other systems
-        yield from (f"unlike the document in every trace: {line}" for line in recipe.unlike)
+        yield from (f"unlike the document: {line}" for line in recipe.unlike)
     computed = {
         beside.table.heading: None
         for result in results
@@ -129,8 +129,12 @@ def against_lines(of: Against, results: Sequence[Result], names: Sequence[str]) 
     if without:
         yield f"nothing is published of {', '.join(without)}"
     if of.missing:
-        listed = "; ".join(f"{', '.join(cases)} ({heading})" for heading, cases in of.missing.items())
-        yield f"published, and not measured here: {listed}"
+        whole = {table.heading: table.cases for table in recipe.tables}
+        listed = [
+            f"all of {heading}" if cases == whole[heading] else f"{', '.join(cases)} of {heading}"
+            for heading, cases in of.missing.items()
+        ]
+        yield f"published, and not measured here: {'; '.join(listed)}"
 
 
 def _alarms(of: Against, results: Sequence[Result], names: Sequence[str]) -> Iterator[str]:

@@ -143,9 +143,9 @@ def test_options_choose_among_the_points_or_replace_settings(name: str, argv: st
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--nodes 1,3", "has no cases 3 nodes, but it has others that are asked for"),
-        ("--cases 1n1g,3n8g", "has no cases 3n8g, but it has others"),
-        ("--batch-size 128,4", "has no batch-size 4, but it has others that are asked for: ask for some of 128, 224, "),
+        ("--nodes 1,3", "has no case with 3 nodes, but it has others that are asked for: ask for some of 1n1g, 1n2g"),
+        ("--cases 1n1g,3n8g", "has no case 3n8g, but it has others"),
+        ("--batch-size 128,4", "has no batch size 4, but it has others that are asked for: ask for some of 128, 224, "),
         ("--nodes 3", r"has no case with 3 nodes; say whole cases \(--cases 3n8g\)"),
         ("--precision fp32 --batch-size 224", "has no point with all that is asked for; it has 1n1g, 1n2g"),
         ("--nodes x", "nodes: 'x' is not a whole number"),
