@@ -21,7 +21,11 @@ setup(
             *("sbatch_templates", "tools", "tools.devcluster"),
         ]
     ),
-    package_data={"sbatch_templates": ["*.j2", "sites/*.toml"], "launch.sweep": ["*.txt"]},
+    package_data={
+        "sbatch_templates": ["*.j2", "sites/*.toml"],
+        "launch.sweep": ["*.txt"],
+        "hpc.model": ["recipes/*.toml"],
+    },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.
     install_requires=[
         "h5py>=3.10",

@@ -91,7 +91,7 @@ class Machine:
     `hosts` are the names of the nodes, sorted; fewer than the run's nodes if those are simulated.
     `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty if they do not apply. `unfused`:
     the timing of phases split operations that the framework fuses. `synchronises`: the host waits for the device every
-    step. `findings` are those of the checks at its start.
+    step. `findings` are those of the checks at its start, `options` those of backend and workload in effect.
     """
 
     ranks: int
@@ -103,6 +103,7 @@ class Machine:
     synchronises: bool = False
     built_otherwise: str = ""
     findings: tuple[Finding, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +220,13 @@ def describe(trace: Trace) -> Machine:
         synchronises=any(report.backend_fact("synchronises_every_step") is True for report in reports),
         built_otherwise=next((difference for report in reports if (difference := _built_otherwise(report))), ""),
         findings=_findings(trace.environment),
+        options={name: _option_text(value) for name, value in _table(trace.environment, "options").items()},
     )
+
+
+def _option_text(value: object) -> str:
+    """The value of an option as on the command line."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 def _findings(environment: Mapping[str, Any]) -> tuple[Finding, ...]:

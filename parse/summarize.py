@@ -19,6 +19,7 @@ from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 
 if TYPE_CHECKING:
+    from hpc.model.recipe import Recipe
     from parse.ledger.types import Ledger
     from parse.load_logs import HowToRead
     from parse.report.summary import Summary
@@ -58,6 +59,10 @@ WIDE_HELP = (
     "tables with all columns, however wide (for less -S). Otherwise the format table fits the terminal or COLUMNS, "
     "100 columns in a pipe or a file, 60 at least, and names the columns that it leaves out"
 )
+AGAINST_HELP = (
+    "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case and workload, "
+    "with the ratio, the devices of both, and what differs. In every format but dlperf"
+)
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 LEDGER_FORMATS = ("table", "markdown", "json")
 # What parse.logs.run offers.
@@ -86,10 +91,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
     if options.ledger and options.kind in ("logs", "table"):
         parser.error(f"--ledger --kind {options.kind}: only traces have the stamps that a ledger is made of")
+    if options.against is not None and options.kind == "table":
+        parser.error("--against --kind table: published figures are set beside traces and logs")
+    if options.against is not None and options.format == "dlperf":
+        parser.error("--against --format dlperf: that format has no place for published figures")
+    recipe = None if options.against is None else _recipe(options.against, parser)
     how = None if options.kind in ("traces", "table") else _how_to_read(options, parser)
     if options.explain is not None:
         return _explain(options.explain, how, parser)
-    return _summarize(options, how, where)
+    return _summarize(options, how, where, recipe)
+
+
+def _recipe(name: str, parser: argparse.ArgumentParser) -> Recipe:
+    from hpc.model.recipe import RecipeError, read_recipe
+
+    try:
+        return read_recipe(name)
+    except RecipeError as error:
+        parser.error(f"--against: {error}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated",
     )
+    parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     _add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)
 
@@ -192,9 +212,12 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _summarize(options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]]) -> int:
+def _summarize(
+    options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]], recipe: Recipe | None
+) -> int:
     with importing():
         from hpc.model.trace import TraceError
+        from parse.report.against import against
         from parse.report.notices import warnings
         from parse.report.summary import TableError, choose
         from parse.report.table import FORMATS as WRITERS
@@ -212,7 +235,8 @@ def _summarize(options: argparse.Namespace, how: HowToRead | None, where: dict[s
             raise TableError("no point has all that --where asks for")
         if options.ledger:
             summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
-        summary = dataclasses.replace(summary, results=chosen)
+        beside = None if recipe is None else against(recipe, chosen)
+        summary = dataclasses.replace(summary, results=chosen, against=beside)
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)

@@ -6,7 +6,7 @@
     python -m hpc.sweep cancel                   end the jobs of this folder
     python -m hpc.sweep retry oom --nodes 1,2,4  run again what ended with oom
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
-    python -m hpc.sweep list                     show backends, workloads, sites
+    python -m hpc.sweep list                     show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
@@ -80,7 +80,7 @@ otherwise. The summary has a row for every point.
 Exit status 0: found for every point; 1: a run ended neither ok nor with oom,
 nothing fits, or the search cannot start; 2: usage.
 """,
-    "list": """Shows backends, workloads, their options, and sites.
+    "list": """Shows backends, workloads, their options, sites and recipes.
 
 Exit status 0: shown; 2: usage.
 """,

@@ -9,6 +9,7 @@ from hpc.model.options import Option, OptionError
 from hpc.model.spec import COLLECTIVES, SpecError
 from hpc.system.command_line import importing
 from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.text import plural
 from launch.sweep.arguments import read_arguments
 
 
@@ -26,9 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         if request.subcommand in ("status", "cancel"):
-            return (status.show if request.subcommand == "status" else status.cancel)(request.spec, request.launch)
-        assert request.spec is not None
-        asked = request.spec, request.launch, request.limits, request.options
+            return (status.show if request.subcommand == "status" else status.cancel)(request.sweeps, request.launch)
+        asked = request.sweeps, request.launch, request.limits, request.options
         return find_max.find_max(request.sought, *asked) if request.sought else submit.sweep(*asked)
     except (SpecError, OptionError) as error:
         return _refuse(error, 2)
@@ -44,6 +44,7 @@ def _refuse(error: BaseException, status: int) -> int:
 def _list() -> int:
     """Prints what can be named, from the tables; imports no framework."""
     from hpc.backends import BACKENDS, missing_modules
+    from hpc.model.recipe import known_recipes, read_recipe
     from hpc.workloads import WORKLOADS
     from launch.jobs.site import known_sites
 
@@ -60,6 +61,11 @@ def _list() -> int:
     print("sites:")
     for name, path in known_sites().items():
         print(f"  {name}  {path}")
+    print("recipes:")
+    for name, path in known_recipes().items():
+        print(f"  {name}  {path}")
+        recipe = read_recipe(name)
+        print(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
     return 0
 
 

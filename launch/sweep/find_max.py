@@ -101,14 +101,16 @@ class Search:
         return f"the largest value of {self.name} that fits is {fits}; {too_large} does not"
 
 
-def find_max(name: str, spec: SweepSpec, launch: LaunchOptions, limits: RunLimits, options: SweepOptions) -> int:
+def find_max(
+    name: str, sweeps: Sequence[SweepSpec], launch: LaunchOptions, limits: RunLimits, options: SweepOptions
+) -> int:
     """Searches for every point of the sweep, all of them side by side. The exit status: 0 if every search has a result.
 
     Raises what `submit.sweep` raises.
     """
     console = Console(soft_wrap=True)
     say = echo(console)
-    prepared = prepare(_as_tries(name, spec, options), launch, limits)
+    prepared = prepare([_as_tries(name, sweep, options) for sweep in sweeps], launch, limits)
     searches = [Search(name, point) for point in prepared.plan.runs]
     _refuse_without_limit(prepared)
     while tries := [(search, *due) for search in searches if (due := search.next_try()) is not None]:

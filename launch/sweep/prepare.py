@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc.backends import BACKENDS
+from hpc.model.recipe import Recipe, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
@@ -16,8 +17,9 @@ from launch.jobs.options import DEFAULT_LIMITS, LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
+from launch.sweep.recipes import departures, refuse_impossible
 from launch.sweep.refusals import notes, refuse_invalid
-from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.spec import SweepSpec, expand, expand_all, joined
 from launch.sweep.target import (
     TargetError,
     cannot_run,
@@ -33,7 +35,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A planned sweep and its target; `site` is None for this machine."""
+    """A planned sweep and its target; `site` is None for this machine. `departs` is in what it differs from its recipe,
+    if it has one."""
 
     spec: SweepSpec
     plan: Plan
@@ -42,6 +45,8 @@ class Prepared:
     folders: Folders
     run_limits: RunLimits
     nodes: SiteNodes | None = None
+    recipe: Recipe | None = None
+    departs: tuple[str, ...] = ()
 
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
         """Warnings about jobs that wait for nodes to come back, or that could not be checked.
@@ -96,16 +101,30 @@ class Prepared:
         )
 
 
-def prepare(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits = DEFAULT_LIMITS) -> Prepared:
+def prepare(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunLimits = DEFAULT_LIMITS) -> Prepared:
     """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
+    sweeps = [with_absolute_paths(sweep) for sweep in sweeps]
+    spec = joined(sweeps)
     site = _site(launch, spec)
     nodes = None if site is None else SiteNodes(site)
-    spec = with_absolute_paths(spec)
-    plan = expand(spec, decide_target(spec, site, nodes), options_of)
+    target = decide_target(spec, site, nodes)
+    recipe = read_recipe(spec.recipe) if spec.recipe else None
+    departs: tuple[str, ...] = ()
+    if recipe is not None:
+
+        def plan_one(sweep: SweepSpec) -> None:
+            refuse_invalid(expand(sweep, target, options_of).runs)
+
+        refuse_impossible(recipe, sweeps, plan_one, cannot_run(spec.backend, site))
+        departs = departures(recipe, sweeps, target, options_of)
+    plan = expand_all(sweeps, target, options_of)
     folders = Folders.under(launch.out)
     if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
         raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
-    prepared = Prepared(spec=spec, plan=plan, jobs=(), site=site, folders=folders, run_limits=run_limits, nodes=nodes)
+    prepared = Prepared(
+        spec=spec, plan=plan, jobs=(), site=site, folders=folders, run_limits=run_limits, nodes=nodes, recipe=recipe,
+        departs=departs,
+    )  # fmt: skip
     return with_runs(prepared, plan.runs, launch)
 
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
+from hpc.model.recipe import RecipeError, read_recipe
 from hpc.model.spec import SpecError, with_current_names
 from launch.jobs.options import Help, LaunchOptions, RunLimits, option_field, option_rows, read_request, text, truth
+from launch.sweep.recipes import choose_sweeps
 from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
@@ -74,11 +76,11 @@ _FIELDS = {row.name: row.field for row in OPTIONS} | {name: name for name in ("x
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A command line with its file. An empty subcommand measures; `spec` is None for all sweeps of a folder, `sought`
-    the setting that find-max seeks."""
+    """A command line with its file. An empty subcommand measures; `sweeps` are several of a recipe, none for all sweeps
+    of a folder; `sought` is the setting that find-max seeks."""
 
     subcommand: str
-    spec: SweepSpec | None
+    sweeps: tuple[SweepSpec, ...]
     sought: str = ""
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     limits: RunLimits = field(default_factory=RunLimits)
@@ -95,9 +97,23 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
     measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
-    spec = SweepSpec.from_mapping(measured) if measured or subcommand in MEASURING else None
+    sweeps: tuple[SweepSpec, ...] = ()
+    if "recipe" in measured:
+        sweeps = _sweeps_of_recipe(measured)
+    elif measured or subcommand in MEASURING:
+        sweeps = (SweepSpec.from_mapping(measured),)
     sought = word if subcommand == "find-max" else ""
-    return Request(subcommand=subcommand, spec=spec, sought=sought, launch=launch, limits=limits, options=options)
+    return Request(subcommand=subcommand, sweeps=sweeps, sought=sought, launch=launch, limits=limits, options=options)
+
+
+def _sweeps_of_recipe(measured: Mapping[str, Any]) -> tuple[SweepSpec, ...]:
+    """The sweeps of the recipe, less what is not asked for, and with what is asked for instead. Raises SpecError."""
+    try:
+        recipe = read_recipe(str(measured["recipe"]))
+        sweeps = [SweepSpec.from_mapping(_by_field(_by_name(sweep))) for sweep in recipe.sweeps]
+    except RecipeError as error:
+        raise SpecError(str(error)) from None
+    return choose_sweeps(recipe, sweeps, measured)
 
 
 def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
 _CASE = re.compile(r"(\d+)n(\d+)g")
 _default_steps, _default_warmup = (
     "; ".join(
-        [f"default {REFERENCE_STEPS[at]}", *(f"of {name} {e.steps[at]}" for name, e in WORKLOADS.items() if e.steps)]
+        [f"default {REFERENCE_STEPS[at]}", *(f"{name} {e.steps[at]}" for name, e in WORKLOADS.items() if e.steps)]
     )
     for at in (0, 1)
 )
@@ -111,8 +111,12 @@ class SweepSpec:
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
         {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
+    recipe: str = _measured(
+        "", text, "NAME",
+        "a published measurement (see `list`): cases, batch size and precision choose among its points, other options "
+        "replace its own", page=Help.SUBCOMMANDS)
     steps: int | None = _method(
-        None, _steps, "N", f"steps of a run, warm-up included ({_default_steps})", page=_DAILY)
+        None, _steps, "N", f"steps, warm-up included ({_default_steps})", page=_DAILY)
     warmup: int | None = _method(
         None, _steps, "N",
         f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
@@ -141,8 +145,23 @@ class SweepSpec:
         """A sweep from the values of options by field: comma lists, lists or single values alike."""
         sweep = read_request(cls, values)
         if not sweep.nodes and not sweep.cases:
-            raise SpecError("nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g)")
+            raise SpecError(
+                "nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g), or a --recipe"
+            )
         return sweep
+
+
+def joined(sweeps: Sequence[SweepSpec]) -> SweepSpec:
+    """One sweep with the cases, backends, workloads, precisions and variables of all: for what they share, not to be
+    expanded."""
+    first, *others = sweeps
+    if not others:
+        return first
+
+    together: dict[str, Any] = {"env": {name: values for sweep in sweeps for name, values in sweep.env.items()}}
+    for name in ("nodes", "cases", "backend", "workload", "precision"):
+        together[name] = tuple(dict.fromkeys(value for sweep in sweeps for value in getattr(sweep, name)))
+    return dataclasses.replace(first, **together)
 
 
 OptionsOf = Callable[[str, str], Mapping[str, Option]]
@@ -173,14 +192,31 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     reduced += _add_collectives(points, sweep, target)
     _refuse_too_many(len(points), sweep)
     _refuse_options_nobody_knows(sweep, options_of)
+    return Plan(target=target, runs=_repeated(points, sweep), reduced=(*target.reduced, *reduced))
+
+
+def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsOf) -> Plan:
+    """The plan of several sweeps as one; a point of several is measured once. They have the same repeats."""
+    if len(sweeps) == 1:
+        return expand(sweeps[0], target, options_of)
+    whole, _ = _with_sizes(joined(sweeps), target)
+    sized = [dataclasses.replace(sweep, cpus_per_rank=whole.cpus_per_rank) for sweep in sweeps]
+    plans = [expand(sweep, target, options_of) for sweep in sized]
+    points = {run.point_id: run for plan in plans for run in plan.runs if run.repeat == 1}
+    _refuse_too_many(len(points), whole)
+    reduced = tuple(dict.fromkeys(line for plan in plans for line in plan.reduced))
+    return Plan(target=target, runs=_repeated(points, whole), reduced=reduced)
+
+
+def _repeated(points: Mapping[str, RunSpec], sweep: SweepSpec) -> tuple[RunSpec, ...]:
+    """All runs of the points, in the order in which they are measured."""
     assert sweep.repeats is not None
-    runs = tuple(
+    return tuple(
         point.repeated(repeat)
         for repeat in range(1, sweep.repeats + 1)
         for point in _block(points, repeat, sweep)
         if repeat == 1 or point.diagnostic != COLLECTIVES
     )
-    return Plan(target=target, runs=runs, reduced=(*target.reduced, *reduced))
 
 
 def _block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:

@@ -64,10 +64,10 @@ class Selection:
         return [job_id for record in self.jobs for job_id in record.job_ids]
 
 
-def show(spec: SweepSpec | None, launch: LaunchOptions) -> int:
-    """Prints the status of the runs of a sweep, None for all sweeps of the folder; 0 if all are ok."""
+def show(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
+    """Prints the status of the runs of these sweeps, none for all sweeps of the folder; 0 if all are ok."""
     say = echo(Console(soft_wrap=True))
-    selection = _select(spec, launch)
+    selection = _select(sweeps, launch)
     states, names = _job_states(selection)
     runs = run_statuses(selection.run_ids, selection.folders.traces)
     width = max(map(len, selection.run_ids), default=0)
@@ -82,10 +82,10 @@ def show(spec: SweepSpec | None, launch: LaunchOptions) -> int:
     return 0 if whole(runs) and not selection.problems else 1
 
 
-def cancel(spec: SweepSpec | None, launch: LaunchOptions) -> int:
+def cancel(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
     """Ends the sweep's jobs, waits for that, and records the end of their attempts; 1 if one remains."""
     say = echo(Console(soft_wrap=True))
-    selection = _select(spec, launch)
+    selection = _select(sweeps, launch)
     for sweep_id in selection.sweeps:
         note_cancel(selection.folders, sweep_id)
     ids = selection.job_ids
@@ -104,11 +104,11 @@ def cancel(spec: SweepSpec | None, launch: LaunchOptions) -> int:
     return 1 if remaining else 0
 
 
-def _select(spec: SweepSpec | None, launch: LaunchOptions) -> Selection:
+def _select(requested: Sequence[SweepSpec], launch: LaunchOptions) -> Selection:
     folders = Folders.under(launch.out)
     broken: list[RecordError] = []
-    if spec is not None:
-        plan = prepare(spec, launch).plan
+    if requested:
+        plan = prepare(requested, launch).plan
         sweeps = {plan.sweep_id: plan.runs}
     elif not (sweeps := planned_sweeps(folders.traces, broken)):
         nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"

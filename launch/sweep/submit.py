@@ -47,9 +47,9 @@ DETACH_PATIENCE_S = 60
 """Seconds for which --detach retries after transient refusals of sbatch."""
 
 
-def sweep(spec: SweepSpec, launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
-    """Plans and runs a sweep; the exit status of the command line."""
-    return run_prepared(prepare(spec, launch, run_limits), options, Console(soft_wrap=True))
+def sweep(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
+    """Plans and runs a sweep, or those of a recipe as one; the exit status of the command line."""
+    return run_prepared(prepare(sweeps, launch, run_limits), options, Console(soft_wrap=True))
 
 
 def run_prepared(prepared: Prepared, options: SweepOptions, console: Console) -> int:
@@ -263,7 +263,8 @@ class Sweep:
                 where = f"see {output}" if output.exists() else f"there is no {output}"
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
-        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}")
+        against = f" --against {self._prepared.recipe.name}" if self._prepared.recipe is not None else ""
+        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}{against}")
         return 0 if whole(runs) else 1
 
 

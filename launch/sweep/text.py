@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_note
+from hpc.model.recipe import Recipe
 from hpc.system.text import plural
 from launch import queue
 from launch.jobs.plan import WrittenJob, describe_nested
@@ -29,6 +30,8 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
         yield from describe_nested(jobs)
     elif any(job.subsets for job in jobs):
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
+    if prepared.recipe is not None:
+        yield from _describe_recipe(prepared.recipe, prepared.departs)
     if plan.reduced:
         yield f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}"
     for job in written:
@@ -43,6 +46,14 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     yield from (*unable.values(), *prepared.notes)
     if unable:
         yield "their runs end as launch_fail; the same command runs them once they can"
+
+
+def _describe_recipe(recipe: Recipe, departs: Sequence[str]) -> Iterator[str]:
+    """The recipe of a sweep, in what the sweep departs from it, and what every sweep does otherwise."""
+    yield f"recipe {recipe.name}: {recipe.title}"
+    if departs:
+        yield f"departs from the recipe: {'; '.join(departs)}"
+    yield from (f"unlike the document: {line}" for line in recipe.unlike)
 
 
 def describe_event(event: queue.Event) -> str:

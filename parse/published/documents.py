@@ -62,13 +62,13 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
         raise DocumentError(f"{path}: no table of speeds by case and no printed result is in it{reason}")
     clocks = imagenet_clocks(lines)
     return [
-        _result(_requested(setting, case, name), point, path, clocks)
+        point_result(requested_run(setting, case, name), point, path, clocks)
         for setting, points in settings_read
         for case, point in points.items()
     ], remarks
 
 
-def _requested(setting: Setting, case: Case, document: str) -> RequestedRun:
+def requested_run(setting: Setting, case: Case, document: str) -> RequestedRun:
     """Returns the first run of a point, with the fields that documents print in a comparable form."""
     run = RunFields(
         backend=setting.backend or "?",
@@ -91,7 +91,7 @@ def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
     return replace(requested, run=run, run_id=run.partial_id(requested.extra))
 
 
-def _result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[WallClock]) -> Result:
+def point_result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[WallClock]) -> Result:
     claimed = Claimed(
         document=path, figures=tuple(point.figures), packed=tuple((run.name, run.speed) for run in point.packed)
     )

@@ -16,6 +16,7 @@ from parse.ledger.notes import telemetry_text
 from parse.ledger.sentence import because_text, ledger_problems, merged_text, no_loss_text, problem_texts, sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
+from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.compare import Comparison, compare, outcomes
 from parse.report.largest import Largest, largest
 from parse.report.nodes import (
@@ -57,7 +58,7 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 def comma_separated(summary: Summary) -> str:
     """One row per point, every number as it is; what is wrong with a point stands in its last columns."""
     out = io.StringIO()
-    rows = [_flat(_as_json(result)) for result in summary.results]
+    rows = [_flat(_as_json(result, summary.against)) for result in summary.results]
     columns = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
@@ -71,7 +72,7 @@ def as_json(summary: Summary) -> str:
     content = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "results": [_as_json(result) for result in summary.results],
+        "results": [_as_json(result, summary.against) for result in summary.results],
         "diagnostics": [{"diagnostic": result.run.diagnostic, **_as_json(result)} for result in summary.diagnostics],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
@@ -81,6 +82,8 @@ def as_json(summary: Summary) -> str:
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),
     }
+    if summary.against is not None:
+        content["against"] = _recipe_as_json(summary.against, summary.results)
     if summary.ledgers is not None:
         content["ledgers"] = [_ledger_as_json(ledger, name) for name, ledger in named_ledgers(summary)]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
@@ -132,7 +135,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
 
 
-def _as_json(result: Result) -> dict[str, Any]:
+def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
     run = result.run
     content = {
         "point_id": _point_id(result),
@@ -161,14 +164,49 @@ def _as_json(result: Result) -> dict[str, Any]:
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
         "requested": requested_values(result),
-        "alarms": [{"name": alarm.name, "text": alarm.text, "figures": alarm.figures} for alarm in result.alarms],
+        "alarms": _alarms_as_json(result),
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
     if claimed := result.published:
         figures = {name: getattr(claimed, name) for name in ("median", "average", "speedup", "wall_clock")}
         content["published"] = {"document": str(claimed.document), **figures}
+    if of is not None:
+        content["against"] = _beside_as_json(result, of.beside(result))
     content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
     return {name: _significant(value) for name, value in content.items()}
+
+
+def _alarms_as_json(result: Result) -> list[dict[str, Any]]:
+    return [{"name": alarm.name, "text": alarm.text, "figures": alarm.figures} for alarm in result.alarms]
+
+
+def _recipe_as_json(of: Against, results: Sequence[Result]) -> dict[str, Any]:
+    """The recipe, the devices of both, and what only one of the two has."""
+    recipe = of.recipe
+    return {
+        **{name: getattr(recipe, name) for name in ("name", "title", "document", "code", "devices")},
+        "own_devices": own_devices(results),
+        "unlike": list(recipe.unlike),
+        "missing": {heading: list(cases) for heading, cases in of.missing.items()},
+    }
+
+
+def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str, Any] | None:
+    """What was published of the point; none if nothing was."""
+    if beside is None:
+        return None
+    claimed = beside.published.published
+    return {
+        "table": beside.table.heading,
+        "lines": sorted({figure.line for figure in claimed.figures}) if claimed else [],
+        "median_speed": beside.speed,
+        "average_speed": claimed.average if claimed else None,
+        "speedup": beside.speedup,
+        "prints_speedup": beside.prints_speedup,
+        "ratio": beside.ratio(result),
+        "differences": [{**_members(each), "text": each.text} for each in beside.differences],
+        "alarms": _alarms_as_json(beside.published),
+    }
 
 
 def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
@@ -268,12 +306,16 @@ def _run_as_json(run: Run) -> dict[str, Any]:
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: lists of things as text."""
-    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published")
+    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published", "against")
     row = {name: value for name, value in result.items() if name not in apart}
     row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
     row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}
     row |= {f"meeting_ms_{name}": value for name, value in result["meetings_ms"].items()}
     row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
+    if beside := result.get("against"):
+        row |= {f"against_{name}": beside[name] for name in ("median_speed", "average_speed", "speedup", "ratio")}
+        row["against_differences"] = "; ".join(each["text"] for each in beside["differences"])
+        row["against_alarms"] = "; ".join(alarm["text"] for alarm in beside["alarms"])
     row["requested"] = "; ".join(f"{name}={value}" for name, value in result["requested"].items())
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])
     row["hosts"] = "; ".join(f"{run['repeat']} {' '.join(run['hosts'])}" for run in result["runs"] if run["hosts"])

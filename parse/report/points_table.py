@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpc.system.text import inflect
+from parse.report.against import HEADS, Against
 from parse.report.notices import runs_ok
 from parse.report.summary import of_logs, requested_values, varying
 from parse.result import Result
@@ -31,9 +32,9 @@ FIRST_LEFT_OUT = (
 """Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""
 
 
-def points_text(results: Sequence[Result], page: Page) -> list[str]:
+def points_text(results: Sequence[Result], page: Page, beside: Against | None = None) -> list[str]:
     """The table as lines of at most `page.width` cells, and a line for the columns left out."""
-    heads, rows = points_cells(results)
+    heads, rows = points_cells(results, beside)
     keys = ["case", *varying(results)]
     names = [name for name, _ in heads]
     legend, rows = numbered(names, rows, page.width)
@@ -41,7 +42,7 @@ def points_text(results: Sequence[Result], page: Page) -> list[str]:
         return [*legend, *aligned([*zip(*heads, strict=True), *rows])]
     columns = _as_columns(heads, rows)
     if len(keys) > 1 and _needs_folding(columns, keys, page.width):
-        heads, rows = points_cells(results)
+        heads, rows = points_cells(results, beside)
         settings = [at for at, (name, _) in enumerate(heads) if name in keys[1:]]
         legend, heads, rows = with_settings_folded(heads, rows, settings, page.width)
         columns = _as_columns(heads, rows)
@@ -58,8 +59,8 @@ def points_text(results: Sequence[Result], page: Page) -> list[str]:
     return lines
 
 
-def points_cells(results: Sequence[Result]) -> tuple[list[Head], list[list[str]]]:
-    """Heads as (name, unit), and a row of texts per result."""
+def points_cells(results: Sequence[Result], beside: Against | None = None) -> tuple[list[Head], list[list[str]]]:
+    """Heads as (name, unit), and a row of texts per result, published figures `beside` its own."""
     differ = varying(results)
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
     heads += [("runs", "ok/asked"), ("median", "samples/s")]
@@ -68,6 +69,9 @@ def points_cells(results: Sequence[Result]) -> tuple[list[Head], list[list[str]]
     heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%")]
     heads += [("step p50", "ms"), ("step p95", "ms")]
     rows = [_row(result, differ) for result in results]
+    if beside is not None:
+        heads += HEADS
+        rows = [[*row, *_published(beside, result)] for row, result in zip(rows, results, strict=True)]
     empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
     remaining = [at for at, (name, _) in enumerate(heads) if name not in empty]
     return [heads[at] for at in remaining], [[row[at] for at in remaining] for row in rows]
@@ -89,6 +93,16 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         number(result.step_time_ms.get(50)),
         number(result.step_time_ms.get(95)),
     ]
+
+
+def _published(of: Against, result: Result) -> list[str]:
+    """The published speed, the ratio, in brackets where settings differ, and the published speedup."""
+    beside = of.beside(result)
+    if beside is None:
+        return ["-"] * len(HEADS)
+    ratio = number(beside.ratio(result), decimals=3)
+    bracketed = f"({ratio})" if beside.differences and beside.ratio(result) is not None else ratio
+    return [number(beside.speed), bracketed, number(beside.speedup)]
 
 
 def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[str, list[str]]:

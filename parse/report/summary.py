@@ -9,6 +9,7 @@ from typing import Any
 
 from parse import stats
 from parse.ledger.types import Ledger
+from parse.report.against import Against
 from parse.result import Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
@@ -32,7 +33,7 @@ class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
 
     `diagnostics` explain results of training and are not among them. `ledgers` are of the results that have one, in
-    their order; None if not requested.
+    their order, `against` the published figures beside the results; None if not requested.
     """
 
     results: tuple[Result, ...]
@@ -41,6 +42,7 @@ class Summary:
     reduced: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    against: Against | None = None
 
 
 def requested_values(result: Result) -> dict[str, str]:

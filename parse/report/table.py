@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.alarms.placement import nested_summary
+from parse.report.against import against_lines
 from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
 from parse.report.export import as_json, comma_separated, dlperf
@@ -17,7 +18,7 @@ from parse.report.ledger import ledger_markdown, ledger_text
 from parse.report.nodes import nodes_markdown, nodes_text
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines
 from parse.report.points_table import points_cells, points_text
-from parse.report.summary import USUAL, Summary, knowing, shared, varying
+from parse.report.summary import USUAL, Summary, knowing, labels, shared, varying
 from parse.result import Result
 from parse.text import (
     Page,
@@ -53,7 +54,8 @@ def text(summary: Summary, page: Page | None = None) -> str:
     for comparison in compare(summary.results):
         blocks.append(wrapped([_title(comparison, summary), *comparison.apart], page.width))
         blocks += _side_by_side(comparison, page)
-    blocks += [points_text(summary.results, page)] if summary.results else []
+    blocks += [points_text(summary.results, page, summary.against)] if summary.results else []
+    blocks += [wrapped(_against_lines(summary), page.width)]
     blocks += [largest_text(summary, page), nodes_text(summary, page), last]
     blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
     lines = [line for block in blocks if block for line in (*block, "")]
@@ -68,8 +70,9 @@ def markdown(summary: Summary) -> str:
         parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*_markdown_cells(comparison))]
     if summary.results:
-        heads, rows = points_cells(summary.results)
+        heads, rows = points_cells(summary.results, summary.against)
         parts += [markdown_table(with_units(heads), rows)]
+    parts += [markdown_list(_against_lines(summary))]
     parts += [*largest_markdown(summary), *nodes_markdown(summary)]
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
@@ -118,6 +121,13 @@ def _hidden_env(results: Sequence[Result]) -> frozenset[str]:
         for name in names
         if all(name in target and env.get(name) == target[name] for env, target in values)
     )
+
+
+def _against_lines(summary: Summary) -> list[str]:
+    """What the published figures are and how far they are comparable, if any were asked for."""
+    if summary.against is None:
+        return []
+    return list(against_lines(summary.against, summary.results, labels(summary.results)))
 
 
 def _title(comparison: Comparison, summary: Summary) -> str:

@@ -255,7 +255,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),
-        (lambda: status.show(None, LaunchOptions(out=out)), of_sweep),
+        (lambda: status.show((), LaunchOptions(out=out)), of_sweep),
         (lambda: sweep_command.main([*command, "--out", str(out)]), ()),
         (lambda: Watchdog(traces, stem, Launcher(ENDED), RunLimits(), print).see(), ()),
         (lambda: read_journals(traces / f"{stem}.partial", []), ()),

@@ -113,7 +113,7 @@ def test_only_whole_numbers_are_sought(name: str) -> None:
 
 def test_the_command_line_names_what_is_sought(capsys: Capture) -> None:
     request = read_arguments(["find-max", "classes", "--nodes", "1,2"])
-    assert (request.subcommand, request.sought, request.spec) == ("find-max", "classes", SweepSpec(nodes=(1, 2)))
+    assert (request.subcommand, request.sought, request.sweeps) == ("find-max", "classes", (SweepSpec(nodes=(1, 2)),))
     assert hpc_sweep(["find-max", "--nodes", "1"]) == 2
     assert "find-max names no setting: batch-size, or an option" in capsys.readouterr().err
 

@@ -90,8 +90,8 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     text = 'batch-size = 8\ndetach = true\nnodelist = ["a", "b"]\n[env]\nA = 1\nB = 2\n'
     argv = ("--nodes", "1", "--batch-size", "16", "--env", "A=3")
     request = merged(tmp_path, text, "retry", "invalid", *argv)
-    assert request.spec is not None
-    assert (request.spec.batch_size, request.spec.env) == ((16,), {"A": ("3",), "B": ("2",)})
+    (sweep,) = request.sweeps
+    assert (sweep.batch_size, sweep.env) == ((16,), {"A": ("3",), "B": ("2",)})
     assert (request.launch.nodelist, request.launch.exclude) == ("a,b", None)
     assert request.options == SweepOptions(detach=True, retry=(Outcome.INVALID,))
 

@@ -51,16 +51,16 @@ def test_status_and_cancel_take_a_folder_or_a_sweep(
     monkeypatch.setattr(status, "show", record("status"))
     monkeypatch.setattr(status, "cancel", record("cancel"))
     assert sweep.main([subcommand, "--out", "here", *argv]) == 7
-    ((name, spec, launch),) = calls
+    ((name, sweeps, launch),) = calls
     assert (name, launch) == (subcommand, LaunchOptions(out=Path("here")))
-    assert (spec and tuple(spec.nodes)) == nodes
+    assert (tuple(sweeps[0].nodes) if sweeps else None) == nodes
 
 
 def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
     request = read_arguments(["retry", "oom,rank_fail", "--nodes", "1", "--dry-run"])
-    assert (request.subcommand, request.spec) == ("retry", SweepSpec(nodes=(1,)))
+    assert (request.subcommand, request.sweeps) == ("retry", (SweepSpec(nodes=(1,)),))
     assert request.options == SweepOptions(dry_run=True, retry=(Outcome.OOM, Outcome.RANK_FAIL))
-    assert read_arguments(["--nodes", "1"]) == Request(subcommand="", spec=SweepSpec(nodes=(1,)))
+    assert read_arguments(["--nodes", "1"]) == Request(subcommand="", sweeps=(SweepSpec(nodes=(1,)),))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,218 @@
+"""parse.summarize --against: published figures beside own ones, and what tells the two apart."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.model.recipe import read_recipe
+from hpc.model.spec import RunSpec
+from parse.report.against import against
+from parse.report.summary import Summary
+from parse.report.table import FORMATS, text
+from parse.summarize import main
+from tests.unit.logs import made
+from tests.unit.traces import judged, make_run, make_trace, point, put
+
+NGC = make_run(
+    backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100, timing="step",
+    options={"recipe": "ngc", "image_size": "224"}, gpus_per_node=1,
+)  # fmt: skip
+PADDLE_ENV = {
+    "FLAGS_fraction_of_gpu_memory_to_use": "0.98", "FLAGS_conv_workspace_size_limit": "4000",
+    "FLAGS_cudnn_exhaustive_search": "1", "FLAGS_cudnn_batchnorm_spatial_persistent": "1",
+}  # fmt: skip
+
+
+def on(devices: int, run: RunSpec = NGC, **changes: Any) -> RunSpec:
+    return dataclasses.replace(run, ranks_per_node=devices, gpus_per_node=devices, **changes)
+
+
+def summary(name: str, *runs: RunSpec, speed: float = 732.28) -> Summary:
+    """The summary of those points, each run at the speed of 2.00 times the published 1n1g of NGC."""
+    results = judged([trace for run in runs for trace in point(run, [speed])])
+    return Summary(results=results, against=against(read_recipe(name), results))
+
+
+def shown(of: Summary) -> str:
+    """The text of the table with wrapped lines joined."""
+    return text(of).replace("\n  ", " ")
+
+
+def json_of(of: Summary) -> Any:
+    return json.loads(FORMATS["json"](of))
+
+
+def differences(name: str, run: RunSpec, **changes: Any) -> list[str]:
+    results = judged([make_trace(run, **changes)])
+    (beside,) = against(read_recipe(name), results).points.values()
+    return [difference.text for difference in beside.differences]
+
+
+def test_the_settings_of_the_recipe_have_a_ratio_without_brackets() -> None:
+    of = summary("ngc-pytorch-resnet50", NGC)
+    page = shown(of)
+    assert "  366.14  2.000               1.00\n" in page
+    assert "devices: Tesla V100-SXM2-16GB, 8 per node; here: " in page
+    assert "ratio in brackets" not in page
+    assert "published, and not measured here: 1n4g, 1n8g of ResNet50 v1.5 batch_size = 128" in page
+
+
+def test_a_difference_is_named_and_the_ratio_in_brackets() -> None:
+    page = shown(summary("ngc-pytorch-resnet50", dataclasses.replace(NGC, batch_size=4)))
+    assert "(2.000)" in page
+    assert "ratio in brackets, because settings are not the published ones: 1n1g: batch_size 4, not 128\n" in page
+
+
+def test_the_alarms_of_a_published_figure_stand_beside_it() -> None:
+    page = shown(summary("ngc-pytorch-resnet50", on(8)))
+    assert "published 1n8g (ResNet50 v1.5 batch_size = 128): as published, average 2014.63 and median 2802.14" in page
+    assert "its 5 clean runs give 2810.55, 2806.66, 7.67" in page
+    assert "5 logs of packed jobs" in page
+    assert "as published" not in shown(summary("ngc-pytorch-resnet50", NGC))
+
+
+def test_what_matches_nothing_is_said() -> None:
+    of = summary(
+        "ngc-pytorch-resnet50", NGC, on(2), dataclasses.replace(NGC, backend="mpi", workload="delay", options={})
+    )
+    assert "nothing is published of " in shown(of) and "workload=delay" in shown(of)
+    assert [result["against"] is None for result in json_of(of)["results"]] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"backend": "torch-horovod"}, ["backend torch-horovod, not torch-ddp"]),
+        ({"precision": "bf16"}, ["precision bf16, not fp32"]),
+        ({"scaling": "strong"}, ["scaling strong, not weak"]),
+        ({"timing": "phases"}, ["timing phases, not step"]),
+        ({"measured_steps": 40}, ["steps 60 with 20 of warm-up, not 120 with 20 of warm-up"]),
+        ({"gpus_per_node": 0}, ["devices CPUs, not GPUs"]),
+        ({"options": {"image_size": "64"}}, ["recipe its default, not ngc", "image_size 64, not 224"]),
+        ({"options": {**NGC.options, "compile": "on"}}, ["compile on, not its default"]),
+        ({"env": {"NCCL_ALGO": "Ring"}}, ["env.NCCL_ALGO Ring, not unset"]),
+        ({}, []),
+    ],
+)
+def test_settings_that_differ(changes: dict[str, Any], expected: list[str]) -> None:
+    assert differences("ngc-pytorch-resnet50", dataclasses.replace(NGC, **changes)) == expected
+
+
+def test_options_are_compared_as_they_were_in_effect() -> None:
+    run = dataclasses.replace(NGC, options={})
+    environment = {"options": {"image_size": 224, "recipe": "ngc", "static_graph": True}}
+    assert differences("ngc-pytorch-resnet50", run, environment=environment) == []
+    environment["options"]["image_size"] = 160
+    assert differences("ngc-pytorch-resnet50", run, environment=environment) == ["image_size 160, not 224"]
+
+
+def test_the_table_with_the_nearest_settings_is_taken() -> None:
+    fp16 = dataclasses.replace(NGC, backend="paddle-fleet", precision="amp-fp16", batch_size=224, env=PADDLE_ENV)
+    medians = {}
+    for loss_scale, batch_size in (("dynamic", 224), ("128.0", 224), ("dynamic", 200)):
+        run = dataclasses.replace(fp16, batch_size=batch_size, options={**NGC.options, "loss_scale": loss_scale})
+        (result,) = json_of(summary("paddle-resnet50", run))["results"]
+        medians[loss_scale, batch_size] = result["against"]["median_speed"], len(result["against"]["differences"])
+    assert medians == {("dynamic", 224): (1034.64, 0), ("128.0", 224): (1001.23, 0), ("dynamic", 200): (887.17, 2)}
+
+
+def test_a_case_without_a_figure_has_none() -> None:
+    run = on(8, backend="tensorflow-horovod", batch_size=256, precision="amp-fp16", options={})
+    of = summary("ngc-tensorflow-resnet50", run)
+    (result,) = json_of(of)["results"]
+    assert (result["against"]["median_speed"], result["against"]["ratio"]) == (None, None)
+    assert "published 1n8g (ResNet50性能指标): its document prints '-' in place of a speed" in shown(of)
+
+
+def test_a_speedup_that_the_document_does_not_print_is_said() -> None:
+    run = dataclasses.replace(NGC, backend="torch-dp", gpus_per_node=8, batch_size=32)
+    page = shown(summary("pytorch-examples-resnet50", run))
+    assert "the document prints no speedup, it is that of its medians: ResNet50 V1.5 bsz = 32" in page
+    printed = shown(summary("pytorch-examples-resnet50", dataclasses.replace(run, batch_size=128)))
+    assert "prints no speedup" not in printed
+
+
+def test_the_page_is_as_in_the_golden_file(golden: Callable[[str, str], None]) -> None:
+    cut = dataclasses.replace(on(8), batch_size=16)
+    golden("summary_against.txt", text(summary("ngc-pytorch-resnet50", NGC, on(8), cut, on(2))))
+
+
+def test_a_table_of_which_nothing_is_measured_is_named_as_a_whole() -> None:
+    page = shown(summary("pytorch-examples-resnet50", dataclasses.replace(NGC, backend="torch-dp")))
+    assert "all of ResNet50 V1.5 bsz = 160; all of ResNet50 V1.5 bsz = 64; all of ResNet50 V1.5 bsz = 32\n" in page
+
+
+def test_machine_formats_have_the_columns() -> None:
+    of = summary("ngc-pytorch-resnet50", on(8), on(2))
+    content = json_of(of)
+    assert content["against"]["missing"] == {"ResNet50 v1.5 batch_size = 128": ["1n1g", "1n4g"]}
+    assert content["against"]["devices"] == "Tesla V100-SXM2-16GB, 8 per node"
+    beside = content["results"][1]["against"]
+    assert (beside["median_speed"], beside["average_speed"], beside["speedup"]) == (2802.14, 2014.63, 7.65)
+    assert beside["lines"] == [172, 174, 175, 193]
+    assert beside["ratio"] == pytest.approx(732.28 / 2802.14)
+    assert [alarm["name"] for alarm in beside["alarms"]] == ["average_and_median", "as_published", "packed"]
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](of))))
+    assert [row["against_median_speed"] for row in rows] == ["", "2802.14"]
+    assert "packed jobs" in rows[1]["against_alarms"]
+    assert "| published (samples/s) | ratio | published speedup |" in FORMATS["markdown"](of)
+    assert "* published 1n8g (ResNet50 v1.5" in FORMATS["markdown"](of)
+
+
+def test_without_a_recipe_nothing_is_added() -> None:
+    results = judged(point(NGC, [732.28]))
+    of = Summary(results=results)
+    assert "against" not in json_of(of) and "against" not in json_of(of)["results"][0]
+    assert "published" not in text(of) + FORMATS["csv"](of)
+
+
+def test_logs_of_the_documents_system_differ_in_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for devices in (1, 8):
+        folder = tmp_path / "logs" / f"1n{devices}g"
+        folder.mkdir(parents=True)
+        log = made.ngc_pytorch(made.steps(400 * devices, 128 * devices), batch=128, devices=devices)
+        (folder / "r50_b128_fp32_1.log").write_text(log)
+    assert main([str(tmp_path / "logs"), "--against", "ngc-pytorch-resnet50"]) == 0
+    page = capsys.readouterr().out
+    assert "ratio in brackets" not in page and "unlike the document" not in page
+    assert "1.092" in page and "1.142" in page
+    assert main([str(tmp_path / "logs"), "--against", "paddle-resnet50"]) == 0
+    assert "1n1g, 1n8g: backend ngc-pytorch, not paddle-fleet" in capsys.readouterr().out.replace("\n  ", " ")
+
+
+def test_a_precision_that_a_log_does_not_state_is_a_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "1n1g").mkdir()
+    (tmp_path / "1n1g" / "resnet50.log").write_text(made.pytorch_imagenet(made.steps(347.12, 128)))
+    argv = [str(tmp_path), "--against", "pytorch-examples-resnet50", "--batch-size", "128"]
+    assert main(argv) == 0
+    page = capsys.readouterr().out.replace("\n  ", " ")
+    assert "(1.000)" in page and "1n1g: precision not stated, fp32 in the recipe\n" in page
+
+
+def test_runs_of_rankwise_are_unlike_the_document() -> None:
+    assert "unlike the document: input: ImageNet, decoded by DALI" in shown(summary("ngc-pytorch-resnet50", NGC))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("--against nope", "--against: unknown recipe 'nope'; known: ngc-pytorch-resnet50, "),
+        ("--against plsc-arcface --kind table", "--against --kind table: published figures are set beside"),
+        ("--against plsc-arcface --format dlperf", "that format has no place for published figures"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, argv: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, make_trace(NGC))
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path), *argv.split()])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
