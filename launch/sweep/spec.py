@@ -113,8 +113,8 @@ class SweepSpec:
         {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
     recipe: str = _measured(
         "", text, "NAME",
-        "a published measurement (see `list`): cases, batch size and precision choose among its points, other options "
-        "replace its own", page=Help.SUBCOMMANDS)
+        "published measurement (see `list`); other options choose from its points or replace its settings",
+        page=Help.SUBCOMMANDS)
     steps: int | None = _method(
         None, _steps, "N", f"steps, warm-up included ({_default_steps})", page=_DAILY)
     warmup: int | None = _method(
