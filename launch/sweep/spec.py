@@ -113,10 +113,10 @@ class SweepSpec:
         {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
     recipe: str = _measured(
         "", text, "NAME",
-        "published measurement (see `list`); other options choose from its points or replace its settings",
+        "published measurement (see `list`); options choose among its points or replace settings",
         page=Help.SUBCOMMANDS)
     steps: int | None = _method(
-        None, _steps, "N", f"steps, warm-up included ({_default_steps})", page=_DAILY)
+        None, _steps, "N", f"steps with warm-up ({_default_steps})", page=_DAILY)
     warmup: int | None = _method(
         None, _steps, "N",
         f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
