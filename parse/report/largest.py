@@ -72,7 +72,7 @@ def _largest(tries: Sequence[Result]) -> Largest:
     return Largest(
         case=first.requested.case,
         sought=sought,
-        settings={name: value for name, value in requested_values(first).items() if name != value_name},
+        settings={name: value for name, value in requested_values(first).items() if name not in (value_name, "search")},
         fits=max((value for value, outcome in ended if outcome == Outcome.OK), default=None),
         too_large=min((value for value, outcome in ended if outcome == Outcome.OOM), default=None),
         tries=len(ended),
