@@ -12,6 +12,7 @@ from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
+from hpc.model.data_source import data_source, options_of_data
 from hpc.model.options import MAX_WHOLE, Option, did_you_mean
 from hpc.model.spec import (
     COLLECTIVES,
@@ -19,6 +20,7 @@ from hpc.model.spec import (
     PLACEMENTS,
     PRECISIONS,
     SCALINGS,
+    SYNTHETIC,
     TIMINGS,
     Plan,
     RunSpec,
@@ -59,6 +61,12 @@ def _case(name: str, case: object) -> tuple[int, int]:
     return _nodes("nodes", match[1]), _ranks("ranks_per_node", match[2])
 
 
+def _data(name: str, value: object) -> str:
+    data = text(name, value)
+    data_source(data)
+    return data
+
+
 def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
     env = table(name, value)
     for variable, values in env.items():
@@ -92,6 +100,10 @@ class SweepSpec:
         ("torch-ddp",), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
     workload: tuple[str, ...] = _measured(
         ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
+        page=_DAILY)
+    data: tuple[str, ...] = _measured(
+        (SYNTHETIC,), each(_data), "DATA,…",
+        "what it is trained on (default {default}), or imagefolder:PATH: images in class folders PATH/train/CLASS",
         page=_DAILY)
     batch_size: tuple[int, ...] | None = _measured(
         None, each(whole(1, MAX_WHOLE)), "N,…",
@@ -157,13 +169,13 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     """
     sweep, reduced = _with_sizes(sweep, target)
     points: dict[str, RunSpec] = {}
-    for backend, workload in product(sweep.backend, sweep.workload):
+    for backend, workload, data in product(sweep.backend, sweep.workload, sweep.data):
         steps, lines = _steps_of(sweep, target, workload)
         reduced += tuple(line for line in lines if line not in reduced)
-        known = options_of(backend, workload)
+        known = {**options_of(backend, workload), **options_of_data(data)}
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
-        for run in _multiply(sweep, target, backend, workload, steps, options):
+        for run in _multiply(sweep, target, backend, workload, data, steps, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
             if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
@@ -267,6 +279,7 @@ def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
 
 def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
     known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
+    known |= {name for data in sweep.data for name in options_of_data(data)}
     known |= set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
     if unknown := sorted(set(sweep.options) - known):
         raise SpecError(
@@ -293,7 +306,7 @@ def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
 
 
 def _multiply(
-    sweep: SweepSpec, target: Target, backend: str, workload: str, steps: tuple[int, int],
+    sweep: SweepSpec, target: Target, backend: str, workload: str, data: str, steps: tuple[int, int],
     option_values: Mapping[str, tuple[str, ...]],
 ) -> Iterator[RunSpec]:  # fmt: skip
     assert sweep.batch_size and sweep.cpus_per_rank
@@ -316,7 +329,7 @@ def _multiply(
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
             batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
             warmup_steps=warmup_steps, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
-            seed=sweep.seed, placement=sweep.placement, site=target.site,
+            seed=sweep.seed, data=data, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
             options=options, env={**target.env, **env},
         )  # fmt: skip
