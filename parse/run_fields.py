@@ -42,6 +42,7 @@ class RunFields:
     reduction: str | None = None
     telemetry: str | None = None
     placement: str | None = None
+    data_cache: str | None = None
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)

@@ -16,6 +16,7 @@ from hpc.model.data_source import data_source, options_of_data
 from hpc.model.options import MAX_WHOLE, Option, did_you_mean
 from hpc.model.spec import (
     COLLECTIVES,
+    DATA_CACHES,
     MIN_WARMUP_STEPS,
     PLACEMENTS,
     PRECISIONS,
@@ -105,6 +106,10 @@ class SweepSpec:
         (SYNTHETIC,), each(_data), "DATA,…",
         "what it is trained on (default {default}), or imagefolder:PATH: images in class folders PATH/train/CLASS",
         page=_DAILY)
+    data_cache: tuple[str, ...] = _measured(
+        ("off",), each(choice(DATA_CACHES)), "C,…",
+        f"{', '.join(DATA_CACHES)} (default {{default}}; device: one batch of the files is used in every step, for the "
+        "speed without input)")
     batch_size: tuple[int, ...] | None = _measured(
         None, each(whole(1, MAX_WHOLE)), "N,…",
         f"samples per device, or with --scaling strong in all (default {REFERENCE_SIZES['batch_size'][0]})",
@@ -185,6 +190,8 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     reduced += _add_collectives(points, sweep, target)
     _refuse_too_many(len(points), sweep)
     _refuse_options_nobody_knows(sweep, options_of)
+    if sweep.data_cache != ("off",) and not any(map(data_source, sweep.data)):
+        raise SpecError(f"data_cache is {', '.join(sweep.data_cache)}, and no --data names files that could be cached")
     assert sweep.repeats is not None
     runs = tuple(
         point.repeated(repeat)
@@ -312,11 +319,12 @@ def _multiply(
     assert sweep.batch_size and sweep.cpus_per_rank
     axes = product(
         _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
-        sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
+        sweep.telemetry, sweep.data_cache if data_source(data) else ("off",), _combinations(option_values),
+        _combinations(sweep.env),
     )  # fmt: skip
     warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, options, env in axes:
+    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, cache, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
             raise SpecError(
@@ -329,7 +337,7 @@ def _multiply(
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
             batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
             warmup_steps=warmup_steps, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
-            seed=sweep.seed, data=data, placement=sweep.placement, site=target.site,
+            seed=sweep.seed, data=data, data_cache=cache, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
             options=options, env={**target.env, **env},
         )  # fmt: skip

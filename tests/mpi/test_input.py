@@ -13,8 +13,9 @@ from PIL import Image
 
 from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.outcome import Outcome
-from hpc.model.timestamps import BATCH_READY, BEGIN
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
 from parse.attempt import measure
+from parse.ledger.input import reduce_input
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.conftest import Ranks as StartedRanks
 
@@ -110,6 +111,18 @@ def test_a_run_skips_what_it_cannot_decode_and_names_it(ranks: Ranks, tmp_path: 
     waited_ns = trace.input[:, :, 1] - trace.input[:, :, 0]
     data_ns = trace.stamps[:, :, BATCH_READY] - trace.stamps[:, :, BEGIN]
     assert (waited_ns <= data_ns).all() and (waited_ns > 0).all()
+
+
+def test_a_cached_run_reads_one_batch(ranks: Ranks, tmp_path: Path) -> None:
+    attempt = Attempt(ranks, tmp_path, run_on(numbered(tmp_path / "set", 9), data_cache="device"))
+    assert attempt.done.returncode == 0, attempt.done.stderr
+    trace = attempt.trace()
+    assert (trace.samples == 2).all(), "the last batch of an epoch has one image"
+    assert trace.input is not None and (trace.input == ABSENT).all()
+    assert [(each["cache"], each["workers"]) for each in (report.input for report in trace.reports)] == [
+        ("device", 0)
+    ] * 2
+    assert reduce_input(trace) is None
 
 
 @pytest.mark.parametrize(

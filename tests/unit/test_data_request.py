@@ -73,6 +73,18 @@ def test_runs_on_synthetic_data_keep_their_ids() -> None:
     assert RunSpec.from_json(run.to_json()).point_id == run.point_id
 
 
+def test_the_cache_is_an_axis_of_what_reads_files() -> None:
+    runs = planned(data="synthetic,imagefolder:/x", data_cache="off,device")
+    assert [(run.data, run.data_cache) for run in runs] == [
+        ("synthetic", "off"), ("imagefolder:/x", "off"), ("imagefolder:/x", "device"),
+    ]  # fmt: skip
+    assert len({run.point_id for run in runs}) == 3 and runs[2].baseline().data_cache == "device"
+    with pytest.raises(SpecError, match="no --data names files that could be cached"):
+        planned(data_cache="off,device")
+    with pytest.raises(SpecError, match="data_cache 'ram' is not one of off, device"):
+        planned(data="imagefolder:/x", data_cache="ram")
+
+
 def test_workers_are_an_option_of_runs_that_read() -> None:
     (run,) = planned(data="imagefolder:/x", options={"workers": "3"}, cpus_per_rank="2")
     assert options_of_run(run)["workers"] == "3" and workers_of(run) == 3
