@@ -48,7 +48,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
-        reads={"torch": (IMAGE_FOLDER,)},
+        reads={"torch": (IMAGE_FOLDER,), "paddle": (IMAGE_FOLDER,)},
         max_classes=1000,
     ),
     "arcface": WorkloadEntry(

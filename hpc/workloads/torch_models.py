@@ -8,8 +8,9 @@ from torch import nn
 from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
+from hpc.workloads.image_batches import ImageReader
 from hpc.workloads.synthetic import Synthetic
-from hpc.workloads.torch_images import TorchImages
+from hpc.workloads.torch_images import image_reader
 
 
 class Bottleneck(nn.Module):
@@ -84,9 +85,9 @@ class TorchResNet50:
         self._layout = (
             torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         )
-        self._data: Synthetic | TorchImages
+        self._data: Synthetic | ImageReader
         if source := data_source(run.data):
-            self._data = TorchImages(run, source, resnet50.image_size(run), device, rank)
+            self._data = image_reader(run, source, resnet50.image_size(run), device, rank)
             self.input = self._data.record
         else:
             images, labels = (torch.from_numpy(values).to(device) for values in resnet50.synthetic_batch(run, rank))

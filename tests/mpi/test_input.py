@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hpc.backends import missing_modules
 from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
@@ -31,8 +32,10 @@ def numbered(folder: Path, count: int, classes: int = 3) -> Path:
     return folder
 
 
-def read(ranks: StartedRanks, folder: Path, *, steps: int, workers: int = 2, seed: int = 0) -> list[dict[str, Any]]:
-    done = ranks(1, READER, str(folder), str(workers), str(seed), str(steps))
+def read(
+    ranks: StartedRanks, folder: Path, *, steps: int, workers: int = 2, seed: int = 0, framework: str = "torch"
+) -> list[dict[str, Any]]:
+    done = ranks(1, READER, framework, str(folder), str(workers), str(seed), str(steps))
     by_rank: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return by_rank
 
@@ -49,10 +52,20 @@ def epochs(by_rank: list[dict[str, Any]], steps: int) -> list[Counter[int]]:
     ]  # fmt: skip
 
 
+@pytest.fixture(params=["torch", "paddle"])
+def framework(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if missing := missing_modules({"torch": "torch-ddp", "paddle": "paddle-fleet"}[name]):
+        pytest.skip("; ".join(missing))
+    return name
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_every_image_is_read_once_per_epoch_in_another_order(ranks: Ranks, tmp_path: Path, workers: int) -> None:
+def test_every_image_is_read_once_per_epoch_in_another_order(
+    ranks: Ranks, tmp_path: Path, workers: int, framework: str
+) -> None:
     # 3 ranks × (4 + 4 + 2) images
-    by_rank = read(ranks, numbered(tmp_path, 30), steps=6, workers=workers)
+    by_rank = read(ranks, numbered(tmp_path, 30), steps=6, workers=workers, framework=framework)
     assert [len(batch) for batch in by_rank[0]["batches"]] == [4, 4, 2] * 2
     assert epochs(by_rank, 3) == [Counter(range(30))] * 2
     first, second = ([of_rank["batches"][at] for of_rank in by_rank] for at in (0, 3))
@@ -71,9 +84,12 @@ def test_what_does_not_divide_by_the_ranks_is_repeated_and_said(ranks: Ranks, tm
     assert by_rank[0]["input"]["repeated_samples_per_epoch"] == 2
 
 
-def test_order_and_crops_come_from_the_seed(ranks: Ranks, tmp_path: Path) -> None:
+def test_the_order_comes_from_the_seed(ranks: Ranks, tmp_path: Path, framework: str) -> None:
     folder = numbered(tmp_path, 30)
-    first, again, other = (read(ranks, folder, steps=3, seed=seed, workers=w) for seed, w in ((1, 1), (1, 3), (2, 1)))
+    first, again, other = (
+        read(ranks, folder, steps=3, seed=seed, workers=workers, framework=framework)
+        for seed, workers in ((1, 1), (1, 3), (2, 1))
+    )
     assert [each["batches"] for each in first] == [each["batches"] for each in again]
     assert [each["batches"] for each in first] != [each["batches"] for each in other]
 
@@ -88,16 +104,18 @@ def test_figures_of_a_batch_are_in_order(ranks: Ranks, tmp_path: Path) -> None:
 
 def run_on(folder: Path, **changes: Any) -> Any:
     options = {"image_size": "64", "workers": "1", **changes.pop("options", {})}
-    return spec(
-        backend="torch-ddp", workload="resnet50", batch_size=2, data=f"imagefolder:{folder}", options=options, **changes
-    )
+    usual = {"backend": "torch-ddp", "workload": "resnet50", "batch_size": 2, "data": f"imagefolder:{folder}"}
+    return spec(**{**usual, "options": options, **changes})
 
 
-def test_a_run_skips_what_it_cannot_decode_and_names_it(ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["torch-ddp", "torch-horovod", "paddle-fleet"])
+def test_a_run_skips_what_it_cannot_decode_and_names_it(ranks: Ranks, tmp_path: Path, backend: str) -> None:
+    if missing := missing_modules(backend):
+        pytest.skip("; ".join(missing))
     folder = numbered(tmp_path / "set", 16)
     corrupt = folder / "train/class1/0004.png"
     corrupt.write_bytes(corrupt.read_bytes()[:40])
-    attempt = Attempt(ranks, tmp_path, run_on(folder))
+    attempt = Attempt(ranks, tmp_path, run_on(folder, backend=backend))
     assert attempt.done.returncode == 0, attempt.done.stderr
     trace = attempt.trace()
     # 12 steps of 2 on 2 ranks are three epochs of 16 images, one of which is corrupt.

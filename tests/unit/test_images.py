@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hpc.workloads.image_batches import ImageBatches
 from hpc.workloads.image_folder import NoImages, list_images
 from hpc.workloads.images import AREA, Undecodable, augment, decode
 
@@ -107,6 +108,29 @@ def test_crops_come_from_the_seed_and_cover_what_they_should() -> None:
     assert 100 < mirrored < 200
     widths = [abs(crop[0, 0, 0] - crop[0, -1, 0]) / 200 for crop in crops]
     assert min(widths) < 0.4 and max(widths) > 0.8 and min(widths) > 0.5 * AREA[0] ** 0.5
+
+
+def test_a_batch_comes_from_seed_epoch_and_image_alone(tmp_path: Path) -> None:
+    for number in range(3):
+        path = tmp_path / "train" / "a" / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(photograph())  # one photograph: what differs is the crop
+    listing = list_images(str(tmp_path))
+
+    def load(seed: int, *keys: tuple[int, int]) -> list[bytes]:
+        batch = ImageBatches(listing, 16, seed, lambda images: images).load(keys)
+        assert batch.labels.tolist() == [0] * len(keys) and batch.skipped == ()
+        return [image.tobytes() for image in batch.images]
+
+    first, second = load(1, (0, 1), (0, 2))
+    assert load(1, (0, 2), (0, 0), (0, 1))[::2] == [second, first]
+    assert len({first, second, *load(1, (1, 1)), *load(2, (0, 1))}) == 4
+
+
+def test_a_batch_without_any_image_is_an_error_that_names_files(tmp_path: Path) -> None:
+    listing = list_images(str(put(tmp_path, "train/a/broken.jpg")))
+    with pytest.raises(ValueError, match=r"no image of a batch of 1 in .*/train can be decoded: .*a/broken\.jpg"):
+        ImageBatches(listing, 16, 0, lambda images: images).load([(0, 0)])
 
 
 # --- listing ---
