@@ -89,8 +89,8 @@ def _check_data(run: RunSpec) -> str:
         f"{name} ({', '.join(entry.reads)})" for name, entry in WORKLOADS.items()
         if any(source.kind in kinds for kinds in entry.reads.values())
     ]  # fmt: skip
-    reading = ", ".join(readers)
-    return f"data {source.kind} was requested; workload {run.workload} does not read it in {framework}, but {reading}"
+    requested = f"data {source.kind} was requested; workload {run.workload} does not read it in {framework}"
+    return f"{requested}; what reads it: {', '.join(readers)}"
 
 
 def _check_head(run: RunSpec) -> str:

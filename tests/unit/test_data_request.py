@@ -50,7 +50,7 @@ def test_other_requests_are_refused(data: str, reason: str) -> None:
                 {"backend": "tensorflow-horovod"}, {"backend": "mpi", "workload": "delay"}]
 )  # fmt: skip
 def test_what_would_not_read_the_files_is_refused(changes: dict[str, str]) -> None:
-    with pytest.raises(SpecError, match=r"does not read it in \w+, but resnet50 \(torch, paddle\)"):
+    with pytest.raises(SpecError, match=r"does not read it in \w+; what reads it: resnet50 \(torch, paddle\)"):
         planned(data="imagefolder:/x", **changes)
 
 
