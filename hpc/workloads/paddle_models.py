@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle import nn
@@ -10,9 +10,10 @@ from paddle import nn
 from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import mlp, resnet50
-from hpc.workloads.image_batches import ImageReader
-from hpc.workloads.paddle_images import image_reader
 from hpc.workloads.synthetic import Synthetic
+
+if TYPE_CHECKING:
+    from hpc.workloads.image_batches import ImageReader
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
@@ -99,6 +100,8 @@ class PaddleResNet50:
         self.model.set_state_dict({**self.model.state_dict(), **paddle_values(resnet50.initial_values(run))})
         data: Synthetic | ImageReader
         if source := data_source(run.data):
+            from hpc.workloads.paddle_images import image_reader  # Pillow, which synthetic images do without
+
             data = image_reader(run, source, resnet50.image_size(run), device, rank)
             self.input = data.record
         else:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 
 from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
-from hpc.workloads.image_batches import ImageReader
 from hpc.workloads.synthetic import Synthetic
-from hpc.workloads.torch_images import image_reader
+
+if TYPE_CHECKING:
+    from hpc.workloads.image_batches import ImageReader
 
 
 class Bottleneck(nn.Module):
@@ -87,6 +90,8 @@ class TorchResNet50:
         )
         self._data: Synthetic | ImageReader
         if source := data_source(run.data):
+            from hpc.workloads.torch_images import image_reader  # Pillow, which synthetic images do without
+
             self._data = image_reader(run, source, resnet50.image_size(run), device, rank)
             self.input = self._data.record
         else:
