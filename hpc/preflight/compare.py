@@ -12,6 +12,7 @@ from enum import IntEnum
 from hpc.model.checks import CHECKS, Level, level_of
 from hpc.model.findings import Finding, Severity, State
 from hpc.preflight.compare_gpus import CHECKS_OF_GPUS
+from hpc.preflight.compare_images import images
 from hpc.preflight.result import SHOWN, CheckResult, Look, alike, failed, numbers, ok, result_of, some
 from hpc.preflight.types import NodeFacts, RankFacts, Seen
 from hpc.system.text import plural
@@ -189,6 +190,7 @@ LOOKS: Mapping[Stage, Mapping[str, Look]] = {
         "cores": cores,
         "load": load,
         "host_memory": host_memory,
+        "images": images,
         "fabric": fabric,
     },
     Stage.BUILT: {

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from hpc.measure.world import World
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.background_load import Hidden, measure_load
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
-from hpc.preflight.types import Gpu, Launched, NodeFacts, RankFacts
+from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
+from hpc.workloads.image_folder import NoImages, list_images
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """The launchers' environment variables for the number of ranks."""
@@ -46,7 +49,28 @@ def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
         devices=devices,
         devices_unread=unread,
         gpus=tuple(gpu for gpu in in_sight or () if gpu.uuid in (devices or ())),
+        images=images_seen(run, first_of_node=world.local_rank == 0),
         device=next((gpu.name for gpu in in_sight or () if gpu.uuid in (devices or ())), ""),
+    )
+
+
+def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
+    """The images at the path of the run; None for a run that reads none."""
+    if (source := data_source(run.data)) is None:
+        return None
+    if find_spec("PIL") is None:
+        return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
+    try:
+        listing = list_images(source.path)
+    except NoImages as error:
+        return ImagesSeen(problem=str(error))
+    except OSError as error:
+        return ImagesSeen(problem=f"{error.filename} cannot be read ({error.strerror})")
+    return ImagesSeen(
+        images=len(listing.names),
+        classes=len(listing.classes),
+        sha256=listing.sha256,
+        by_class=listing.images_by_class() if first_of_node else None,
     )
 
 

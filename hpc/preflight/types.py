@@ -45,6 +45,20 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImagesSeen:
+    """The images that a rank finds at the path of its run. `problem` is the reason why it finds none, else empty.
+
+    `sha256` is the checksum over their names. `by_class` counts them by class; only a node's first rank has it.
+    """
+
+    problem: str = ""
+    images: int = 0
+    classes: int = 0
+    sha256: str = ""
+    by_class: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transports:
     """NCCL's transports from this rank to others, from its own log: transport → ranks as NCCL numbers them.
 
@@ -64,6 +78,7 @@ class RankFacts:
 
     `devices` are the UUIDs of those that it drives, None where unknown, for the reason `devices_unread`. `gpus` are the
     driver's facts about them. `software` are versions by name, `device` is the name of what it computes on.
+    `images` are those that it is to train on, None where it reads none.
     """
 
     rank: int
@@ -77,6 +92,7 @@ class RankFacts:
     gpus: tuple[Gpu, ...] = ()
     device: str = ""
     software: Mapping[str, str] = field(default_factory=dict)
+    images: ImagesSeen | None = None
     transports: Transports | None = None
 
 

@@ -18,7 +18,9 @@ import numpy.typing as npt
 
 from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
+from hpc.measure.input_record import input_record_of
 from hpc.measure.meetings import meetings_of
+from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
@@ -33,6 +35,7 @@ from hpc.recovery.progress import name_ranks
 from hpc.run.rank_end import attempted
 from hpc.system.environment import describe_job, describe_project, in_common
 from hpc.system.sanitize import exception_text, without_secrets
+from hpc.system.text import first_of, plural
 from hpc.workloads.delay import PHASES
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ WAITS_S = (1.0, 4.0, 15.0)
 """Seconds before each further try to write a trace, if the file system does not answer."""
 MAX_NUMBERS = 1 << 26
 """The maximum of numbers in the telemetry of a trace (half a GiB): beyond that every node leaves out samples."""
+MAX_SKIPPED_NAMED = 3
+"""The maximum of files that the evidence names; the facts of the ranks have more."""
 _TELEMETRY_TAG = 79
 # What a server that restarts, a stale handle and a mount that is gone look like. Room and rights do not come back so.
 _MAY_COME_BACK = frozenset(
@@ -96,6 +101,10 @@ def write_gathered(
     if len({*comm.allgather(meetings and meetings.names)}) == 1 and meetings is not None:
         shape = run.steps, len(meetings.names), 2
         arrays["meetings"] = np.frombuffer(meetings.stamps, np.int64).reshape(shape)
+    record = input_record_of(payload.workload)
+    if all(comm.allgather(record is not None)):
+        assert record is not None
+        arrays["input"] = np.frombuffer(record.figures, np.int64).reshape(run.steps, len(INPUT_FIGURES))
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
     everyone = comm.gather(_encoded(payload, recording, comm.rank))
@@ -103,7 +112,8 @@ def write_gathered(
         assert everyone is not None
         described = [json.loads(text) for text in everyone]
         names = meetings.names if meetings is not None and "meetings" in gathered else ()
-        trace = _trace(run, attempt, described, script, {"telemetry": telemetry, "meeting_names": names, **gathered})
+        names_of = {"meeting_names": names, "input_names": INPUT_FIGURES if "input" in gathered else ()}
+        trace = _trace(run, attempt, described, script, {"telemetry": telemetry, **names_of, **gathered})
         try:
             write_or_keep(folder, trace)
         except TraceError:
@@ -135,6 +145,8 @@ def _encoded(payload: RankPayload, recording: Recording | None, rank: int) -> st
         report = replace(report, copies=attempted(problems, "copies", payload.agent.copy_facts, None))
     if recording is not None:
         report = replace(report, telemetry=recording.facts)
+    if (record := input_record_of(payload.workload)) is not None:
+        report = replace(report, input=record.as_json())
     facts = attempted(problems, "facts", lambda: json.dumps(report.as_json(), default=str), json.dumps({"rank": rank}))
     return json.dumps([payload.clock.domain, json.loads(facts), problems])
 
@@ -154,6 +166,7 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
     of_ranks = [problems_of_rank for _, _, problems_of_rank in described]
     losses_known = not any("losses" in names for names in of_ranks) and run.diagnostic != COLLECTIVES
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
+    sentences += _skipped([report for _, report, _ in described])
     sentences += _missing([*enumerate(of_ranks), (0, problems)])
     return Trace(
         run=run,
@@ -169,6 +182,19 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         script=script,
         **gathered,
     )
+
+
+def _skipped(reports: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence about the files that ranks could not decode and left out, if there are any."""
+    skips, files = 0, {}
+    for report in reports:
+        of_rank = report.get("input") or {}
+        skips += of_rank.get("skips", 0)
+        files.update(of_rank.get("skipped", {}))
+    if not skips:
+        return []
+    named = first_of([f"{name} ({reason})" for name, reason in files.items()], MAX_SKIPPED_NAMED)
+    return [f"{plural(skips, 'image')} in batches could not be decoded, skipped: {named}"]
 
 
 def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 COMMANDS = (
-    "hpc.collectives", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep", "launch.devcluster",
-    "launch.doctor", "parse.airank", "parse.summarize",
+    "hpc.collectives", "hpc.data", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep",
+    "launch.devcluster", "launch.doctor", "parse.airank", "parse.summarize",
 )  # fmt: skip
 """Modules that people run; each ends with `run`."""
 RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
+from hpc.model.data_source import IMAGE_FOLDER
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
 from hpc.workloads.delays import parse_delays
@@ -24,11 +25,14 @@ CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadEntry:
     """`factories` maps frameworks to "module:Class"; `steps` are those of a run, warm-up included, and of the warm-up,
-    where its reference has others than the reference protocol."""
+    where its reference has others than the reference protocol. `reads` has, by framework, the kinds of files that it
+    trains on besides synthetic samples, `max_classes` how many classes these may have."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
     steps: tuple[int, int] | None = None
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    max_classes: int = 0
 
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
@@ -44,6 +48,8 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
+        reads={"torch": (IMAGE_FOLDER,), "paddle": (IMAGE_FOLDER,)},
+        max_classes=1000,
     ),
     "arcface": WorkloadEntry(
         factories={

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import paddle
 from paddle import nn
 
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import mlp, resnet50
 from hpc.workloads.synthetic import Synthetic
+
+if TYPE_CHECKING:
+    from hpc.workloads.image_batches import ImageReader
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
@@ -86,15 +90,24 @@ def paddle_values(values: dict[str, resnet50.Array]) -> dict[str, resnet50.Array
     return renamed
 
 
-class PaddleResNet50(Synthetic):
-    """ResNet-50 trained by the recipe of the run."""
+class PaddleResNet50:
+    """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
     def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
         self._recipe = resnet50.recipe_of(run)
         self._learning_rate = self._recipe.learning_rate(run)
         self.model = ResNet50()
         self.model.set_state_dict({**self.model.state_dict(), **paddle_values(resnet50.initial_values(run))})
-        super().__init__(*(paddle.to_tensor(values, place=device) for values in resnet50.synthetic_batch(run, rank)))
+        data: Synthetic | ImageReader
+        if source := data_source(run.data):
+            from hpc.workloads.paddle_images import image_reader  # Pillow, which synthetic images do without
+
+            data = image_reader(run, source, resnet50.image_size(run), device, rank)
+            self.input = data.record
+        else:
+            batch = (paddle.to_tensor(values, place=device) for values in resnet50.synthetic_batch(run, rank))
+            data = Synthetic(*batch)
+        self.batch, self.samples = data.batch, data.samples
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
         images, labels = batch

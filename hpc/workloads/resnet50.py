@@ -129,5 +129,10 @@ def initial_values(run: RunSpec) -> dict[str, Array]:
 
 def synthetic_batch(run: RunSpec, rank: int) -> tuple[Array, npt.NDArray[np.int64]]:
     """Images [N, 3, H, W] and labels [N] of a rank."""
-    size = int(workload_options(run)["image_size"])
+    size = image_size(run)
     return random_samples(run, rank, (3, size, size), CLASSES)
+
+
+def image_size(run: RunSpec) -> int:
+    """Height and width of the images in pixels."""
+    return int(workload_options(run)["image_size"])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
 from hpc.workloads.synthetic import Synthetic
+
+if TYPE_CHECKING:
+    from hpc.workloads.image_batches import ImageReader
 
 
 class Bottleneck(nn.Module):
@@ -70,8 +76,8 @@ def _stage(inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
     return nn.Sequential(Bottleneck(inputs, width, stride), *rest)
 
 
-class TorchResNet50(Synthetic):
-    """ResNet-50 trained by the recipe of the run."""
+class TorchResNet50:
+    """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
         self._recipe = resnet50.recipe_of(run)
@@ -79,9 +85,25 @@ class TorchResNet50(Synthetic):
         self.model = ResNet50()
         values = {name: torch.from_numpy(value) for name, value in resnet50.initial_values(run).items()}
         self.model.load_state_dict({**self.model.state_dict(), **values})
-        layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
-        images, labels = (torch.from_numpy(values).to(device) for values in resnet50.synthetic_batch(run, rank))
-        super().__init__(images.contiguous(memory_format=layout), labels)
+        self._layout = (
+            torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
+        )
+        self._data: Synthetic | ImageReader
+        if source := data_source(run.data):
+            from hpc.workloads.torch_images import image_reader  # Pillow, which synthetic images do without
+
+            self._data = image_reader(run, source, resnet50.image_size(run), device, rank)
+            self.input = self._data.record
+        else:
+            images, labels = (torch.from_numpy(values).to(device) for values in resnet50.synthetic_batch(run, rank))
+            self._data = Synthetic(images.contiguous(memory_format=self._layout), labels)
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = self._data.batch(step)
+        return images.contiguous(memory_format=self._layout), labels
+
+    def samples(self, batch: tuple[torch.Tensor, torch.Tensor]) -> int:
+        return len(batch[0])
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = batch

@@ -44,6 +44,8 @@ def _refuse(error: BaseException, status: int) -> int:
 def _list() -> int:
     """Prints what can be named, from the tables; imports no framework."""
     from hpc.backends import BACKENDS, missing_modules
+    from hpc.model.data_source import KINDS
+    from hpc.model.data_source import OPTIONS as DATA_OPTIONS
     from hpc.model.recipe import known_recipes, read_recipe
     from hpc.workloads import WORKLOADS
     from launch.jobs.site import known_sites
@@ -58,6 +60,16 @@ def _list() -> int:
         how = "by --collectives" if name == COLLECTIVES else f"for {', '.join(workload.factories)}"
         print(f"  {name} ({how})")
         _print_options(workload.options)
+    print("data:")
+    print("  synthetic")
+    for kind in KINDS:
+        readers = [
+            f"{name} ({', '.join(f for f, kinds in entry.reads.items() if kind in kinds)})"
+            for name, entry in WORKLOADS.items()
+            if any(kind in kinds for kinds in entry.reads.values())
+        ]
+        print(f"  {kind}:PATH, read by {', '.join(readers)}")
+    _print_options(DATA_OPTIONS)
     print("sites:")
     for name, path in known_sites().items():
         print(f"  {name}  {path}")

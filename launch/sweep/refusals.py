@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpc.backends import BACKENDS, options_of_run
+from hpc.model.data_source import data_source
 from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
+from hpc.workloads import WORKLOADS, is_user_code
 from hpc.workloads.delays import check_ranks, parse_delays
 from launch.sweep.spec import SweepSpec
 
@@ -26,7 +28,8 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
     for run in runs:
         if run.repeat > 1:
             continue
-        if reason := _check_precision(run) or _check_torch_dp(run) or _check_options(run) or _check_head(run):
+        checks = (_check_precision, _check_torch_dp, _check_data, _check_options, _check_head)
+        if reason := next((reason for check in checks if (reason := check(run))), ""):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
 
@@ -71,6 +74,23 @@ def _check_torch_dp(run: RunSpec) -> str:
     if run.options.get("compile") == "on":
         return "compile=on was requested; torch.compile does not go with DataParallel's threads"
     return ""
+
+
+def _check_data(run: RunSpec) -> str:
+    """The reason why the workload cannot train on the requested files; else empty."""
+    source, framework = data_source(run.data), BACKENDS[run.backend].framework
+    if source is None:
+        return ""
+    if is_user_code(run.workload):
+        return f"data {run.data} was requested; a file of your own reads what it trains on by itself: leave out --data"
+    if source.kind in WORKLOADS[run.workload].reads.get(framework, ()):
+        return ""
+    readers = [
+        f"{name} ({', '.join(entry.reads)})" for name, entry in WORKLOADS.items()
+        if any(source.kind in kinds for kinds in entry.reads.values())
+    ]  # fmt: skip
+    requested = f"data {source.kind} was requested; workload {run.workload} does not read it in {framework}"
+    return f"{requested}; what reads it: {', '.join(readers)}"
 
 
 def _check_head(run: RunSpec) -> str:

@@ -12,13 +12,16 @@ from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
+from hpc.model.data_source import data_source, options_of_data
 from hpc.model.options import MAX_WHOLE, Option, did_you_mean
 from hpc.model.spec import (
     COLLECTIVES,
+    DATA_CACHES,
     MIN_WARMUP_STEPS,
     PLACEMENTS,
     PRECISIONS,
     SCALINGS,
+    SYNTHETIC,
     TIMINGS,
     Plan,
     RunSpec,
@@ -59,6 +62,12 @@ def _case(name: str, case: object) -> tuple[int, int]:
     return _nodes("nodes", match[1]), _ranks("ranks_per_node", match[2])
 
 
+def _data(name: str, value: object) -> str:
+    data = text(name, value)
+    data_source(data)
+    return data
+
+
 def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
     env = table(name, value)
     for variable, values in env.items():
@@ -93,6 +102,14 @@ class SweepSpec:
     workload: tuple[str, ...] = _measured(
         ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
         page=_DAILY)
+    data: tuple[str, ...] = _measured(
+        (SYNTHETIC,), each(_data), "DATA,…",
+        "{default} (default), or imagefolder:PATH: images in the class folders PATH/train/CLASS",
+        page=_DAILY)
+    data_cache: tuple[str, ...] = _measured(
+        ("off",), each(choice(DATA_CACHES)), "C,…",
+        f"{', '.join(DATA_CACHES)} (default {{default}}; device: one batch of the files is used in every step, for the "
+        "speed without input)")
     batch_size: tuple[int, ...] | None = _measured(
         None, each(whole(1, MAX_WHOLE)), "N,…",
         f"samples per device, or with --scaling strong in all (default {REFERENCE_SIZES['batch_size'][0]})",
@@ -110,7 +127,7 @@ class SweepSpec:
     options: Mapping[str, tuple[str, ...]] = _measured(
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
-        {}, _env, "NAME=V,…", "environment variable of the runs; \\, is a comma in a value", page=_DAILY)
+        {}, _env, "NAME=V,…", "variable of the runs; \\, is a comma in a value", page=_DAILY)
     recipe: str = _measured(
         "", text, "NAME",
         "published measurement (see `list`); options choose among its points or replace settings",
@@ -176,13 +193,13 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     """
     sweep, reduced = _with_sizes(sweep, target)
     points: dict[str, RunSpec] = {}
-    for backend, workload in product(sweep.backend, sweep.workload):
+    for backend, workload, data in product(sweep.backend, sweep.workload, sweep.data):
         steps, lines = _steps_of(sweep, target, workload)
         reduced += tuple(line for line in lines if line not in reduced)
-        known = options_of(backend, workload)
+        known = {**options_of(backend, workload), **options_of_data(data)}
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
-        for run in _multiply(sweep, target, backend, workload, steps, options):
+        for run in _multiply(sweep, target, backend, workload, data, steps, options):
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
             if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
@@ -192,6 +209,8 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     reduced += _add_collectives(points, sweep, target)
     _refuse_too_many(len(points), sweep)
     _refuse_options_nobody_knows(sweep, options_of)
+    if sweep.data_cache != ("off",) and not any(map(data_source, sweep.data)):
+        raise SpecError(f"data_cache is {', '.join(sweep.data_cache)}, and no --data names files that could be cached")
     return Plan(target=target, runs=_repeated(points, sweep), reduced=(*target.reduced, *reduced))
 
 
@@ -303,6 +322,7 @@ def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
 
 def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
     known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
+    known |= {name for data in sweep.data for name in options_of_data(data)}
     known |= set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
     if unknown := sorted(set(sweep.options) - known):
         raise SpecError(
@@ -329,17 +349,18 @@ def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
 
 
 def _multiply(
-    sweep: SweepSpec, target: Target, backend: str, workload: str, steps: tuple[int, int],
+    sweep: SweepSpec, target: Target, backend: str, workload: str, data: str, steps: tuple[int, int],
     option_values: Mapping[str, tuple[str, ...]],
 ) -> Iterator[RunSpec]:  # fmt: skip
     assert sweep.batch_size and sweep.cpus_per_rank
     axes = product(
         _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
-        sweep.telemetry, _combinations(option_values), _combinations(sweep.env),
+        sweep.telemetry, sweep.data_cache if data_source(data) else ("off",), _combinations(option_values),
+        _combinations(sweep.env),
     )  # fmt: skip
     warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
     block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, options, env in axes:
+    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, cache, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
             raise SpecError(
@@ -352,7 +373,7 @@ def _multiply(
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
             batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
             warmup_steps=warmup_steps, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
-            seed=sweep.seed, placement=sweep.placement, site=target.site,
+            seed=sweep.seed, data=data, data_cache=cache, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
             options=options, env={**target.env, **env},
         )  # fmt: skip

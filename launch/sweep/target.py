@@ -9,6 +9,7 @@ from typing import Any
 
 from hpc.backends import BACKENDS, missing_modules, operations_of
 from hpc.backends.horovod_build import build_problem
+from hpc.model.data_source import data_source
 from hpc.model.options import Option, did_you_mean
 from hpc.model.spec import COLLECTIVES, SpecError, Target
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
@@ -71,13 +72,21 @@ def _runs_by_this_interpreter(backend: str, site: Site | None) -> bool:
 
 
 def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
-    """The sweep with absolute paths of user code, because the job may run from any folder."""
+    """The sweep with absolute paths of user code and of data, because the job may run from any folder."""
 
     def absolute(workload: str) -> str:
         path, _, factory = workload.partition(":")
         return f"{Path(path).absolute()}:{factory}" if is_user_code(workload) and factory else workload
 
-    return dataclasses.replace(spec, workload=tuple(absolute(name) for name in spec.workload))
+    def absolute_data(data: str) -> str:
+        source = data_source(data)
+        return data if source is None else f"{source.kind}:{Path(source.path).absolute()}"
+
+    return dataclasses.replace(
+        spec,
+        workload=tuple(absolute(name) for name in spec.workload),
+        data=tuple(absolute_data(data) for data in spec.data),
+    )
 
 
 def without_no_sync(spec: SweepSpec) -> list[str]:

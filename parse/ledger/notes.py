@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from hpc.system.text import first_of, inflect, plural
 from parse import stats
+from parse.ledger.input import InputCause, InputReading
 from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger, Standalone
@@ -21,6 +23,8 @@ def notes(ledger: Ledger) -> Iterator[str]:
     yield from _split(ledger, write)
     if ledger.standalone is not None:
         yield _standalone(ledger.standalone, write)
+    if ledger.input is not None:
+        yield input_text(ledger.input, ledger.step.value, write)
     yield from map(telemetry_text, ledger.telemetry)
     yield from _clock(ledger)
     yield from _chance(ledger)
@@ -50,6 +54,34 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
         text += f" against {_number(usual)}{unit} alone{ratio}"
     where = f" on {inflect(len(change.hosts), 'node')} {first_of(change.hosts, MAX_HOSTS)}" if change.hosts else ""
     return f"{text}{where}"
+
+
+def input_text(reading: InputReading, step_ms: float, write: Figures) -> str:
+    """Whether a batch is ready when a step asks for it, and why not."""
+    busy = "" if reading.busy is None else f"{plural(reading.workers, 'worker')} per rank busy {_share(reading.busy)}"
+    if reading.cause is None:
+        ready = "" if reading.ready is None else f", {reading.ready:.1f} batches on average"
+        return f"input is ready when a step asks for it{ready}{f'; {busy} of the time' if busy else ''}"
+    late = f"input is late by {write.ms(reading.late)} a step, in {_share(reading.late_share)} of the steps"
+    takes = f"a batch takes {write.ms(reading.work)}, {_share(reading.reading / reading.work)} of it for reading files"
+    match reading.cause:
+        case InputCause.NO_WORKERS:
+            return f"{late}: the rank reads and decodes itself (workers=0), {takes}"
+        case InputCause.BURSTS:
+            return f"{late}, with {busy} of the time: single batches come late, as where an epoch begins; {takes}"
+        case InputCause.STORAGE:
+            reason = "storage is slow"
+        case InputCause.CORES:
+            held = _share(reading.processor / reading.decoding)
+            reason = f"a worker that decodes has a core for {held} of the time: too few cores for ranks and workers"
+        case InputCause.WORKERS:
+            enough = ceil(reading.work / max(step_ms - reading.late, SMALL * step_ms))
+            reason = f"too few workers: {enough} with cores of their own would keep up"
+    return f"{late}, with {busy} of the time; {takes}; {reason}"
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.0f} %"
 
 
 def _number(value: float) -> str:

@@ -16,6 +16,7 @@ from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import Floats, LastArrivals
 from parse.ledger.breakdown import StepBreakdown, merge, names, step_breakdown
+from parse.ledger.input import InputReading, input_of_point, reduce_input
 from parse.ledger.standalone import standalone_reduction
 from parse.ledger.straggler import incidents, verdict
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
@@ -43,6 +44,7 @@ class _Read:
 
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
+    inputs: tuple[InputReading, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -83,8 +85,9 @@ class _Reader:
         standalone, remarks = _standalone(result, read.breakdowns, terms, collectives)
         runs = tuple(map(_run_ledger, read.breakdowns))
         merged = dict.fromkeys(breakdown.merged for breakdown in (*read.breakdowns, *base))
+        step = _mean(ours.sum(axis=1))
         return Ledger(
-            result=result, terms=terms, step=_mean(ours.sum(axis=1)),
+            result=result, terms=terms, step=step, input=input_of_point(read.inputs, step.value),
             median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in read.breakdowns]),
             skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in read.breakdowns]),
             loss=loss, no_loss=None if base else _no_loss(result, baseline),
@@ -119,7 +122,7 @@ class _Reader:
 
 
 def _read_runs(result: Result) -> _Read:
-    breakdowns, conditions, remarks = [], [], []
+    breakdowns, conditions, inputs, remarks = [], [], [], []
     for run in result.ok:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
@@ -128,11 +131,13 @@ def _read_runs(result: Result) -> _Read:
             with open_trace(run.trace) as trace:
                 breakdowns.append(step_breakdown(trace))
                 conditions.append(reduce_telemetry(trace))
+                inputs.append(reduce_input(trace))
         except TraceError as error:
             remarks.append(str(error))
     return _Read(
         breakdowns=tuple(breakdowns),
         conditions=tuple(run_conditions for run_conditions in conditions if run_conditions is not None),
+        inputs=tuple(reading for reading in inputs if reading is not None),
         remarks=tuple(remarks),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from parse.ledger.input import InputReading
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.result import Result
 
@@ -195,7 +196,7 @@ class Ledger:
 
     `median_step` is the median where `step` is the mean. `skew` is the excess of the throughput's step time over
     `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `telemetry` the differences from
-    the baseline's clocks, power and load.
+    the baseline's clocks, power and load, `input` what is known of input that is read from files.
     """
 
     result: Result
@@ -213,4 +214,5 @@ class Ledger:
     split: ComputeSplit | None = None
     standalone: Standalone | None = None
     telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
+    input: InputReading | None = None
     remarks: tuple[str, ...] = ()

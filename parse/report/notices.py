@@ -131,6 +131,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += _meetings(summary)
+    notices += _input_costs(summary)
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
     notices += map(_of_file, summary.remarks)
@@ -150,6 +151,28 @@ def _meetings(summary: Summary) -> Iterator[Notice]:
             f"{total_ms:.2f} ms of a step of {step_ms:.2f} ms ({total_ms / step_ms * 100:.1f} %), waiting for the last "
             f"rank included: {of_each} ms"
         )
+        yield Notice(labels=(label,), text=text, is_warning=False)
+
+
+def _input_costs(summary: Summary) -> Iterator[Notice]:
+    """What reading files costs a point, where the same point with its input cached is here."""
+    points = {result.requested.point: result for result in summary.results}
+    for result, label in zip(summary.results, labels(summary.results), strict=True):
+        if result.run.data_cache != "off":
+            continue
+        fields = replace(result.run, data_cache="device")
+        cached = points.get(replace(result.requested, run=fields).point)
+        if cached is None or cached.median_speed is None or result.median_speed is None:
+            continue
+        share = 1 - result.median_speed / cached.median_speed
+        speeds = f"{result.median_speed:.2f} samples/s against {cached.median_speed:.2f} with --data-cache device"
+        ours, theirs = result.interval, cached.interval
+        if ours is None or theirs is None:
+            text = f"input costs you {share * 100:.0f} %: {speeds}; too few runs to tell it from scatter"
+        elif ours.high < theirs.low:
+            text = f"input costs you {share * 100:.0f} %: {speeds}"
+        else:
+            text = f"input costs nothing beyond the scatter of the runs: {speeds}"
         yield Notice(labels=(label,), text=text, is_warning=False)
 
 

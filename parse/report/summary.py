@@ -16,11 +16,11 @@ SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
 COLUMNS = (
     "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "batch_size", "precision", "scaling", "on",
-    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "timing", "block_steps", "reduction", "telemetry",
-    "placement", "search", "seed", "site", "container", "code_digest",
+    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "timing", "block_steps", "reduction",
+    "telemetry", "placement", "search", "seed", "site", "container", "code_digest",
 )  # fmt: skip
 """The requested settings of a point, by the names of columns and `--where`, in their order."""
-USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate"}
+USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate", "data_cache": "off"}
 """Settings that are named only where a point departs from them."""
 
 

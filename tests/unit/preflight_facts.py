@@ -9,12 +9,13 @@ from typing import Any
 from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
-from hpc.preflight.types import Gpu, Launched, NodeFacts, RankFacts, Seen, Transports
+from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts, Seen, Transports
 
 GIB = 1 << 30
 RUN = RunSpec(
-    nodes=2, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=2, backend="torch-ddp", workload="mlp", batch_size=4,
+    nodes=2, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=2, backend="torch-ddp", workload="resnet50", batch_size=4,
     precision="fp32", scaling="weak", warmup_steps=6, measured_steps=6, repeat=1, seed=0, site="here",
+    data="imagefolder:/data/set",
 )  # fmt: skip
 LAUNCHED = Launched(size=4, variables={"SLURM_NTASKS": "4"}, library="Open MPI 5")
 NODE = NodeFacts(
@@ -39,6 +40,7 @@ def rank(number: int, **changes: Any) -> RankFacts:
         about_node=about_node if place == 0 else None,
         in_sight=uuids, devices=(uuids[place],), gpus=(gpu,), device=gpu.name,
         software={"torch": "2.13", "nccl": "2.27.5"}, transports=TRANSPORTS,
+        images=ImagesSeen(images=100, classes=2, sha256="ab", by_class={"a": 60, "b": 40} if place == 0 else None),
     )  # fmt: skip
     return dataclasses.replace(usual, **changes)
 

@@ -38,7 +38,7 @@ ACTIONS = {
     "hpc.recovery": ("collect", "clean"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
-PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.preflight", "launch.step", "parse.summarize",
+PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
             "hpc.recovery.recover", "parse.airank", "launch.doctor", *ACTIONS)  # fmt: skip
 
 

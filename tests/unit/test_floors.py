@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import subprocess
 import sys
@@ -49,6 +50,19 @@ def test_a_login_node_needs_neither_torch_nor_mpi(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{m.partition('.')[0] for m in sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not HEAVY & set(done.stdout.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("framework", "module"), [("torch", "torch_models"), ("paddle", "paddle_models")])
+def test_synthetic_images_do_without_what_reads_files(framework: str, module: str) -> None:
+    """The extras of the frameworks do not bring Pillow; that of reading files does."""
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    code = f"import sys, hpc.workloads.{module}; print(*(name for name in sys.modules if name.startswith('hpc.')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert f"hpc.workloads.{module}" in loaded and "hpc.workloads.images" not in loaded
+    assert "hpc.workloads.image_batches" not in loaded
 
 
 def test_no_dependency_brings_a_foreign_parse_or_launch() -> None:

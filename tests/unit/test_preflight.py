@@ -16,7 +16,7 @@ from hpc.model.rank_report import RankReport
 from hpc.preflight.compare import LOOKS, judge
 from hpc.preflight.result import numbers
 from hpc.preflight.run import Expectations, Preflight
-from hpc.preflight.types import Launched, RankFacts, Transports
+from hpc.preflight.types import ImagesSeen, Launched, RankFacts, Transports
 from tests.unit.preflight_facts import GIB, LAUNCHED, RUN, findings, seen
 
 CPUS = dataclasses.replace(RUN, gpus_per_node=0)
@@ -70,6 +70,7 @@ FIRES: list[tuple[str, dict[int, dict[str, Any]], dict[str, Any], str]] = [
     ("transport", {1: by(NET_Socket=(2,))}, {"expect_transport": "ib"}, "rank 1 on node0 goes by NET/Socket"),
     ("transport", {1: by(NET_IB=(2,))}, {"expect_transport": "ib/gdrdma"}, "promises ib/gdrdma; rank 1 on node0 goes"),
     ("transport_in_node", {0: by(SHM=(1,))}, {}, "rank 0 on node0 goes by SHM to rank 1"),
+    ("images", {2: {"images": ImagesSeen(problem="/data is no folder")}}, {}, "rank 2 on node1: /data is no folder"),
 ]
 
 
@@ -218,7 +219,7 @@ def test_the_transport_of_nccl_is_compared_with_the_expected_one(
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE"):
         monkeypatch.setenv(name, "to be restored")
         monkeypatch.delenv(name)
-    run = dataclasses.replace(RUN, ranks_per_node=1, gpus_per_node=1)
+    run = dataclasses.replace(RUN, ranks_per_node=1, gpus_per_node=1, data="synthetic")
     comm: Any = FakeComm()
     world = World(rank=0, size=2, local_rank=0, local_size=1, node_rank=0, nodes=2, hostname="n0")
     preflight = Preflight(

@@ -18,7 +18,7 @@ from hpc.model.timestamps import ABSENT
 from parse import summarize
 from parse.report import table
 from parse.summarize import main
-from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
+from tests.unit.traces import make_run, make_trace, point, put, put_exit_record, put_plan, repeats
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -166,6 +166,26 @@ def test_diagnostic_runs_are_no_points_of_the_table(tmp_path, capsys):
     assert "no-sync of 2n1g: run 2: timeout" in err
     assert main([str(tmp_path), "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("read", "cached", "says"),
+    [
+        ((82, 81, 83), (100, 101, 99), "input costs you 18 %: 82.00 samples/s against 100.00 with --data-cache device"),
+        ((82, 81, 99.5), (100, 101, 99), "input costs nothing beyond the scatter of the runs: 82.00"),
+        ((102, 103, 104), (100, 101, 99), "input costs nothing beyond the scatter of the runs: 103.00"),
+        ((82,), (100,), "input costs you 18 %: 82.00 samples/s against 100.00 with --data-cache device; too few runs"),
+        ((82, 81, 83), (), ""),
+    ],
+)
+def test_what_input_costs_stands_below_the_table(tmp_path, capsys, read, cached, says):
+    run = make_run(backend="torch-ddp", workload="resnet50", data="imagefolder:/x")
+    for trace in [*point(run, read), *point(dataclasses.replace(run, data_cache="device"), cached)]:
+        put(tmp_path, trace)
+        put_exit_record(tmp_path, trace.run, Outcome.OK)
+    assert main([str(tmp_path)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.count("input costs") == bool(says) and says in out
 
 
 def test_what_meetings_inside_a_step_take_stands_below_the_table(tmp_path, capsys):

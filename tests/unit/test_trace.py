@@ -31,7 +31,7 @@ def assert_equal(loaded: Trace, expected: Trace) -> None:
         if isinstance(b, np.ndarray):
             assert a.dtype == b.dtype, field.name
             np.testing.assert_array_equal(a, b, err_msg=field.name)
-        elif field.name in ("clock_domains", "injected_phases", "meeting_names"):
+        elif field.name in ("clock_domains", "injected_phases", "meeting_names", "input_names"):
             assert list(a) == list(b)
         else:
             assert a == b, field.name
@@ -45,6 +45,7 @@ def full_trace() -> Trace:
         run, attempt=3, evidence="srun returned 0", script="#!/bin/bash\necho 'ä'\n", recovered=True,
         injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
         meetings=meetings, meeting_names=["features", "maximum", "größe"],
+        input=meetings[:, :, :2, 0].copy(), input_names=["asked", "received"],
     )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def test_units_and_absence_stand_in_attributes(tmp_path):
         file.visititems(
             lambda name, item: arrays.append(item) if getattr(item, "ndim", 0) and "domains" not in name else None
         )
-        assert len(arrays) == 11
+        assert len(arrays) == 12
         assert all(array.attrs["unit"] and array.attrs["axes"] for array in arrays)
         assert all(array.chunks is None for array in arrays)
         assert json.loads(file["run"][()])["nodes"] == 2

@@ -1,0 +1,132 @@
+"""An image set on the disk: class folders, tar shards, TFRecord files, and a manifest with their checksum."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import random
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc.data.photographs import crop, photographs
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+SPLITS = ("train", "val")
+SHARD_IMAGES = 256
+MANIFEST = "manifest.json"
+NO_TENSORFLOW = "tensorflow, which writes its framing, is not installed here: pip install -e '.[tensorflow]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSetSpec:
+    """The requested set: training images, validation images, classes, width in pixels, seed."""
+
+    images: int
+    val_images: int
+    classes: int
+    size: int
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One image: its name below the set's folder, its class, its JPEG."""
+
+    name: str
+    label: int
+    content: bytes
+
+
+def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
+    """Writes the set into an empty folder; returns its manifest. Equal for equal specs and versions of Pillow."""
+    sources = list(photographs().items())
+    digest, sizes = hashlib.sha256(), []
+    tfrecord = find_spec("tensorflow") is not None
+    for split in SPLITS:
+        samples = []
+        for sample in _samples(spec, split, sources):
+            path = folder / sample.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(sample.content)
+            digest.update(f"{sample.name}\0{hashlib.sha256(sample.content).hexdigest()}\n".encode())
+            sizes.append(len(sample.content))
+            samples.append(Sample(name=sample.name, label=sample.label, content=b""))
+        # Shards hold the classes mixed, as a reader that shuffles within a buffer needs them.
+        random.Random(f"{spec.seed} {split}").shuffle(samples)
+        shards = [samples[at : at + SHARD_IMAGES] for at in range(0, len(samples), SHARD_IMAGES)]
+        for number, shard in enumerate(shards):
+            _write_tar(_made(folder / "webdataset") / f"{split}-{number:06d}.tar", folder, shard)
+            if tfrecord:
+                _write_tfrecord(
+                    _made(folder / "tfrecord") / f"{split}-{number:05d}-of-{len(shards):05d}", folder, shard
+                )
+    manifest: dict[str, object] = {
+        "schema": "rankwise-images",
+        "schema_version": 1,
+        "sha256": digest.hexdigest(),
+        **asdict(spec),
+        "bytes": sum(sizes),
+        "mean_bytes": round(sum(sizes) / len(sizes)),
+        "pillow": _pillow_version(),
+        "forms": ["imagefolder", "webdataset", *(["tfrecord"] if tfrecord else [])],
+        "left_out": {} if tfrecord else {"tfrecord": NO_TENSORFLOW},
+    }
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    return manifest
+
+
+def _samples(spec: ImageSetSpec, split: str, sources: Sequence[tuple[str, Image.Image]]) -> Iterator[Sample]:
+    """The images of a split, class after class; a class is one photograph, or a further one of the same."""
+    count = spec.images if split == "train" else spec.val_images
+    for label in range(spec.classes):
+        name, photograph = sources[label % len(sources)]
+        for number in range(label, count, spec.classes):
+            random_numbers = random.Random(f"{spec.seed} {split} {number}")
+            path = f"{split}/{label:03d}-{name}/{number:07d}.jpg"
+            yield Sample(name=path, label=label, content=crop(photograph, spec.size, random_numbers))
+
+
+def _write_tar(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
+    """A shard as the webdataset package reads it: an image and its class under one key."""
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for sample in shard:
+            key = Path(sample.name).stem
+            for suffix, content in (("jpg", (folder / sample.name).read_bytes()), ("cls", str(sample.label).encode())):
+                member = tarfile.TarInfo(f"{key}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+
+
+def _write_tfrecord(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
+    """A shard with the features of TensorFlow's ImageNet files, whose labels count from 1."""
+    from hpc.workloads.tensorflow_base import tf
+
+    def feature(*content: bytes) -> object:
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=content))
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for sample in shard:
+            features = {
+                "image/encoded": feature((folder / sample.name).read_bytes()),
+                "image/filename": feature(Path(sample.name).name.encode()),
+                "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[sample.label + 1])),
+            }
+            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _pillow_version() -> str:
+    import PIL
+
+    return PIL.__version__

@@ -1,0 +1,65 @@
+"""The training data that a run asks for: `synthetic`, or a kind of files and their path, `imagefolder:PATH`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpc.model.options import WHOLE, Option, OptionValue, did_you_mean, read_options
+from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA, RunSpec, SpecError
+
+IMAGE_FOLDER = "imagefolder"
+KINDS = (IMAGE_FOLDER,)
+"""The kinds of files that some workload reads."""
+MAX_WORKERS = 1024
+INPUT_FIGURES = ("asked", "received", "begun", "done", "reading", "decoding", "processor")
+"""What is recorded of each batch that is read, int64 ns: when the step asked for it and had it, when a worker began it
+and was done with it, on the rank's own clock; how long this worker read files, decoded them, and had a processor."""
+
+
+def _check_workers(text: str) -> None:
+    if text != "auto" and not (WHOLE.fullmatch(text) and 0 <= int(text) <= MAX_WORKERS):
+        raise ValueError(f"{text[:40]!r} is neither auto nor a number of processes up to {MAX_WORKERS}")
+
+
+OPTIONS: Mapping[str, Option] = {
+    "workers": Option(
+        default="auto",
+        help="processes of each rank that read and decode; auto: as many as it has cores; 0: the rank itself",
+        check=_check_workers,
+    ),
+}
+"""The options of runs that read files."""
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Files of a kind at a path."""
+
+    kind: str
+    path: str
+
+
+def data_source(data: str) -> DataSource | None:
+    """The files that a run reads, None where it reads none. Raises SpecError where the text is no request for data."""
+    if data in (SYNTHETIC, UNKNOWN_DATA):
+        return None
+    kind, _, path = data.partition(":")
+    if kind not in KINDS:
+        valid = ", ".join((SYNTHETIC, *(f"{name}:PATH" for name in KINDS)))
+        raise SpecError(f"data {data!r} is not one of {valid}{did_you_mean(kind, (SYNTHETIC, *KINDS))}")
+    if not path:
+        raise SpecError(f"data {data!r} names no path: {kind}:PATH")
+    return DataSource(kind, path)
+
+
+def options_of_data(data: str) -> Mapping[str, Option]:
+    """The options that a request for data brings; raises as `data_source`."""
+    return OPTIONS if data_source(data) else {}
+
+
+def workers_of(run: RunSpec) -> int:
+    """The number of processes that read for each rank of the run."""
+    requested = {name: text for name, text in run.options.items() if name in OPTIONS}
+    workers: OptionValue = read_options(OPTIONS, requested)["workers"]
+    return run.cpus_per_rank if workers == "auto" else int(workers)

@@ -1,0 +1,133 @@
+"""Whether steps wait for input that is read from files, and why it is late: workers, cores, storage."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Trace
+from parse import stats
+
+NOTABLE = 0.01
+"""Input is late from this share of a step on."""
+BUSY = 0.9
+"""Workers that are at work for a larger share of the time limit the speed of input."""
+HELD = 0.8
+"""A worker that decodes and has a processor for a smaller share of the time waits for cores."""
+_CHUNK = 250_000
+"""Ranks × steps that are looked at together."""
+_WORK = ("work", "reading", "processor")
+_FIGURES = ("late", "late_share", *_WORK)
+
+
+class InputCause(StrEnum):
+    """Why input is late."""
+
+    NO_WORKERS = "no workers"
+    STORAGE = "storage"
+    CORES = "cores"
+    WORKERS = "workers"
+    BURSTS = "bursts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputReading:
+    """The input of a point: means over ranks, steps and runs, in ms per batch.
+
+    `workers` read for each rank. `late` is how long a batch is not ready after a step has asked for it, `late_share`
+    the share of the steps in which that is so. `work` is what a worker takes for a batch: `reading` for the files, the
+    rest for decoding; `processor` while it has one. `busy` is the share of the time that workers are at work, None
+    without workers; `ready` how many batches are ready when a step asks, None where it has too few steps. `cause` is
+    None where input is not late.
+    """
+
+    workers: int
+    late: float
+    late_share: float
+    work: float
+    reading: float
+    processor: float
+    busy: float | None
+    ready: float | None
+    cause: InputCause | None = None
+
+    @property
+    def decoding(self) -> float:
+        """Decoding and augmenting, and waiting for a core meanwhile."""
+        return self.work - self.reading
+
+
+def reduce_input(trace: Trace) -> InputReading | None:
+    """The input of a run's window, without a cause; None where it read no files or did not record it."""
+    if trace.input is None or list(trace.input_names) != [*INPUT_FIGURES]:
+        return None
+    facts = next((report.input for report in trace.reports if report.input), None) or {}
+    workers, ahead = facts.get("workers"), facts.get("prefetched_batches")
+    if not isinstance(workers, int) or not isinstance(ahead, int):
+        return None
+    sums, steps, busy, ready = np.zeros(len(_FIGURES)), 0, [], []
+    for figures in _chunks(trace):
+        asked, _, begun, done, reading, _, processor = np.moveaxis(figures, -1, 0)
+        if (figures == ABSENT).any():
+            return None
+        late = (done - asked).clip(0)
+        sums += [float(values.mean(axis=0).sum()) for values in (late, late > 0, done - begun, reading, processor)]
+        steps += figures.shape[1]
+        elapsed = asked[:, -1] - asked[:, 0]
+        if workers and elapsed.min() > 0:
+            busy.append(float(((done - begun)[:, :-1].sum(axis=1) / elapsed).mean()) / workers)
+        if (count := figures.shape[1] - ahead) > 0:
+            queued = [done[:, at : at + count] <= asked[:, :count] for at in range(ahead)]
+            ready.append(float(np.sum(queued, axis=0).mean()) if queued else 0.0)
+    if not steps or sums[_FIGURES.index("work")] <= 0:
+        return None
+    late, late_share, work, reading, processor = (sums / steps).tolist()
+    return InputReading(
+        workers=workers, late=late / 1e6, late_share=late_share, work=work / 1e6, reading=reading / 1e6,
+        processor=processor / 1e6, busy=_mean(busy), ready=_mean(ready),
+    )  # fmt: skip
+
+
+def input_of_point(runs: Sequence[InputReading], step: float) -> InputReading | None:
+    """The mean of the runs, with the cause where input is late in a step of so many ms; None without such runs."""
+    if not runs or len({run.workers for run in runs}) > 1:
+        return None
+    means: dict[str, Any] = {name: stats.mean([getattr(run, name) for run in runs]) for name in _FIGURES}
+    reading = InputReading(
+        workers=runs[0].workers,
+        busy=_mean([run.busy for run in runs if run.busy is not None]),
+        ready=_mean([run.ready for run in runs if run.ready is not None]),
+        **means,
+    )
+    return dataclasses.replace(reading, cause=_cause(reading) if reading.late >= NOTABLE * step else None)
+
+
+def _cause(reading: InputReading) -> InputCause:
+    if not reading.workers:
+        return InputCause.NO_WORKERS
+    if reading.busy is None or reading.busy < BUSY:
+        return InputCause.BURSTS
+    if reading.reading >= reading.decoding:
+        return InputCause.STORAGE
+    return InputCause.CORES if reading.processor < HELD * reading.decoding else InputCause.WORKERS
+
+
+def _chunks(trace: Trace) -> Iterator[npt.NDArray[np.int64]]:
+    """The figures of the measured steps, [rank, step, figure], a piece after the other."""
+    assert trace.input is not None
+    length = max(1, _CHUNK // len(trace.input))
+    for first, stop in trace.blocks.tolist():
+        for begin in range(first, stop, length):
+            yield np.asarray(trace.input[:, begin : min(begin + length, stop)])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return stats.mean(values) if values else None

@@ -1,0 +1,153 @@
+"""Runs that read images from files: which samples each rank gets, and what becomes of bad ones."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hpc.backends import missing_modules
+from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
+from parse.attempt import measure
+from parse.ledger.input import reduce_input
+from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+from tests.mpi.conftest import Ranks as StartedRanks
+
+READER = HERE / "image_reader.py"
+
+
+def numbered(folder: Path, count: int, classes: int = 3) -> Path:
+    """Images of one colour each, which is their number."""
+    for number in range(count):
+        path = folder / "train" / f"class{number % classes}" / f"{number:04d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (12, 10), (number % 256, number // 256, 0)).save(path)
+    return folder
+
+
+def read(
+    ranks: StartedRanks, folder: Path, *, steps: int, workers: int = 2, seed: int = 0, framework: str = "torch"
+) -> list[dict[str, Any]]:
+    done = ranks(1, READER, framework, str(folder), str(workers), str(seed), str(steps))
+    by_rank: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return by_rank
+
+
+def epochs(by_rank: list[dict[str, Any]], steps: int) -> list[Counter[int]]:
+    """How often each image was read in each epoch, which takes so many steps."""
+    total = len(by_rank[0]["batches"]) // steps
+    return [
+        Counter(
+            number for of_rank in by_rank for batch in of_rank["batches"][at * steps : (at + 1) * steps]
+            for number, _ in batch
+        )
+        for at in range(total)
+    ]  # fmt: skip
+
+
+@pytest.fixture(params=["torch", "paddle"])
+def framework(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if missing := missing_modules({"torch": "torch-ddp", "paddle": "paddle-fleet"}[name]):
+        pytest.skip("; ".join(missing))
+    return name
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_image_is_read_once_per_epoch_in_another_order(
+    ranks: Ranks, tmp_path: Path, workers: int, framework: str
+) -> None:
+    # 3 ranks × (4 + 4 + 2) images
+    by_rank = read(ranks, numbered(tmp_path, 30), steps=6, workers=workers, framework=framework)
+    assert [len(batch) for batch in by_rank[0]["batches"]] == [4, 4, 2] * 2
+    assert epochs(by_rank, 3) == [Counter(range(30))] * 2
+    first, second = ([of_rank["batches"][at] for of_rank in by_rank] for at in (0, 3))
+    assert first != second, "the epochs have one order"
+    for of_rank in by_rank:
+        assert all(label == number % 3 for batch in of_rank["batches"] for number, label in batch)
+    facts = by_rank[0]["input"]
+    assert (facts["samples_per_epoch"], facts["repeated_samples_per_epoch"], facts["last_batch_samples"]) == (10, 0, 2)
+    assert (facts["workers"], facts["skips"]) == (workers, 0)
+
+
+def test_what_does_not_divide_by_the_ranks_is_repeated_and_said(ranks: Ranks, tmp_path: Path) -> None:
+    by_rank = read(ranks, numbered(tmp_path, 28), steps=3)
+    (epoch,) = epochs(by_rank, 3)
+    assert set(epoch) == {*range(28)} and sum(epoch.values()) == 30 and max(epoch.values()) == 2
+    assert by_rank[0]["input"]["repeated_samples_per_epoch"] == 2
+
+
+def test_the_order_comes_from_the_seed(ranks: Ranks, tmp_path: Path, framework: str) -> None:
+    folder = numbered(tmp_path, 30)
+    first, again, other = (
+        read(ranks, folder, steps=3, seed=seed, workers=workers, framework=framework)
+        for seed, workers in ((1, 1), (1, 3), (2, 1))
+    )
+    assert [each["batches"] for each in first] == [each["batches"] for each in again]
+    assert [each["batches"] for each in first] != [each["batches"] for each in other]
+
+
+def test_figures_of_a_batch_are_in_order(ranks: Ranks, tmp_path: Path) -> None:
+    for of_rank in read(ranks, numbered(tmp_path, 30), steps=6):
+        figures = np.array(of_rank["figures"]).reshape(-1, len(INPUT_FIGURES))[:6]
+        asked, received, begun, done, reading, decoding, processor = figures.T
+        assert (begun < done).all() and (done <= received).all() and (asked <= received).all()
+        assert (reading + decoding == done - begun).all() and (reading > 0).all() and (processor > 0).all()
+
+
+def run_on(folder: Path, **changes: Any) -> Any:
+    options = {"image_size": "64", "workers": "1", **changes.pop("options", {})}
+    usual = {"backend": "torch-ddp", "workload": "resnet50", "batch_size": 2, "data": f"imagefolder:{folder}"}
+    return spec(**{**usual, "options": options, **changes})
+
+
+@pytest.mark.parametrize("backend", ["torch-ddp", "torch-horovod", "paddle-fleet"])
+def test_a_run_skips_what_it_cannot_decode_and_names_it(ranks: Ranks, tmp_path: Path, backend: str) -> None:
+    if missing := missing_modules(backend):
+        pytest.skip("; ".join(missing))
+    folder = numbered(tmp_path / "set", 16)
+    corrupt = folder / "train/class1/0004.png"
+    corrupt.write_bytes(corrupt.read_bytes()[:40])
+    attempt = Attempt(ranks, tmp_path, run_on(folder, backend=backend))
+    assert attempt.done.returncode == 0, attempt.done.stderr
+    trace = attempt.trace()
+    # 12 steps of 2 on 2 ranks are three epochs of 16 images, one of which is corrupt.
+    assert trace.outcome is Outcome.OK and trace.samples.sum() == 3 * 15
+    assert trace.evidence.startswith("3 images in batches could not be decoded, skipped: class1/0004.png (")
+    inputs = [report.input for report in trace.reports]
+    assert sum(each["skips"] for each in inputs) == 3
+    assert {name for each in inputs for name in each["skipped"]} == {"class1/0004.png"}
+    assert measure(trace).samples == trace.samples[:, trace.blocks[0, 0] : trace.blocks[0, 1]].sum()
+    assert trace.input is not None and list(trace.input_names) == [*INPUT_FIGURES]
+    waited_ns = trace.input[:, :, 1] - trace.input[:, :, 0]
+    data_ns = trace.stamps[:, :, BATCH_READY] - trace.stamps[:, :, BEGIN]
+    assert (waited_ns <= data_ns).all() and (waited_ns > 0).all()
+
+
+def test_a_cached_run_reads_one_batch(ranks: Ranks, tmp_path: Path) -> None:
+    attempt = Attempt(ranks, tmp_path, run_on(numbered(tmp_path / "set", 9), data_cache="device"))
+    assert attempt.done.returncode == 0, attempt.done.stderr
+    trace = attempt.trace()
+    assert (trace.samples == 2).all(), "the last batch of an epoch has one image"
+    assert trace.input is not None and (trace.input == ABSENT).all()
+    assert [(each["cache"], each["workers"]) for each in (report.input for report in trace.reports)] == [
+        ("device", 0)
+    ] * 2
+    assert reduce_input(trace) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"), [(0, "train is no folder"), (3, "has 3 training images; a step takes 4")]
+)  # fmt: skip
+def test_a_set_that_is_not_enough_ends_as_invalid(ranks: Ranks, tmp_path: Path, count: int, reason: str) -> None:
+    attempt = Attempt(ranks, tmp_path, run_on(numbered(tmp_path / "set", count)), check=False)
+    assert attempt.done.returncode == 3, attempt.done.stderr
+    assert {note.outcome for note in attempt.notes()} == {Outcome.INVALID}
+    assert all(reason in note.message and str(tmp_path / "set") in note.message for note in attempt.notes())

@@ -1,0 +1,119 @@
+"""parse.ledger.input: whether steps wait for input from files, and the cause that its line names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Trace
+from hpc.model.trace_file import open_trace
+from parse.ledger.input import InputCause, InputReading, input_of_point, reduce_input
+from parse.ledger.notes import input_text
+from parse.ledger.sentence import Figures
+from tests.unit.traces import make_ranks, make_run, make_trace, put
+
+MS = 1_000_000
+STEP_MS = 100
+
+
+def traced(
+    *, workers: int = 2, work_ms: float = 60, reading_ms: float = 5, processor_ms: float = 55, late_ms: float = 0,
+    ranks: int = 1, **changes: Any,
+) -> Trace:  # fmt: skip
+    """Steps of 100 ms that ask at their begin; a batch is done `late_ms` after that, or, below 0, before it."""
+    run = make_run(nodes=ranks, backend="torch-ddp", workload="resnet50", data="imagefolder:/x", **changes)
+    figures = np.zeros((ranks, run.steps, len(INPUT_FIGURES)), np.int64)
+    asked = np.arange(run.steps) * STEP_MS * MS + 10**12
+    done = asked + round(late_ms * MS)
+    figures[:] = np.stack(
+        [asked, np.maximum(asked, done) + MS, done - round(work_ms * MS), done,
+         *(np.full(run.steps, round(ms * MS)) for ms in (reading_ms, work_ms - reading_ms, processor_ms))], -1
+    )  # fmt: skip
+    facts = {"workers": workers, "prefetched_batches": 2 * workers}
+    return make_trace(
+        run, input=figures, input_names=INPUT_FIGURES, ranks=make_ranks(run, input=facts), step_s=STEP_MS / 1e3
+    )
+
+
+def reading_of(*traces: Trace) -> InputReading:
+    readings = [reduce_input(trace) for trace in traces]
+    point = input_of_point([reading for reading in readings if reading is not None], STEP_MS)
+    assert point is not None
+    return point
+
+
+def line(trace: Trace) -> str:
+    return input_text(reading_of(trace), STEP_MS, Figures([]))
+
+
+def test_input_that_is_ready_has_no_cause():
+    reading = reading_of(traced(late_ms=-250))
+    assert (reading.cause, reading.late, reading.late_share) == (None, 0, 0)
+    assert reading.busy == pytest.approx(0.3) and reading.work == 60 and reading.decoding == 55
+    assert reading.ready == 3  # done 250 ms before: this one, the next, and the one after
+    assert line(traced(late_ms=-250)) == (
+        "input is ready when a step asks for it, 3.0 batches on average; 2 workers per rank busy 30 % of the time"
+    )
+
+
+def test_only_the_window_counts():
+    trace = traced(late_ms=-250)
+    assert trace.input is not None
+    trace.input[:, : trace.run.warmup_steps, 3] += 500 * MS
+    assert reading_of(trace).late == 0
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause", "text"),
+    [
+        ({"work_ms": 195, "processor_ms": 190}, InputCause.WORKERS,
+         "input is late by 30.00 ms a step, in 100 % of the steps, with 2 workers per rank busy 98 % of the time; a "
+         "batch takes 195.00 ms, 3 % of it for reading files; too few workers: 3 with cores of their own would keep "
+         "up"),
+        ({"work_ms": 195, "reading_ms": 120, "processor_ms": 70}, InputCause.STORAGE,
+         "62 % of it for reading files; storage"),
+        ({"work_ms": 195, "processor_ms": 95}, InputCause.CORES,
+         "a worker that decodes has a core for 50 % of the time: too few cores"),
+        ({"work_ms": 100}, InputCause.BURSTS, "busy 50 % of the time: single batches come late"),
+        ({"workers": 0, "work_ms": 30}, InputCause.NO_WORKERS, "the rank reads and decodes itself (workers=0)"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, InputCause) else "",
+)  # fmt: skip
+def test_the_cause_of_late_input_is_named(figures: dict[str, Any], cause: InputCause, text: str):
+    trace = traced(late_ms=30, **figures)
+    assert reading_of(trace).cause is cause
+    assert text in line(trace)
+
+
+def test_a_hundredth_of_a_step_is_not_late():
+    assert reading_of(traced(late_ms=0.9)).cause is None
+    assert reading_of(traced(late_ms=1.1)).cause is not None
+
+
+def test_ranks_blocks_and_runs_are_averaged():
+    two = traced(late_ms=20, ranks=2, measured_steps=20, block_steps=10)
+    assert two.input is not None
+    two.input[1, :, 2:4] += 20 * MS
+    assert reading_of(two).late == pytest.approx(30)
+    assert reading_of(two, traced(late_ms=10)).late == pytest.approx(20)
+
+
+def test_figures_in_the_file_are_read_as_those_in_memory(tmp_path):
+    trace = traced(late_ms=30, ranks=2, measured_steps=20, block_steps=10)
+    with open_trace(put(tmp_path, trace)) as opened:
+        assert reduce_input(opened) == reduce_input(trace)
+
+
+def test_runs_without_figures_have_no_reading():
+    assert reduce_input(make_trace()) is None
+    trace = traced()
+    assert trace.input is not None
+    trace.input[0, -1, 0] = ABSENT
+    assert reduce_input(trace) is None
+    assert input_of_point([], STEP_MS) is None
+    different = [reading for workers in (1, 2) if (reading := reduce_input(traced(workers=workers)))]
+    assert len(different) == 2 and input_of_point(different, STEP_MS) is None

@@ -1,0 +1,106 @@
+"""The check of the images: every defect of an image set is named with path and node, and ends the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from hpc.model.findings import Finding, State
+from hpc.preflight import facts
+from hpc.preflight.facts import images_seen
+from hpc.preflight.types import ImagesSeen
+from hpc.workloads.image_folder import list_images
+from tests.unit.preflight_facts import RUN, findings, seen
+
+
+def run_on(path: Path | str):
+    return dataclasses.replace(RUN, data=f"imagefolder:{path}")
+
+
+def put(folder: Path, **images_by_class: int) -> Path:
+    for name, count in images_by_class.items():
+        (folder / "train" / name).mkdir(parents=True)
+        for number in range(count):
+            (folder / "train" / name / f"{number}.jpg").touch()
+    list_images.cache_clear()
+    return folder
+
+
+def judged(*folders: Path) -> Finding:
+    """The finding of four ranks on two nodes, the second of which sees the last of the folders."""
+    of_ranks = {
+        number: {"images": images_seen(run_on(folders[(number // 2) % len(folders)]), first_of_node=number % 2 == 0)}
+        for number in range(4)
+    }
+    return findings(seen(of_ranks, run=run_on("/data/set")))["images"]
+
+
+def test_one_whole_set_is_ok(tmp_path):
+    found = judged(put(tmp_path, cat=20, dog=20))
+    assert (found.state, found.text) == (State.OK, "40 images in 2 classes, the same on all ranks")
+
+
+def test_a_run_on_synthetic_data_reads_nothing():
+    run = dataclasses.replace(RUN, data="synthetic")
+    assert images_seen(run, first_of_node=True) is None
+    assert "images" not in findings(seen(run=run))
+
+
+def test_a_class_folder_that_only_one_node_sees_is_named(tmp_path):
+    found = judged(put(tmp_path / "a", cat=20, dog=20), put(tmp_path / "b", cat=20, dog=20, zebra=1))
+    assert found.fatal and found.state is State.FAILED
+    assert found.text == (
+        "not all ranks find the same images in /data/set: node1 finds 41 in 3 classes, node0 40 in 2, class folder "
+        "zebra on node1 only"
+    )
+    found = judged(put(tmp_path / "c", cat=20, dog=20), put(tmp_path / "d", dog=20))
+    assert "class folder cat on node0 only" in found.text
+
+
+def test_other_images_of_the_same_classes_are_told(tmp_path):
+    found = judged(put(tmp_path / "a", cat=20, dog=20), put(tmp_path / "b", cat=19, dog=20))
+    assert found.fatal and found.text.endswith("different numbers of images in class folder cat")
+
+
+def test_a_path_without_images_is_named_with_its_node(tmp_path):
+    found = judged(put(tmp_path / "a", cat=40), tmp_path / "nowhere")
+    assert found.fatal and found.text == (
+        f"rank 2-3 on node1: {tmp_path}/nowhere/train is no folder; class folders of training images belong there "
+        "(train/CLASS/*.jpg)"
+    )
+
+
+def test_fewer_images_than_a_step_takes_are_refused(tmp_path):
+    found = judged(put(tmp_path / "few", cat=3))  # fewer than the four ranks
+    assert found.fatal and "3 training images; a step takes 16, 4 for each of 4 devices" in found.text
+    assert "--batch-size" in found.fix
+    assert judged(put(tmp_path / "enough", cat=16)).state is State.OK
+
+
+def test_more_classes_than_the_workload_has_are_refused(tmp_path):
+    found = judged(put(tmp_path, **{f"c{number}": 1 for number in range(1001)}))
+    assert found.fatal and "1001 classes; resnet50 tells 1000 apart" in found.text
+
+
+def test_a_node_without_pillow_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(facts, "find_spec", lambda name: None)
+    assert "Pillow" in judged(put(tmp_path, cat=40)).text
+
+
+def test_a_folder_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+    def denied(path: str) -> None:
+        raise PermissionError(13, "Permission denied", f"{path}/train")
+
+    monkeypatch.setattr(facts, "list_images", denied)
+    assert images_seen(run_on("/data"), first_of_node=True) == ImagesSeen(
+        problem="/data/train cannot be read (Permission denied)"
+    )
+
+
+@pytest.mark.parametrize("first_of_node", [True, False])
+def test_only_a_nodes_first_rank_sends_its_classes(tmp_path, first_of_node):
+    here = images_seen(run_on(put(tmp_path, cat=2)), first_of_node=first_of_node)
+    assert here is not None and here.images == 2
+    assert here.by_class == ({"cat": 2} if first_of_node else None)
