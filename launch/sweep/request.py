@@ -52,7 +52,7 @@ class SweepOptions:
     # fmt: off
     dry_run: bool = _done(False, truth, "", "write and show everything, submit nothing", page=Help.SUBCOMMANDS)
     detach: bool = _done(
-        False, truth, "", "submit and leave; without it the sweep follows its runs", page=Help.SUBCOMMANDS)
+        False, truth, "", "submit and leave, instead of following the runs", page=Help.SUBCOMMANDS)
     max_jobs: int | None = _done(
         None, _max_jobs, "N", "at most so many jobs of this sweep in the queue; others as those end")
     rerun_if_changed: bool = _done(

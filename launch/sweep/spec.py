@@ -127,7 +127,7 @@ class SweepSpec:
     options: Mapping[str, tuple[str, ...]] = _measured(
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
-        {}, _env, "NAME=V,…", "variable of the runs; \\, is a comma in a value", page=_DAILY)
+        {}, _env, "NAME=V,…", "environment variable; \\, is a comma in a value", page=_DAILY)
     recipe: str = _measured(
         "", text, "NAME",
         "published measurement (see `list`); options choose among its points or replace settings",
