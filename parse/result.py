@@ -6,13 +6,13 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 
 import numpy as np
 
 from hpc.model.findings import Finding
 from hpc.model.outcome import ExitRecord
-from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC
 from parse import stats
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, settling
 from parse.load import Loaded
@@ -22,14 +22,19 @@ MISSING = "missing"
 UNENDED = "no record of its end"
 UNMEASURED = "ok without numbers"
 UNREACHED = "no number"
-NO_TRAINING = {
-    NO_SYNC: "a no-sync run is no training: its gradients are not reduced",
-    COLLECTIVES: "collectives are no training",
-    FIND_MAX: "a try of find-max is no measurement",
-}
-"""Why a run that explains others has no speedup, by its kind; it is no baseline either."""
-
 PERCENTILES = (5, 50, 95, 99)
+
+
+class NoSpeedup(Enum):
+    """Why a point has no speedup."""
+
+    NO_TRAINING = 1
+    NOT_OK = 2
+    NO_BASELINE = 3
+    BASELINE_NOT_OK = 4
+    PLACEHOLDER = 5
+    """Its document prints a word in the place of the speed."""
+    BASELINE_PLACEHOLDER = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +137,8 @@ class Claimed:
 class Result:
     """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
 
-    `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup.
+    `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup, and
+    `placeholders` are the words that the document prints in the place of its speed, or of its baseline's.
     `step_time_ms` is of single steps: a log that prints every tenth has none. `meetings_ms` are those of `Measured`, a
     mean over the runs. `published` is set if it was read from a document: without runs in it, the median is the one
     speed that it prints.
@@ -146,7 +152,8 @@ class Result:
     cv: float | None = None
     interval: stats.Interval | None = None
     speedup: float | None = None
-    no_speedup: str = ""
+    no_speedup: NoSpeedup | None = None
+    placeholders: tuple[str, ...] = ()
     step_time_ms: Mapping[int, float] = field(default_factory=dict)
     meetings_ms: Mapping[str, float] = field(default_factory=dict)
     alarms: tuple[Finding, ...] = ()
@@ -276,26 +283,25 @@ def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
 def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
     """The result with its speedup against the 1n1g point that is equal in all else, or the reason why it has none."""
     baseline = points.get(result.requested.baseline_point)
+    placeholders: tuple[str, ...] = ()
     if result.run.diagnostic:
-        return dataclasses.replace(result, no_speedup=NO_TRAINING[result.run.diagnostic])
-    if result.median_speed is None:
-        return dataclasses.replace(result, no_speedup=_no_number(result) or "no run ended ok")
-    if baseline is None:
-        return dataclasses.replace(result, no_speedup="no 1n1g baseline with all else equal is here")
-    if baseline.median_speed is None:
-        reason = _no_number(baseline) or "no run of its 1n1g baseline ended ok"
-        return dataclasses.replace(result, no_speedup=reason)
-    return dataclasses.replace(result, speedup=result.median_speed / baseline.median_speed)
+        reason = NoSpeedup.NO_TRAINING
+    elif result.median_speed is None:
+        placeholders = _placeholders(result)
+        reason = NoSpeedup.PLACEHOLDER if placeholders else NoSpeedup.NOT_OK
+    elif baseline is None:
+        reason = NoSpeedup.NO_BASELINE
+    elif baseline.median_speed is None:
+        placeholders = _placeholders(baseline)
+        reason = NoSpeedup.BASELINE_PLACEHOLDER if placeholders else NoSpeedup.BASELINE_NOT_OK
+    else:
+        return dataclasses.replace(result, speedup=result.median_speed / baseline.median_speed)
+    return dataclasses.replace(result, no_speedup=reason, placeholders=placeholders)
 
 
-def _no_number(result: Result) -> str:
-    """The document's text in place of a speed."""
-    placeholders = dict.fromkeys(run.placeholder for run in result.runs if run.placeholder)
-    return (
-        f"its document prints {' and '.join(map(repr, placeholders))} for {result.requested.case}"
-        if placeholders
-        else ""
-    )
+def _placeholders(result: Result) -> tuple[str, ...]:
+    """The document's words in the place of speeds."""
+    return tuple(dict.fromkeys(run.placeholder for run in result.runs if run.placeholder))
 
 
 def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import inflect
 from parse.report.notices import Notice, merged
-from parse.report.summary import Summary, named, requested_values, varying
+from parse.report.summary import Summary, named, no_speedup_text, requested_values, varying
 from parse.result import Result, by_setting
 from parse.text import shortened
 
@@ -68,7 +68,7 @@ def _of_setting(setting: Sequence[Result]) -> str:
     if not measured:
         return f"no speed of {', '.join(result.requested.case for result in setting)}"
     largest_measured = max(measured, key=lambda result: result.run.devices)
-    reason = largest_measured.no_speedup if largest_measured.speedup is None else "no larger case has a speed"
+    reason = no_speedup_text(largest_measured) if largest_measured.speedup is None else "no larger case has a speed"
     return f"{largest_measured.median_speed:.2f} samples/s on {largest_measured.requested.case}; no speedup: {reason}"
 
 

@@ -29,7 +29,15 @@ from parse.report.nodes import (
     node_alarm_text,
     per_node,
 )  # fmt: skip
-from parse.report.summary import Summary, TableError, differences, named_ledgers, of_logs, requested_values
+from parse.report.summary import (
+    Summary,
+    TableError,
+    differences,
+    named_ledgers,
+    no_speedup_text,
+    of_logs,
+    requested_values,
+)
 from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
@@ -157,7 +165,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "interval_coverage": result.interval and result.interval.coverage,
         "cv": result.cv,
         "speedup": result.speedup,
-        "no_speedup": result.no_speedup,
+        "no_speedup": no_speedup_text(result),
         "scaling_efficiency": result.scaling_efficiency,
         "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
         "meetings_ms": dict(result.meetings_ms),

@@ -11,7 +11,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse import stats
 from parse.report.nodes import nodes_alarms
-from parse.report.summary import Summary, labels, requested_values
+from parse.report.summary import Summary, labels, no_speedup_text, requested_values
 from parse.result import Result, Run
 from parse.text import cut, shortened, wrapped
 
@@ -125,7 +125,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
         else:
             notices += [Notice(labels=(label,), text=text) for text in _not_ok(result)]
         if result.no_speedup and result.median_speed is not None:
-            without.setdefault(result.no_speedup, []).append(label)
+            without.setdefault(no_speedup_text(result), []).append(label)
     notices += [
         Notice(text=f"{placeholder} in place of a figure: {first_of(of, NAMED)}") for placeholder, of in blank.items()
     ]

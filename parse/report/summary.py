@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC
 from parse import stats
 from parse.ledger.types import Ledger
 from parse.report.against import Against
-from parse.result import Result
+from parse.result import NoSpeedup, Result
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
@@ -22,6 +23,19 @@ COLUMNS = (
 """The requested settings of a point, by the names of columns and `--where`, in their order."""
 USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate", "data_cache": "off"}
 """Settings that are named only where a point departs from them."""
+
+
+NO_TRAINING = {
+    NO_SYNC: "a no-sync run is no training: its gradients are not reduced",
+    COLLECTIVES: "collectives are no training",
+    FIND_MAX: "a try of find-max is no measurement",
+}
+"""Why a run that explains others has no speedup, by its kind; it is no baseline either."""
+NO_SPEEDUP = {
+    NoSpeedup.NOT_OK: "no run ended ok",
+    NoSpeedup.NO_BASELINE: "no 1n1g baseline with all else equal is here",
+    NoSpeedup.BASELINE_NOT_OK: "no run of its 1n1g baseline ended ok",
+}
 
 
 class TableError(ValueError):
@@ -63,6 +77,22 @@ def requested_values(result: Result) -> dict[str, str]:
             for name, value in sorted(result.requested.extra.items())
         },
     }
+
+
+def no_speedup_text(result: Result) -> str:
+    """Why the point has no speedup, in words; empty if it has one."""
+    words = " and ".join(map(repr, result.placeholders))
+    match result.no_speedup:
+        case NoSpeedup.NO_TRAINING:
+            return NO_TRAINING[result.run.diagnostic]
+        case NoSpeedup.PLACEHOLDER:
+            return f"its document prints {words} for {result.requested.case}"
+        case NoSpeedup.BASELINE_PLACEHOLDER:
+            return f"its document prints {words} for 1n1g"
+        case None:
+            return ""
+        case reason:
+            return NO_SPEEDUP[reason]
 
 
 def named_ledgers(summary: Summary) -> list[tuple[str, Ledger]]:

@@ -11,7 +11,8 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES
 from hpc.model.timestamps import ABSENT, END
 from parse.load import load
-from parse.result import MISSING, UNENDED, UNMEASURED, Result, results
+from parse.report.summary import no_speedup_text
+from parse.result import MISSING, UNENDED, UNMEASURED, NoSpeedup, Result, results
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 # 1n1g, 1n4g and the clean runs of 1n8g as the NGC PyTorch report prints them.
@@ -67,31 +68,33 @@ def test_without_its_baseline_a_point_has_no_speedup(tmp_path):
     result = case(results(load([tmp_path])), "2n1g")
     assert result.speedup is None
     assert result.scaling_efficiency is None
-    assert result.no_speedup == "no 1n1g baseline with all else equal is here"
+    assert result.no_speedup is NoSpeedup.NO_BASELINE
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "text"),
     [
         ({"reduction": "off"}, "a no-sync run is no training: its gradients are not reduced"),
         ({"workload": COLLECTIVES}, "collectives are no training"),
+        ({"search": "batch-size"}, "a try of find-max is no measurement"),
     ],
 )
-def test_what_is_no_training_has_no_speedup_and_is_no_baseline(tmp_path, changes, reason):
+def test_what_is_no_training_has_no_speedup_and_is_no_baseline(tmp_path, changes, text):
     for nodes in (1, 2):
         put(tmp_path, make_trace(make_run(nodes=nodes, **changes)))
     put(tmp_path, make_trace(make_run(nodes=2)))
     *probes, training = sorted(results(load([tmp_path])), key=lambda result: not result.run.diagnostic)
-    assert [(probe.speedup, probe.no_speedup) for probe in probes] == [(None, reason)] * 2
-    assert (training.speedup, training.no_speedup) == (None, "no 1n1g baseline with all else equal is here")
+    assert [(probe.speedup, probe.no_speedup) for probe in probes] == [(None, NoSpeedup.NO_TRAINING)] * 2
+    assert {no_speedup_text(probe) for probe in probes} == {text}
+    assert (training.speedup, training.no_speedup) == (None, NoSpeedup.NO_BASELINE)
 
 
 def test_a_baseline_that_never_ended_ok_gives_no_speedup(tmp_path):
     put(tmp_path, make_trace(make_run(nodes=2)))
     put(tmp_path, cut_short(make_trace(), 3, Outcome.OOM))
     point_results = results(load([tmp_path]))
-    assert case(point_results, "2n1g").no_speedup == "no run of its 1n1g baseline ended ok"
-    assert case(point_results, "1n1g").no_speedup == "no run ended ok"
+    assert case(point_results, "2n1g").no_speedup is NoSpeedup.BASELINE_NOT_OK
+    assert case(point_results, "1n1g").no_speedup is NoSpeedup.NOT_OK
     assert case(point_results, "1n1g").median_speed is None
 
 
