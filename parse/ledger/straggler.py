@@ -58,7 +58,7 @@ def verdict(breakdown: StepBreakdown) -> Verdict:
         return Verdict(kind=CANNOT_TELL, because=breakdown.merged)
     candidates = [_rotating(breakdown, arrivals)]
     if candidates == [None]:
-        candidates = [_persistent(breakdown, arrivals), _transient(breakdown, arrivals)]
+        candidates = _apart(_persistent(breakdown, arrivals), _transient(breakdown, arrivals))
     if any(candidates):
         return max(filter(None, candidates), key=lambda candidate: candidate.costs)
     bound = _bound_ns(arrivals) / 1e6
@@ -68,6 +68,14 @@ def verdict(breakdown: StepBreakdown) -> Verdict:
     if max(1 / (1 + SHUFFLES), float(ranks) ** (1 - pieces)) > CHANCE:  # what the test can find at best
         return Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS, bound=bound)
     return Verdict(kind=NONE, bound=bound)
+
+
+def _apart(persistent: Verdict | None, transient: Verdict | None) -> list[Verdict | None]:
+    """Both, or one of them where they are the same rank: the transient one if its other steps cost less. The steps that
+    stand out are in the costs of the persistent one, too."""
+    if persistent is None or transient is None or not {*transient.ranks} <= {*persistent.ranks}:
+        return [persistent, transient]
+    return [transient if persistent.costs < 2 * transient.costs else persistent]
 
 
 def _bound_ns(arrivals: Arrivals) -> float:

@@ -58,6 +58,11 @@ def little_or_seldom(little: float) -> Change:
     return lambda rank, step: little if rank == 3 else 30.0 if rank == 2 and step % 10 == 0 else 0.0
 
 
+def little_and_seldom_much(little: float) -> Change:
+    """Rank 2 always a little late, and much in every tenth step."""
+    return lambda rank, step: 0.0 if rank != 2 else 30.0 if step % 10 == 0 else little
+
+
 TENTHS = tuple(range(10, 86, 10))
 Changes = dict[str, Any]
 
@@ -102,6 +107,12 @@ CASES: dict[str, tuple[Changes, Changes, VerdictKind, tuple[int, ...], Changes]]
     "above small incidents of others": (LONG, {"backward": every_tenth(10.0, 4.0)}, TRANSIENT, (2,),
                                         {"steps": TENTHS, "arrival_skew": 10}),
     "seldom and much costs more": (LONG, {"backward": little_or_seldom(1.0)}, TRANSIENT, (2,), {"steps": TENTHS}),
+    "seldom and much, of a rank that is always a little late": (
+        LONG, {"backward": little_and_seldom_much(1.0)}, TRANSIENT, (2,), {"steps": TENTHS, "arrival_skew": 30}
+    ),
+    "always, of a rank that is seldom later still": (
+        LONG, {"backward": little_and_seldom_much(5.0)}, PERSISTENT, (2,), {}
+    ),
     "always costs more": (LONG, {"backward": little_or_seldom(5.0)}, PERSISTENT, (3,), {}),
     "one severe incident": ({}, {"data": within(3, 25, 26, 300.0)}, TRANSIENT, (3,), {"steps": (25,), "chance": None}),
     "an incident of three steps": ({}, {"data": within(3, 25, 28, 300.0)}, TRANSIENT, (3,), {"steps": (25, 26, 27)}),
