@@ -210,7 +210,7 @@ class Recipe:
     ) -> tuple[RecipePoint, tuple[Difference, ...]] | None:
         """The point of the run's case and workload that differs least from it, by precision first, then by batch size,
         then by the number of settings, and in what it differs; None if the recipe has no such point."""
-        found: list[tuple[bool, int, int, int, RecipePoint, tuple[Difference, ...]]] = []
+        candidates: list[tuple[bool, int, int, int, RecipePoint, tuple[Difference, ...]]] = []
         for point in self.points:
             if run.case != point.case or not point.is_workload(run.workload):
                 continue
@@ -221,8 +221,10 @@ class Recipe:
             ]
             batch_size = point.batch_size if run.batch_size is None else run.batch_size
             precision = run.precision not in (None, point.precision)
-            found.append((precision, abs(point.batch_size - batch_size), len(apart), len(found), point, tuple(apart)))
-        return min(found)[4:] if found else None  # the fourth never ties
+            candidates.append(
+                (precision, abs(point.batch_size - batch_size), len(apart), len(candidates), point, tuple(apart))
+            )
+        return min(candidates)[4:] if candidates else None  # the fourth never ties
 
 
 def _points(sweep: Mapping[str, Any]) -> Iterator[RecipePoint]:

@@ -16,13 +16,13 @@ MAX_CLASSES_NAMED = 3
 def images(seen: Seen) -> CheckResult | None:
     """Compares what ranks find at the path, and its size with that of a step; None for a run that reads no files."""
     source, run = data_source(seen.run.data), seen.run
-    found = [rank.images for rank in seen.ranks if rank.images is not None]
-    if source is None or not found:
+    listings = [rank.images for rank in seen.ranks if rank.images is not None]
+    if source is None or not listings:
         return None
     if problems := [*_problems(seen)]:
         return failed(some(problems))
-    first, max_classes = found[0], WORKLOADS[run.workload].max_classes
-    if any(here.sha256 != first.sha256 for here in found):
+    first, max_classes = listings[0], WORKLOADS[run.workload].max_classes
+    if any(listing.sha256 != first.sha256 for listing in listings):
         return failed(f"not all ranks find the same images in {source.path}: {some([*_differences(seen, first)])}")
     if first.images < run.global_batch_size:
         return failed(

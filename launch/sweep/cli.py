@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if request.subcommand in ("status", "cancel"):
             return (status.show if request.subcommand == "status" else status.cancel)(request.sweeps, request.launch)
-        asked = request.sweeps, request.launch, request.limits, request.options
-        return find_max.find_max(request.sought, *asked) if request.sought else submit.sweep(*asked)
+        request_parts = request.sweeps, request.launch, request.limits, request.options
+        return find_max.find_max(request.sought, *request_parts) if request.sought else submit.sweep(*request_parts)
     except (SpecError, OptionError) as error:
         return _refuse(error, 2)
     except submit.FAILURES as error:

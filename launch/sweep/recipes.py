@@ -20,14 +20,16 @@ NAMED = 12
 """Points named one by one in a message, at most."""
 
 
-def choose_sweeps(recipe: Recipe, of_recipe: Sequence[SweepSpec], asked: Mapping[str, Any]) -> tuple[SweepSpec, ...]:
+def choose_sweeps(
+    recipe: Recipe, of_recipe: Sequence[SweepSpec], requested: Mapping[str, Any]
+) -> tuple[SweepSpec, ...]:
     """The sweeps of the recipe with the values of a command line by field. Raises SpecError.
 
     Values of the recipe choose among its points. Where none of an option's values is in the recipe, they replace its
     own; where some are and others not, it is not clear what is meant.
     """
     rows = {row.field: row for row in option_rows(SweepSpec)}
-    values = {name: rows[name].read(rows[name].name, value) for name, value in asked.items() if name in rows}
+    values = {name: rows[name].read(rows[name].name, value) for name, value in requested.items() if name in rows}
     sweeps = _choose_cases(recipe, of_recipe, values)
     for name in ("batch_size", "precision"):
         if name in values:

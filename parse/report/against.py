@@ -139,12 +139,12 @@ def against_lines(of: Against, results: Sequence[Result], names: Sequence[str]) 
 
 def _alarms(of: Against, results: Sequence[Result], names: Sequence[str]) -> Iterator[str]:
     """What is wrong with the published figures themselves, once for each."""
-    said = set()
+    judged_points = set()
     for result in results:
         beside = of.beside(result)
-        if beside is None or beside.published.requested.point in said:
+        if beside is None or beside.published.requested.point in judged_points:
             continue
-        said.add(beside.published.requested.point)
+        judged_points.add(beside.published.requested.point)
         case = f"published {beside.published.requested.case} ({beside.table.heading})"
         yield from (f"{case}: {alarm.text}" for alarm in beside.published.alarms)
         for name in dict.fromkeys(run.placeholder for run in beside.published.runs if run.placeholder):

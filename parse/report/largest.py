@@ -80,63 +80,65 @@ def _largest(tries: Sequence[Result]) -> Largest:
     )
 
 
-def _rows(found: Sequence[Largest]) -> list[list[str]]:
-    names = _varying(found)
+def _rows(searches: Sequence[Largest]) -> list[list[str]]:
+    names = _varying(searches)
     return [
         [
             row.case, row.sought, *(row.settings.get(name, "") for name in names),
             *("-" if value is None else str(value) for value in (row.fits, row.too_large)), str(row.tries),
         ]
-        for row in found
+        for row in searches
     ]  # fmt: skip
 
 
-def _varying(found: Sequence[Largest]) -> list[str]:
+def _varying(searches: Sequence[Largest]) -> list[str]:
     """Backend and workload, and the settings in which the points differ but for their size."""
     implied = ("case", "nodes", "ranks_per_node", "devices")
-    names = dict.fromkeys(name for row in found for name in row.settings if name not in implied)
+    names = dict.fromkeys(name for row in searches for name in row.settings if name not in implied)
     return [
-        name for name in names if name in ("backend", "workload") or len({row.settings.get(name) for row in found}) > 1
+        name
+        for name in names
+        if name in ("backend", "workload") or len({row.settings.get(name) for row in searches}) > 1
     ]
 
 
-def _shared(found: Sequence[Largest]) -> list[str]:
+def _shared(searches: Sequence[Largest]) -> list[str]:
     """A line of what else decides how much fits and is the same for all; none where the points differ in all of it."""
     names = [
         name
-        for name in dict.fromkeys(name for row in found for name in row.settings)
+        for name in dict.fromkeys(name for row in searches for name in row.settings)
         if name in ("batch_size", "precision", "on") or name.startswith(OPTION)
     ]
-    values = {name: {row.settings.get(name, "") for row in found} for name in names}
+    values = {name: {row.settings.get(name, "") for row in searches} for name in names}
     same = [f"{name} {value.pop()}" for name, value in values.items() if len(value) == 1]
     return [", ".join(same)] if same else []
 
 
-def _heads(found: Sequence[Largest]) -> list[tuple[str, str]]:
-    return [("case", ""), ("of", ""), *((name, "") for name in _varying(found)), *HEADS]
+def _heads(searches: Sequence[Largest]) -> list[tuple[str, str]]:
+    return [("case", ""), ("of", ""), *((name, "") for name in _varying(searches)), *HEADS]
 
 
-def _problems(found: Sequence[Largest]) -> list[str]:
-    return [f"{row.case}, {row.sought}: {row.problem}" for row in found if row.problem]
+def _problems(searches: Sequence[Largest]) -> list[str]:
+    return [f"{row.case}, {row.sought}: {row.problem}" for row in searches if row.problem]
 
 
 def largest_text(summary: Summary, page: Page) -> list[str]:
     """The table for a terminal; empty where nothing was sought."""
-    found = largest(summary.diagnostics)
-    if not found:
+    searches = largest(summary.diagnostics)
+    if not searches:
         return []
-    heads = _heads(found)
-    rows = aligned([[name for name, _ in heads], *_rows(found)], label_columns=len(heads) - len(HEADS))
-    return [*wrapped([TITLE, *_shared(found)], page.width), *rows, *wrapped(_problems(found), page.width)]
+    heads = _heads(searches)
+    rows = aligned([[name for name, _ in heads], *_rows(searches)], label_columns=len(heads) - len(HEADS))
+    return [*wrapped([TITLE, *_shared(searches)], page.width), *rows, *wrapped(_problems(searches), page.width)]
 
 
 def largest_markdown(summary: Summary) -> list[str]:
-    found = largest(summary.diagnostics)
-    if not found:
+    searches = largest(summary.diagnostics)
+    if not searches:
         return []
-    table = markdown_table(with_units(_heads(found)), _rows(found))
+    table = markdown_table(with_units(_heads(searches)), _rows(searches))
     return [
-        *map(markdown_text, [TITLE, *_shared(found)]),
+        *map(markdown_text, [TITLE, *_shared(searches)]),
         table,
-        *([markdown_list(_problems(found))] if _problems(found) else []),
+        *([markdown_list(_problems(searches))] if _problems(searches) else []),
     ]
