@@ -12,8 +12,8 @@ IMAGE_FOLDER = "imagefolder"
 KINDS = (IMAGE_FOLDER,)
 """The kinds of files that some workload reads."""
 MAX_WORKERS = 1024
-INPUT_FIGURES = ("asked", "received", "begun", "done", "reading", "decoding", "processor")
-"""What is recorded of each batch that is read, int64 ns: when the step asked for it and had it, when a worker began it
+INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding", "processor")
+"""What is recorded of each batch that is read, int64 ns: when the step requested it and had it, when a worker began it
 and was done with it, on the rank's own clock; how long this worker read files, decoded them, and had a processor."""
 
 

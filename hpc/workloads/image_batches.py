@@ -95,9 +95,9 @@ class ImageReader:
     def batch(self, step: int) -> tuple[Any, Any]:
         if self._cached is not None:
             return self._cached
-        asked_ns = time.perf_counter_ns()
+        requested_ns = time.perf_counter_ns()
         batch = self._next()
-        self.record.record(step, (asked_ns, time.perf_counter_ns(), *batch.figures))
+        self.record.record(step, (requested_ns, time.perf_counter_ns(), *batch.figures))
         return self._on_device(batch)
 
     def samples(self, batch: tuple[Any, Any]) -> int:

@@ -1,4 +1,4 @@
-"""A sweep from a recipe: which of its points are asked for, what replaces its settings, what the target cannot do."""
+"""A sweep from a recipe: which of its points are requested, what replaces its settings, what the target cannot do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def choose_sweeps(
         if name in values:
             sweeps = _choose(recipe, sweeps, name, values[name], [v for s in of_recipe for v in getattr(s, name)])
     if not sweeps:
-        raise SpecError(f"recipe {recipe.name} has no point with all that is asked for; it has {_points(of_recipe)}")
+        raise SpecError(f"recipe {recipe.name} has no point with all that was requested; it has {_points(of_recipe)}")
     others = {name: value for name, value in values.items() if name not in CHOOSING}
     return tuple(_replaced(sweep, others) for sweep in sweeps)
 
@@ -49,7 +49,7 @@ def _replaced(sweep: SweepSpec, values: Mapping[str, Any]) -> SweepSpec:
 def _choose(
     recipe: Recipe, sweeps: Iterable[SweepSpec], name: str, values: Sequence[Any], known: Sequence[Any]
 ) -> list[SweepSpec]:
-    """The sweeps with those of their values that are asked for, or with all of these if the recipe has none of them."""
+    """The sweeps with those of their values that are requested, or with all of these if the recipe has none of them."""
     unknown = [value for value in values if value not in known]
     if unknown and len(unknown) < len(values):
         noun = name.replace("_", " ").removesuffix("s")
@@ -87,7 +87,7 @@ def _choose_cases(recipe: Recipe, sweeps: Sequence[SweepSpec], values: Mapping[s
 def _mixed(recipe: Recipe, unknown: Iterable[str], known: Iterable[Any]) -> SpecError:
     values = ", ".join(dict.fromkeys(map(_value_text, known)))
     return SpecError(
-        f"recipe {recipe.name} has no {', no '.join(unknown)}, but it has others that are asked for: ask for some of "
+        f"recipe {recipe.name} has no {', no '.join(unknown)}, but it has others that were requested: request some of "
         f"{values} to choose among its points, or for none of them to depart from it"
     )
 

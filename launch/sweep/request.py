@@ -107,7 +107,7 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
 
 
 def _sweeps_of_recipe(measured: Mapping[str, Any]) -> tuple[SweepSpec, ...]:
-    """The sweeps of the recipe, less what is not asked for, and with what is asked for instead. Raises SpecError."""
+    """The sweeps of the recipe, less what is not requested, and with what is requested instead. Raises SpecError."""
     try:
         recipe = read_recipe(str(measured["recipe"]))
         sweeps = [SweepSpec.from_mapping(_by_field(_by_name(sweep))) for sweep in recipe.sweeps]

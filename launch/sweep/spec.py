@@ -287,10 +287,10 @@ def _steps_of(sweep: SweepSpec, target: Target, workload: str) -> tuple[tuple[in
     chosen = (("steps", sweep.steps, steps), ("warmup", sweep.warmup, warmup))
     lines = [
         f"{name} {size} instead of {usual}"
-        for (name, asked, size), usual in zip(chosen, reference, strict=True)
-        if asked is None and small
+        for (name, requested, size), usual in zip(chosen, reference, strict=True)
+        if requested is None and small
     ]
-    steps, warmup = (size if asked is None else asked for _, asked, size in chosen)
+    steps, warmup = (size if requested is None else requested for _, requested, size in chosen)
     if steps <= warmup:
         raise SpecError(f"steps is {steps} and warmup {warmup}: no step is left to measure")
     return (steps, warmup), lines

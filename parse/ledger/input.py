@@ -75,17 +75,17 @@ def reduce_input(trace: Trace) -> InputReading | None:
         return None
     sums, steps, busy, ready = np.zeros(len(_FIGURES)), 0, [], []
     for figures in _chunks(trace):
-        asked, _, begun, done, reading, _, processor = np.moveaxis(figures, -1, 0)
+        requested, _, begun, done, reading, _, processor = np.moveaxis(figures, -1, 0)
         if (figures == ABSENT).any():
             return None
-        late = (done - asked).clip(0)
+        late = (done - requested).clip(0)
         sums += [float(values.mean(axis=0).sum()) for values in (late, late > 0, done - begun, reading, processor)]
         steps += figures.shape[1]
-        elapsed = asked[:, -1] - asked[:, 0]
+        elapsed = requested[:, -1] - requested[:, 0]
         if workers and elapsed.min() > 0:
             busy.append(float(((done - begun)[:, :-1].sum(axis=1) / elapsed).mean()) / workers)
         if (count := figures.shape[1] - ahead) > 0:
-            queued = [done[:, at : at + count] <= asked[:, :count] for at in range(ahead)]
+            queued = [done[:, at : at + count] <= requested[:, :count] for at in range(ahead)]
             ready.append(float(np.sum(queued, axis=0).mean()) if queued else 0.0)
     if not steps or sums[_FIGURES.index("work")] <= 0:
         return None

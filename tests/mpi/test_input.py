@@ -97,8 +97,8 @@ def test_the_order_comes_from_the_seed(ranks: Ranks, tmp_path: Path, framework: 
 def test_figures_of_a_batch_are_in_order(ranks: Ranks, tmp_path: Path) -> None:
     for of_rank in read(ranks, numbered(tmp_path, 30), steps=6):
         figures = np.array(of_rank["figures"]).reshape(-1, len(INPUT_FIGURES))[:6]
-        asked, received, begun, done, reading, decoding, processor = figures.T
-        assert (begun < done).all() and (done <= received).all() and (asked <= received).all()
+        requested, received, begun, done, reading, decoding, processor = figures.T
+        assert (begun < done).all() and (done <= received).all() and (requested <= received).all()
         assert (reading + decoding == done - begun).all() and (reading > 0).all() and (processor > 0).all()
 
 

@@ -230,25 +230,25 @@ def refusal(folder: Path, *, python: str = sys.executable) -> str:
 
 
 def test_install_names_another_architecture(tmp_path: Path) -> None:
-    said = refusal(unpacked(tmp_path, target=Target(python=HERE, machine="sparc64")))
-    assert f"wrong architecture: this machine is {MACHINE}, the bundle is for sparc64" in said
-    assert f"MACHINE={MACHINE}" in said
+    message = refusal(unpacked(tmp_path, target=Target(python=HERE, machine="sparc64")))
+    assert f"wrong architecture: this machine is {MACHINE}, the bundle is for sparc64" in message
+    assert f"MACHINE={MACHINE}" in message
 
 
 def test_install_names_another_python(tmp_path: Path) -> None:
-    said = refusal(unpacked(tmp_path, target=Target(python=OTHER, machine=MACHINE)))
-    assert f"wrong Python: {sys.executable} is CPython {HERE}, the bundle is for CPython {OTHER}" in said
-    assert f"PYTHON=/path/to/python{OTHER} sh install.sh" in said
+    message = refusal(unpacked(tmp_path, target=Target(python=OTHER, machine=MACHINE)))
+    assert f"wrong Python: {sys.executable} is CPython {HERE}, the bundle is for CPython {OTHER}" in message
+    assert f"PYTHON=/path/to/python{OTHER} sh install.sh" in message
 
 
 def test_install_names_a_python_that_does_not_exist(tmp_path: Path) -> None:
-    said = refusal(unpacked(tmp_path), python="/nowhere/python3")
-    assert f"there is no /nowhere/python3 here; the bundle is for CPython {HERE}" in said
+    message = refusal(unpacked(tmp_path), python="/nowhere/python3")
+    assert f"there is no /nowhere/python3 here; the bundle is for CPython {HERE}" in message
 
 
 def test_install_names_an_older_c_library(tmp_path: Path) -> None:
-    said = refusal(unpacked(tmp_path, glibc="2.999"))
-    assert "wrong C library: this machine has glibc 2." in said and "the wheels need glibc 2.999 or newer" in said
+    message = refusal(unpacked(tmp_path, glibc="2.999"))
+    assert "wrong C library: this machine has glibc 2." in message and "the wheels need glibc 2.999 or newer" in message
 
 
 @pytest.mark.parametrize("name", ["wheels/tiny-1.0-py3-none-any.whl", "rankwise/setup.py", "SHA256SUMS"])
@@ -260,10 +260,10 @@ def test_install_names_a_damaged_file(tmp_path: Path, name: str, damage: str) ->
         (folder / name).write_bytes(bytes([*content[:-1], content[-1] ^ 1]) if content else b"\n")
     else:
         (folder / name).unlink()
-    said = refusal(folder)
-    assert f"damaged, changed or missing files in {folder}:" in said
-    assert re.findall(r"^(?:install\.sh: )?(\S+): FAILED", said, re.MULTILINE) == [name]
-    assert "unpack the archive anew" in said
+    message = refusal(folder)
+    assert f"damaged, changed or missing files in {folder}:" in message
+    assert re.findall(r"^(?:install\.sh: )?(\S+): FAILED", message, re.MULTILINE) == [name]
+    assert "unpack the archive anew" in message
 
 
 def test_install_notices_files_that_no_sum_is_left_of(tmp_path: Path) -> None:
@@ -275,9 +275,9 @@ def test_install_notices_files_that_no_sum_is_left_of(tmp_path: Path) -> None:
 def test_install_leaves_an_installation_as_it_is(tmp_path: Path) -> None:
     folder = unpacked(tmp_path)
     (folder / "rankwise/.venv").mkdir()
-    said = refusal(folder)
-    assert "rankwise/.venv exists: Rankwise is installed" in said
-    subprocess.run(["sh", "-c", said.partition("install it anew: ")[2]], check=True)
+    message = refusal(folder)
+    assert "rankwise/.venv exists: Rankwise is installed" in message
+    subprocess.run(["sh", "-c", message.partition("install it anew: ")[2]], check=True)
     assert not (folder / "rankwise/.venv").exists()
 
 

@@ -128,8 +128,8 @@ def test_a_sweep_into_a_folder_that_may_not_be_entered_says_so(tmp_path: Path, a
     closed.mkdir(mode=0)
     rights = "-dac_override,-dac_read_search"
     without = [] if os.geteuid() else ["setpriv", f"--bounding-set={rights}", f"--inh-caps={rights}"]
-    asked = [argument for argument in DRY_RUN if argument != "--dry-run"] if arguments else DRY_RUN
-    done = process([*without, sys.executable, "-m", *asked, *arguments, "--out", str(closed)], tmp_path)
+    words = [argument for argument in DRY_RUN if argument != "--dry-run"] if arguments else DRY_RUN
+    done = process([*without, sys.executable, "-m", *words, *arguments, "--out", str(closed)], tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"hpc.sweep: the sweep's folder cannot be written: {closed}/")

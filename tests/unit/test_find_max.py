@@ -159,8 +159,8 @@ def test_the_result_is_a_row_of_the_summary(tmp_path: Path, capsys: Capture) -> 
     assert summarize([str(tmp_path), "--format", "markdown"]) == 0
     assert "| 2n1g | classes |" in capsys.readouterr().out
     assert summarize([str(tmp_path), "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["largest"]
-    assert [(row["case"], row["fits"], row["too_large"], row["problem"]) for row in found] == [
+    rows = json.loads(capsys.readouterr().out)["largest"]
+    assert [(row["case"], row["fits"], row["too_large"], row["problem"]) for row in rows] == [
         ("1n1g", 2000, 3000, ""), ("2n1g", 4000, 8000, ""),
     ]  # fmt: skip
 

@@ -27,10 +27,10 @@ def traced(
     """Steps of 100 ms that ask at their begin; a batch is done `late_ms` after that, or, below 0, before it."""
     run = make_run(nodes=ranks, backend="torch-ddp", workload="resnet50", data="imagefolder:/x", **changes)
     figures = np.zeros((ranks, run.steps, len(INPUT_FIGURES)), np.int64)
-    asked = np.arange(run.steps) * STEP_MS * MS + 10**12
-    done = asked + round(late_ms * MS)
+    requested = np.arange(run.steps) * STEP_MS * MS + 10**12
+    done = requested + round(late_ms * MS)
     figures[:] = np.stack(
-        [asked, np.maximum(asked, done) + MS, done - round(work_ms * MS), done,
+        [requested, np.maximum(requested, done) + MS, done - round(work_ms * MS), done,
          *(np.full(run.steps, round(ms * MS)) for ms in (reading_ms, work_ms - reading_ms, processor_ms))], -1
     )  # fmt: skip
     facts = {"workers": workers, "prefetched_batches": 2 * workers}

@@ -38,8 +38,8 @@ def judged(*folders: Path) -> Finding:
 
 
 def test_one_whole_set_is_ok(tmp_path):
-    found = judged(put(tmp_path, cat=20, dog=20))
-    assert (found.state, found.text) == (State.OK, "40 images in 2 classes, the same on all ranks")
+    result = judged(put(tmp_path, cat=20, dog=20))
+    assert (result.state, result.text) == (State.OK, "40 images in 2 classes, the same on all ranks")
 
 
 def test_a_run_on_synthetic_data_reads_nothing():
@@ -49,39 +49,39 @@ def test_a_run_on_synthetic_data_reads_nothing():
 
 
 def test_a_class_folder_that_only_one_node_sees_is_named(tmp_path):
-    found = judged(put(tmp_path / "a", cat=20, dog=20), put(tmp_path / "b", cat=20, dog=20, zebra=1))
-    assert found.fatal and found.state is State.FAILED
-    assert found.text == (
+    result = judged(put(tmp_path / "a", cat=20, dog=20), put(tmp_path / "b", cat=20, dog=20, zebra=1))
+    assert result.fatal and result.state is State.FAILED
+    assert result.text == (
         "not all ranks find the same images in /data/set: node1 finds 41 in 3 classes, node0 40 in 2, class folder "
         "zebra on node1 only"
     )
-    found = judged(put(tmp_path / "c", cat=20, dog=20), put(tmp_path / "d", dog=20))
-    assert "class folder cat on node0 only" in found.text
+    result = judged(put(tmp_path / "c", cat=20, dog=20), put(tmp_path / "d", dog=20))
+    assert "class folder cat on node0 only" in result.text
 
 
 def test_other_images_of_the_same_classes_are_told(tmp_path):
-    found = judged(put(tmp_path / "a", cat=20, dog=20), put(tmp_path / "b", cat=19, dog=20))
-    assert found.fatal and found.text.endswith("different numbers of images in class folder cat")
+    result = judged(put(tmp_path / "a", cat=20, dog=20), put(tmp_path / "b", cat=19, dog=20))
+    assert result.fatal and result.text.endswith("different numbers of images in class folder cat")
 
 
 def test_a_path_without_images_is_named_with_its_node(tmp_path):
-    found = judged(put(tmp_path / "a", cat=40), tmp_path / "nowhere")
-    assert found.fatal and found.text == (
+    result = judged(put(tmp_path / "a", cat=40), tmp_path / "nowhere")
+    assert result.fatal and result.text == (
         f"rank 2-3 on node1: {tmp_path}/nowhere/train is no folder; class folders of training images belong there "
         "(train/CLASS/*.jpg)"
     )
 
 
 def test_fewer_images_than_a_step_takes_are_refused(tmp_path):
-    found = judged(put(tmp_path / "few", cat=3))  # fewer than the four ranks
-    assert found.fatal and "3 training images; a step takes 16, 4 for each of 4 devices" in found.text
-    assert "--batch-size" in found.fix
+    result = judged(put(tmp_path / "few", cat=3))  # fewer than the four ranks
+    assert result.fatal and "3 training images; a step takes 16, 4 for each of 4 devices" in result.text
+    assert "--batch-size" in result.fix
     assert judged(put(tmp_path / "enough", cat=16)).state is State.OK
 
 
 def test_more_classes_than_the_workload_has_are_refused(tmp_path):
-    found = judged(put(tmp_path, **{f"c{number}": 1 for number in range(1001)}))
-    assert found.fatal and "1001 classes; resnet50 tells 1000 apart" in found.text
+    result = judged(put(tmp_path, **{f"c{number}": 1 for number in range(1001)}))
+    assert result.fatal and "1001 classes; resnet50 tells 1000 apart" in result.text
 
 
 def test_a_node_without_pillow_is_told(tmp_path, monkeypatch):

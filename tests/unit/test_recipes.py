@@ -143,11 +143,11 @@ def test_options_choose_among_the_points_or_replace_settings(name: str, argv: st
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--nodes 1,3", "has no case with 3 nodes, but it has others that are asked for: ask for some of 1n1g, 1n2g"),
+        ("--nodes 1,3", "has no case with 3 nodes, but it has others that were requested: request some of 1n1g, 1n2g"),
         ("--cases 1n1g,3n8g", "has no case 3n8g, but it has others"),
-        ("--batch-size 128,4", "has no batch size 4, but it has others that are asked for: ask for some of 128, 224, "),
+        ("--batch-size 128,4", "has no batch size 4, but it has others that were requested: request some of 128, "),
         ("--nodes 3", r"has no case with 3 nodes; say whole cases \(--cases 3n8g\)"),
-        ("--precision fp32 --batch-size 224", "has no point with all that is asked for; it has 1n1g, 1n2g"),
+        ("--precision fp32 --batch-size 224", "has no point with all that was requested; it has 1n1g, 1n2g"),
         ("--nodes x", "nodes: 'x' is not a whole number"),
     ],
 )  # fmt: skip
@@ -253,8 +253,8 @@ def test_refusals_come_before_anything_is_written(tmp_path: Path) -> None:
 def test_a_file_may_name_a_recipe_and_the_command_line_wins(tmp_path: Path) -> None:
     config = tmp_path / "sweep.toml"
     config.write_text('recipe = "plsc-arcface"\nnodes = 1\n[option]\nclasses = 10\n')
-    (asked,) = read_arguments(["--config", str(config), "--nodes", "2"]).sweeps
-    assert (asked.cases, asked.options["classes"], asked.options["head"]) == (((2, 8),), ("10",), ("sharded",))
+    (sweep,) = read_arguments(["--config", str(config), "--nodes", "2"]).sweeps
+    assert (sweep.cases, sweep.options["classes"], sweep.options["head"]) == (((2, 8),), ("10",), ("sharded",))
 
 
 def test_list_shows_recipes(capsys: pytest.CaptureFixture[str]) -> None:

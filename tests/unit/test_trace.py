@@ -45,7 +45,7 @@ def full_trace() -> Trace:
         run, attempt=3, evidence="srun returned 0", script="#!/bin/bash\necho 'ä'\n", recovered=True,
         injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
         meetings=meetings, meeting_names=["features", "maximum", "größe"],
-        input=meetings[:, :, :2, 0].copy(), input_names=["asked", "received"],
+        input=meetings[:, :, :2, 0].copy(), input_names=["requested", "received"],
     )  # fmt: skip
 
 
