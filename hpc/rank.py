@@ -198,7 +198,7 @@ def _run(rank: Rank) -> None:
         workload=workloads[0], agent=agent, problems=rank.problems,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
-    limit_exit()
+    limit_exit(comm.rank)
     attempted({}, "leaving the group of ranks", backend.leave, None)
     attempted({}, "removing the journal", journal.remove, None)
     if agent is not None:

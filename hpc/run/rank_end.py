@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -30,6 +31,9 @@ MAX_SECONDARY_NOTES = 16
 """The maximum of ranks that leave a note, and a lower one for ranks that failed because they lost another one."""
 EXIT_LIMIT_S = 120.0
 """Time limit for a rank to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
+_RANK_0_ENDS_S = 5.0
+_OTHERS_END_S = 20.0
+"""After that limit, which has shown the stacks: when rank 0 is ended, and when those that its end has not ended."""
 _RESERVED = 2
 _MAX_TRACEBACK_CHARACTERS = 1 << 18
 _T = TypeVar("_T")
@@ -148,11 +152,14 @@ def attempted(problems: dict[str, str], what: str, call: Callable[[], _T], other
         return otherwise
 
 
-def limit_exit() -> None:
-    """Ends this process within EXIT_LIMIT_S from now, with the stacks of all its threads on standard error.
+def limit_exit(rank: int) -> None:
+    """Ends this process soon after EXIT_LIMIT_S from now, with the stacks of all its threads on standard error.
 
     The trace is written by then. A backend, a thread or an exit handler that does not end would otherwise hold the run,
-    and its job, for as long as the watchdog waits.
+    and its job, for as long as the watchdog waits. The kernel ends the process, whoever holds the interpreter's lock;
+    rank 0 first, because Open MPI's mpiexec may hang or crash where several ranks fail at the same moment.
     """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, EXIT_LIMIT_S + (_RANK_0_ENDS_S if rank == 0 else _OTHERS_END_S))
     with suppress(Exception):  # standard error may be no file
-        faulthandler.dump_traceback_later(EXIT_LIMIT_S, exit=True)
+        faulthandler.dump_traceback_later(EXIT_LIMIT_S)

@@ -111,7 +111,7 @@ def test_a_rank_that_does_not_end_is_ended_once_its_trace_is_written(attempt: Ca
     made = attempt(end)
     assert made.trace().outcome is Outcome.OK
     assert not made.notes()
-    assert "Timeout (0:00:20)!" in made.done.stderr
+    assert made.done.stderr.count("Timeout (0:00:20)!") == 2
     assert made.left_nothing_but_its_trace()
 
 
