@@ -44,6 +44,9 @@ class RunFields:
     placement: str | None = None
     search: str | None = None
     data_cache: str | None = None
+    epochs: int | None = None
+    target_accuracy: float | None = None
+    eval_every: int | None = None
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)

@@ -78,6 +78,10 @@ class RunSpec:
     larger run on. With `data_cache` `device` one batch of the files in `data` is loaded and trained on in every step,
     so that nothing is read meanwhile. `search` is set in a try of `find-max`: the setting whose largest value that fits
     is sought.
+
+    With `epochs` the run is a whole training of at most so many epochs: after the steps of the benchmark, which lie in
+    the first epoch of an attempt, it goes on, evaluates the model after every `eval_every` epochs, and ends once the
+    accuracy is at least `target_accuracy` percent (0: no target).
     """
 
     nodes: int
@@ -102,6 +106,9 @@ class RunSpec:
     placement: str = "separate"
     data_cache: str = "off"
     search: str = ""
+    epochs: int = 0
+    target_accuracy: float = 0.0
+    eval_every: int = 1
     container: str = ""
     code_digest: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -110,10 +117,22 @@ class RunSpec:
     def __post_init__(self) -> None:
         if self.data == SYNTHETIC and is_user_code(self.workload):
             object.__setattr__(self, "data", UNKNOWN_DATA)
-        for name in ("nodes", "ranks_per_node", "cpus_per_rank", "batch_size", "measured_steps", "repeat"):
+        object.__setattr__(self, "target_accuracy", float(self.target_accuracy))
+        for name in (
+            "nodes",
+            "ranks_per_node",
+            "cpus_per_rank",
+            "batch_size",
+            "measured_steps",
+            "repeat",
+            "eval_every",
+        ):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name, meaning in (("gpus_per_node", "no GPU"), ("block_steps", "one block")):
+        if not 0 <= self.target_accuracy <= 100:
+            raise SpecError(f"target_accuracy is {self.target_accuracy:g}; it must be a percentage")
+        meanings = (("gpus_per_node", "no GPU"), ("block_steps", "one block"), ("epochs", "no whole training"))
+        for name, meaning in meanings:
             if getattr(self, name) < 0:
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be 0 ({meaning}) or more")
         if self.warmup_steps < MIN_WARMUP_STEPS:

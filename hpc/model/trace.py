@@ -195,7 +195,8 @@ def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
     Missing fields take their defaults. Raises TraceError where one without a default is missing or a value is
     impossible.
     """
-    kinds, described = {"int": int, "str": str}, with_current_names(described)
+    kinds: Mapping[str, Any] = {"int": int, "str": str, "float": int | float}
+    described = with_current_names(described)
     known = {f.name: f for f in fields(RunSpec)}
     for name, f in known.items():
         if name not in described:

@@ -17,8 +17,8 @@ SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
 COLUMNS = (
     "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "batch_size", "precision", "scaling", "on",
-    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "timing", "block_steps", "reduction",
-    "telemetry", "placement", "search", "seed", "site", "container", "code_digest",
+    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
+    "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site", "container", "code_digest",
 )  # fmt: skip
 """The requested settings of a point, by the names of columns and `--where`, in their order."""
 USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate", "data_cache": "off"}
@@ -66,7 +66,8 @@ def requested_values(result: Result) -> dict[str, str]:
     """
     run = result.run
     other: dict[str, Any] = {"case": result.requested.case, "on": "CPU" if run.gpus_per_node == 0 else "GPU"}
-    other |= {"block_steps": run.block_steps or ""}
+    other |= {"block_steps": run.block_steps or "", "epochs": run.epochs or ""}
+    other |= {"target_accuracy": run.target_accuracy or "", "eval_every": "" if run.eval_every == 1 else run.eval_every}
     requested = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
     return {
         **{name: str(value) for name, value in requested.items() if value not in ("", None)},
