@@ -107,7 +107,8 @@ def collectives_run(ranks: RunSpec, operations: Sequence[str], requested: Mappin
     communication = {name: text for name, text in ranks.options.items() if name in COMMUNICATION_OPTIONS}
     return dataclasses.replace(
         ranks, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak", data="synthetic", data_cache="off",
-        epochs=0, target_accuracy=0.0, eval_every=1, timing="phases", reduction="on", telemetry="off", code_digest="", seed=0, repeat=1, warmup_steps=MIN_WARMUP_STEPS,
+        epochs=0, target_accuracy=0.0, eval_every=1, timing="phases", reduction="on", telemetry="off", code_digest="",
+        seed=0, repeat=1, warmup_steps=MIN_WARMUP_STEPS,
         measured_steps=iterations * len(_planned(options, ranks.ranks)), block_steps=iterations,
         options={**communication, **requested},
     )  # fmt: skip

@@ -18,7 +18,8 @@ SIZE = ("case", "nodes", "ranks_per_node", "devices")
 COLUMNS = (
     "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "batch_size", "precision", "scaling", "on",
     "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
-    "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site", "container", "code_digest",
+    "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site",
+    "container", "code_digest",
 )  # fmt: skip
 """The requested settings of a point, by the names of columns and `--where`, in their order."""
 USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate", "data_cache": "off"}
