@@ -9,6 +9,7 @@ Exit status 0: the trace is written; 1: rank_fail; 2: usage; 3: invalid; 4: oom;
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import socket
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from hpc.measure.clock import GlobalClock
     from hpc.measure.timer import StepTimer
+    from hpc.run.whole_training import WholeTraining
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # a script has SLURM_PROCID, too
@@ -167,7 +169,8 @@ def _run(rank: Rank) -> None:
     backend.build(factory)
     if comm.rank == 0:
         load_hdf5()
-    journal = rank.journal = Journal(arguments.traces, rank.folder.stem, world.rank, run.steps)
+    whole = _whole_training(rank, backend, workloads[0]) if run.epochs else None
+    journal = rank.journal = _make_journal(rank, whole)
     clock = GlobalClock(comm)
     report = replace(_report(world, backend), input=_input_facts(workloads[0]))
     if journal.passed_over:
@@ -191,18 +194,46 @@ def _run(rank: Rank) -> None:
     agent = start_agent(comm, world, run, report.gpu_uuids, journal.folder, partial_folder, arguments.copy_s)
     comm.Barrier()
     rank.training = True
-    train(backend, run, timer, journal.samples, synchronise)
+    if whole is None:
+        train(backend, run, timer, journal.samples, synchronise)
+    history = None if whole is None else whole.train(timer, journal, synchronise)
     report = attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, report), report)
     payload = RankPayload(
         journal=journal, clock=clock, report=replace(report, stamp_bound_ns=timer.bound_ns), losses=backend.losses,
-        workload=workloads[0], agent=agent, problems=rank.problems,
+        workload=workloads[0], agent=agent, problems=rank.problems, history=history,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit(comm.rank)
-    attempted({}, "leaving the group of ranks", backend.leave, None)
-    attempted({}, "removing the journal", journal.remove, None)
-    if agent is not None:
-        attempted({}, "removing the copies", agent.end, None)
+    last = {
+        "removing the checkpoints": None if whole is None else whole.remove_checkpoints,
+        "leaving the group of ranks": backend.leave,
+        "removing the journal": journal.remove,
+        "removing the copies": None if agent is None else agent.end,
+    }
+    for what, call in last.items():
+        if call is not None:
+            attempted({}, what, call, None)
+
+
+def _whole_training(rank: Rank, backend: Backend, workload: Any) -> WholeTraining:
+    """The run as a whole training, on the images that the workload reads."""
+    from hpc.run.whole_training import Input, WholeTraining
+
+    facts, comm = workload.reader.record.facts, rank.comm
+    assert comm is not None
+    listings = facts["listing_sha256"], facts["evaluation_listing_sha256"]
+    data = Input(
+        steps_per_epoch=workload.reader.steps_per_epoch,
+        samples_per_epoch=facts["images"],
+        evaluation_samples=workload.reader.evaluation_images,
+        images_sha256=hashlib.sha256("".join(listings).encode()).hexdigest(),
+    )
+    return WholeTraining(comm, rank.run, rank.arguments.attempt, rank.folder, backend, data)
+
+
+def _make_journal(rank: Rank, whole: WholeTraining | None) -> Journal:
+    arguments, unmeasured = rank.arguments, 0 if whole is None else whole.unmeasured_steps
+    return Journal(arguments.traces, rank.folder.stem, rank.number, rank.run.steps, unmeasured=unmeasured)
 
 
 def _make_timer(backend: Backend, run: RunSpec, journal: Journal, workload: Any) -> StepTimer:

@@ -79,7 +79,7 @@ class BackendEntry:
     `modules` maps each imported module to the command that installs it. With `one_rank_per_node` one rank drives all
     GPUs of its node. `no_sync_unsupported` is the reason why gradients cannot stay unreduced, or empty. `collectives`
     is None where ranks do not communicate. `uses_gpus` is False for a backend that always runs on CPUs;
-    `cpu_precisions` are those that it trains in on CPUs.
+    `trains_to_target` is whether it has whole trainings; `cpu_precisions` are those that it trains in on CPUs.
     """
 
     where: str
@@ -90,6 +90,7 @@ class BackendEntry:
     no_sync_unsupported: str = ""
     collectives: CollectivesEntry | None = None
     uses_gpus: bool = True
+    trains_to_target: bool = False
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16")
 
 
@@ -138,6 +139,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         where="hpc.backends.torch_ddp:TorchDDP",
         collectives=CollectivesEntry(where="hpc.backends.torch_collectives:TorchDDPCollectives"),
         framework="torch",
+        trains_to_target=True,
         modules=_TORCH,
         options={
             "bucket_cap_mb": Option(default=25.0, maximum=_MAX_MIB, help="size of DDP's gradient buckets in MiB"),
@@ -151,6 +153,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         where="hpc.backends.torch_horovod:TorchHorovod",
         collectives=CollectivesEntry(where="hpc.backends.torch_collectives:TorchHorovodCollectives"),
         framework="torch",
+        trains_to_target=True,
         modules={**_TORCH, **_HOROVOD},
         options={**_HOROVOD_OPTIONS, **_TORCH_OPTIONS},
     ),
@@ -166,6 +169,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         where="hpc.backends.tensorflow_horovod:TensorFlowHorovod",
         collectives=CollectivesEntry(where="hpc.backends.tensorflow_collectives:TensorFlowHorovodCollectives"),
         framework="tensorflow",
+        trains_to_target=True,
         modules={**_TENSORFLOW, **_HOROVOD},
         options={**_HOROVOD_OPTIONS, **_TENSORFLOW_OPTIONS},
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from hpc.backends.tensorflow_device import CPU, check_precision, describe_device
 from hpc.backends.tensorflow_precision import LossScale, check_traced, set_precision, traced_collectives
 from hpc.backends.training import Losses, Training, check_no_sync, check_workload
 from hpc.measure.timer import StepTimer, host_timer
+from hpc.model.training_state import State, check_shapes
 from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class TensorFlowLoop(Training):
         self._loss = tf.function(self._loss_of, jit_compile=True) if self._options["xla"] else self._loss_of
         self._first = tf.function(self._whole_step if self._step_only else self._computed)
         self._reduce, self._update = tf.function(self._reduced), tf.function(self._apply)
+        self._count_correct = tf.function(self._correct_of)
         self._is_checked = False
         self._traced: list[str] = []
 
@@ -216,6 +218,51 @@ class TensorFlowLoop(Training):
     def parameters(self) -> list[Any]:
         return [variable.numpy().copy() for variable in self._variables]
 
+    def begin_epoch(self, epoch: int) -> float:
+        self._workload.begin_epoch(epoch)
+        rate: float = self._workload.learning_rate(epoch)
+        self._optimizer.learning_rate.assign(rate)
+        return rate
+
+    def evaluate(self, completed: Callable[[], None]) -> tuple[int, int]:
+        model, correct, evaluated = self._workload.model, 0, 0
+        model.training = False
+        try:
+            for images, labels in self._workload.evaluation():
+                correct += int(self._count_correct(images, labels))
+                evaluated += len(labels)
+                completed()
+        finally:
+            model.training = True
+        return correct, evaluated
+
+    def _correct_of(self, images: Any, labels: Any) -> Any:
+        right = tf.argmax(self._workload.model(images), axis=1) == tf.cast(labels, tf.int64)
+        return tf.reduce_sum(tf.cast(right, tf.int64))
+
+    def _held(self) -> dict[str, Any]:
+        """Every variable of the training by its name in a checkpoint."""
+        held = {f"model.{at}": variable for at, variable in enumerate(self._workload.model.variables)}
+        held |= {f"velocity.{at}": velocity for at, velocity in enumerate(self._optimizer.velocities)}
+        return held if self._scaler is None else {**held, **self._scaler.variables}
+
+    def state(self) -> State:
+        return State(arrays={name: variable.numpy() for name, variable in self._held().items()})
+
+    def load_state(self, state: State) -> None:
+        held = self._held()
+        check_shapes(state.arrays, {name: tuple(variable.shape) for name, variable in held.items()})
+        for name, variable in held.items():
+            variable.assign(state.arrays[name])
+
+    def statistics(self) -> list[Any]:
+        return [variable.numpy() for variable in self._workload.model.non_trainable_variables]
+
+    def set_statistics(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._workload.model.non_trainable_variables, values, strict=True):
+            variable.assign(value)
+
     def leave(self) -> None:
-        del self._workload, self._optimizer, self._variables, self._first, self._reduce, self._update, self._loss
+        del self._workload, self._optimizer, self._variables, self._first, self._count_correct
+        del self._reduce, self._update, self._loss
         self._leave_group()

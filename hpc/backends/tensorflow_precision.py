@@ -80,6 +80,11 @@ class LossScale:
         self.scale = tf.Variable(_FIRST if static is None else static, trainable=False, dtype=tf.float32)
         self._good_steps = tf.Variable(0, trainable=False, dtype=tf.int32)
 
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {"loss_scale": self.scale, "good_steps": self._good_steps}
+
     def scaled(self, loss: Any) -> Any:
         # In float32, because the scale alone may be more than float16 can hold.
         return tf.cast(loss, tf.float32) * self.scale

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,10 @@ import torch
 
 from hpc.backends.facts import BackendFacts
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
+from hpc.backends.torch_state import load_state, state_of
 from hpc.backends.training import Losses, Training, check_no_sync, check_workload, synchronised_norms
 from hpc.measure.timer import StepTimer, device_timer, host_timer
+from hpc.model.training_state import State
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -137,6 +140,37 @@ class TorchLoop(Training):
 
     def parameters(self) -> list[Any]:
         return [parameter.detach().cpu().numpy().copy() for parameter in self._parameters]
+
+    def begin_epoch(self, epoch: int) -> float:
+        self._workload.begin_epoch(epoch)
+        rate: float = self._workload.learning_rate(epoch)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+    def evaluate(self, completed: Callable[[], None]) -> tuple[int, int]:
+        module = self._workload.model.eval()
+        correct, evaluated = torch.zeros((), dtype=torch.int64, device=self._device), 0
+        with torch.inference_mode(), self._autocast:
+            for images, labels in self._workload.evaluation():
+                correct += (module(images).argmax(1) == labels).sum()
+                evaluated += len(labels)
+                completed()
+        module.train()
+        return int(correct), evaluated
+
+    def state(self) -> State:
+        return state_of(self._workload.model, self._optimizer, self._scaler)
+
+    def load_state(self, state: State) -> None:
+        load_state(state, self._workload.model, self._optimizer, self._scaler)
+
+    def statistics(self) -> list[Any]:
+        return [buffer.detach().cpu().numpy().copy() for buffer in self._workload.model.buffers()]
+
+    def set_statistics(self, values: Sequence[Any]) -> None:
+        for buffer, value in zip(self._workload.model.buffers(), values, strict=True):
+            buffer.copy_(torch.from_numpy(value))
 
     def leave(self) -> None:
         # The model goes before the group: its reducer must not outlive the group.

@@ -74,8 +74,9 @@ class Losses:
         self._pending: dict[int, Any] = {}
 
     def record(self, step: int, loss: Any) -> None:
-        """Stores the loss of a step, anything that `float` takes, without reading it."""
-        self._pending[step] = loss
+        """Stores the loss of a step, anything that `float` takes, without reading it; of a measured one only."""
+        if step < len(self._numbers):
+            self._pending[step] = loss
 
     def release(self) -> None:
         """Converts pending losses to numbers; waits for the device."""

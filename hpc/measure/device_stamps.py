@@ -48,13 +48,22 @@ class DeviceStamps:
         self._taken = bytearray(len(stamps))
         self._first = 0
         self._start: tuple[DeviceEvent, int] | None = None
+        self._rests = False
+
+    def rest(self) -> None:
+        """Records nothing any more, and waits for nothing."""
+        self._rests = True
 
     def begin(self, first: int) -> None:
         """Starts a segment at this place. Waits for the device."""
+        if self._rests:
+            return
         self._first = first
         self._start = self._anchor()
 
     def record(self, at: int) -> None:
+        if self._rests:
+            return
         self._events[at].record(self._stream)
         self._taken[at] = 1
 

@@ -49,6 +49,9 @@ class StepTimer(Protocol):
     def resolve(self) -> None:
         """Ends a segment: turns the events that are still on the device into time stamps. May synchronise."""
 
+    def rest(self) -> None:
+        """Records nothing of the steps that follow, each of which is to be begun as step 0: training goes on."""
+
     @property
     def bound_ns(self) -> int:
         """The error bound of a time stamp against the host's clock, ns."""
@@ -102,6 +105,10 @@ class HostTimer:
 
     def resolve(self) -> None:
         pass
+
+    def rest(self) -> None:
+        # Every step is recorded over the one before, in a row that nobody reads.
+        self.stamps, self._row, self._limit = memoryview(array("q", [ABSENT]) * _WIDTH), 0, _WIDTH
 
 
 class _OuterOnly:
@@ -181,6 +188,9 @@ class DeviceTimer:
             self.stamps[row] = self.stamps[row - _WIDTH + END]
         if self._meetings is not None:
             self._of_meetings.resolve(self._row // _WIDTH * self._meetings.width)
+
+    def rest(self) -> None:
+        self._of_steps.rest()
 
 
 class CoarseDeviceTimer(_OuterOnly, DeviceTimer):

@@ -20,6 +20,7 @@ from tempfile import TemporaryFile
 from typing import Self
 
 EXIT, BEGIN, TRACE, PARTIAL = ".exit.json", ".begin.json", ".h5", ".partial"
+CHECKPOINT = ".checkpoint"
 RERUN = ".rerun"
 RERUN_SUFFIXES = (RERUN, ".again")
 """The file that requests another attempt after this one; `.again` is what earlier versions wrote."""
@@ -36,7 +37,7 @@ STALE_S = 600.0
 ABANDONED_S = 86400.0
 """The same of an attempt without an exit record."""
 _PART = re.compile(
-    r"\.?(?P<stem>.+\.\d+)\.(?:h5|(?:exit|begin|hang|rank\d+)\.json|stacks\.txt)(?:\.(?P<host>[^/]+)\.(?P<pid>\d+))?\.part"
+    r"\.?(?P<stem>.+\.\d+)\.(?:h5|checkpoint|(?:exit|begin|hang|rank\d+)\.json|stacks\.txt)(?:\.(?P<host>[^/]+)\.(?P<pid>\d+))?\.part"
     r"|\.(?P<removed>.+\.\d+)\.partial(?:\.(?P<remover_host>[^/]+)\.(?P<remover>\d+))?\.over"
 )
 """Names of our files in the making, with the process that makes them, and of `.partial` folders being removed."""
@@ -86,6 +87,8 @@ class AttemptFiles:
     """The note of launch.step that a signal ends the job: the signal's name and the time."""
     local_copies = _File(".kept")
     """The nodes' paths of files that could not be moved to the traces."""
+    checkpoint = _File(CHECKPOINT)
+    """Where a whole training goes on, as of the last epoch that this attempt completed."""
     rerun_request = _File(RERUN)
     """The empty file that requests another attempt after this one."""
 
@@ -93,6 +96,11 @@ class AttemptFiles:
     def rerun_is_requested(self) -> bool:
         """Whether another attempt is requested, also by an earlier version."""
         return any((self.traces / f"{self.stem}{suffix}").exists() for suffix in RERUN_SUFFIXES)
+
+    def earlier_checkpoints(self) -> list[Path]:
+        """Those of the run's attempts before this one, the latest first."""
+        before = (AttemptFiles(self.traces, self.run_id, number) for number in range(self.attempt - 1, 0, -1))
+        return [files.checkpoint for files in before if files.checkpoint.exists()]
 
     def rank_note(self, rank: int) -> Path:
         """RankNote of a rank that failed."""

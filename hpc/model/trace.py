@@ -15,6 +15,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec, SpecError, with_current_names
 from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.training import TrainingHistory
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -56,7 +57,8 @@ class Trace:
     """One attempt of a run. Times are nanoseconds; a stamp or an injected delay that is absent holds `ABSENT`.
 
     `run_id` and `point_id` are those of the plan. `run_extra` holds the settings of a later version's plan that this
-    version lacks. Step indices count warm-up steps too. Raises TraceError on wrong shapes.
+    version lacks. Step indices count warm-up steps too. `history` is that of a whole training, over all attempts.
+    Raises TraceError on wrong shapes.
     """
 
     run: RunSpec
@@ -83,6 +85,7 @@ class Trace:
     input: Int64 | None = None  # [rank, step, figure]: of the batch that the step trained on
     input_names: Sequence[str] = ()
     telemetry: Telemetry | None = None
+    history: TrainingHistory | None = None
     recovered: bool = False
     run_id: str = ""
     point_id: str = ""

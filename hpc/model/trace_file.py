@@ -18,6 +18,7 @@ import numpy.typing as npt
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError, run_of
+from hpc.model.training import TrainingHistory
 
 SCHEMA = "rankwise-trace"
 SCHEMA_VERSION = 2
@@ -36,7 +37,7 @@ _ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
 }
 _OF_STEPS = ("stamps", "samples", "losses", "meetings", "input")
-_INJECTED, _MEETINGS, _INPUT = "injected_ns", "meetings", "input"
+_INJECTED, _MEETINGS, _INPUT, _TRAINING = "injected_ns", "meetings", "input", "training"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
     "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
@@ -147,6 +148,8 @@ def _write(raw: _Flushed, trace: Trace) -> None:
             file.create_dataset("telemetry/series", data=_stored(trace.telemetry.series))
         described = {**trace.run_extra, **asdict(trace.run), "run_id": trace.run_id, "point_id": trace.point_id}
         texts = {"run": described, "ranks": list(trace.ranks), "environment": dict(trace.environment)}
+        if trace.history is not None:
+            texts[_TRAINING] = trace.history.to_json()
         for name, value in texts.items():
             # Values without a JSON type (a path, a version object) are stored as text.
             text = file.create_dataset(name, data=_stored(json.dumps(value, default=str)))
@@ -325,6 +328,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         input=None if read is None else array(_INPUT, _INPUT),
         input_names=[] if read is None else [_decoded(name) for name in read.attrs["names"]],
         telemetry=_telemetry(file, size_bytes),
+        history=TrainingHistory.from_json(_json(file, _TRAINING, dict, size_bytes)) if _TRAINING in file else None,
         **arrays,
     )
 

@@ -12,8 +12,9 @@ from threading import Event
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
 from hpc.recovery.folders import BEAT, PARTIAL, lives, traces_folder
-from hpc.recovery.journal import ROW_BYTES, journal_bytes
+from hpc.recovery.journal import ROW_BYTES, UNMEASURED, journal_bytes
 from hpc.recovery.progress import completed_steps, read_int64
+from hpc.system.atomic import write_atomic
 
 _CHUNK_STEPS = 8192
 
@@ -31,6 +32,7 @@ class RankCopy:
         self._identity: tuple[int, int] | None = None
         self._header_seen: tuple[int, int] | None = None
         self._rows = self._samples = 0  # number of steps on the disk
+        self._unmeasured = b""
         self._over = False
 
     def look(self) -> None:
@@ -55,6 +57,7 @@ class RankCopy:
                 start = self._steps * ROW_BYTES
                 self._copy(start + 8 * self._samples, start + 8 * completed)
                 self._samples = completed
+            self._copy_unmeasured()
         except OSError:
             if os.fstat(self._source).st_nlink == 0:  # collected meanwhile, and the copies are gone
                 self._close()
@@ -72,7 +75,8 @@ class RankCopy:
 
     def remove(self) -> None:
         """Removes the copy."""
-        for path in (self._copied_stamps, self._copied_header, self._beside):
+        progress = self._copied_stamps.with_suffix(UNMEASURED)
+        for path in (self._copied_stamps, self._copied_header, self._beside, progress):
             path.unlink(missing_ok=True)
 
     def _opened(self) -> bool:
@@ -132,6 +136,16 @@ class RankCopy:
             os.fsync(file.fileno())
         self._beside.replace(self._copied_header)
         self._header_seen = seen
+
+    def _copy_unmeasured(self) -> None:
+        """The progress of a whole training after its measured steps: 16 bytes, where there are any."""
+        try:
+            content = self._stamps.with_suffix(UNMEASURED).read_bytes()
+        except FileNotFoundError:
+            return
+        if content != self._unmeasured:
+            write_atomic(self._copied_stamps.with_suffix(UNMEASURED), content)
+            self._unmeasured = content
 
     def _resolved(self, completed: int) -> int:
         """The number of completed steps that have their time stamps: a device's come only at the end of a segment."""

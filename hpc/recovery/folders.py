@@ -33,7 +33,7 @@ FORGOTTEN_S = 7 * 86400.0
 """Journals of dead ranks that are older are removed by the next attempt on their node."""
 BEGUN = "begun"
 """This file of a folder is as old as the attempt, and holds st_dev and st_ino of the traces folder at that time."""
-OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks)")
+OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks|unmeasured)")
 _TEMPORARY = "nccl."
 """The prefix of files that are not needed after the run."""
 
@@ -213,7 +213,7 @@ def _locked(path: Path) -> bool:
 
 
 def remove_rank(path: Path) -> None:
-    for kind in (".json", ".json.new", ".stacks", ".stamps"):
+    for kind in (".json", ".json.new", ".stacks", ".unmeasured", ".stamps"):
         path.with_suffix(kind).unlink(missing_ok=True)
     remove_if_empty(path.parent)
 

@@ -20,6 +20,8 @@ from hpc.recovery.folders import attempt_folders, in_attempt_folder, remove_if_e
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 ROW_BYTES = len(STAMPS) * 8
 """Bytes of one step's time stamps in a journal: rows of all steps first, then an int64 of samples for each step."""
+UNMEASURED = ".unmeasured"
+"""Suffix of the file beside a journal with the progress after its steps."""
 HEADER_ROOM_BYTES = 1 << 18
 """A place with less room than this beside the time stamps counts as full."""
 
@@ -28,10 +30,11 @@ class Journal:
     """One rank's journal: `stamps` [steps × 6] and `samples` [steps] are int64 in a shared mapping of a file.
 
     Stored values outlive the process, whatever ends it, without a system call per step. `samples` of a step is stored
-    last: a step is complete where it is not ABSENT.
+    last: a step is complete where it is not ABSENT. A whole training goes on after these: `unmeasured` has how many
+    further steps, of training and of evaluation, are completed and how many are planned.
     """
 
-    def __init__(self, traces: Path, stem: str, rank: int, steps: int) -> None:
+    def __init__(self, traces: Path, stem: str, rank: int, steps: int, *, unmeasured: int = 0) -> None:
         self._facts: dict[str, Any] = {
             "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rank": rank, "steps": steps, "byteorder": sys.byteorder
         }  # fmt: skip
@@ -47,6 +50,16 @@ class Journal:
         everything[:] = array("q", [ABSENT]) * len(everything)
         self.stamps = everything[: steps * len(STAMPS)]
         self.samples = everything[steps * len(STAMPS) :]
+        self.unmeasured = self._map_unmeasured(unmeasured)
+
+    def _map_unmeasured(self, planned: int) -> memoryview:
+        """Two int64, completed and planned, in a file of their own where any are planned."""
+        if not planned:
+            return memoryview(array("q", [0, 0]))
+        with self._path.with_suffix(UNMEASURED).open("wb+") as file:
+            file.write(array("q", [0, planned]).tobytes())
+            file.flush()
+            return memoryview(mmap.mmap(file.fileno(), 16)).cast("q")
 
     def _make(self, size_bytes: int, folder: Path) -> int:
         """Makes the files in the folder; returns the locked descriptor. Raises OSError, and then leaves no file."""

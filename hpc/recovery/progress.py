@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
-from hpc.recovery.journal import ROW_BYTES, journal_bytes
+from hpc.recovery.journal import ROW_BYTES, UNMEASURED, journal_bytes
 from hpc.system.text import inflect, ranges
 
 _FILE = re.compile(r"rank(\d+)\.stamps")
@@ -21,10 +21,14 @@ _RECENT = 256
 
 @dataclass(frozen=True, kw_only=True)
 class RankProgress:
-    """Steps that a rank has completed, of how many, and the journal or copy that was read."""
+    """Steps that a rank has completed, of how many, and the journal or copy that was read.
+
+    Both count a whole training's steps after the measured ones, too; `stamped` are those completed that have a row.
+    """
 
     completed: int
     steps: int
+    stamped: int
     path: Path
 
 
@@ -60,9 +64,9 @@ def read_one_rank(folder: Path, known: RankProgress | None = None) -> RankProgre
 def median_step_s(progress: RankProgress) -> float | None:
     """Median duration in seconds of the rank's last 256 steps that have stamps; None where none has, as while a
     device's events are not resolved. Raises OSError where the file cannot be read."""
-    first = max(0, progress.completed - _RECENT)
+    first = max(0, progress.stamped - _RECENT)
     with progress.path.open("rb") as file:
-        rows = read_int64(file.fileno(), first * ROW_BYTES, (progress.completed - first) * len(STAMPS))
+        rows = read_int64(file.fileno(), first * ROW_BYTES, (progress.stamped - first) * len(STAMPS))
     begins, ends = rows[BEGIN :: len(STAMPS)], rows[END :: len(STAMPS)]
     durations = [end - begin for begin, end in zip(begins, ends, strict=False) if ABSENT not in (begin, end)]
     return median(durations) / 1e9 if durations else None
@@ -88,10 +92,21 @@ def _look(path: Path, before: RankProgress | None) -> RankProgress | None:
             if not size_bytes or size_bytes % journal_bytes(1):
                 return None
             steps = size_bytes // journal_bytes(1)
-            at = min(before.completed, steps) if before is not None else 0
-            return RankProgress(completed=completed_steps(file.fileno(), steps, at), steps=steps, path=path)
+            at = min(before.stamped, steps) if before is not None else 0
+            stamped = completed_steps(file.fileno(), steps, at)
+            completed, planned = _unmeasured(path)
+            return RankProgress(completed=stamped + completed, steps=steps + planned, stamped=stamped, path=path)
     except FileNotFoundError:
         return None
+
+
+def _unmeasured(path: Path) -> tuple[int, int]:
+    """Steps after the measured ones, completed and planned; both 0 for a run without any."""
+    try:
+        counts = array("q", path.with_suffix(UNMEASURED).read_bytes()[:16])
+    except (FileNotFoundError, ValueError):  # a copy that is not whole yet
+        return 0, 0
+    return (counts[0], counts[1]) if len(counts) == 2 else (0, 0)
 
 
 def completed_steps(file: int, steps: int, at: int = 0) -> int:

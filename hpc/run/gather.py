@@ -28,6 +28,7 @@ from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
+from hpc.model.training import TrainingHistory
 from hpc.node_agent.agent import NodeAgent, Recording
 from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
 from hpc.recovery.journal import Journal
@@ -61,8 +62,8 @@ class RankPayload:
     """One rank's contribution to the trace.
 
     `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]) and `meetings`,
-    `agent` is the helper of this rank's node if this rank started it. These are optional in a trace: `problems` has, by
-    name, the reason for each that is missing.
+    `agent` is the helper of this rank's node if this rank started it, `history` is that of a whole training. These are
+    optional in a trace: `problems` has, by name, the reason for each that is missing.
     """
 
     journal: Journal
@@ -72,6 +73,7 @@ class RankPayload:
     workload: Any
     agent: NodeAgent | None
     problems: dict[str, str]
+    history: TrainingHistory | None = None
 
 
 def write_gathered(
@@ -113,7 +115,8 @@ def write_gathered(
         described = [json.loads(text) for text in everyone]
         names = meetings.names if meetings is not None and "meetings" in gathered else ()
         names_of = {"meeting_names": names, "input_names": INPUT_FIGURES if "input" in gathered else ()}
-        trace = _trace(run, attempt, described, script, {"telemetry": telemetry, **names_of, **gathered})
+        optional = {"telemetry": telemetry, "history": payload.history}
+        trace = _trace(run, attempt, described, script, {**optional, **names_of, **gathered})
         try:
             write_or_keep(folder, trace)
         except TraceError:
@@ -167,6 +170,8 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
     losses_known = not any("losses" in names for names in of_ranks) and run.diagnostic != COLLECTIVES
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
     sentences += _skipped([report for _, report, _ in described])
+    if (history := gathered["history"]) is not None:
+        sentences += [f"no checkpoint {error}" for error in history.checkpoint_errors]
     sentences += _missing([*enumerate(of_ranks), (0, problems)])
     return Trace(
         run=run,

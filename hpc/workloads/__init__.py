@@ -13,6 +13,7 @@ from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.data_source import IMAGE_FOLDER
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
+from hpc.workloads import schedule
 from hpc.workloads.delays import parse_delays
 from hpc.workloads.user_code import code_digest
 
@@ -47,6 +48,8 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
                 default=224, minimum=1, maximum=65_536, help="height and width of the images in pixels", small="64"
             ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
+            "mixup": Option(default=0.0, maximum=100, help="alpha of mixup: images mixed in pairs; 0: none"),
+            **schedule.OPTIONS,
         },
         reads={"torch": (IMAGE_FOLDER,), "paddle": (IMAGE_FOLDER,)},
         max_classes=1000,
@@ -101,6 +104,10 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         options=COLLECTIVE_OPTIONS,
     ),
 }
+
+
+TRAINED = ("resnet50", "mlp")
+"""Workloads that can be trained to a target."""
 
 
 def reference_steps(workload: str) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
+from hpc.workloads.schedule import Schedule
 from hpc.workloads.synthetic import random_samples
 
 CLASSES = 1000
@@ -32,7 +33,8 @@ Array = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """The training recipe: SGD with momentum at a constant rate, weight decay added to the gradient, cross entropy."""
+    """The training recipe: SGD with momentum, weight decay added to the gradient, cross entropy; a benchmark's rate is
+    constant."""
 
     learning_rate_per_sample: float
     momentum: float
@@ -40,9 +42,15 @@ class Recipe:
     norms_decay: bool
     label_smoothing: float
     fan: str
+    schedule: Schedule
+    """Of whole trainings; its first epoch has the rate of the benchmark."""
 
     def learning_rate(self, run: RunSpec) -> float:
         return self.learning_rate_per_sample * run.global_batch_size
+
+    def peak(self, run: RunSpec) -> float:
+        """The highest learning rate of a whole training, reached after the warm-up."""
+        return self.learning_rate(run) * max(1, self.schedule.warmup_epochs)
 
     def groups(self, norms: list[Any], others: list[Any]) -> list[dict[str, Any]]:
         """Parameter groups, in the form of torch and Paddle, of batch norms and of other layers."""
@@ -57,12 +65,12 @@ RECIPES: Mapping[str, Recipe] = {
     # Reference 000: 0.256 per 256 samples, warmed up over 8 epochs in steps of one; a benchmark stays in the first.
     "ngc": Recipe(
         learning_rate_per_sample=0.256 / 256 / 8, momentum=0.875, weight_decay=1 / 32768, norms_decay=False,
-        label_smoothing=0.1, fan="in",
+        label_smoothing=0.1, fan="in", schedule=Schedule(warmup_epochs=8),
     ),
     # Reference 001.
     "pytorch-examples": Recipe(
         learning_rate_per_sample=1 / 1000, momentum=0.9, weight_decay=1e-4, norms_decay=True, label_smoothing=0.0,
-        fan="out",
+        fan="out", schedule=Schedule(warmup_epochs=0, step_epochs=30),
     ),
 }  # fmt: skip
 

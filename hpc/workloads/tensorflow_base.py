@@ -26,24 +26,25 @@ class Momentum:
     """v ← momentum · v + gradient + decay · w; w ← w − rate · v, with one operation per variable for momentum and step.
 
     (torch.optim.SGD; Keras has the rate inside the momentum, which is the same while the rate is constant.)
-    `decays` has one weight decay per variable, in the order of `build` and `apply`.
+    `decays` has one weight decay per variable, in the order of `build` and `apply`. A `learning_rate` that is a
+    variable may change from epoch to epoch. `velocities` are there after `build`.
     """
 
-    def __init__(self, learning_rate: float, momentum: float, decays: Sequence[float]) -> None:
-        self._learning_rate, self._momentum, self._decays = learning_rate, momentum, tuple(decays)
-        self._velocities: list[Any] = []
+    def __init__(self, learning_rate: Any, momentum: float, decays: Sequence[float]) -> None:
+        self.learning_rate, self._momentum, self._decays = learning_rate, momentum, tuple(decays)
+        self.velocities: list[Any] = []
 
     def build(self, variables: Sequence[Any]) -> None:
-        self._velocities = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
+        self.velocities = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
 
     def apply(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
-        per_variable = zip(gradients, variables, self._velocities, self._decays, strict=True)
+        per_variable = zip(gradients, variables, self.velocities, self._decays, strict=True)
         for gradient, variable, velocity, decay in per_variable:
             decayed = gradient + tf.constant(decay, variable.dtype) * variable if decay else gradient
             tf.raw_ops.ResourceApplyMomentum(
                 var=variable.handle,
                 accum=velocity.handle,
-                lr=tf.constant(self._learning_rate, variable.dtype),
+                lr=tf.convert_to_tensor(self.learning_rate, variable.dtype),
                 grad=decayed,
                 momentum=tf.constant(self._momentum, variable.dtype),
             )

@@ -9,7 +9,7 @@ from hpc.backends import BACKENDS, options_of_run
 from hpc.model.data_source import data_source
 from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
-from hpc.workloads import WORKLOADS, is_user_code
+from hpc.workloads import TRAINED, WORKLOADS, is_user_code
 from hpc.workloads.delays import check_ranks, parse_delays
 from launch.sweep.spec import SweepSpec
 
@@ -28,7 +28,7 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
     for run in runs:
         if run.repeat > 1:
             continue
-        checks = (_check_precision, _check_torch_dp, _check_data, _check_options, _check_head)
+        checks = (_check_precision, _check_torch_dp, _check_data, _check_whole_training, _check_options, _check_head)
         if reason := next((reason for check in checks if (reason := check(run))), ""):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
@@ -91,6 +91,19 @@ def _check_data(run: RunSpec) -> str:
     ]  # fmt: skip
     requested = f"data {source.kind} was requested; workload {run.workload} does not read it in {framework}"
     return f"{requested}; what reads it: {', '.join(readers)}"
+
+
+def _check_whole_training(run: RunSpec) -> str:
+    if not run.epochs:
+        return ""
+    if data_source(run.data) is None:
+        return "--epochs asks for a whole training, and data is synthetic: name images by --data (docs/training.md)"
+    if not BACKENDS[run.backend].trains_to_target:
+        able = ", ".join(name for name, entry in BACKENDS.items() if entry.trains_to_target)
+        return f"it has no whole trainings (--epochs); {able} have them"
+    if run.workload not in TRAINED:
+        return f"workload {run.workload} is not trained to a target (--epochs); {', '.join(TRAINED)} are"
+    return ""
 
 
 def _check_head(run: RunSpec) -> str:

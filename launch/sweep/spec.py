@@ -68,6 +68,20 @@ def _data(name: str, value: object) -> str:
     return data
 
 
+def _percent(name: str, value: object) -> float:
+    try:
+        percent = float(str(value))
+    except ValueError:
+        percent = -1.0
+    if not 0 <= percent <= 100 or isinstance(value, bool):
+        raise SpecError(f"{name}: {str(value)[:40]!r} is no percentage, from 0 to 100")
+    if 0 < percent <= 1:
+        raise SpecError(
+            f"{name}: {percent:g} would be {percent:g} percent of the images; for a share, ask for {100 * percent:g}"
+        )
+    return percent
+
+
 def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
     env = table(name, value)
     for variable, values in env.items():
@@ -141,6 +155,15 @@ class SweepSpec:
         500, whole(0, 10_000_000), "N",
         "measured steps of a block (default {default}; 0: one block): a run with more has several, each entered "
         f"through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between")
+    epochs: int = _method(
+        0, whole(0, 1_000_000), "N",
+        "train to the end: at most so many epochs of --data, evaluated on its held-out images; the steps of the "
+        "benchmark lie in the first (default: no whole training)", page=_DAILY)
+    target_accuracy: float = _method(
+        0.0, _percent, "P", "end a whole training once P percent of the held-out images are recognised (default: after "
+        "all epochs)")
+    eval_every: int = _method(
+        1, whole(1, 1_000_000), "N", "epochs between the evaluations of a whole training (default {default})")
     repeats: int | None = _method(
         None, whole(1, MAX_RUNS), "N", f"runs of every point (default {REFERENCE_SIZES['repeats']})", page=_DAILY)
     seed: int = _method(0, whole(0, MAX_WHOLE), "N", "seed of weights and synthetic data (default {default})")
@@ -203,15 +226,26 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
             for spec in (run.baseline(), run) if sweep.baseline else (run,):
                 points.setdefault(spec.point_id, spec)
             if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
-                no_sync = dataclasses.replace(run, reduction="off")
+                no_sync = dataclasses.replace(run, reduction="off", epochs=0, target_accuracy=0.0, eval_every=1)
                 points.setdefault(no_sync.point_id, no_sync)
             _refuse_too_many(len(points), sweep)
     reduced += _add_collectives(points, sweep, target)
     _refuse_too_many(len(points), sweep)
     _refuse_options_nobody_knows(sweep, options_of)
+    _check_whole_training(sweep)
     if sweep.data_cache != ("off",) and not any(map(data_source, sweep.data)):
         raise SpecError(f"data_cache is {', '.join(sweep.data_cache)}, and no --data names files that could be cached")
     return Plan(target=target, runs=_repeated(points, sweep), reduced=(*target.reduced, *reduced))
+
+
+def _check_whole_training(sweep: SweepSpec) -> None:
+    """Raises SpecError where what is requested of a whole training contradicts itself."""
+    if not sweep.epochs and (sweep.target_accuracy or sweep.eval_every != 1):
+        raise SpecError(
+            "target_accuracy and eval_every are of whole trainings: say how many epochs one may take, --epochs"
+        )
+    if sweep.epochs and sweep.data_cache != ("off",):
+        raise SpecError("epochs: a whole training reads all of its images; it has no --data-cache")
 
 
 def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsOf) -> Plan:
@@ -373,7 +407,8 @@ def _multiply(
             gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
             batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
             warmup_steps=warmup_steps, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
-            seed=sweep.seed, data=data, data_cache=cache, placement=sweep.placement, site=target.site,
+            seed=sweep.seed, data=data, data_cache=cache, epochs=sweep.epochs, target_accuracy=sweep.target_accuracy,
+            eval_every=sweep.eval_every, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
             options=options, env={**target.env, **env},
         )  # fmt: skip

@@ -1,0 +1,220 @@
+"""Trains a model to a target: epochs with their evaluations and checkpoints, all of it on one clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter_ns, time_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from hpc.backends import InvalidRun
+from hpc.measure.timer import StepTimer
+from hpc.model.files import AttemptFiles, TracesFolder
+from hpc.model.spec import RunSpec
+from hpc.model.training import Epoch, TrainingError, TrainingHistory
+from hpc.model.training_state import State
+from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from hpc.recovery.journal import Journal
+from hpc.run.train import train
+from hpc.run.training_log import TrainingLog
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+
+class TrainsToATarget(Protocol):
+    """What a backend adds to Backend for whole trainings."""
+
+    def step(self, index: int, timer: StepTimer) -> int: ...
+
+    def begin_epoch(self, epoch: int) -> float:
+        """The next step is the first of this epoch, counted from 0; returns its learning rate."""
+
+    def evaluate(self, completed: Callable[[], None]) -> tuple[int, int]:
+        """How many of this rank's held-out images the model recognises, and how many there are; calls `completed` after
+        each batch."""
+
+    def state(self) -> State:
+        """All that the training needs to go on, equal on all ranks once they have the same statistics."""
+
+    def load_state(self, state: State) -> None:
+        """Raises ValueError where the state is of another model."""
+
+    def statistics(self) -> list[Any]:
+        """What the model keeps beside its parameters, as batch norm's running means: each rank has its own."""
+
+    def set_statistics(self, values: list[Any]) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """The files of a training: steps of an epoch, different images to train on and to evaluate, and their checksum."""
+
+    steps_per_epoch: int
+    samples_per_epoch: int
+    evaluation_samples: int
+    images_sha256: str
+
+
+class WholeTraining:
+    """A run with `epochs`, on this rank. Everything here is collective; rank 0 keeps the history and the checkpoint."""
+
+    def __init__(
+        self, comm: Intracomm, run: RunSpec, attempt: int, folder: TracesFolder, backend: Any, data: Input
+    ) -> None:
+        self._comm, self._run, self._attempt, self._folder = comm, run, attempt, folder
+        self._backend: TrainsToATarget = backend
+        self._data = data
+        self._files = AttemptFiles(folder.path, run.run_id, attempt)
+        self._log = TrainingLog(run) if comm.rank == 0 else None
+        self._started_unix_ns, self._started_ns = time_ns(), perf_counter_ns()
+        self._history = self._new_history()
+
+    @property
+    def unmeasured_steps(self) -> int:
+        """The steps of the whole training after the measured ones, evaluation included, for those who watch."""
+        run, of_epoch = self._run, self._data.steps_per_epoch
+        batches = -(-self._data.evaluation_samples // run.global_batch_size)
+        return run.epochs * of_epoch - run.steps + -(-run.epochs // run.eval_every) * batches
+
+    def train(self, timer: StepTimer, journal: Journal, synchronise: Callable[[], object]) -> TrainingHistory:
+        """Trains until the target is reached or all epochs are done; measures in the first epoch of the attempt.
+
+        Raises InvalidRun where the checkpoint of an earlier attempt cannot be used.
+        """
+        self._history = self._begin().begin(self._attempt, self._now_ns())
+        if self._log is not None:
+            self._log.begin(self._history)
+        self._checkpoint()
+        measured = False
+        while not self._history.is_over:
+            first = 0
+            begin_ns = self._now_ns()
+            rate = self._backend.begin_epoch(len(self._history.epochs))
+            if not measured:
+                train(self._backend, self._run, timer, journal.samples, synchronise)  # type: ignore[arg-type]
+                timer.rest()
+                first, measured = self._run.steps, True
+                samples = sum(journal.samples)
+            else:
+                samples = 0
+            for _ in range(first, self._data.steps_per_epoch):
+                timer.begin(0)
+                samples += self._backend.step(self._run.steps, timer)
+                journal.unmeasured[0] += 1
+            self._end_epoch(begin_ns, rate, samples, journal)
+        self._history = replace(self._history, stop_ns=self._now_ns())
+        if self._log is not None:
+            self._log.end(self._history)
+        journal.unmeasured[1] = journal.unmeasured[0]
+        return self._history
+
+    def remove_checkpoints(self) -> None:
+        """Removes those of all attempts, once the trace is written."""
+        if self._comm.rank == 0:
+            for path in (self._files.checkpoint, *self._files.earlier_checkpoints()):
+                path.unlink(missing_ok=True)
+
+    def _now_ns(self) -> int:
+        """Unix time as of this attempt's start, plus what the clock that is never set has counted since."""
+        return self._started_unix_ns + perf_counter_ns() - self._started_ns
+
+    def _begin(self) -> TrainingHistory:
+        """The history of the latest checkpoint, from which the state is loaded; a new one where there is none."""
+        found = self._read() if self._comm.rank == 0 else None
+        history: TrainingHistory | None = self._comm.bcast(None if found is None else found[0])
+        if history is None:
+            return self._history
+        state = self._share(None if found is None else found[1])
+        try:
+            self._backend.load_state(state)
+        except (ValueError, KeyError) as error:
+            raise InvalidRun(f"the checkpoint of {self._run.run_id} cannot be used: {error}") from None
+        return history
+
+    def _new_history(self) -> TrainingHistory:
+        run, data = self._run, self._data
+        return TrainingHistory(
+            planned_epochs=run.epochs, target=run.target_accuracy, eval_every=run.eval_every,
+            samples_per_epoch=data.samples_per_epoch, evaluation_samples=data.evaluation_samples,
+            images_sha256=data.images_sha256,
+        )  # fmt: skip
+
+    def _read(self) -> tuple[TrainingHistory, State] | None:
+        """The latest checkpoint of the run; None where no attempt left one. Raises InvalidRun if it is not usable."""
+        path = next(iter(self._files.earlier_checkpoints()), None)
+        if path is None:
+            return None
+        try:
+            facts, state = read_checkpoint(path)
+            history = TrainingHistory.from_json(facts["history"])
+        except (CheckpointError, TrainingError, OSError) as error:
+            raise InvalidRun(str(error)) from None
+        differing = [
+            f"{name} is {facts.get(name)!r} there and {here!r} here"
+            for name, here in (("run", self._run.run_id), ("ranks", self._run.ranks))
+            if facts.get(name) != here
+        ]
+        if history.images_sha256 != self._data.images_sha256:
+            differing.append("it was trained on other images")
+        if differing:
+            raise InvalidRun(
+                f"the checkpoint {path} is of another training: {'; '.join(differing)}; remove it, and the training "
+                "begins anew at its first epoch"
+            )
+        return history, state
+
+    def _share(self, state: State | None) -> State:
+        """Rank 0's state on every rank."""
+        shapes = {} if state is None else {name: (a.shape, str(a.dtype)) for name, a in state.arrays.items()}
+        shapes, values = self._comm.bcast((shapes, None if state is None else state.values))
+        arrays = {}
+        for name, (shape, dtype) in shapes.items():
+            array = np.ascontiguousarray(state.arrays[name]) if state is not None else np.empty(shape, dtype)
+            self._comm.Bcast(array)
+            arrays[name] = array.reshape(shape)
+        return State(arrays=arrays, values=values)
+
+    def _end_epoch(self, begin_ns: int, rate: float, samples: int, journal: Journal) -> None:
+        """Adds the epoch to the history, with its evaluation where one is due, and writes the checkpoint."""
+        everywhere = self._comm.allreduce(samples)
+        trained_ns, evaluated_ns, correct, evaluated = self._now_ns(), 0, 0, 0
+        # As DDP does before each forward: the model that is evaluated, and stored, is rank 0's on every rank.
+        self._backend.set_statistics(self._comm.bcast(self._backend.statistics()))
+        if self._history.is_evaluated(len(self._history.epochs) + 1):
+            counts = np.array(self._backend.evaluate(lambda: _count(journal)), np.int64)
+            correct, evaluated = (int(count) for count in self._comm.allreduce(counts))
+            evaluated_ns = self._now_ns()
+        epoch = Epoch(
+            attempt=self._attempt, learning_rate=rate, begin_ns=begin_ns, trained_ns=trained_ns,
+            evaluated_ns=evaluated_ns, samples=everywhere, evaluated=evaluated, correct=correct,
+        )  # fmt: skip
+        self._history = self._comm.bcast(self._history.with_epoch(epoch))
+        if self._log is not None:
+            self._log.epoch(self._history)
+        if not self._history.is_over:  # the next file is the trace
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Rank 0 writes where the training stands. Where that fails training goes on, and the history says so."""
+        error = ""
+        if self._comm.rank == 0:
+            facts = {"run": self._run.run_id, "ranks": self._run.ranks, "history": self._history.to_json()}
+            try:
+                self._folder.require()
+                write_checkpoint(self._files.checkpoint, json.loads(json.dumps(facts)), self._backend.state())
+                for path in self._files.earlier_checkpoints():
+                    path.unlink(missing_ok=True)
+            except OSError as failure:
+                error = f"after epoch {len(self._history.epochs)}: {failure}"
+        if error := self._comm.bcast(error):
+            self._history = replace(self._history, checkpoint_errors=(*self._history.checkpoint_errors, error))
+            if self._log is not None:
+                self._log.say(f"no checkpoint {error}")
+
+
+def _count(journal: Journal) -> None:
+    journal.unmeasured[0] += 1
