@@ -82,7 +82,7 @@ def epoch_lines(history: TrainingHistory, number: int) -> Iterator[str]:
     yield _mllog(epoch.trained_ns, "eval_start", None, epoch_num=number)
     yield _mllog(epoch.evaluated_ns, "eval_accuracy", accuracy, epoch_num=number)
     yield _mllog(epoch.evaluated_ns, "eval_stop", None, epoch_num=number)
-    yield f"{_MARK} {_time(epoch.evaluated_ns)} eval_accuracy:{accuracy:.6f}, total_epoch_cnt:{number}"
+    yield f"{_MARK} {_time(epoch.evaluated_ns)} eval_accuracy:{accuracy:.9f}, total_epoch_cnt:{number}"
     if number == history.reached:
         seconds = (epoch.evaluated_ns - history.start_ns) / 1e9
         yield f"{_MARK} {_time(epoch.evaluated_ns)} target_quality_time:{seconds:.3f}sec"

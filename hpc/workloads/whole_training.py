@@ -40,7 +40,7 @@ class Mixup:
     """
 
     def __init__(self, run: RunSpec, rank: int) -> None:
-        self.alpha = float(workload_options(run)["mixup"])
+        self.alpha = float(workload_options(run).get("mixup", 0.0))
         self._key = (run.seed, rank)
         self.begin_epoch(0)
 
