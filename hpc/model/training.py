@@ -26,7 +26,8 @@ class Epoch:
     """One epoch. Times are Unix time in ns, by rank 0's node; `evaluated_ns` is 0 where the epoch was not evaluated.
 
     `samples` were trained on over all ranks. Of the held-out images `evaluated` could be decoded, and the most probable
-    class was the right one in `correct` of these.
+    class was the right one in `correct` of these. Trainings with equal `state_sha256`, of parameters, statistics and
+    optimizer after the epoch, are equal to the last bit.
     """
 
     attempt: int
@@ -37,6 +38,7 @@ class Epoch:
     samples: int = 0
     evaluated: int = 0
     correct: int = 0
+    state_sha256: str = ""
 
     @property
     def accuracy(self) -> float | None:

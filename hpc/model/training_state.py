@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,14 @@ class State:
 
     arrays: Mapping[str, npt.NDArray[np.generic]]
     values: Mapping[str, Any] = field(default_factory=dict)
+
+    def sha256(self) -> str:
+        """The checksum over names and contents of all arrays."""
+        digest = hashlib.sha256()
+        for name, array in self.arrays.items():
+            digest.update(f"{name} {array.dtype} {array.shape}\0".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
 
 def check_shapes(stored: Mapping[str, npt.NDArray[np.generic]], here: Mapping[str, tuple[int, ...]]) -> None:

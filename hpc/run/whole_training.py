@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter_ns, time_ns
@@ -88,7 +87,7 @@ class WholeTraining:
         self._history = self._begin().begin(self._attempt, self._now_ns())
         if self._log is not None:
             self._log.begin(self._history)
-        self._checkpoint()
+        self._checkpoint(self._backend.state() if self._comm.rank == 0 else None)
         measured = False
         while not self._history.is_over:
             first = 0
@@ -188,24 +187,26 @@ class WholeTraining:
             counts = np.array(self._backend.evaluate(lambda: _count(journal)), np.int64)
             correct, evaluated = (int(count) for count in self._comm.allreduce(counts))
             evaluated_ns = self._now_ns()
+        state = self._backend.state() if self._comm.rank == 0 else None
         epoch = Epoch(
             attempt=self._attempt, learning_rate=rate, begin_ns=begin_ns, trained_ns=trained_ns,
             evaluated_ns=evaluated_ns, samples=everywhere, evaluated=evaluated, correct=correct,
+            state_sha256="" if state is None else state.sha256(),
         )  # fmt: skip
         self._history = self._comm.bcast(self._history.with_epoch(epoch))
         if self._log is not None:
             self._log.epoch(self._history)
         if not self._history.is_over:  # the next file is the trace
-            self._checkpoint()
+            self._checkpoint(state)
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, state: State | None) -> None:
         """Rank 0 writes where the training stands. Where that fails training goes on, and the history says so."""
         error = ""
-        if self._comm.rank == 0:
+        if state is not None:
             facts = {"run": self._run.run_id, "ranks": self._run.ranks, "history": self._history.to_json()}
             try:
                 self._folder.require()
-                write_checkpoint(self._files.checkpoint, json.loads(json.dumps(facts)), self._backend.state())
+                write_checkpoint(self._files.checkpoint, facts, state)
                 for path in self._files.earlier_checkpoints():
                     path.unlink(missing_ok=True)
             except OSError as failure:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.unit.traces import make_run
 
 from hpc.model.training import Begun, Epoch, TrainingError, TrainingHistory
 from hpc.model.training_state import State, check_shapes
@@ -17,6 +16,7 @@ from hpc.workloads.schedule import Schedule
 from parse.published.airank_rules import judge
 from parse.published.training import read_training
 from parse.published.training_result import RuleSettings, training_results
+from tests.unit.traces import make_run
 
 START, S = 1_700_000_000_000_000_000, 1_000_000_000
 RUN = make_run(epochs=4, target_accuracy=75.0, data="imagefolder:/x", ranks_per_node=8)
@@ -128,7 +128,7 @@ def test_a_checkpoint_cut_at_any_byte_or_changed_in_any_is_refused(tmp_path: Pat
     content = path.read_bytes()
     for at in range(len(content)):
         damaged.write_bytes(content[:at])
-        with pytest.raises(CheckpointError, match="r.2.checkpoint cannot be used.*remove it"):
+        with pytest.raises(CheckpointError, match=r"r\.2\.checkpoint cannot be used.*remove it"):
             read_checkpoint(damaged)
         damaged.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         with pytest.raises(CheckpointError, match="cut or changed"):
@@ -140,5 +140,5 @@ def test_a_state_of_another_model_is_named() -> None:
     check_shapes(STATE.arrays, here)
     with pytest.raises(ValueError, match=r"model.weight is \[2, 3\] there and \[2, 4\] here"):
         check_shapes(STATE.arrays, {**here, "model.weight": (2, 4)})
-    with pytest.raises(ValueError, match="only one of the two has model.bias"):
+    with pytest.raises(ValueError, match=r"only one of the two has model\.bias"):
         check_shapes(STATE.arrays, {**here, "model.bias": (2,)})

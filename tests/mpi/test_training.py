@@ -1,0 +1,170 @@
+"""Real trainings to real targets on scikit-learn's digits: killed, resumed, refused, and never there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.backends import BACKENDS, missing_modules
+from hpc.data.__main__ import main as make_data
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from hpc.model.training import TrainingHistory
+from hpc.recovery.checkpoint import read_checkpoint, write_checkpoint
+from hpc.recovery.collect import collect
+from parse.published.airank_rules import judge
+from parse.published.training import read_training
+from parse.published.training_result import RuleSettings, training_results
+from tests.mpi.attempts import HERE, Ranks, spec
+
+MORTAL = HERE / "dying_rank.py"
+PER_EPOCH = 45
+"""Steps of an epoch: 1,437 digits on two ranks, 16 each."""
+BITWISE = ("torch-ddp", "torch-horovod", "tensorflow-horovod")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sklearn")
+    folder = tmp_path_factory.mktemp("set") / "digits"
+    assert make_data(["make", "--source", "digits", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(params=["torch-ddp", "torch-horovod", "tensorflow-horovod"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if missing := missing_modules(request.param):
+        pytest.skip("; ".join(missing))
+    name: str = request.param
+    return name
+
+
+class Training:
+    """A run in a folder, attempt after attempt."""
+
+    def __init__(self, ranks: Ranks, folder: Path, digits: Path, backend: str, **changes: Any) -> None:
+        usual: dict[str, Any] = {
+            "backend": backend, "workload": "mlp", "data": f"imagefolder:{digits}", "batch_size": 16, "epochs": 4,
+            "options": {"augmentation": "off", "workers": "1", "width": "64"}, "telemetry": "off",
+        }  # fmt: skip
+        self.run: RunSpec = spec(**{**usual, **changes})
+        self._ranks, self._folder, self.traces = ranks, folder, folder / "traces"
+        self.traces.mkdir(parents=True)
+        (folder / "job.sh").write_text("#!/bin/bash\n")
+        (folder / "run.json").write_text(json.dumps(self.run.to_json()))
+
+    def attempt(
+        self, number: int, *, dies: tuple[int, int] | None = None, **how: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Attempt `number`; `dies` is a rank and its step, in which it is killed."""
+        env = {"FRAMEWORK": BACKENDS[self.run.backend].framework}
+        if dies is not None:
+            env |= {"DIES_RANK": str(dies[0]), "DIES_STEP": str(dies[1])}
+        words = ["--attempt", str(number), "--traces", str(self.traces), "--script", str(self._folder / "job.sh")]
+        done = self._ranks(self.run.ranks, MORTAL, str(self._folder / "run.json"), *words, check=False, env=env, **how)
+        if dies is not None:
+            assert done.returncode != 0
+            collect(self.traces, f"{self.run.run_id}.{number}")
+        return done
+
+    def checkpoint(self, number: int) -> Path:
+        return self.traces / f"{self.run.run_id}.{number}.checkpoint"
+
+    def trace(self, number: int) -> Trace:
+        return read_trace(self.traces / f"{self.run.run_id}.{number}.h5")
+
+    def history(self, number: int) -> TrainingHistory:
+        history = self.trace(number).history
+        assert history is not None
+        return history
+
+
+def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
+    ranks: Ranks, tmp_path: Path, digits: Path, backend: str
+) -> None:
+    whole = Training(ranks, tmp_path / "whole", digits, backend)
+    done = whole.attempt(1)
+    assert done.returncode == 0, done.stderr
+    undisturbed = whole.history(1)
+    assert [epoch.samples for epoch in undisturbed.epochs] == [1438] * 4  # 1,437 images; one is repeated
+    assert [epoch.evaluated for epoch in undisturbed.epochs] == [360] * 4
+    assert undisturbed.best is not None and undisturbed.best > 80
+    assert not whole.checkpoint(1).exists()
+
+    killed = Training(ranks, tmp_path / "killed", digits, backend)
+    killed.attempt(1, dies=(0, 7))  # before any epoch is done: begins anew, and the clock goes on
+    killed.attempt(2, dies=(1, 2 * PER_EPOCH + 20))
+    assert killed.checkpoint(2).exists() and not killed.checkpoint(1).exists()
+    done = killed.attempt(3)
+    assert done.returncode == 0, done.stderr
+    resumed = killed.history(3)
+    assert [(begun.attempt, begun.epochs) for begun in resumed.begun] == [(1, 0), (2, 0), (3, 2)]
+    assert [epoch.attempt for epoch in resumed.epochs] == [2, 2, 3, 3]
+    assert [epoch.accuracy for epoch in resumed.epochs] == [epoch.accuracy for epoch in undisturbed.epochs]
+    if backend in BITWISE:
+        states = [epoch.state_sha256 for epoch in undisturbed.epochs]
+        assert len(set(states)) == 4 and [epoch.state_sha256 for epoch in resumed.epochs] == states
+    assert sum(asdict(resumed.spent).values()) == pytest.approx(resumed.seconds)
+    assert resumed.spent.between_attempts_s > 0
+    assert [path.name for path in killed.traces.glob("*.checkpoint")] == []
+    assert killed.trace(3).outcome is Outcome.OK
+
+    # The last attempt's output is the whole training's log, and breaks no rule of AI-Rank's but that of the target.
+    log = tmp_path / "GPUx1.log"
+    log.write_text(done.stdout)
+    (result,) = training_results([read_training(log)], RuleSettings(target=100.0))
+    assert [violation.name for violation in judge(result)] == ["target"]
+    assert result.numbers.accuracy == pytest.approx(resumed.best)
+
+
+def test_a_target_ends_the_training_and_one_that_is_never_reached_is_said(
+    ranks: Ranks, tmp_path: Path, digits: Path
+) -> None:
+    there = Training(ranks, tmp_path / "there", digits, "torch-ddp", target_accuracy=60.0, epochs=9)
+    assert there.attempt(1).returncode == 0
+    history = there.history(1)
+    assert history.reached == len(history.epochs) < 9 and (history.best or 0) >= 60
+    never = Training(ranks, tmp_path / "never", digits, "torch-ddp", target_accuracy=100.0, epochs=2, eval_every=2)
+    done = never.attempt(1)
+    assert done.returncode == 0
+    history = never.history(1)
+    assert (history.reached, len(history.epochs), history.time_to_train_s) == (None, 2, None)
+    assert [epoch.accuracy is None for epoch in history.epochs] == [True, False]
+    assert '"status": "aborted"' in done.stdout
+
+
+def test_a_checkpoint_that_cannot_be_used_is_refused_with_the_reason(
+    ranks: Ranks, tmp_path: Path, digits: Path
+) -> None:
+    training = Training(ranks, tmp_path, digits, "torch-ddp")
+    training.attempt(1, dies=(1, PER_EPOCH + 5))
+    path = training.checkpoint(1)
+    facts, state = read_checkpoint(path)
+    whole = path.read_bytes()
+
+    def refused(number: int) -> str:
+        done = training.attempt(number)
+        assert done.returncode == 3, done.stderr
+        path.rename(training.checkpoint(number))  # where the next attempt finds it
+        training.checkpoint(number).rename(path)
+        return done.stderr
+
+    path.write_bytes(whole[: len(whole) // 2])
+    assert "its content is cut or changed" in refused(2)
+    write_checkpoint(path, {**facts, "ranks": 4}, state)
+    assert "is of another training: ranks is 4 there and 2 here" in refused(3)
+    other = {**state.arrays, "model.1.weight": state.arrays["model.1.weight"][:5]}
+    write_checkpoint(path, facts, replace(state, arrays=other))
+    assert "it is of another model: 1.weight is [5, 192] there and [64, 192] here" in refused(4)
+    write_checkpoint(path, {**facts, "history": {**facts["history"], "images_sha256": "0"}}, state)
+    assert "it was trained on other images" in refused(5)
+    path.write_bytes(whole)
+    assert training.attempt(6).returncode == 0
+    assert [epoch.attempt for epoch in training.history(6).epochs] == [1, 6, 6, 6]
