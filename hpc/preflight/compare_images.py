@@ -8,10 +8,10 @@ from hpc.model.data_source import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
 from hpc.preflight.result import CheckResult, failed, numbers, ok, some
 from hpc.preflight.types import ImagesSeen, Seen
-from hpc.system.text import first_of, plural
+from hpc.system.text import first_of, inflect, plural
 from hpc.workloads import WORKLOADS
 
-MAX_CLASSES_NAMED = 3
+MAX_NAMED = 3
 
 
 def images(seen: Seen) -> CheckResult | None:
@@ -29,7 +29,7 @@ def images(seen: Seen) -> CheckResult | None:
     _, first = listings[0]
     if misfit := _misfit(seen.run, source.path, first):
         return misfit
-    text = f"{plural(first.images, 'image')} in {first.classes} classes"
+    text = f"{plural(first.images, 'image')} in {_groups(first)}"
     text += f", {held_out[0][1].images} to evaluate on" if held_out else ""
     return ok(f"{text}, the same on all ranks")
 
@@ -43,9 +43,9 @@ def _misfit(run: RunSpec, path: str, first: ImagesSeen) -> CheckResult | None:
             "take more images, or a smaller --batch-size",
         )
     max_classes = WORKLOADS[run.workload].max_classes
-    if first.classes > max_classes:
+    if first.group == "class" and first.groups > max_classes:
         return failed(
-            f"{path} has {first.classes} classes; {run.workload} tells {max_classes} apart",
+            f"{path} has {first.groups} classes; {run.workload} tells {max_classes} apart",
             f"take an image set with at most {max_classes} class folders",
         )
     if run.epochs and run.steps > (in_epoch := steps_per_epoch(run, first.images)):
@@ -68,17 +68,22 @@ def _problems(seen: Seen) -> Iterator[str]:
 
 
 def _differences(listings: Sequence[tuple[str, ImagesSeen]]) -> Iterator[str]:
-    """A text for each node that finds others than rank 0's, with the class folders that only one of the two has."""
+    """A text for each node that finds others than rank 0's, with the classes or files that only one of them has."""
     host, first = listings[0]
-    by_class = first.by_class or {}
+    by_group = first.by_group or {}
+    noun = "class folder" if first.group == "class" else "file"
     for hostname, here in listings:
-        if here.by_class is None or here.sha256 == first.sha256:
+        if here.by_group is None or here.sha256 == first.sha256:
             continue
-        text = f"{hostname} finds {here.images} in {here.classes} classes, {host} {first.images}"
-        text += f" in {first.classes}"
-        for name, more, less in ((hostname, here.by_class, by_class), (host, by_class, here.by_class)):
+        text = f"{hostname} finds {here.images} in {_groups(here)}, {host} {first.images} in {first.groups}"
+        for name, more, less in ((hostname, here.by_group, by_group), (host, by_group, here.by_group)):
             if only := sorted({*more} - {*less}):
-                text += f", class folder {first_of(only, MAX_CLASSES_NAMED)} on {name} only"
-        if counts := [name for name, count in here.by_class.items() if by_class.get(name, count) != count]:
-            text += f", different numbers of images in class folder {first_of(counts, MAX_CLASSES_NAMED)}"
+                text += f", {noun} {first_of(only, MAX_NAMED)} on {name} only"
+        if counts := [name for name, count in here.by_group.items() if by_group.get(name, count) != count]:
+            text += f", different numbers of images in {noun} {first_of(counts, MAX_NAMED)}"
         yield text
+
+
+def _groups(listing: ImagesSeen) -> str:
+    """`2 classes` or `8 files`."""
+    return f"{listing.groups} {'classes' if listing.group == 'class' else inflect(listing.groups, 'file')}"

@@ -8,13 +8,15 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpc.backends import BACKENDS
 from hpc.measure.world import World
-from hpc.model.data_source import data_source
+from hpc.model.data_source import DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.background_load import Hidden, measure_load
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
-from hpc.workloads.image_folder import NoImages, list_images
+from hpc.workloads.image_folder import NoImages
+from hpc.workloads.image_sets import list_source
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """The launchers' environment variables for the number of ranks."""
@@ -59,26 +61,28 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
     """The images at the path of the run, in a whole training also the held-out ones; None for a run without files."""
     if (source := data_source(run.data)) is None:
         return None
-    if find_spec("PIL") is None:
+    if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
         return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
-    training = _images_at(source.path, "train", first_of_node=first_of_node)
+    training = _images_at(source, "train", first_of_node=first_of_node)
     if training.problem or not run.epochs:
         return training
-    return replace(training, evaluation=_images_at(source.path, "val", first_of_node=first_of_node))
+    return replace(training, evaluation=_images_at(source, "val", first_of_node=first_of_node))
 
 
-def _images_at(path: str, split: str, *, first_of_node: bool) -> ImagesSeen:
+def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:
     try:
-        listing = list_images(path, split)
+        listing = list_source(source, split)
     except NoImages as error:
         return ImagesSeen(problem=str(error))
     except OSError as error:
         return ImagesSeen(problem=f"{error.filename} cannot be read ({error.strerror})")
+    by_group = listing.images_by_group()
     return ImagesSeen(
         images=len(listing),
-        classes=len(listing.classes),
+        group=listing.group,
+        groups=len(by_group),
         sha256=listing.sha256,
-        by_class=listing.images_by_class() if first_of_node else None,
+        by_group=by_group if first_of_node else None,
     )
 
 

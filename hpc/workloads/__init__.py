@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import IMAGE_FOLDER, data_source
+from hpc.model.data_source import IMAGE_FOLDER, TFRECORD, data_source
 from hpc.model.data_source import OPTIONS as DATA_OPTIONS
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
@@ -38,6 +38,12 @@ class WorkloadEntry:
     max_classes: int = 0
     file_options: Mapping[str, Option] = field(default_factory=dict)
 
+    def frameworks_reading(self, kind: str) -> list[str]:
+        """The frameworks in which the workload trains on files of this kind."""
+        return [framework for framework, kinds in self.reads.items() if kind in kinds]
+
+
+_READ_IMAGES = {"torch": (IMAGE_FOLDER,), "tensorflow": (IMAGE_FOLDER, TFRECORD), "paddle": (IMAGE_FOLDER,)}
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
     "resnet50": WorkloadEntry(
@@ -53,10 +59,10 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
         file_options={
-            "mixup": Option(default=0.0, maximum=100, help="alpha of mixup: images mixed in pairs; 0: none"),
+            "mixup": Option(default=0.0, maximum=100, help="alpha of mixup in a whole training; 0: none"),
             **schedule.OPTIONS,
         },
-        reads={"torch": (IMAGE_FOLDER,), "paddle": (IMAGE_FOLDER,)},
+        reads=_READ_IMAGES,
         max_classes=1000,
     ),
     "arcface": WorkloadEntry(
@@ -98,7 +104,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             ),
             **schedule.OPTIONS,
         },
-        reads=dict.fromkeys(("torch", "paddle"), (IMAGE_FOLDER,)),
+        reads=_READ_IMAGES,
         max_classes=10,
     ),
     "delay": WorkloadEntry(
@@ -121,6 +127,8 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
 
 TRAINED = ("resnet50", "mlp")
 """Workloads that can be trained to a target."""
+OF_TRAININGS = ("mixup", *schedule.OPTIONS)
+"""Options of whole trainings alone."""
 
 
 def reference_steps(workload: str) -> tuple[int, int] | None:

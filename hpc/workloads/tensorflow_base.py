@@ -12,7 +12,9 @@ os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf
 
-__all__ = ["HALVES", "Momentum", "compute_dtype", "tf"]
+from hpc.model.spec import RunSpec
+
+__all__ = ["HALVES", "Momentum", "changing", "compute_dtype", "tf"]
 
 HALVES = {"bf16": tf.bfloat16, "amp-fp16": tf.float16}
 
@@ -20,6 +22,11 @@ HALVES = {"bf16": tf.bfloat16, "amp-fp16": tf.float16}
 def compute_dtype(precision: str) -> Any:
     """The dtype in which a model multiplies; parameters and loss stay in float32."""
     return HALVES.get(precision, tf.float32)
+
+
+def changing(run: RunSpec, learning_rate: float) -> Any:
+    """The rate for an optimizer: a variable in a whole training, whose epochs have rates of their own."""
+    return tf.Variable(learning_rate, trainable=False) if run.epochs else learning_rate
 
 
 class Momentum:

@@ -9,7 +9,7 @@ from hpc.backends import BACKENDS, options_of_run
 from hpc.model.data_source import data_source
 from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
-from hpc.workloads import TRAINED, WORKLOADS, is_user_code
+from hpc.workloads import OF_TRAININGS, TRAINED, WORKLOADS, is_user_code
 from hpc.workloads.delays import check_ranks, parse_delays
 from launch.sweep.spec import SweepSpec
 
@@ -86,8 +86,8 @@ def _check_data(run: RunSpec) -> str:
     if source.kind in WORKLOADS[run.workload].reads.get(framework, ()):
         return ""
     readers = [
-        f"{name} ({', '.join(entry.reads)})" for name, entry in WORKLOADS.items()
-        if any(source.kind in kinds for kinds in entry.reads.values())
+        f"{name} ({', '.join(frameworks)})" for name, entry in WORKLOADS.items()
+        if (frameworks := entry.frameworks_reading(source.kind))
     ]  # fmt: skip
     requested = f"data {source.kind} was requested; workload {run.workload} does not read it in {framework}"
     return f"{requested}; what reads it: {', '.join(readers)}"
@@ -95,7 +95,10 @@ def _check_data(run: RunSpec) -> str:
 
 def _check_whole_training(run: RunSpec) -> str:
     if not run.epochs:
-        return ""
+        requested = [name for name in OF_TRAININGS if name in run.options]
+        return (
+            f"option {', '.join(requested)} is of whole trainings: say how many epochs, --epochs" if requested else ""
+        )
     if data_source(run.data) is None:
         return "--epochs asks for a whole training, and data is synthetic: name images by --data (docs/training.md)"
     if not BACKENDS[run.backend].trains_to_target:

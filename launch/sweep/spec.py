@@ -118,7 +118,8 @@ class SweepSpec:
         page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(_data), "DATA,…",
-        "{default} (default), or imagefolder:PATH: images in the class folders PATH/train/CLASS",
+        "{default} (default); imagefolder:PATH: images in the class folders PATH/train/CLASS; tfrecord:PATH: in the "
+        "TFRecord files PATH/tfrecord/train-*",
         page=_DAILY)
     data_cache: tuple[str, ...] = _measured(
         ("off",), each(choice(DATA_CACHES)), "C,…",
