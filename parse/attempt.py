@@ -19,6 +19,7 @@ from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
+from hpc.model.training import TrainingHistory
 from hpc.system.text import plural
 from parse import stats
 from parse.run_fields import RunFields
@@ -128,7 +129,8 @@ class Attempt:
 
     `record` is its exit record, where one is here.
     `problem` is why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
-    means that the log reaches the end of the window, and there is no outcome where it does not.
+    means that the log reaches the end of the window, and there is no outcome where it does not. `history` is that of a
+    whole training.
     """
 
     run_id: str
@@ -143,6 +145,7 @@ class Attempt:
     problem: str = ""
     record: ExitRecord | None = None
     log: FromLog | None = None
+    history: TrainingHistory | None = None
 
     @property
     def counts(self) -> bool:

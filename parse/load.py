@@ -284,6 +284,7 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
         steps_completed=int(trace.steps_completed.min()),
         trace=path,
         problem=problem,
+        history=trace.history,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from time import perf_counter_ns, time_ns
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,11 +14,11 @@ from hpc.measure.timer import StepTimer
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.spec import RunSpec
 from hpc.model.training import Epoch, TrainingError, TrainingHistory
+from hpc.model.training_log import begin_lines, end_lines, epoch_lines
 from hpc.model.training_state import State
 from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.recovery.journal import Journal
 from hpc.run.train import train
-from hpc.run.training_log import TrainingLog
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -68,7 +68,7 @@ class WholeTraining:
         self._backend: TrainsToATarget = backend
         self._data = data
         self._files = AttemptFiles(folder.path, run.run_id, attempt)
-        self._log = TrainingLog(run) if comm.rank == 0 else None
+        self._log = _Log(run) if comm.rank == 0 else None
         self._started_unix_ns, self._started_ns = time_ns(), perf_counter_ns()
         self._history = self._new_history()
 
@@ -219,3 +219,32 @@ class WholeTraining:
 
 def _count(journal: Journal) -> None:
     journal.unmeasured[0] += 1
+
+
+class _Log:
+    """The log of a whole training on rank 0's standard output, as it goes on.
+
+    An attempt that goes on from a checkpoint prints what came before again, by the times of the history, so that the
+    last attempt's log is the whole training's.
+    """
+
+    def __init__(self, run: RunSpec) -> None:
+        self._run = run
+
+    def begin(self, history: TrainingHistory) -> None:
+        self._print(begin_lines(self._run, history))
+        for number in range(1, len(history.epochs) + 1):
+            self._print(epoch_lines(history, number))
+
+    def epoch(self, history: TrainingHistory) -> None:
+        self._print(epoch_lines(history, len(history.epochs)))
+
+    def end(self, history: TrainingHistory) -> None:
+        self._print(end_lines(history))
+
+    def say(self, text: str) -> None:
+        self._print([text])
+
+    def _print(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            print(line, flush=True)

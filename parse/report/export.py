@@ -38,6 +38,7 @@ from parse.report.summary import (
     of_logs,
     requested_values,
 )
+from parse.report.trainings import trainings
 from parse.result import Result, Run
 
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
@@ -84,6 +85,7 @@ def as_json(summary: Summary) -> str:
         "diagnostics": [{"diagnostic": result.run.diagnostic, **_as_json(result)} for result in summary.diagnostics],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
         "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
+        "trainings": [_significant(_fields(row)) for row in trainings(summary.results)],
         "largest": [_fields(row) for row in largest(summary.diagnostics)],
         "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],
         "reduced": list(summary.reduced),

@@ -19,6 +19,7 @@ from parse.report.nodes import nodes_markdown, nodes_text
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines
 from parse.report.points_table import points_cells, points_text
 from parse.report.summary import USUAL, Summary, knowing, labels, shared, varying
+from parse.report.trainings import trainings_markdown, trainings_text
 from parse.result import Result
 from parse.text import (
     Page,
@@ -56,7 +57,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
         blocks += _side_by_side(comparison, page)
     blocks += [points_text(summary.results, page, summary.against)] if summary.results else []
     blocks += [wrapped(_against_lines(summary), page.width)]
-    blocks += [largest_text(summary, page), nodes_text(summary, page), last]
+    blocks += [trainings_text(summary, page), largest_text(summary, page), nodes_text(summary, page), last]
     blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
@@ -73,7 +74,7 @@ def markdown(summary: Summary) -> str:
         heads, rows = points_cells(summary.results, summary.against)
         parts += [markdown_table(with_units(heads), rows)]
     parts += [markdown_list(_against_lines(summary))]
-    parts += [*largest_markdown(summary), *nodes_markdown(summary)]
+    parts += [*trainings_markdown(summary), *largest_markdown(summary), *nodes_markdown(summary)]
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)

@@ -1,16 +1,11 @@
-"""The log of a whole training on rank 0's standard output: AI-Rank's marks and MLPerf's `:::MLLOG` lines.
-
-An attempt that goes on from a checkpoint prints what came before again, by the times of the history, so that the last
-attempt's log is the whole training's.
-"""
+"""The log of a whole training, from its history: AI-Rank's marks and MLPerf's `:::MLLOG` lines."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
-from hpc.model.spec import RunSpec
 from hpc.model.training import TrainingHistory
 
 _MARK = "AI-Rank-log"
@@ -18,32 +13,20 @@ _BENCHMARKS = {"resnet50": "resnet"}
 """MLPerf's names for workloads."""
 
 
-class TrainingLog:
-    """Prints the lines of each part of the training as it happens."""
+class Trained(Protocol):
+    """The settings of a run that its log states, of a RunSpec or of the fields that are known of one."""
 
-    def __init__(self, run: RunSpec) -> None:
-        self._run = run
-
-    def begin(self, history: TrainingHistory) -> None:
-        self._print(begin_lines(self._run, history))
-        for number in range(1, len(history.epochs) + 1):
-            self._print(epoch_lines(history, number))
-
-    def epoch(self, history: TrainingHistory) -> None:
-        self._print(epoch_lines(history, len(history.epochs)))
-
-    def end(self, history: TrainingHistory) -> None:
-        self._print(end_lines(history))
-
-    def say(self, text: str) -> None:
-        self._print([text])
-
-    def _print(self, lines: Iterator[str] | list[str]) -> None:
-        for line in lines:
-            print(line, flush=True)
+    @property
+    def workload(self) -> str | None: ...
+    @property
+    def site(self) -> str | None: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def global_batch_size(self) -> int | None: ...
 
 
-def log_lines(run: RunSpec, history: TrainingHistory) -> Iterator[str]:
+def log_lines(run: Trained, history: TrainingHistory) -> Iterator[str]:
     """The whole log of a training that has ended."""
     yield from begin_lines(run, history)
     for number in range(1, len(history.epochs) + 1):
@@ -51,11 +34,11 @@ def log_lines(run: RunSpec, history: TrainingHistory) -> Iterator[str]:
     yield from end_lines(history)
 
 
-def begin_lines(run: RunSpec, history: TrainingHistory) -> Iterator[str]:
+def begin_lines(run: Trained, history: TrainingHistory) -> Iterator[str]:
     """What a training states before its first epoch. `submission_org` and the like are for its user to change."""
     at = history.start_ns
     settings = {
-        "cache_clear": True, "submission_benchmark": _BENCHMARKS.get(run.workload, run.workload),
+        "cache_clear": True, "submission_benchmark": _BENCHMARKS.get(run.workload or "", run.workload),
         "submission_org": "unknown", "submission_division": "open", "submission_status": "research",
         "submission_platform": run.site, "init_start": None, "seed": run.seed,
         "global_batch_size": run.global_batch_size, "gradient_accumulation_steps": 1, "opt_name": "sgd",
@@ -110,6 +93,6 @@ def _mllog(unix_ns: int, key: str, value: Any, **metadata: Any) -> str:
             kind = interval
     event = {
         "namespace": "", "time_ms": unix_ns // 1_000_000, "event_type": kind, "key": key, "value": value,
-        "metadata": {"file": "hpc/run/training_log.py", "lineno": 0, **metadata},
+        "metadata": {"file": "hpc/model/training_log.py", "lineno": 0, **metadata},
     }  # fmt: skip
     return f":::MLLOG {json.dumps(event)}"

@@ -1,0 +1,178 @@
+"""Whole trainings: time to train, throughput, accuracy and speedup, as AI-Rank has them, and where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hpc.model.training import TimeSpent, TrainingHistory
+from parse.report.summary import Summary, requested_values
+from parse.result import Result
+from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, number, with_units, wrapped
+
+TITLE = "whole trainings: time to the target, from the first attempt's start, all included (medians over runs)"
+HEADS = [
+    ("target", "%"), ("reached", "runs"), ("time", "s"), ("epochs", ""), ("accuracy", "%"),
+    ("throughput", "samples/s"), ("speedup", ""), ("attempts", ""),
+]  # fmt: skip
+_LABELS = ("backend", "workload", "batch_size", "precision", "epochs", "target_accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRow:
+    """The whole trainings of one point; every number is the median over its runs.
+
+    `reached` of `runs` trainings met the target (None without one), `time_to_train_s` is of those. `accuracy` is the
+    best of a training in percent, `throughput` in samples/s over all of its time, `speedup` the time to train of the
+    1n1g point with all else equal divided by this one's; `no_speedup` is the reason where there is none. `spent` is
+    where the time of the run in the middle went. `problems` are what did not go as planned.
+    """
+
+    case: str
+    settings: Mapping[str, str]
+    target: float
+    runs: int
+    reached: int | None
+    time_to_train_s: float | None
+    epochs: float
+    accuracy: float | None
+    throughput: float | None
+    speedup: float | None
+    no_speedup: str
+    attempts: int
+    spent: TimeSpent
+    problems: tuple[str, ...]
+
+
+def trainings(results: Sequence[Result]) -> tuple[TrainingRow, ...]:
+    """A row for each point of whole trainings that ended, in their order."""
+    histories = {result.requested.point: histories_of(result) for result in results}
+    times = {point: _time_to_train(of_point) for point, of_point in histories.items()}
+    return tuple(_row(result, of_point, times) for result in results if (of_point := histories[result.requested.point]))
+
+
+def histories_of(result: Result) -> list[TrainingHistory]:
+    """Those of the runs that give the point its numbers."""
+    attempts = (run.attempt for run in result.runs)
+    return [attempt.history for attempt in attempts if attempt and attempt.counts and attempt.history is not None]
+
+
+def middle(histories: Sequence[TrainingHistory]) -> TrainingHistory:
+    """The training in the middle by time to train; of those that did not reach the target, by their whole time."""
+    reached = [history for history in histories if history.time_to_train_s is not None]
+    ordered = sorted(reached or histories, key=lambda history: history.time_to_train_s or history.seconds)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def _time_to_train(histories: Sequence[TrainingHistory]) -> float | None:
+    times = [history.time_to_train_s for history in histories if history.time_to_train_s is not None]
+    return median(times) if times else None
+
+
+def _row(result: Result, histories: Sequence[TrainingHistory], times: Mapping[str, float | None]) -> TrainingRow:
+    first, time_s = histories[0], times[result.requested.point]
+    baseline_s = times.get(result.requested.baseline_point)
+    speedup, no_speedup = None, ""
+    if not first.target:
+        no_speedup = "no target was set"
+    elif time_s is None:
+        no_speedup = "the target was not reached"
+    elif baseline_s is None:
+        no_speedup = "no training at 1n1g with all else equal reached it"
+    else:
+        speedup = baseline_s / time_s
+    best = [history.best for history in histories if history.best is not None]
+    speeds = [history.throughput for history in histories if history.throughput is not None]
+    return TrainingRow(
+        case=result.requested.case,
+        settings=requested_values(result),
+        target=first.target,
+        runs=len(histories),
+        reached=sum(history.reached is not None for history in histories) if first.target else None,
+        time_to_train_s=time_s,
+        epochs=median(len(history.epochs) for history in histories),
+        accuracy=median(best) if best else None,
+        throughput=median(speeds) if speeds else None,
+        speedup=speedup,
+        no_speedup=no_speedup,
+        attempts=sum(len(history.begun) for history in histories),
+        spent=middle(histories).spent,
+        problems=tuple(_problems(histories)),
+    )
+
+
+def _problems(histories: Sequence[TrainingHistory]) -> Iterator[str]:
+    missed = [history for history in histories if history.target and history.reached is None]
+    if missed:
+        best = max((history.best or 0.0 for history in missed), default=0.0)
+        yield (
+            f"{len(missed)} of {len(histories)} trainings ended without {missed[0].target:g} % after "
+            f"{missed[0].planned_epochs} epochs; the best was {best:.2f} %"
+        )
+    for error in [error for history in histories for error in history.checkpoint_errors][:3]:
+        yield f"no checkpoint {error}"
+    undecoded = [history for history in histories for epoch in history.epochs[-1:] if epoch.evaluated
+                 and epoch.evaluated < history.evaluation_samples]  # fmt: skip
+    if undecoded:
+        last, of = undecoded[0].epochs[-1].evaluated, undecoded[0].evaluation_samples
+        yield f"accuracy is over {last} of {of} held-out images; the others cannot be decoded"
+
+
+def _names(rows: Sequence[TrainingRow]) -> list[str]:
+    """Settings beside the case that are shown: backend and workload, and in what else the points differ."""
+    names = dict.fromkeys(name for row in rows for name in row.settings)
+    varying = [name for name in names if len({row.settings.get(name) for row in rows}) > 1]
+    implied = ("case", "nodes", "ranks_per_node", "devices")
+    return [name for name in names if name not in implied and (name in _LABELS[:2] or name in varying)]
+
+
+def _cells(rows: Sequence[TrainingRow]) -> list[list[str]]:
+    names = _names(rows)
+    return [
+        [
+            row.case, *(row.settings.get(name, "") for name in names), f"{row.target:g}" if row.target else "-",
+            f"{row.runs if row.reached is None else row.reached} of {row.runs}",
+            *(number(value) for value in (row.time_to_train_s, row.epochs, row.accuracy, row.throughput, row.speedup)),
+            str(row.attempts),
+        ]
+        for row in rows
+    ]  # fmt: skip
+
+
+def _lines(rows: Sequence[TrainingRow]) -> list[str]:
+    lines = []
+    for row in rows:
+        spent = row.spent
+        parts = {
+            "training": spent.training_s, "evaluation": spent.evaluation_s,
+            "lost work, waiting and starts between attempts": spent.between_attempts_s,
+            "checkpoints and the rest": spent.rest_s,
+        }  # fmt: skip
+        total = sum(parts.values())
+        shares = ", ".join(f"{name} {value:.1f} s" for name, value in parts.items() if value)
+        lines.append(f"{row.case} {row.settings.get('backend', '')}: {total:.1f} s = {shares}")
+        lines += [f"{row.case} {row.settings.get('backend', '')}: {problem}" for problem in row.problems]
+        if row.no_speedup and row.case != "1n1g":
+            lines.append(f"{row.case} {row.settings.get('backend', '')}: no speedup: {row.no_speedup}")
+    return lines
+
+
+def trainings_text(summary: Summary, page: Page) -> list[str]:
+    """The table for a terminal; empty where nothing was trained to its end."""
+    rows = trainings(summary.results)
+    if not rows:
+        return []
+    heads = [("case", ""), *((name, "") for name in _names(rows)), *HEADS]
+    table = aligned([*map(list, zip(*heads, strict=True)), *_cells(rows)], label_columns=len(heads) - len(HEADS))
+    return [*wrapped([TITLE], page.width), *table, *wrapped(_lines(rows), page.width)]
+
+
+def trainings_markdown(summary: Summary) -> list[str]:
+    """The same as Markdown."""
+    rows = trainings(summary.results)
+    if not rows:
+        return []
+    heads = [("case", ""), *((name, "") for name in _names(rows)), *HEADS]
+    table = markdown_table(with_units(heads), _cells(rows))
+    return [markdown_text(TITLE), table, markdown_list(_lines(rows))]
