@@ -47,10 +47,11 @@ KIND_HELP = (
 )
 FORMAT_HELP = (
     "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
-    "speedup is null where there is no 1n1g baseline"
+    "speedup is null where there is no 1n1g baseline. ai-rank writes the logs of whole trainings, GPUxN.log, and "
+    "system_information.json into the folder --out"
 )
 # What parse.report.table offers; importing it here would make --help slow.
-FORMATS = ("table", "markdown", "csv", "json", "dlperf")
+FORMATS = ("table", "markdown", "csv", "json", "dlperf", "ai-rank")
 LEDGER_HELP = (
     "below the table, where each step's time goes and why it takes longer than on one device: data, compute, wait, "
     "communication, optimizer; who is waited for, and what makes it late. Of traces, in table, markdown and json"
@@ -95,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--against --kind table: published figures are set beside traces and logs")
     if options.against is not None and options.format == "dlperf":
         parser.error("--against --format dlperf: that format has no place for published figures")
+    if options.format == "ai-rank" and (options.out is None or options.against is not None):
+        parser.error("--format ai-rank takes a folder to write to, --out DIR, and no --against")
     recipe = None if options.against is None else _recipe(options.against, parser)
     how = None if options.kind in ("traces", "table") else _how_to_read(options, parser)
     if options.explain is not None:
@@ -122,7 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ledger", action="store_true", help=LEDGER_HELP)
     parser.add_argument("--wide", action="store_true", help=WIDE_HELP)
     parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write there, not to standard output; a folder for ai-rank"
+    )
     parser.add_argument(
         "--where",
         action="append",
@@ -235,6 +240,8 @@ def _summarize(
             raise TableError("no point has all that --where asks for")
         if options.ledger:
             summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
+        if options.format == "ai-rank":
+            return _write_airank(options.out, chosen)
         beside = None if recipe is None else against(recipe, chosen)
         summary = dataclasses.replace(summary, results=chosen, against=beside)
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
@@ -252,6 +259,15 @@ def _summarize(
     if options.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
+    return 0
+
+
+def _write_airank(folder: Path, results: Sequence[Result]) -> int:
+    """Writes AI-Rank's files; raises as `write_airank`."""
+    from parse.report.airank_files import write_airank
+
+    for line in write_airank(folder, results):
+        print(plain(line))
     return 0
 
 
