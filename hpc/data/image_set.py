@@ -75,9 +75,7 @@ def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
         for number, shard in enumerate(shards):
             _write_tar(_made(folder / "webdataset") / f"{split}-{number:06d}.tar", folder, shard)
             if tfrecord:
-                _write_tfrecord(
-                    _made(folder / "tfrecord") / f"{split}-{number:05d}-of-{len(shards):05d}", folder, shard
-                )
+                write_tfrecord(_made(folder / "tfrecord") / f"{split}-{number:05d}-of-{len(shards):05d}", folder, shard)
     manifest: dict[str, object] = {
         "schema": "rankwise-images",
         "schema_version": 1,
@@ -133,7 +131,7 @@ def _write_tar(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
                 tar.addfile(member, io.BytesIO(content))
 
 
-def _write_tfrecord(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
+def write_tfrecord(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
     """A shard with the features of TensorFlow's ImageNet files, whose labels count from 1."""
     from hpc.workloads.tensorflow_base import tf
 

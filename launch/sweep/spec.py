@@ -118,8 +118,7 @@ class SweepSpec:
         page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(_data), "DATA,…",
-        "{default} (default); imagefolder:PATH: images in the class folders PATH/train/CLASS; tfrecord:PATH: in the "
-        "TFRecord files PATH/tfrecord/train-*",
+        "{default} (default), or images: imagefolder:PATH (class folders) or tfrecord:PATH",
         page=_DAILY)
     data_cache: tuple[str, ...] = _measured(
         ("off",), each(choice(DATA_CACHES)), "C,…",
