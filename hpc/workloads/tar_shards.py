@@ -55,9 +55,13 @@ class ShardListing:
     folder: Path
     shards: tuple[Shard, ...]
 
-    @property
-    def samples(self) -> int:
-        return sum(len(shard.starts) for shard in self.shards)
+    def __len__(self) -> int:
+        return sum(self.counts)
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The samples of each shard."""
+        return tuple(len(shard.starts) for shard in self.shards)
 
     @cached_property
     def sha256(self) -> str:
@@ -179,6 +183,12 @@ def portions_of_rank(counts: Sequence[int], *, ranks: int, rank: int, order: Seq
     share = samples_per_rank(sum(counts), ranks)
     portions = [Portion(shard, 0, counts[shard]) for shard in order]
     return cut([*portions, *portions], rank * share, share)
+
+
+def portions_to_evaluate(counts: Sequence[int], *, ranks: int, rank: int) -> list[Portion]:
+    """The rank's share of the held-out samples: neighbouring ones, each one rank's, one more on some ranks."""
+    first, stop = (sum(counts) * each // ranks for each in (rank, rank + 1))
+    return cut([Portion(shard, 0, count) for shard, count in enumerate(counts)], first, stop - first)
 
 
 def cut(portions: Sequence[Portion], first: int, count: int) -> list[Portion]:

@@ -20,6 +20,7 @@ from hpc.workloads.tar_shards import (
     list_shards,
     portions_of_rank,
     portions_of_worker,
+    portions_to_evaluate,
     read_headers,
     read_index,
     samples_per_rank,
@@ -53,7 +54,7 @@ def test_shards_are_listed_by_name_in_either_folder(tmp_path: Path, folder: str)
         put_shard(tmp_path / folder / f"{name}.tar", samples)
     listing = listed(tmp_path)
     assert listing.samples_by_shard() == {"train-000000.tar": 3, "train-000001.tar": 2}
-    assert listing.samples == 5 and listed(tmp_path, "val").samples == 4
+    assert len(listing) == 5 and len(listed(tmp_path, "val")) == 4
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_a_shard_that_is_cut_off_anywhere_is_refused_by_name(tmp_path: Path, ind
         with pytest.raises(NoImages, match=r"train-0\.tar (is cut off|is damaged or cut off|has no sample)"):
             listed(tmp_path)
     path.write_bytes(content[: end + 512])
-    assert listed(tmp_path).samples == 3
+    assert len(listed(tmp_path)) == 3
 
 
 def test_an_index_of_another_shard_is_refused(tmp_path: Path) -> None:
@@ -170,6 +171,13 @@ def test_every_sample_is_read_and_as_few_as_possible_twice(counts: list[int], ra
     assert len(repeated) == share * ranks - sum(counts) and max(times.values()) <= 2
     whole_epoch = numbers(counts, [Portion(shard, 0, counts[shard]) for shard in order])
     assert set(repeated) == set(whole_epoch[: len(repeated)])
+
+
+@given(COUNTS, st.integers(1, 7))
+def test_every_held_out_sample_is_evaluated_by_one_rank(counts: list[int], ranks: int) -> None:
+    shares = [numbers(counts, portions_to_evaluate(counts, ranks=ranks, rank=rank)) for rank in range(ranks)]
+    assert [number for share in shares for number in share] == list(range(sum(counts)))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 @given(COUNTS, st.integers(1, 5), st.integers(1, 6))
