@@ -26,8 +26,10 @@ class InputRecord:
         self._skips = 0
 
     def record(self, step: int, figures: Sequence[int]) -> None:
-        """Stores the figures of a step, in the order of INPUT_FIGURES."""
+        """Stores the figures of a step, in the order of INPUT_FIGURES; of none after the steps of the run."""
         at = step * len(INPUT_FIGURES)
+        if at >= len(self.figures):
+            return
         self.figures[at : at + len(INPUT_FIGURES)] = array("q", figures)
 
     def skip(self, name: str, reason: str) -> None:

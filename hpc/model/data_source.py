@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from hpc.model.options import WHOLE, Option, OptionValue, did_you_mean, read_options
 from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA, RunSpec, SpecError
@@ -27,6 +28,11 @@ OPTIONS: Mapping[str, Option] = {
         default="auto",
         help="processes of each rank that read and decode; auto: as many as it has cores; 0: the rank itself",
         check=_check_workers,
+    ),
+    "augmentation": Option(
+        default="imagenet",
+        choices=("imagenet", "off"),
+        help="imagenet: random crops, a half mirrored; off: the middle of each image, as in evaluation",
     ),
 }
 """The options of runs that read files."""
@@ -60,6 +66,24 @@ def options_of_data(data: str) -> Mapping[str, Option]:
 
 def workers_of(run: RunSpec) -> int:
     """The number of processes that read for each rank of the run."""
-    requested = {name: text for name, text in run.options.items() if name in OPTIONS}
-    workers: OptionValue = read_options(OPTIONS, requested)["workers"]
+    workers = _options(run)["workers"]
     return run.cpus_per_rank if workers == "auto" else int(workers)
+
+
+def is_augmented(run: RunSpec) -> bool:
+    """Whether training images are cropped and mirrored at random."""
+    return _options(run)["augmentation"] == "imagenet"
+
+
+def samples_per_epoch(run: RunSpec, images: int) -> int:
+    """Samples of a rank in an epoch of so many images, the same on all ranks: up to ranks − 1 are repeated."""
+    return ceil(images / run.ranks)
+
+
+def steps_per_epoch(run: RunSpec, images: int) -> int:
+    """Optimizer steps of a rank in an epoch of so many images; the last batch has what is left."""
+    return ceil(samples_per_epoch(run, images) / run.rank_batch_size)
+
+
+def _options(run: RunSpec) -> dict[str, OptionValue]:
+    return read_options(OPTIONS, {name: text for name, text in run.options.items() if name in OPTIONS})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -55,19 +56,26 @@ def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
 
 
 def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
-    """The images at the path of the run; None for a run that reads none."""
+    """The images at the path of the run, in a whole training also the held-out ones; None for a run without files."""
     if (source := data_source(run.data)) is None:
         return None
     if find_spec("PIL") is None:
         return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
+    training = _images_at(source.path, "train", first_of_node=first_of_node)
+    if training.problem or not run.epochs:
+        return training
+    return replace(training, evaluation=_images_at(source.path, "val", first_of_node=first_of_node))
+
+
+def _images_at(path: str, split: str, *, first_of_node: bool) -> ImagesSeen:
     try:
-        listing = list_images(source.path)
+        listing = list_images(path, split)
     except NoImages as error:
         return ImagesSeen(problem=str(error))
     except OSError as error:
         return ImagesSeen(problem=f"{error.filename} cannot be read ({error.strerror})")
     return ImagesSeen(
-        images=len(listing.names),
+        images=len(listing),
         classes=len(listing.classes),
         sha256=listing.sha256,
         by_class=listing.images_by_class() if first_of_node else None,

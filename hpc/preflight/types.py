@@ -49,6 +49,7 @@ class ImagesSeen:
     """The images that a rank finds at the path of its run. `problem` is the reason why it finds none, else empty.
 
     `sha256` is the checksum over their names. `by_class` counts them by class; only a node's first rank has it.
+    `evaluation` are the held-out images of a whole training, else None.
     """
 
     problem: str = ""
@@ -56,6 +57,7 @@ class ImagesSeen:
     classes: int = 0
     sha256: str = ""
     by_class: Mapping[str, int] | None = None
+    evaluation: ImagesSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
+from hpc.system.text import first_of
+
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """Those that torchvision's ImageFolder takes for images."""
+
+
+KINDS = {"train": "training images", "val": "held-out images"}
+"""What the folders of a set hold."""
 
 
 class NoImages(Exception):
@@ -30,6 +36,9 @@ class ImageListing:
     labels: tuple[int, ...]
     ignored: int
 
+    def __len__(self) -> int:
+        return len(self.names)
+
     @cached_property
     def sha256(self) -> str:
         """The checksum over all names; the files' contents are not in it."""
@@ -38,24 +47,36 @@ class ImageListing:
             digest.update(os.fsencode(name) + b"\0")
         return digest.hexdigest()
 
+    def shown_name(self, number: int) -> str:
+        """The name of an image in messages: as in `names`, with its folder where that is not the training images'."""
+        return self.names[number] if self.folder.name == "train" else f"{self.folder.name}/{self.names[number]}"
+
     def images_by_class(self) -> dict[str, int]:
         counts = Counter(self.labels)
         return {name: counts[label] for label, name in enumerate(self.classes)}
 
 
 @cache
-def list_images(path: str) -> ImageListing:
-    """The training images of PATH/train. Raises NoImages where there are none, OSError where it cannot be read."""
-    folder = Path(path) / "train"
+def list_images(path: str, split: str = "train") -> ImageListing:
+    """The images of PATH/train, or those of PATH/val, whose classes are numbered as in PATH/train.
+
+    Raises NoImages where there are none or a class is not in PATH/train, OSError where a folder cannot be read.
+    """
+    folder = Path(path) / split
     if not folder.is_dir():
-        raise NoImages(f"{folder} is no folder; class folders of training images belong there (train/CLASS/*.jpg)")
-    classes = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
-    if not classes:
+        raise NoImages(f"{folder} is no folder; class folders of {KINDS[split]} belong there ({split}/CLASS/*.jpg)")
+    found = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+    if not found:
         raise NoImages(f"{folder} has no class folder")
+    classes = found if split == "train" else list_images(path).classes
+    if unknown := sorted({*found} - {*classes}):
+        raise NoImages(f"{folder} has class folders that {Path(path) / 'train'} has not: {first_of(unknown, 3)}")
     names: list[str] = []
     labels: list[int] = []
     ignored = 0
     for label, name in enumerate(classes):
+        if name not in found:
+            continue
         files = _files(folder, name)
         images = [file for file in files if file.lower().endswith(SUFFIXES)]
         if not images:

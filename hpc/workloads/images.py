@@ -50,6 +50,18 @@ def augment(image: Image.Image, size: int, draw: random.Random) -> npt.NDArray[n
     return np.asarray(part)
 
 
+def centre(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
+    """The middle of the image, [size, size, 3], as ImageNet is evaluated; the box is of fractions of pixels."""
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, centre_box(*image.size, size)))
+
+
+def centre_box(width: int, height: int, size: int) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of the middle: that of `size` pixels once the shorter side has 256/224 as many."""
+    side = min(width, height) * size / round(size * 256 / 224)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
 def _random_box(width: int, height: int, draw: random.Random) -> tuple[int, int, int, int]:
     """Left, top, width and height: ten tries, then the largest part in the middle whose ratio is allowed."""
     for _ in range(_TRIES):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from paddle.io import DataLoader, Dataset, DistributedBatchSampler
 
-from hpc.model.data_source import DataSource
+from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.image_batches import Batch, ImageBatches, ImageReader, Key, input_facts, workers_to_start
+from hpc.workloads.image_batches import Batch, ImageBatches, Key
 from hpc.workloads.image_folder import list_images
+from hpc.workloads.image_reader import ImageReader, evaluation_share, input_facts, workers_to_start
 from hpc.workloads.images import DEVIATION, MEAN
 
 PREFETCHED = 2
@@ -22,30 +23,59 @@ _SEEDS = 2**32
 
 
 def image_reader(run: RunSpec, source: DataSource, size: int, device: Any, rank: int) -> ImageReader:
-    """The training images of a rank.
+    """The images of a rank, read by DataLoader."""
+    loaders = _PaddleLoaders(run, source, size, device, rank)
+    facts = input_facts(run, source, list_images(source.path), workers=loaders.workers, ahead=PREFETCHED)
+    return ImageReader(run, source, facts, loaders)
+
+
+class _PaddleLoaders:
+    """A DataLoader for training, and one for evaluation, each with workers of its own.
 
     DistributedBatchSampler repeats up to ranks − 1 samples so that all ranks have equally many, and the last batch of
     an epoch has what is left.
     """
-    listing, workers = list_images(source.path), workers_to_start(run)
-    images = _ImageFolder(ImageBatches(listing, size, run.seed, _normalised))
-    sampler = _EpochSampler(images, run, rank)
-    loader = DataLoader(
-        images,
-        batch_sampler=sampler,
-        places=[device],
-        num_workers=workers,
-        collate_fn=_only,
-        prefetch_factor=PREFETCHED,
-        persistent_workers=workers > 0,
-    )
 
-    def batches_of(epoch: int) -> Iterator[Batch]:
-        sampler.begin(epoch)
-        return (Batch(*fields) for fields in loader)
+    def __init__(self, run: RunSpec, source: DataSource, size: int, device: Any, rank: int) -> None:
+        self._run, self._source, self._size, self._device, self._rank = run, source, size, device, rank
+        self.workers = workers_to_start(run)
+        images = self._images("train", augmented=is_augmented(run))
+        self._sampler = _EpochSampler(images, run, rank)
+        self._training = self._loader(images, self._sampler, self.workers)
+        self._evaluation: Any = None
 
-    facts = input_facts(run, source, listing, workers=workers, ahead=PREFETCHED, samples=sampler.num_samples)
-    return ImageReader(run, facts, batches_of, lambda batch: (batch.images, batch.labels))
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        self._sampler.begin(epoch)
+        return map(_batch, self._training)
+
+    def evaluation(self) -> Iterator[Batch]:
+        images = self._images("val", augmented=False)
+        numbers = evaluation_share(len(images), self._run, self._rank)
+        if not numbers:
+            return iter(())
+        if self._evaluation is None:
+            of_step, keys = self._run.rank_batch_size, [(0, number) for number in numbers]
+            batches = [[keys[at : at + of_step]] for at in range(0, len(keys), of_step)]
+            self._evaluation = self._loader(images, batches, workers_of(self._run))
+        return map(_batch, self._evaluation)
+
+    def on_device(self, batch: Batch) -> tuple[Any, Any]:
+        return batch.images, batch.labels
+
+    def _images(self, split: str, *, augmented: bool) -> _ImageFolder:
+        listing = list_images(self._source.path, split)
+        return _ImageFolder(ImageBatches(listing, self._size, self._run.seed, _normalised, augmented=augmented))
+
+    def _loader(self, images: _ImageFolder, batches: Any, workers: int) -> Any:
+        return DataLoader(
+            images,
+            batch_sampler=batches,
+            places=[self._device],
+            num_workers=workers,
+            collate_fn=_only,
+            prefetch_factor=PREFETCHED,
+            persistent_workers=workers > 0,
+        )
 
 
 class _ImageFolder(Dataset):  # type: ignore[misc]  # mypy does not follow Paddle
@@ -79,9 +109,19 @@ class _EpochSampler(DistributedBatchSampler):  # type: ignore[misc]  # as above
 
 
 def _only(batches: list[Batch]) -> list[Any]:
-    """In the place of DataLoader's own joining of samples, as lists and arrays, which alone it hands on."""
+    """In the place of DataLoader's own joining of samples, as lists and arrays, which alone it hands on.
+
+    It cannot hand on an array without elements: zeros stand for the images of a batch that has none.
+    """
     (batch,) = batches
-    return [batch.images, batch.labels, list(batch.figures), [list(pair) for pair in batch.skipped]]
+    images, labels = (batch.images, batch.labels) if len(batch.labels) else (np.zeros(1), np.zeros(1))
+    return [images, labels, list(batch.figures), [list(pair) for pair in batch.skipped], len(batch.labels)]
+
+
+def _batch(fields: Sequence[Any]) -> Batch:
+    """The batch that `_only` handed on."""
+    images, labels, figures, skipped, count = fields
+    return Batch(images, labels, figures, skipped) if count else Batch((), (), figures, skipped)
 
 
 def _normalised(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

@@ -13,7 +13,7 @@ from hpc.workloads import mlp, resnet50
 from hpc.workloads.synthetic import Synthetic
 
 if TYPE_CHECKING:
-    from hpc.workloads.image_batches import ImageReader
+    from hpc.workloads.image_reader import ImageReader
 
 
 def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Any:
@@ -99,11 +99,12 @@ class PaddleResNet50:
         self.model = ResNet50()
         self.model.set_state_dict({**self.model.state_dict(), **paddle_values(resnet50.initial_values(run))})
         data: Synthetic | ImageReader
+        self.reader: ImageReader | None = None
         if source := data_source(run.data):
             from hpc.workloads.paddle_images import image_reader  # Pillow, which synthetic images do without
 
-            data = image_reader(run, source, resnet50.image_size(run), device, rank)
-            self.input = data.record
+            data = self.reader = image_reader(run, source, resnet50.image_size(run), device, rank)
+            self.input = self.reader.record
         else:
             batch = (paddle.to_tensor(values, place=device) for values in resnet50.synthetic_batch(run, rank))
             data = Synthetic(*batch)

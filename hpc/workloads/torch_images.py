@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,44 +10,71 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from hpc.model.data_source import DataSource
+from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.image_batches import Batch, ImageBatches, ImageReader, Key, input_facts, workers_to_start
+from hpc.workloads.image_batches import Batch, ImageBatches, Key
 from hpc.workloads.image_folder import list_images
+from hpc.workloads.image_reader import ImageReader, evaluation_share, input_facts, workers_to_start
 from hpc.workloads.images import DEVIATION, MEAN
 
 
 def image_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
-    """The training images of a rank.
+    """The images of a rank, read by DataLoader."""
+    loaders = _TorchLoaders(run, source, size, device, rank)
+    facts = input_facts(run, source, list_images(source.path), workers=loaders.workers, ahead=loaders.ahead)
+    return ImageReader(run, source, facts, loaders)
+
+
+class _TorchLoaders:
+    """A DataLoader for training, and one for evaluation, each with workers of its own.
 
     As pytorch/examples does: DistributedSampler repeats up to ranks − 1 samples so that all ranks have equally many,
     and the last batch of an epoch has what is left.
     """
-    listing, workers = list_images(source.path), workers_to_start(run)
-    images = _ImageFolder(ImageBatches(listing, size, run.seed, _normalised))
-    sampler = _EpochSampler(images, num_replicas=run.ranks, rank=rank, seed=run.seed)
-    loader: DataLoader[Any] = DataLoader(
-        images,
-        batch_size=run.rank_batch_size,
-        sampler=sampler,
-        num_workers=workers,
-        collate_fn=_as_it_is,
-        pin_memory=device.type == "cuda",
-        persistent_workers=workers > 0,
-    )
 
-    def batches_of(epoch: int) -> Iterator[Batch]:
-        sampler.set_epoch(epoch)
-        return iter(loader)
+    def __init__(self, run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> None:
+        self._run, self._source, self._size, self._device, self._rank = run, source, size, device, rank
+        self.workers = workers_to_start(run)
+        images = self._images("train", augmented=is_augmented(run))
+        self._sampler = _EpochSampler(images, num_replicas=run.ranks, rank=rank, seed=run.seed)
+        self._training = self._loader(images, self._sampler, self.workers)
+        self._evaluation: DataLoader[Any] | None = None
 
-    def on_device(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        pinned = device.type == "cuda"
-        images, labels = (values.to(device, non_blocking=pinned) for values in (batch.images, batch.labels))
+    @property
+    def ahead(self) -> int:
+        """Batches that each worker is ahead."""
+        return self._training.prefetch_factor or 0
+
+    def epoch(self, epoch: int) -> Iterator[Batch]:
+        self._sampler.set_epoch(epoch)
+        return iter(self._training)
+
+    def evaluation(self) -> Iterator[Batch]:
+        images = self._images("val", augmented=False)
+        if self._evaluation is None:
+            keys = [(0, number) for number in evaluation_share(len(images), self._run, self._rank)]
+            self._evaluation = self._loader(images, keys, workers_of(self._run) if keys else 0)
+        return iter(self._evaluation)
+
+    def on_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        pinned = self._device.type == "cuda"
+        images, labels = (values.to(self._device, non_blocking=pinned) for values in (batch.images, batch.labels))
         return images, labels
 
-    ahead = loader.prefetch_factor or 0
-    facts = input_facts(run, source, listing, workers=workers, ahead=ahead, samples=len(sampler))
-    return ImageReader(run, facts, batches_of, on_device)
+    def _images(self, split: str, *, augmented: bool) -> _ImageFolder:
+        listing = list_images(self._source.path, split)
+        return _ImageFolder(ImageBatches(listing, self._size, self._run.seed, _normalised, augmented=augmented))
+
+    def _loader(self, images: _ImageFolder, keys: Iterable[Key], workers: int) -> DataLoader[Any]:
+        return DataLoader(
+            images,
+            batch_size=self._run.rank_batch_size,
+            sampler=keys,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            pin_memory=self._device.type == "cuda",
+            persistent_workers=workers > 0,
+        )
 
 
 class _ImageFolder(Dataset[Batch]):

@@ -13,7 +13,7 @@ from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
 from hpc.workloads.synthetic import Synthetic
 
 if TYPE_CHECKING:
-    from hpc.workloads.image_batches import ImageReader
+    from hpc.workloads.image_reader import ImageReader
 
 
 class Bottleneck(nn.Module):
@@ -89,11 +89,12 @@ class TorchResNet50:
             torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         )
         self._data: Synthetic | ImageReader
+        self.reader: ImageReader | None = None
         if source := data_source(run.data):
             from hpc.workloads.torch_images import image_reader  # Pillow, which synthetic images do without
 
-            self._data = image_reader(run, source, resnet50.image_size(run), device, rank)
-            self.input = self._data.record
+            self._data = self.reader = image_reader(run, source, resnet50.image_size(run), device, rank)
+            self.input = self.reader.record
         else:
             images, labels = (torch.from_numpy(values).to(device) for values in resnet50.synthetic_batch(run, rank))
             self._data = Synthetic(images.contiguous(memory_format=self._layout), labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,26 @@ from tests.mpi.conftest import Ranks as StartedRanks
 READER = HERE / "image_reader.py"
 
 
-def numbered(folder: Path, count: int, classes: int = 3) -> Path:
-    """Images of one colour each, which is their number."""
-    for number in range(count):
-        path = folder / "train" / f"class{number % classes}" / f"{number:04d}.png"
+def numbered(folder: Path, count: int, classes: int = 3, held_out: int = 0) -> Path:
+    """Images of one colour each, which is their number; the held-out ones count from 1000."""
+    numbers = {"train": range(count), "val": range(1000, 1000 + held_out)}
+    for split, number in ((split, number) for split, of_split in numbers.items() for number in of_split):
+        path = folder / split / f"class{number % classes}" / f"{number:04d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (12, 10), (number % 256, number // 256, 0)).save(path)
     return folder
 
 
 def read(
-    ranks: StartedRanks, folder: Path, *, steps: int, workers: int = 2, seed: int = 0, framework: str = "torch"
-) -> list[dict[str, Any]]:
-    done = ranks(1, READER, framework, str(folder), str(workers), str(seed), str(steps))
+    ranks: StartedRanks, folder: Path, *, steps: int = 0, workers: int = 2, seed: int = 0, framework: str = "torch",
+    readers: int = 3, epochs: int = 0, kind: str = "imagefolder", **options: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What each of the readers got in so many steps; 0: in an epoch."""
+    asked = {
+        "framework": framework, "data": f"{kind}:{folder}", "seed": seed, "steps": steps, "ranks": readers,
+        "epochs": epochs, "options": {"workers": str(workers), **options},
+    }  # fmt: skip
+    done = ranks(1, READER, json.dumps(asked))
     by_rank: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return by_rank
 
@@ -100,6 +108,39 @@ def test_figures_of_a_batch_are_in_order(ranks: Ranks, tmp_path: Path) -> None:
         requested, received, begun, done, reading, decoding, processor = figures.T
         assert (begun < done).all() and (done <= received).all() and (requested <= received).all()
         assert (reading + decoding == done - begun).all() and (reading > 0).all() and (processor > 0).all()
+
+
+@pytest.mark.parametrize(("readers", "count"), [(1, 10), (2, 11), (4, 13)])
+def test_a_whole_training_reads_each_image_once_per_epoch_and_evaluates_on_each_once(
+    ranks: Ranks, tmp_path: Path, framework: str, readers: int, count: int
+) -> None:
+    folder = numbered(tmp_path, count, held_out=9)
+    corrupt = folder / f"val/class{1004 % 3}/1004.png"
+    corrupt.write_bytes(b"no image")
+    by_rank = read(ranks, folder, readers=readers, epochs=2, framework=framework, workers=1)
+    steps = by_rank[0]["steps_per_epoch"]
+    assert {of_rank["steps_per_epoch"] for of_rank in by_rank} == {ceil(ceil(count / readers) / 4)}
+    for epoch in epochs(by_rank, steps):
+        assert {*epoch} == {*range(count)} and sum(epoch.values()) == ceil(count / readers) * readers
+    assert by_rank[0]["batches"][:steps] != by_rank[0]["batches"][steps:], "the epochs have one order"
+    for at in range(2):
+        shares = [[pair for batch in of_rank["evaluations"][at] for pair in batch] for of_rank in by_rank]
+        assert sorted(pair for share in shares for pair in share) == [
+            [number, number % 3] for number in range(1000, 1009) if number != 1004
+        ]
+        assert max(map(len, shares)) - min(map(len, shares)) <= 2
+    inputs = [of_rank["input"] for of_rank in by_rank]
+    assert sum(each["skips"] for each in inputs) == 2
+    assert [name for each in inputs for name in each["skipped"]] == [f"val/class{1004 % 3}/1004.png"]
+    assert {each["evaluation_images"] for each in inputs} == {9}
+
+
+def test_ranks_without_held_out_images_evaluate_nothing(ranks: Ranks, tmp_path: Path, framework: str) -> None:
+    folder = numbered(tmp_path, 12, held_out=2)
+    next((folder / "val").rglob("1000.png")).write_bytes(b"no image")
+    by_rank = read(ranks, folder, epochs=1, framework=framework, workers=1)
+    assert [of_rank["evaluations"] for of_rank in by_rank] == [[[]], [[[[1001, 1001 % 3]]]], [[]]]
+    assert [of_rank["input"]["skips"] for of_rank in by_rank] == [1, 0, 0]
 
 
 def run_on(folder: Path, **changes: Any) -> Any:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from hpc.workloads.image_batches import ImageBatches
 from hpc.workloads.image_folder import NoImages, list_images
-from hpc.workloads.images import AREA, Undecodable, augment, decode
+from hpc.workloads.images import AREA, Undecodable, augment, centre, centre_box, decode
 
 
 def encoded(image: Image.Image, form: str) -> bytes:
@@ -127,10 +127,35 @@ def test_a_batch_comes_from_seed_epoch_and_image_alone(tmp_path: Path) -> None:
     assert len({first, second, *load(1, (1, 1)), *load(2, (0, 1))}) == 4
 
 
-def test_a_batch_without_any_image_is_an_error_that_names_files(tmp_path: Path) -> None:
+def test_a_batch_without_any_image_is_empty_and_names_its_files(tmp_path: Path) -> None:
     listing = list_images(str(put(tmp_path, "train/a/broken.jpg")))
-    with pytest.raises(ValueError, match=r"no image of a batch of 1 in .*/train can be decoded: .*a/broken\.jpg"):
-        ImageBatches(listing, 16, 0, lambda images: images).load([(0, 0)])
+    batch = ImageBatches(listing, 16, 0, lambda images: images).load([(0, 0)])
+    assert batch.images.shape == (0, 16, 16, 3) and len(batch.labels) == 0
+    assert [name for name, _ in batch.skipped] == ["a/broken.jpg"]
+
+
+def test_evaluation_sees_the_middle_as_imagenet_has_it() -> None:
+    noise = np.random.default_rng(1).integers(256, size=(300, 300, 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    in_two_steps = image.resize((256, 256), Image.Resampling.BILINEAR).crop((16, 16, 240, 240))
+    assert np.abs(centre(image, 224).astype(int) - np.asarray(in_two_steps).astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize(("width", "height", "size"), [(8, 8, 8), (1000, 3, 32), (1, 65_500, 224), (500, 375, 64)])
+def test_the_middle_is_of_the_requested_size_and_inside(width: int, height: int, size: int) -> None:
+    left, top, right, bottom = centre_box(width, height, size)
+    assert 0 <= left < right <= width and 0 <= top < bottom <= height
+    assert right - left == pytest.approx(bottom - top) and left + right == pytest.approx(width)
+    assert centre(Image.new("RGB", (width, height), (9, 8, 7)), size).shape == (size, size, 3)
+
+
+def test_without_augmentation_an_image_is_that_of_evaluation_in_every_epoch(tmp_path: Path) -> None:
+    path = tmp_path / "train" / "a" / "0.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(photograph())
+    batches = ImageBatches(list_images(str(tmp_path)), 16, 0, lambda images: images, augmented=False)
+    first, later = (batches.load([(epoch, 0)]).images[0] for epoch in (0, 7))
+    assert np.array_equal(first, later) and np.array_equal(first, centre(decode(photograph()), 16))
 
 
 # --- listing ---
@@ -164,3 +189,25 @@ def test_the_checksum_changes_with_a_name(tmp_path: Path) -> None:
 def test_a_folder_without_images_is_refused_with_what_is_there(tmp_path: Path, names: tuple[str, ...], reason: str):
     with pytest.raises(NoImages, match=reason):
         list_images(str(put(tmp_path, *names)))
+
+
+def test_held_out_images_have_the_classes_of_training(tmp_path: Path) -> None:
+    put(tmp_path, "train/a/1.jpg", "train/b/2.jpg", "train/c/2.jpg", "val/c/1.jpg", "val/a/1.jpg")
+    listing = list_images(str(tmp_path), "val")
+    assert (listing.names, listing.labels, listing.classes) == (("a/1.jpg", "c/1.jpg"), (0, 2), ("a", "b", "c"))
+    assert listing.shown_name(1) == "val/c/1.jpg" and list_images(str(tmp_path)).shown_name(0) == "a/1.jpg"
+    assert listing.images_by_class() == {"a": 1, "b": 0, "c": 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ((), "val is no folder; class folders of held-out images belong there"),
+        (("val/1.jpg",), "val has no class folder"),
+        (("val/z/1.jpg",), "val has class folders that .*/train has not: z"),
+        (("val/a/notes.txt",), "val/a has no image"),
+    ],
+)
+def test_held_out_images_that_cannot_be_evaluated_are_refused(tmp_path: Path, names: tuple[str, ...], reason: str):
+    with pytest.raises(NoImages, match=reason):
+        list_images(str(put(tmp_path, "train/a/1.jpg", *names)), "val")

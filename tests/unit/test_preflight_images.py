@@ -19,22 +19,33 @@ def run_on(path: Path | str):
     return dataclasses.replace(RUN, data=f"imagefolder:{path}")
 
 
-def put(folder: Path, **images_by_class: int) -> Path:
+def put(folder: Path, split: str = "train", **images_by_class: int) -> Path:
     for name, count in images_by_class.items():
-        (folder / "train" / name).mkdir(parents=True)
+        (folder / split / name).mkdir(parents=True)
         for number in range(count):
-            (folder / "train" / name / f"{number}.jpg").touch()
+            (folder / split / name / f"{number}.jpg").touch()
     list_images.cache_clear()
     return folder
 
 
-def judged(*folders: Path) -> Finding:
+def judged(*folders: Path, **changes: int) -> Finding:
     """The finding of four ranks on two nodes, the second of which sees the last of the folders."""
     of_ranks = {
-        number: {"images": images_seen(run_on(folders[(number // 2) % len(folders)]), first_of_node=number % 2 == 0)}
+        number: {
+            "images": images_seen(
+                dataclasses.replace(run_on(folders[(number // 2) % len(folders)]), **changes),
+                first_of_node=number % 2 == 0,
+            )
+        }
         for number in range(4)
     }
-    return findings(seen(of_ranks, run=run_on("/data/set")))["images"]
+    return findings(seen(of_ranks, run=dataclasses.replace(run_on("/data/set"), **changes)))["images"]
+
+
+def whole(folder: Path, **held_out_by_class: int) -> Path:
+    """A set of 192 training images: 12 steps of four ranks, which is all that the run measures."""
+    put(folder, cat=100, dog=92)
+    return put(folder, "val", **held_out_by_class)
 
 
 def test_one_whole_set_is_ok(tmp_path):
@@ -90,8 +101,8 @@ def test_a_node_without_pillow_is_told(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_may_not_be_read_is_told(tmp_path, monkeypatch):
-    def denied(path: str) -> None:
-        raise PermissionError(13, "Permission denied", f"{path}/train")
+    def denied(path: str, split: str) -> None:
+        raise PermissionError(13, "Permission denied", f"{path}/{split}")
 
     monkeypatch.setattr(facts, "list_images", denied)
     assert images_seen(run_on("/data"), first_of_node=True) == ImagesSeen(
@@ -104,3 +115,44 @@ def test_only_a_nodes_first_rank_sends_its_classes(tmp_path, first_of_node):
     here = images_seen(run_on(put(tmp_path, cat=2)), first_of_node=first_of_node)
     assert here is not None and here.images == 2
     assert here.by_class == ({"cat": 2} if first_of_node else None)
+
+
+# --- a whole training ---
+
+
+def test_the_held_out_images_of_a_whole_training_are_compared(tmp_path):
+    result = judged(whole(tmp_path / "a", cat=3, dog=2), epochs=2)
+    assert (result.state, result.text) == (
+        State.OK, "192 images in 2 classes, 5 to evaluate on, the same on all ranks",
+    )  # fmt: skip
+    result = judged(tmp_path / "a", whole(tmp_path / "b", cat=3), epochs=2)
+    assert result.fatal and result.text == (
+        "not all ranks find the same held-out images in /data/set: node1 finds 3 in 2 classes, node0 5 in 2, different "
+        "numbers of images in class folder dog"
+    )
+    assert judged(tmp_path / "a", tmp_path / "b").state is State.OK, "nothing is evaluated without epochs"
+
+
+def test_a_set_without_held_out_images_is_refused_for_a_whole_training(tmp_path):
+    folder = put(tmp_path, cat=192)
+    assert judged(folder).state is State.OK
+    result = judged(folder, epochs=1)
+    assert result.fatal and "rank 0-1 on node0" in result.text
+    assert f"{folder}/val is no folder; class folders of held-out images belong there (val/CLASS/*.jpg)" in result.text
+
+
+def test_a_held_out_class_that_is_not_trained_is_refused(tmp_path):
+    result = judged(whole(tmp_path, cat=1, zebra=2), epochs=1)
+    assert result.fatal and f"{tmp_path}/val has class folders that {tmp_path}/train has not: zebra" in result.text
+
+
+def test_measured_steps_that_go_beyond_an_epoch_are_refused(tmp_path):
+    folder = whole(tmp_path, cat=1)
+    assert judged(folder, epochs=1).state is State.OK
+    result = judged(folder, epochs=1, measured_steps=7)
+    assert result.fatal and result.text == (
+        "the measured steps must lie in one epoch: with the warm-up the run has 13 steps, and an epoch of the 192 "
+        "images in /data/set has 12, 16 a step"
+    )
+    assert result.fix == "take --steps 12 or fewer, a smaller --batch-size, or more images"
+    assert judged(folder, measured_steps=7).state is State.OK

@@ -1,16 +1,20 @@
-"""Reads the image folder of argv[2] by the framework of argv[1], as each rank of three in turn: what each step got.
+"""Reads an image folder by a framework as each rank in turn, as the JSON of argv[1] says: what each step got.
 
-Every image has one colour, whose red and green are its number; cropping keeps them.
+Every image has one colour, whose red and green are its number; cropping keeps them. In a whole training (`epochs`) that
+many epochs of `steps` are read, each followed by an evaluation.
 """
 
 import json
 import sys
 from typing import Any
 
+import numpy as np
+
 from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 
-framework, folder, workers, seed, steps = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+asked = json.loads(sys.argv[1])
+framework, epochs, ranks = asked["framework"], asked["epochs"], asked["ranks"]
 device: Any
 if framework == "torch":
     import torch
@@ -18,31 +22,58 @@ if framework == "torch":
     from hpc.workloads.torch_images import image_reader
 
     device = torch.device("cpu")
-else:
+elif framework == "paddle":
     import paddle
 
     from hpc.workloads.paddle_images import image_reader
 
     device = paddle.CPUPlace()
+else:
+    from hpc.workloads.tensorflow_images import image_reader
+
+    device = "/CPU:0"
 run = RunSpec(
-    nodes=3, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="torch-ddp", workload="resnet50",
-    batch_size=4, precision="fp32", scaling="weak", warmup_steps=6, measured_steps=30, repeat=1, seed=seed,
-    site="here", data=f"imagefolder:{folder}", options={"workers": workers},
+    nodes=ranks, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="torch-ddp", workload="resnet50",
+    batch_size=4, precision="fp32", scaling="weak", warmup_steps=6, measured_steps=30, repeat=1, seed=asked["seed"],
+    site="here", data=asked["data"], epochs=epochs, options=asked["options"],
 )  # fmt: skip
 source = data_source(run.data)
 assert source is not None
+
+
+def seen(batch: tuple[Any, Any]) -> list[tuple[int, int]]:
+    """Number and label of each image of a batch."""
+    images, labels = (np.asarray(values.numpy()) for values in batch)
+    if framework == "tensorflow":
+        images = images.transpose(0, 3, 1, 2)
+    assert images.shape[1:] == (3, 8, 8) and len(images) == len(labels)
+    red, green = (
+        ((images[:, at].mean((1, 2)) * deviation + mean) * 255).round().astype(int)
+        for at, mean, deviation in ((0, 0.485, 0.229), (1, 0.456, 0.224))
+    )
+    return list(zip((256 * green + red).tolist(), labels.tolist(), strict=True))
+
+
 by_rank = []
-for rank in range(3):
+for rank in range(ranks):
     reader = image_reader(run, source, 8, device, rank)
-    batches = []
-    for step in range(steps):
-        images, labels = reader.batch(step)
-        assert tuple(images.shape[1:]) == (3, 8, 8)
-        assert len(images) == len(labels) == reader.samples((images, labels))
-        red, green = (
-            ((images.numpy()[:, at, 0, 0] * deviation + mean) * 255).round().astype(int)
-            for at, mean, deviation in ((0, 0.485, 0.229), (1, 0.456, 0.224))
-        )
-        batches.append(list(zip((256 * green + red).tolist(), labels.tolist(), strict=True)))
-    by_rank.append({"batches": batches, "input": reader.record.as_json(), "figures": reader.record.figures.tolist()})
+    batches, evaluations = [], []
+    for epoch in range(epochs or 1):
+        if epochs:
+            reader.begin_epoch(epoch)
+        for step in range(asked["steps"] or reader.steps_per_epoch):
+            batch = reader.batch(step + epoch * reader.steps_per_epoch)
+            batches.append(seen(batch))
+            assert len(batches[-1]) == reader.samples(batch)
+        if epochs:
+            evaluations.append([seen(batch) for batch in reader.evaluation()])
+    by_rank.append(
+        {
+            "batches": batches,
+            "evaluations": evaluations,
+            "steps_per_epoch": reader.steps_per_epoch,
+            "input": reader.record.as_json(),
+            "figures": reader.record.figures.tolist(),
+        }
+    )
 print(json.dumps(by_rank))
