@@ -9,12 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hpc.measure.world import World
-from hpc.model.data_source import data_source
+from hpc.model.data_source import DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.background_load import Hidden, measure_load
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
-from hpc.workloads.image_folder import NoImages, list_images
+from hpc.workloads.image_folder import NoImages
+from hpc.workloads.listings import INSTALL, PACKAGES, listing_of
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """The launchers' environment variables for the number of ranks."""
@@ -61,24 +62,27 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
         return None
     if find_spec("PIL") is None:
         return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
-    training = _images_at(source.path, "train", first_of_node=first_of_node)
+    if (package := PACKAGES.get(source.kind)) and find_spec(package) is None:
+        return ImagesSeen(problem=f"{package}, which reads {source.kind}, is not installed: {INSTALL[package]}")
+    training = _images_at(source, "train", first_of_node=first_of_node)
     if training.problem or not run.epochs:
         return training
-    return replace(training, evaluation=_images_at(source.path, "val", first_of_node=first_of_node))
+    return replace(training, evaluation=_images_at(source, "val", first_of_node=first_of_node))
 
 
-def _images_at(path: str, split: str, *, first_of_node: bool) -> ImagesSeen:
+def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:
     try:
-        listing = list_images(path, split)
+        listing = listing_of(source, split)
     except NoImages as error:
         return ImagesSeen(problem=str(error))
     except OSError as error:
         return ImagesSeen(problem=f"{error.filename} cannot be read ({error.strerror})")
+    by_part = listing.images_by_part()
     return ImagesSeen(
         images=len(listing),
-        classes=len(listing.classes),
+        parts=len(by_part),
         sha256=listing.sha256,
-        by_class=listing.images_by_class() if first_of_node else None,
+        by_part=by_part if first_of_node else None,
     )
 
 

@@ -48,15 +48,16 @@ class NodeFacts:
 class ImagesSeen:
     """The images that a rank finds at the path of its run. `problem` is the reason why it finds none, else empty.
 
-    `sha256` is the checksum over their names. `by_class` counts them by class; only a node's first rank has it.
+    `sha256` is the checksum of the listing. `parts` are its classes, or its shards; `by_part` counts the images of
+    each, only a node's first rank has it.
     `evaluation` are the held-out images of a whole training, else None.
     """
 
     problem: str = ""
     images: int = 0
-    classes: int = 0
+    parts: int = 0
     sha256: str = ""
-    by_class: Mapping[str, int] | None = None
+    by_part: Mapping[str, int] | None = None
     evaluation: ImagesSeen | None = None
 
 

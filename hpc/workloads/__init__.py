@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import IMAGE_FOLDER
+from hpc.model.data_source import IMAGE_FOLDER, WEBDATASET
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
 from hpc.workloads.delays import parse_delays
@@ -48,7 +48,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
-        reads={"torch": (IMAGE_FOLDER,), "paddle": (IMAGE_FOLDER,)},
+        reads={"torch": (IMAGE_FOLDER, WEBDATASET), "paddle": (IMAGE_FOLDER,)},
         max_classes=1000,
     ),
     "arcface": WorkloadEntry(

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from hpc.system.text import first_of
 
@@ -51,9 +52,19 @@ class ImageListing:
         """The name of an image in messages: as in `names`, with its folder where that is not the training images'."""
         return self.names[number] if self.folder.name == "train" else f"{self.folder.name}/{self.names[number]}"
 
-    def images_by_class(self) -> dict[str, int]:
+    def images_by_part(self) -> dict[str, int]:
+        """How many images each class folder has."""
         counts = Counter(self.labels)
         return {name: counts[label] for label, name in enumerate(self.classes)}
+
+    def facts(self) -> dict[str, Any]:
+        """What is recorded of it."""
+        return {
+            "images": len(self),
+            "classes": len(self.classes),
+            "ignored_files": self.ignored,
+            "listing_sha256": self.sha256,
+        }
 
 
 @cache

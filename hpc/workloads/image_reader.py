@@ -12,7 +12,7 @@ from hpc.measure.input_record import InputRecord
 from hpc.model.data_source import DataSource, is_augmented, samples_per_epoch, steps_per_epoch, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads.image_batches import Batch
-from hpc.workloads.image_folder import ImageListing, list_images
+from hpc.workloads.listings import listing_of
 
 AUGMENTATIONS = {
     True: "random resized crop, mirrored by half, normalised (pytorch/examples)",
@@ -52,12 +52,12 @@ class ImageReader:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of a rank in an epoch, the same on all ranks."""
-        return steps_per_epoch(self._run, len(list_images(self._source.path)))
+        return steps_per_epoch(self._run, len(listing_of(self._source, "train")))
 
     @property
     def evaluation_images(self) -> int:
         """The held-out images over all ranks."""
-        return len(list_images(self._source.path, "val"))
+        return len(listing_of(self._source, "val"))
 
     def begin_epoch(self, epoch: int) -> None:
         """The next batch is the first of this epoch."""
@@ -123,16 +123,14 @@ def evaluation_share(images: int, run: RunSpec, rank: int) -> range:
     return range(rank, images, run.ranks)
 
 
-def input_facts(run: RunSpec, source: DataSource, listing: ImageListing, *, workers: int, ahead: int) -> dict[str, Any]:
+def input_facts(run: RunSpec, source: DataSource, *, workers: int, ahead: int) -> dict[str, Any]:
     """How a rank reads: it has so many workers, each `ahead` batches ahead."""
+    listing = listing_of(source, "train")
     samples = samples_per_epoch(run, len(listing))
     facts = {
         "kind": source.kind,
         "path": source.path,
-        "images": len(listing),
-        "classes": len(listing.classes),
-        "ignored_files": listing.ignored,
-        "listing_sha256": listing.sha256,
+        **listing.facts(),
         "decoder": f"Pillow {PIL.__version__}",
         "augmentation": AUGMENTATIONS[is_augmented(run)],
         "cache": run.data_cache,
@@ -143,6 +141,6 @@ def input_facts(run: RunSpec, source: DataSource, listing: ImageListing, *, work
         "last_batch_samples": samples % run.rank_batch_size or run.rank_batch_size,
     }
     if run.epochs:
-        held_out = list_images(source.path, "val")
+        held_out = listing_of(source, "val")
         facts |= {"evaluation_images": len(held_out), "evaluation_listing_sha256": held_out.sha256}
     return facts

@@ -25,7 +25,7 @@ _SEEDS = 2**32
 def image_reader(run: RunSpec, source: DataSource, size: int, device: Any, rank: int) -> ImageReader:
     """The images of a rank, read by DataLoader."""
     loaders = _PaddleLoaders(run, source, size, device, rank)
-    facts = input_facts(run, source, list_images(source.path), workers=loaders.workers, ahead=PREFETCHED)
+    facts = input_facts(run, source, workers=loaders.workers, ahead=PREFETCHED)
     return ImageReader(run, source, facts, loaders)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hpc.workloads.image_folder import NoImages
 
@@ -41,11 +41,11 @@ class Shard:
 
 
 class Portion(NamedTuple):
-    """Neighbouring samples of a shard: `count` from number `first` on."""
+    """Neighbouring samples of a shard: `length` of them from number `first` on."""
 
     shard: int
     first: int
-    count: int
+    length: int
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,22 @@ class ShardListing:
             digest.update(os.fsencode(shard.name) + f"\0{shard.size}\0".encode() + shard.starts.tobytes())
         return digest.hexdigest()
 
-    def samples_by_shard(self) -> dict[str, int]:
+    def images_by_part(self) -> dict[str, int]:
+        """How many samples each shard has."""
         return {shard.name: len(shard.starts) for shard in self.shards}
+
+    def facts(self) -> dict[str, Any]:
+        """What is recorded of it."""
+        return {
+            "images": len(self),
+            "shards": len(self.shards),
+            "shards_with_index": sum(shard.indexed for shard in self.shards),
+            "listing_sha256": self.sha256,
+        }
 
 
 @cache
-def list_shards(path: str, split: str) -> ShardListing:
+def list_shards(path: str, split: str = "train") -> ShardListing:
     """The shards PATH/webdataset/SPLIT-*.tar, else PATH/SPLIT-*.tar.
 
     Raises NoImages where there are none or one is no whole tar, OSError where one cannot be read.
@@ -120,7 +130,6 @@ def read_headers(path: Path) -> Iterator[Component]:
                 key, suffix = split_name(member.name)
                 if member.isreg() and key:
                     yield Component(key, suffix, member.offset_data, member.size)
-                tar.members.clear()  # a shard has many
     except tarfile.TarError as error:
         raise NoImages(f"the shard {path} is damaged or cut off: {error}") from error
 
@@ -176,9 +185,9 @@ def samples_per_rank(samples: int, ranks: int) -> int:
 def portions_of_rank(counts: Sequence[int], *, ranks: int, rank: int, order: Sequence[int]) -> list[Portion]:
     """What a rank reads of shards with so many samples each, put one after the other in the given order.
 
-    Every rank takes neighbouring samples, `samples_per_rank` of them; at the end of the last shard the last rank goes on
-    with the first. So every sample is read once, but for the first few that are repeated where they do not divide by the
-    ranks; a shard at a border is read by both sides, each its part.
+    Every rank takes neighbouring samples, `samples_per_rank` of them; at the end of the last shard the last rank goes
+    on with the first. So every sample is read once, but for the first few that are repeated where they do not divide by
+    the ranks; a shard at a border is read by both sides, each its part.
     """
     share = samples_per_rank(sum(counts), ranks)
     portions = [Portion(shard, 0, counts[shard]) for shard in order]
@@ -207,7 +216,7 @@ def portions_of_worker(portions: Sequence[Portion], *, batch_size: int, workers:
 
     That is the order in which DataLoader takes batches from its workers; only the epoch's last batch is smaller.
     """
-    samples = sum(portion.count for portion in portions)
+    samples = sum(portion.length for portion in portions)
     of_workers = [0] * workers
     for batch, at in enumerate(range(0, samples, batch_size)):
         of_workers[batch % workers] += min(batch_size, samples - at)

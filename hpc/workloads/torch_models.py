@@ -91,7 +91,7 @@ class TorchResNet50:
         self._data: Synthetic | ImageReader
         self.reader: ImageReader | None = None
         if source := data_source(run.data):
-            from hpc.workloads.torch_images import image_reader  # Pillow, which synthetic images do without
+            from hpc.workloads.torch_readers import image_reader  # Pillow, which synthetic images do without
 
             self._data = self.reader = image_reader(run, source, resnet50.image_size(run), device, rank)
             self.input = self.reader.record

@@ -20,7 +20,7 @@ from hpc.model.spec import RunSpec
 from hpc.workloads import WORKLOADS
 from hpc.workloads.image_batches import Batch, BatchMaker, Encoded
 from hpc.workloads.image_folder import SUFFIXES
-from hpc.workloads.image_reader import ImageReader, common_facts, workers_to_start
+from hpc.workloads.image_reader import ImageReader, input_facts, workers_to_start
 from hpc.workloads.tar_shards import (
     Portion,
     ShardListing,
@@ -40,7 +40,9 @@ LABEL = "cls"
 def shard_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
     """The images of a rank, read by webdataset."""
     loaders = _ShardLoaders(run, source, size, device, rank)
-    return ImageReader(run, loaders.facts(), loaders)
+    facts = input_facts(run, source, workers=loaders.workers, ahead=loaders.ahead)
+    package = {"loader": f"webdataset {version('webdataset')}", "shuffled_samples_per_worker": SHUFFLED}
+    return ImageReader(run, source, facts | package, loaders)
 
 
 class _ShardLoaders:
@@ -48,23 +50,17 @@ class _ShardLoaders:
 
     def __init__(self, run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> None:
         self._run, self._source, self._size, self._device, self._rank = run, source, size, device, rank
-        self._workers = workers_to_start(run)
+        self.workers = workers_to_start(run)
         self._listing = list_shards(source.path, "train")
         maker = BatchMaker(size, normalised, augmented=is_augmented(run))
         self._shards = _Shards(self._listing, partial(_to_train, self._listing, run, rank), maker, run, rank)
-        self._training = self._loader(self._shards, self._workers)
+        self._training = self._loader(self._shards, self.workers)
         self._evaluation: DataLoader[Any] | None = None
 
-    def facts(self) -> dict[str, Any]:
-        """How the rank reads."""
-        held_out = list_shards(self._source.path, "val") if self._run.epochs else None
-        ahead = self._workers * (self._training.prefetch_factor or 0)
-        return common_facts(self._run, self._source, self._listing, held_out, workers=self._workers, ahead=ahead) | {
-            "loader": f"webdataset {version('webdataset')}",
-            "shards": len(self._listing.shards),
-            "shards_with_index": sum(shard.indexed for shard in self._listing.shards),
-            "shuffled_samples_per_worker": SHUFFLED,
-        }
+    @property
+    def ahead(self) -> int:
+        """Batches that each worker is ahead."""
+        return self._training.prefetch_factor or 0
 
     def epoch(self, epoch: int) -> Iterator[Batch]:
         self._shards.begin_epoch(epoch)
@@ -108,7 +104,8 @@ class _Shards(IterableDataset[Batch]):
         self._listing, self._portions, self._maker, self._rank = listing, portions, maker, rank
         self._batch_size, self._seed, self._shuffled = run.rank_batch_size, run.seed, shuffled
         self._max_classes = WORKLOADS[run.workload].max_classes
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     def begin_epoch(self, epoch: int) -> None:
         """The next iteration is of this epoch, also in workers that were started before."""

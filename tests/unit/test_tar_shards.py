@@ -1,4 +1,4 @@
-"""Tar shards: listed with and without an index, refused when damaged, and shared out so that every sample is read once."""
+"""Tar shards: listed with and without an index, refused when damaged, shared out: every sample is read once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_shards_are_listed_by_name_in_either_folder(tmp_path: Path, folder: str)
     for name, samples in (("train-000001", 2), ("train-000000", 3), ("val-000000", 4)):
         put_shard(tmp_path / folder / f"{name}.tar", samples)
     listing = listed(tmp_path)
-    assert listing.samples_by_shard() == {"train-000000.tar": 3, "train-000001.tar": 2}
+    assert listing.images_by_part() == {"train-000000.tar": 3, "train-000001.tar": 2}
     assert len(listing) == 5 and len(listed(tmp_path, "val")) == 4
 
 
@@ -140,7 +140,9 @@ def test_an_index_of_another_shard_is_refused(tmp_path: Path) -> None:
         listed(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "v1.1 1\njpg 0 1 a.jpg\n", "v1.2 2\njpg 512 1 a.jpg\n", "v1.2 1\njpg 512 a.jpg\n"])
+@pytest.mark.parametrize(
+    "text", ["", "v1.1 1\njpg 0 1 a.jpg\n", "v1.2 2\njpg 512 1 a.jpg\n", "v1.2 1\njpg 512 a.jpg\n"]
+)
 def test_what_is_no_index_is_refused(tmp_path: Path, text: str) -> None:
     put_shard(tmp_path / "train-0.tar", 1).with_suffix(".idx").write_text(text)
     with pytest.raises(NoImages, match=r"train-0\.idx is no index"):
