@@ -43,7 +43,7 @@ setup(
         "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu==2.21.0"],
         "paddle": ["mpi4py>=4.1", "paddlepaddle==3.3.1"],
         "report": ["rich>=13.7"],
-        # Reading images takes Pillow, tar shards webdataset; the photographs that `python -m hpc.data make` crops are in
+        # Images take Pillow, tar shards webdataset; the photographs that `python -m hpc.data make` crops are in
         # scikit-image and scikit-learn.
         "data": ["pillow>=10.1", "scikit-image>=0.22", "scikit-learn>=1.3", "webdataset>=1.0.2"],
         # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.

@@ -10,10 +10,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
-from hpc.model.data_source import options_of_data
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import RunSpec, SpecError
-from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code
+from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code, options_of_files
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -219,7 +218,8 @@ def options_of_run(run: RunSpec) -> dict[str, OptionValue]:
     Raises OptionError on an unknown one.
     """
     workload = {} if is_user_code(run.workload) else WORKLOADS[run.workload].options
-    return read_options({**BACKENDS[run.backend].options, **workload, **options_of_data(run.data)}, run.options)
+    of_files = options_of_files(run.workload, run.data)
+    return read_options({**BACKENDS[run.backend].options, **workload, **of_files}, run.options)
 
 
 def missing_modules(backend: str) -> list[str]:

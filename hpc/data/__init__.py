@@ -1,1 +1,1 @@
-"""Makes a set of JPEG photographs offline, for runs that read real input."""
+"""Makes image sets offline, for runs that read real input."""

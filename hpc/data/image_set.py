@@ -7,18 +7,16 @@ import io
 import json
 import random
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from hpc.data.digits import CLASSES, SIZE, digits, encoded, split_digits
 from hpc.data.photographs import crop, photographs
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 SPLITS = ("train", "val")
+PHOTOGRAPHS, DIGITS = SOURCES = ("photographs", "digits")
 SHARD_IMAGES = 256
 MANIFEST = "manifest.json"
 NO_TENSORFLOW = "tensorflow, which writes its framing, is not installed here: pip install -e '.[tensorflow]'"
@@ -26,8 +24,9 @@ NO_TENSORFLOW = "tensorflow, which writes its framing, is not installed here: pi
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSetSpec:
-    """The requested set: training images, validation images, classes, width in pixels, seed."""
+    """The requested set: where its images are from, training images, validation images, classes, width, seed."""
 
+    source: str
     images: int
     val_images: int
     classes: int
@@ -37,21 +36,33 @@ class ImageSetSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One image: its name below the set's folder, its class, its JPEG."""
+    """One image: its name below the set's folder, its class, its encoded content."""
 
     name: str
     label: int
     content: bytes
 
 
+def digits_spec(seed: int) -> ImageSetSpec:
+    """The set of all digits. Raises MissingPackage."""
+    _, labels = digits()
+    counts = [sum(1 for _ in split_digits(labels, split, seed)) for split in SPLITS]
+    return ImageSetSpec(
+        source=DIGITS, images=counts[0], val_images=counts[1], classes=CLASSES, size=SIZE, seed=seed
+    )  # fmt: skip
+
+
 def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
-    """Writes the set into an empty folder; returns its manifest. Equal for equal specs and versions of Pillow."""
-    sources = list(photographs().items())
+    """Writes the set into an empty folder; returns its manifest. Equal for equal specs and versions of Pillow.
+
+    Raises MissingPackage.
+    """
+    samples_of = _digit_samples(spec) if spec.source == DIGITS else _photograph_samples(spec)
     digest, sizes = hashlib.sha256(), []
     tfrecord = find_spec("tensorflow") is not None
     for split in SPLITS:
         samples = []
-        for sample in _samples(spec, split, sources):
+        for sample in samples_of(split):
             path = folder / sample.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(sample.content)
@@ -82,15 +93,32 @@ def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
     return manifest
 
 
-def _samples(spec: ImageSetSpec, split: str, sources: Sequence[tuple[str, Image.Image]]) -> Iterator[Sample]:
+def _photograph_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[Sample]]:
     """The images of a split, class after class; a class is one photograph, or a further one of the same."""
-    count = spec.images if split == "train" else spec.val_images
-    for label in range(spec.classes):
-        name, photograph = sources[label % len(sources)]
-        for number in range(label, count, spec.classes):
-            random_numbers = random.Random(f"{spec.seed} {split} {number}")
-            path = f"{split}/{label:03d}-{name}/{number:07d}.jpg"
-            yield Sample(name=path, label=label, content=crop(photograph, spec.size, random_numbers))
+    sources = list(photographs().items())
+
+    def samples(split: str) -> Iterator[Sample]:
+        count = spec.images if split == "train" else spec.val_images
+        for label in range(spec.classes):
+            name, photograph = sources[label % len(sources)]
+            for number in range(label, count, spec.classes):
+                random_numbers = random.Random(f"{spec.seed} {split} {number}")
+                path = f"{split}/{label:03d}-{name}/{number:07d}.jpg"
+                yield Sample(name=path, label=label, content=crop(photograph, spec.size, random_numbers))
+
+    return samples
+
+
+def _digit_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[Sample]]:
+    """The digits of a split, class after class, named by their number in scikit-learn's set."""
+    images, labels = digits()
+
+    def samples(split: str) -> Iterator[Sample]:
+        for number in split_digits(labels, split, spec.seed):
+            label = int(labels[number])
+            yield Sample(name=f"{split}/{label}/{number:04d}.png", label=label, content=encoded(images[number]))
+
+    return samples
 
 
 def _write_tar(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
@@ -98,7 +126,8 @@ def _write_tar(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in shard:
             key = Path(sample.name).stem
-            for suffix, content in (("jpg", (folder / sample.name).read_bytes()), ("cls", str(sample.label).encode())):
+            image = Path(sample.name).suffix.removeprefix(".")
+            for suffix, content in ((image, (folder / sample.name).read_bytes()), ("cls", str(sample.label).encode())):
                 member = tarfile.TarInfo(f"{key}.{suffix}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
@@ -118,7 +147,9 @@ def _write_tfrecord(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
                 "image/filename": feature(Path(sample.name).name.encode()),
                 "image/class/label": tf.train.Feature(int64_list=tf.train.Int64List(value=[sample.label + 1])),
             }
-            writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+            writer.write(
+                tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(deterministic=True)
+            )
 
 
 def _made(folder: Path) -> Path:

@@ -23,18 +23,18 @@ SHIPPED = {
 """By package, the colour photographs in its folder. Others of scikit-image are downloaded when first used."""
 
 
-class MissingPhotographs(Exception):
-    """A package that ships photographs is not installed; the text has the command that installs it."""
+class MissingPackage(Exception):
+    """A package that ships images is not installed; the text has the command that installs it."""
 
 
 def photographs() -> dict[str, Image.Image]:
-    """Every photograph, RGB, by its name without suffix. Raises MissingPhotographs."""
+    """Every photograph, RGB, by its name without suffix. Raises MissingPackage."""
     try:
         from PIL import Image
 
         folders = {name: Path(str(import_module(name).__file__)).parent for name in SHIPPED}
     except ModuleNotFoundError as error:
-        raise MissingPhotographs(f"{error.name} is not installed here: pip install -e '.[data]'") from None
+        raise MissingPackage(f"{error.name} is not installed here: pip install -e '.[data]'") from None
     paths = [folders[package] / name for package, names in SHIPPED.items() for name in names]
     return {path.stem.partition("_")[0]: Image.open(path).convert("RGB") for path in paths}
 

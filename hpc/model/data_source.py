@@ -59,11 +59,6 @@ def data_source(data: str) -> DataSource | None:
     return DataSource(kind, path)
 
 
-def options_of_data(data: str) -> Mapping[str, Option]:
-    """The options that a request for data brings; raises as `data_source`."""
-    return OPTIONS if data_source(data) else {}
-
-
 def workers_of(run: RunSpec) -> int:
     """The number of processes that read for each rank of the run."""
     workers = _options(run)["workers"]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import IMAGE_FOLDER, WEBDATASET
+from hpc.model.data_source import IMAGE_FOLDER, WEBDATASET, data_source
+from hpc.model.data_source import OPTIONS as DATA_OPTIONS
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
 from hpc.workloads.delays import parse_delays
@@ -26,13 +27,15 @@ CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format 
 class WorkloadEntry:
     """`factories` maps frameworks to "module:Class"; `steps` are those of a run, warm-up included, and of the warm-up,
     where its reference has others than the reference protocol. `reads` has, by framework, the kinds of files that it
-    trains on besides synthetic samples, `max_classes` how many classes these may have."""
+    trains on besides synthetic samples, `max_classes` how many classes these may have; `file_options` are those that
+    only runs on files have."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
     steps: tuple[int, int] | None = None
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_classes: int = 0
+    file_options: Mapping[str, Option] = field(default_factory=dict)
 
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
@@ -84,6 +87,13 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "width": Option(default=256, minimum=1, help="features of each hidden layer"),
             "depth": Option(default=2, maximum=100_000, help="number of hidden layers"),
         },
+        file_options={
+            "image_size": Option(
+                default=8, minimum=1, maximum=65_536, help="height and width of the images from files in pixels"
+            ),
+        },
+        reads={"torch": (IMAGE_FOLDER, WEBDATASET), "paddle": (IMAGE_FOLDER,)},
+        max_classes=10,
     ),
     "delay": WorkloadEntry(
         factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.torch_delay:TorchDelay"},
@@ -110,7 +120,17 @@ def reference_steps(workload: str) -> tuple[int, int] | None:
 
 def workload_options(run: RunSpec) -> dict[str, OptionValue]:
     """The options of the run's workload; a person's own file has none."""
-    return options_in({} if is_user_code(run.workload) else WORKLOADS[run.workload].options, run)
+    if is_user_code(run.workload):
+        return {}
+    entry = WORKLOADS[run.workload]
+    return options_in({**entry.options, **(entry.file_options if data_source(run.data) else {})}, run)
+
+
+def options_of_files(workload: str, data: str) -> Mapping[str, Option]:
+    """The options that files bring, for a workload that reads them; none for other data. Raises as `data_source`."""
+    if data_source(data) is None:
+        return {}
+    return {**DATA_OPTIONS, **(WORKLOADS[workload].file_options if workload in WORKLOADS else {})}
 
 
 def options_in(table: Mapping[str, Option], run: RunSpec) -> dict[str, OptionValue]:

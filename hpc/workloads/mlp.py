@@ -7,11 +7,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
 from hpc.workloads.synthetic import random_samples
 
 FEATURES, CLASSES = 64, 10
+"""Of the synthetic samples."""
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 
 Array = npt.NDArray[np.float32]
@@ -25,11 +27,21 @@ def initial_values(run: RunSpec) -> list[tuple[Array, Array]]:
     options = workload_options(run)
     random = np.random.default_rng(run.seed)
     layers = []
-    for inputs, outputs in pairwise([FEATURES, *[int(options["width"])] * int(options["depth"]), CLASSES]):
+    for inputs, outputs in pairwise([features(run), *[int(options["width"])] * int(options["depth"]), CLASSES]):
         limit = inputs**-0.5
         weight = random.uniform(-limit, limit, (outputs, inputs)).astype(np.float32)
         layers.append((weight, random.uniform(-limit, limit, outputs).astype(np.float32)))
     return layers
+
+
+def image_size(run: RunSpec) -> int:
+    """Height and width of the images in pixels, of a run that reads files."""
+    return int(workload_options(run)["image_size"])
+
+
+def features(run: RunSpec) -> int:
+    """Inputs of the first layer: with files every pixel's red, green and blue, in the order [3, H, W]."""
+    return FEATURES if data_source(run.data) is None else 3 * image_size(run) ** 2
 
 
 def synthetic_batch(run: RunSpec, rank: int) -> tuple[Array, npt.NDArray[np.int64]]:

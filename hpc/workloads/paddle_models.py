@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -90,6 +91,19 @@ def paddle_values(values: dict[str, resnet50.Array]) -> dict[str, resnet50.Array
     return renamed
 
 
+def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: Any, rank: int) -> ImageReader | None:
+    """The images of a rank from files; None for a run that reads none."""
+    if (source := data_source(run.data)) is None:
+        return None
+    from hpc.workloads.paddle_images import image_reader  # Pillow, which synthetic samples do without
+
+    return image_reader(run, source, size_of(run), device, rank)
+
+
+def _synthetic(samples: tuple[Any, Any], device: Any) -> Synthetic:
+    return Synthetic(*(paddle.to_tensor(values, place=device) for values in samples))
+
+
 class PaddleResNet50:
     """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
@@ -98,16 +112,9 @@ class PaddleResNet50:
         self._learning_rate = self._recipe.learning_rate(run)
         self.model = ResNet50()
         self.model.set_state_dict({**self.model.state_dict(), **paddle_values(resnet50.initial_values(run))})
-        data: Synthetic | ImageReader
-        self.reader: ImageReader | None = None
-        if source := data_source(run.data):
-            from hpc.workloads.paddle_images import image_reader  # Pillow, which synthetic images do without
-
-            data = self.reader = image_reader(run, source, resnet50.image_size(run), device, rank)
-            self.input = self.reader.record
-        else:
-            batch = (paddle.to_tensor(values, place=device) for values in resnet50.synthetic_batch(run, rank))
-            data = Synthetic(*batch)
+        self.reader = _reader(run, resnet50.image_size, device, rank)
+        self.input = self.reader and self.reader.record
+        data = self.reader or _synthetic(resnet50.synthetic_batch(run, rank), device)
         self.batch, self.samples = data.batch, data.samples
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
@@ -124,17 +131,20 @@ class PaddleResNet50:
         )
 
 
-class PaddleMLP(Synthetic):
-    """The perceptron, trained by SGD with momentum."""
+class PaddleMLP:
+    """The perceptron, trained by SGD with momentum, on synthetic samples or on files."""
 
     def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
-        layers: list[Any] = []
+        self.reader = _reader(run, mlp.image_size, device, rank)
+        self.input = self.reader and self.reader.record
+        layers: list[Any] = [nn.Flatten()] if self.reader else []
         for weight, bias in mlp.initial_values(run):
             layer = nn.Linear(weight.shape[1], weight.shape[0])
             layer.set_state_dict({"weight": weight.T.copy(), "bias": bias})  # Paddle has [inputs, outputs]
             layers += [layer, nn.ReLU()]
         self.model = nn.Sequential(*layers[:-1])
-        super().__init__(*(paddle.to_tensor(values, place=device) for values in mlp.synthetic_batch(run, rank)))
+        data = self.reader or _synthetic(mlp.synthetic_batch(run, rank), device)
+        self.batch, self.samples = data.batch, data.samples
 
     def loss(self, model: Any, batch: tuple[Any, Any]) -> Any:
         features, labels = batch

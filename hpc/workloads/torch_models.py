@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -76,6 +77,15 @@ def _stage(inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
     return nn.Sequential(Bottleneck(inputs, width, stride), *rest)
 
 
+def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: torch.device, rank: int) -> ImageReader | None:
+    """The images of a rank from files; None for a run that reads none."""
+    if (source := data_source(run.data)) is None:
+        return None
+    from hpc.workloads.torch_readers import image_reader  # Pillow, which synthetic samples do without
+
+    return image_reader(run, source, size_of(run), device, rank)
+
+
 class TorchResNet50:
     """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
@@ -88,13 +98,11 @@ class TorchResNet50:
         self._layout = (
             torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         )
+        self.reader = _reader(run, resnet50.image_size, device, rank)
+        self.input = self.reader and self.reader.record
         self._data: Synthetic | ImageReader
-        self.reader: ImageReader | None = None
-        if source := data_source(run.data):
-            from hpc.workloads.torch_readers import image_reader  # Pillow, which synthetic images do without
-
-            self._data = self.reader = image_reader(run, source, resnet50.image_size(run), device, rank)
-            self.input = self.reader.record
+        if self.reader is not None:
+            self._data = self.reader
         else:
             images, labels = (torch.from_numpy(values).to(device) for values in resnet50.synthetic_batch(run, rank))
             self._data = Synthetic(images.contiguous(memory_format=self._layout), labels)
@@ -118,17 +126,20 @@ class TorchResNet50:
         return torch.optim.SGD(groups, lr=self._learning_rate, momentum=self._recipe.momentum, **implementation)
 
 
-class TorchMLP(Synthetic):
-    """The perceptron, trained by SGD with momentum."""
+class TorchMLP:
+    """The perceptron, trained by SGD with momentum, on synthetic samples or on files."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
-        layers: list[nn.Module] = []
+        self.reader = _reader(run, mlp.image_size, device, rank)
+        self.input = self.reader and self.reader.record
+        layers: list[nn.Module] = [nn.Flatten()] if self.reader else []
         for weight, bias in mlp.initial_values(run):
             layer = nn.Linear(weight.shape[1], weight.shape[0])
             layer.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
             layers += [layer, nn.ReLU()]
         self.model = nn.Sequential(*layers[:-1])
-        super().__init__(*(torch.from_numpy(values).to(device) for values in mlp.synthetic_batch(run, rank)))
+        data = self.reader or Synthetic(*(torch.from_numpy(v).to(device) for v in mlp.synthetic_batch(run, rank)))
+        self.batch, self.samples = data.batch, data.samples
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         features, labels = batch

@@ -59,7 +59,7 @@ def _list() -> int:
     for name, workload in WORKLOADS.items():
         how = "by --collectives" if name == COLLECTIVES else f"for {', '.join(workload.factories)}"
         print(f"  {name} ({how})")
-        _print_options(workload.options)
+        _print_options({**workload.options, **workload.file_options})
     print("data:")
     print("  synthetic")
     for kind in KINDS:

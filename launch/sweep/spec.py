@@ -12,7 +12,7 @@ from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
-from hpc.model.data_source import KINDS, data_source, options_of_data
+from hpc.model.data_source import KINDS, data_source
 from hpc.model.options import MAX_WHOLE, Option, did_you_mean
 from hpc.model.spec import (
     COLLECTIVES,
@@ -30,7 +30,7 @@ from hpc.model.spec import (
     shuffled,
 )
 from hpc.system.sanitize import is_secret
-from hpc.workloads import WORKLOADS, reference_steps
+from hpc.workloads import WORKLOADS, options_of_files, reference_steps
 from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
 from launch.jobs.site import ENV_NAME, NO_ENV_NAME
 
@@ -196,7 +196,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     for backend, workload, data in product(sweep.backend, sweep.workload, sweep.data):
         steps, lines = _steps_of(sweep, target, workload)
         reduced += tuple(line for line in lines if line not in reduced)
-        known = {**options_of(backend, workload), **options_of_data(data)}
+        known = {**options_of(backend, workload), **options_of_files(workload, data)}
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
         for run in _multiply(sweep, target, backend, workload, data, steps, options):
@@ -322,7 +322,7 @@ def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
 
 def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
     known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
-    known |= {name for data in sweep.data for name in options_of_data(data)}
+    known |= {name for pair in product(sweep.workload, sweep.data) for name in options_of_files(*pair)}
     known |= set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
     if unknown := sorted(set(sweep.options) - known):
         raise SpecError(

@@ -9,8 +9,10 @@ import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from hpc.backends import missing_modules
 from hpc.data import image_set, photographs
@@ -143,3 +145,55 @@ def test_a_request_that_makes_no_set_is_refused(arguments, tmp_path):
     with pytest.raises(SystemExit) as refused:
         main(["make", "--out", str(tmp_path / "set"), *SMALL, *arguments])
     assert refused.value.code == 2 and not list(tmp_path.iterdir())
+
+
+# --- digits ---
+
+
+def pngs(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.png"))}
+
+
+def make_digits(out: Path, *arguments: str) -> Path:
+    assert main(["make", "--source", "digits", "--out", str(out), *arguments]) == 0
+    return out
+
+
+def test_the_digits_are_scikit_learns_split_once(tmp_path, capsys):
+    folder = make_digits(tmp_path / "set")
+    assert "1437 training and 360 validation images in 10 classes" in capsys.readouterr().out
+    images, digits = pngs(folder), load_digits()
+    assert len(images) == 1797 and sorted(int(Path(name).stem) for name in images) == [*range(1797)]
+    for split, total in (("train", 1437), ("val", 360)):
+        by_class = [len(list((folder / split / str(label)).iterdir())) for label in range(10)]
+        assert sum(by_class) == total and max(by_class) - min(by_class) <= 10
+    for name in [*images][::100]:
+        number = int(Path(name).stem)
+        assert Path(name).parent.name == str(digits.target[number])
+        with Image.open(folder / name) as image:
+            assert (image.format, image.mode, image.size) == ("PNG", "L", (8, 8))
+            assert np.abs(np.asarray(image) / 255 * 16 - digits.images[number]).max() < 0.04
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["source"], manifest["images"], manifest["val_images"]) == ("digits", 1437, 360)
+    with tarfile.open(folder / "webdataset" / "val-000001.tar") as tar:
+        assert {Path(name).suffix for name in tar.getnames()} == {".png", ".cls"} and len(tar.getnames()) == 2 * 104
+
+
+def test_the_split_of_the_digits_comes_from_the_seed(tmp_path):
+    first, again, other = (make_digits(tmp_path / name, "--seed", name[0]) for name in ("1a", "1b", "2"))
+    sums = [json.loads((each / "manifest.json").read_text())["sha256"] for each in (first, again, other)]
+    assert sums[0] == sums[1] != sums[2] and pngs(first).keys() != pngs(other).keys()
+
+
+@pytest.mark.parametrize("arguments", [("--images", "9"), ("--classes", "10"), ("--size", "16")])
+def test_options_of_photographs_are_refused_for_digits(tmp_path, capsys, arguments):
+    with pytest.raises(SystemExit) as refused:
+        main(["make", "--source", "digits", "--out", str(tmp_path / "set"), *arguments])
+    assert refused.value.code == 2 and f"{arguments[0]} is for photographs" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_photographs_without_their_number_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as refused:
+        main(["make", "--out", str(tmp_path / "set")])
+    assert refused.value.code == 2 and "--images is missing" in capsys.readouterr().err
