@@ -62,12 +62,17 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
         return None
     if find_spec("PIL") is None:
         return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
-    if (package := PACKAGES.get(source.kind)) and find_spec(package) is None:
-        return ImagesSeen(problem=f"{package}, which reads {source.kind}, is not installed: {INSTALL[package]}")
+    if (package := PACKAGES.get(source.kind)) and not _is_installed(package):
+        return ImagesSeen(problem=f"{package}, which reads {source.kind}, is not installed: {INSTALL[source.kind]}")
     training = _images_at(source, "train", first_of_node=first_of_node)
     if training.problem or not run.epochs:
         return training
     return replace(training, evaluation=_images_at(source, "val", first_of_node=first_of_node))
+
+
+def _is_installed(package: str) -> bool:
+    parts = package.split(".")
+    return all(find_spec(".".join(parts[:count])) for count in range(1, len(parts) + 1))
 
 
 def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:

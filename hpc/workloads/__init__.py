@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import IMAGE_FOLDER, WEBDATASET, data_source
+from hpc.model.data_source import DALI, IMAGE_FOLDER, WEBDATASET, data_source
 from hpc.model.data_source import OPTIONS as DATA_OPTIONS
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
@@ -51,7 +51,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
-        reads={"torch": (IMAGE_FOLDER, WEBDATASET), "paddle": (IMAGE_FOLDER,)},
+        reads={"torch": (IMAGE_FOLDER, WEBDATASET, DALI), "paddle": (IMAGE_FOLDER,)},
         max_classes=1000,
     ),
     "arcface": WorkloadEntry(
@@ -92,7 +92,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
                 default=8, minimum=1, maximum=65_536, help="height and width of the images from files in pixels"
             ),
         },
-        reads={"torch": (IMAGE_FOLDER, WEBDATASET), "paddle": (IMAGE_FOLDER,)},
+        reads={"torch": (IMAGE_FOLDER, WEBDATASET, DALI), "paddle": (IMAGE_FOLDER,)},
         max_classes=10,
     ),
     "delay": WorkloadEntry(

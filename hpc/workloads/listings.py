@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from hpc.model.data_source import WEBDATASET, DataSource
+from hpc.model.data_source import DALI, WEBDATASET, DataSource
 from hpc.workloads.image_folder import list_images
 from hpc.workloads.tar_shards import list_shards
 
-PACKAGES = {WEBDATASET: "webdataset"}
+PACKAGES = {WEBDATASET: "webdataset", DALI: "nvidia.dali"}
 """By kind, the package that reads it besides the framework's own."""
-INSTALL = {"webdataset": "pip install -e '.[data]'"}
+INSTALL = {WEBDATASET: "pip install -e '.[data]'", DALI: "pip install -e '.[dali]'"}
+"""By kind, the command that installs it."""
 
 
 class Listing(Protocol):

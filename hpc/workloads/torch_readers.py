@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpc.model.data_source import WEBDATASET, DataSource
+from hpc.model.data_source import DALI, WEBDATASET, DataSource
 from hpc.model.spec import RunSpec
 from hpc.workloads.image_reader import ImageReader
 
@@ -15,6 +15,10 @@ def image_reader(run: RunSpec, source: DataSource, size: int, device: torch.devi
         from hpc.workloads.torch_shards import shard_reader
 
         return shard_reader(run, source, size, device, rank)
+    if source.kind == DALI:
+        from hpc.workloads.torch_dali import dali_reader
+
+        return dali_reader(run, source, size, device, rank)
     from hpc.workloads.torch_images import folder_reader
 
     return folder_reader(run, source, size, device, rank)
