@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpc.workloads.crops import DEVIATION, MEAN
 from hpc.workloads.image_folder import list_images
-from hpc.workloads.images import DEVIATION, MEAN, augment, decode
+from hpc.workloads.images import augment, decode
 
 Epoch = Callable[[], Iterator[Any]]
 """An epoch's batches of images and labels, each time that it is called."""

@@ -102,7 +102,11 @@ class TensorFlowLoop(Training):
     def _make_functions(self) -> None:
         # Neither the reduction nor the update is XLA's: Horovod's operations cannot be compiled by it.
         self._loss = tf.function(self._loss_of, jit_compile=True) if self._options["xla"] else self._loss_of
-        self._first = tf.function(self._whole_step if self._step_only else self._computed)
+        signature = getattr(self._workload, "batch_signature", None)
+        self._first = tf.function(
+            self._whole_step if self._step_only else self._computed,
+            input_signature=None if signature is None else (signature,),
+        )
         self._reduce, self._update = tf.function(self._reduced), tf.function(self._apply)
         self._is_checked = False
         self._traced: list[str] = []

@@ -16,7 +16,7 @@ def index_tar(shard: Path) -> None:
 
 
 def index_records(records: Path, index: Path) -> None:
-    """Writes offset and size of each record of a TFRecord file, a line per record. Raises ValueError where it is cut."""
+    """Writes offset and size of each record of a TFRecord file, a line for each. Raises ValueError where it is cut."""
     size, at, lines = records.stat().st_size, 0, []
     with records.open("rb") as file:
         while at < size:

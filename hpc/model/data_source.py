@@ -9,23 +9,25 @@ from math import ceil
 from hpc.model.options import WHOLE, Option, OptionValue, did_you_mean, read_options
 from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA, RunSpec, SpecError
 
-KINDS = IMAGE_FOLDER, WEBDATASET, DALI = ("imagefolder", "webdataset", "dali")
+IMAGE_FOLDER, TFRECORD, WEBDATASET, DALI = KINDS = ("imagefolder", "tfrecord", "webdataset", "dali")
 """The kinds of files that some workload reads."""
 MAX_WORKERS = 1024
 INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding", "processor")
 """What is recorded of each batch that is read, int64 ns: when the step requested it and had it, when a worker began it
-and was done with it, on the rank's own clock; how long this worker read files, decoded them, and had a processor."""
+and when it was done, on the rank's own clock; how long workers read its files, decoded them, and had a processor
+meanwhile. A batch is one worker's, but in TensorFlow, where all of a rank share it."""
 
 
 def _check_workers(text: str) -> None:
     if text != "auto" and not (WHOLE.fullmatch(text) and 0 <= int(text) <= MAX_WORKERS):
-        raise ValueError(f"{text[:40]!r} is neither auto nor a number of processes up to {MAX_WORKERS}")
+        raise ValueError(f"{text[:40]!r} is neither auto nor a number of workers up to {MAX_WORKERS}")
 
 
 OPTIONS: Mapping[str, Option] = {
     "workers": Option(
         default="auto",
-        help="processes of each rank that read and decode; auto: as many as it has cores; 0: the rank itself",
+        help="processes of each rank that read and decode (TensorFlow: threads); auto: as many as it has cores; 0: "
+        "the rank itself",
         check=_check_workers,
     ),
     "augmentation": Option(

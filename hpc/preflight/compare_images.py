@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from hpc.model.data_source import WEBDATASET, data_source, steps_per_epoch
+from hpc.model.data_source import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
 from hpc.preflight.result import CheckResult, failed, numbers, ok, some
 from hpc.preflight.types import ImagesSeen, Seen
-from hpc.system.text import first_of, plural
+from hpc.system.text import first_of, inflect, plural
 from hpc.workloads import WORKLOADS
 
-MAX_PARTS_NAMED = 3
-
-
-class Part(NamedTuple):
-    """What images lie in: in a sentence, several of them, and on the disk."""
-
-    name: str
-    plural: str
-    place: str
-
-
-PARTS = {WEBDATASET: Part("shard", "shards", "shard")}
-"""By kind of files; others have class folders."""
-CLASSES = Part("class", "classes", "class folder")
+MAX_NAMED = 3
 
 
 def images(seen: Seen) -> CheckResult | None:
@@ -37,21 +23,18 @@ def images(seen: Seen) -> CheckResult | None:
     if problems := [*_problems(seen)]:
         return failed(some(problems))
     held_out = [(host, listing.evaluation) for host, listing in listings if listing.evaluation is not None]
-    part = PARTS.get(source.kind, CLASSES)
     for compared, name in ((listings, "images"), (held_out, "held-out images")):
         if any(listing.sha256 != compared[0][1].sha256 for _, listing in compared):
-            return failed(
-                f"not all ranks find the same {name} in {source.path}: {some([*_differences(compared, part)])}"
-            )
+            return failed(f"not all ranks find the same {name} in {source.path}: {some([*_differences(compared)])}")
     _, first = listings[0]
-    if misfit := _misfit(seen.run, source.path, first, part):
+    if misfit := _misfit(seen.run, source.path, first):
         return misfit
-    text = f"{plural(first.images, 'image')} in {first.parts} {part.plural if first.parts != 1 else part.name}"
+    text = f"{plural(first.images, 'image')} in {_groups(first)}"
     text += f", {held_out[0][1].images} to evaluate on" if held_out else ""
     return ok(f"{text}, the same on all ranks")
 
 
-def _misfit(run: RunSpec, path: str, first: ImagesSeen, part: Part) -> CheckResult | None:
+def _misfit(run: RunSpec, path: str, first: ImagesSeen) -> CheckResult | None:
     """The reason why the run cannot train on as many images and classes as there are."""
     if first.images < run.global_batch_size:
         return failed(
@@ -60,9 +43,9 @@ def _misfit(run: RunSpec, path: str, first: ImagesSeen, part: Part) -> CheckResu
             "take more images, or a smaller --batch-size",
         )
     max_classes = WORKLOADS[run.workload].max_classes
-    if part is CLASSES and first.parts > max_classes:
+    if first.group == "class" and first.groups > max_classes:
         return failed(
-            f"{path} has {first.parts} classes; {run.workload} tells {max_classes} apart",
+            f"{path} has {first.groups} classes; {run.workload} tells {max_classes} apart",
             f"take an image set with at most {max_classes} class folders",
         )
     if run.epochs and run.steps > (in_epoch := steps_per_epoch(run, first.images)):
@@ -84,18 +67,23 @@ def _problems(seen: Seen) -> Iterator[str]:
         yield f"rank {numbers(ranks)} on {host}: {problem}"
 
 
-def _differences(listings: Sequence[tuple[str, ImagesSeen]], part: Part) -> Iterator[str]:
-    """A text for each node that finds others than rank 0's, with the class folders or shards that only one has."""
+def _differences(listings: Sequence[tuple[str, ImagesSeen]]) -> Iterator[str]:
+    """A text for each node that finds others than rank 0's, with the classes or files that only one of them has."""
     host, first = listings[0]
-    by_part = first.by_part or {}
+    by_group = first.by_group or {}
+    noun = "class folder" if first.group == "class" else "file"
     for hostname, here in listings:
-        if here.by_part is None or here.sha256 == first.sha256:
+        if here.by_group is None or here.sha256 == first.sha256:
             continue
-        text = f"{hostname} finds {here.images} in {here.parts} {part.plural}, {host} {first.images}"
-        text += f" in {first.parts}"
-        for name, more, less in ((hostname, here.by_part, by_part), (host, by_part, here.by_part)):
+        text = f"{hostname} finds {here.images} in {_groups(here)}, {host} {first.images} in {first.groups}"
+        for name, more, less in ((hostname, here.by_group, by_group), (host, by_group, here.by_group)):
             if only := sorted({*more} - {*less}):
-                text += f", {part.place} {first_of(only, MAX_PARTS_NAMED)} on {name} only"
-        if counts := [name for name, count in here.by_part.items() if by_part.get(name, count) != count]:
-            text += f", different numbers of images in {part.place} {first_of(counts, MAX_PARTS_NAMED)}"
+                text += f", {noun} {first_of(only, MAX_NAMED)} on {name} only"
+        if counts := [name for name, count in here.by_group.items() if by_group.get(name, count) != count]:
+            text += f", different numbers of images in {noun} {first_of(counts, MAX_NAMED)}"
         yield text
+
+
+def _groups(listing: ImagesSeen) -> str:
+    """`2 classes` or `8 files`."""
+    return f"{listing.groups} {'classes' if listing.group == 'class' else inflect(listing.groups, 'file')}"

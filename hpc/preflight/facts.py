@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpc.backends import BACKENDS
 from hpc.measure.world import World
 from hpc.model.data_source import DataSource, data_source
 from hpc.model.spec import RunSpec
@@ -15,7 +16,7 @@ from hpc.preflight.background_load import Hidden, measure_load
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
 from hpc.workloads.image_folder import NoImages
-from hpc.workloads.listings import INSTALL, PACKAGES, listing_of
+from hpc.workloads.image_sets import PACKAGES, list_source
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """The launchers' environment variables for the number of ranks."""
@@ -60,10 +61,10 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
     """The images at the path of the run, in a whole training also the held-out ones; None for a run without files."""
     if (source := data_source(run.data)) is None:
         return None
-    if find_spec("PIL") is None:
+    if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
         return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
-    if (package := PACKAGES.get(source.kind)) and not _is_installed(package):
-        return ImagesSeen(problem=f"{package}, which reads {source.kind}, is not installed: {INSTALL[source.kind]}")
+    if (package := PACKAGES.get(source.kind)) and not _is_installed(package[0]):
+        return ImagesSeen(problem=f"{package[0]}, which reads {source.kind}, is not installed: {package[1]}")
     training = _images_at(source, "train", first_of_node=first_of_node)
     if training.problem or not run.epochs:
         return training
@@ -77,17 +78,18 @@ def _is_installed(package: str) -> bool:
 
 def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:
     try:
-        listing = listing_of(source, split)
+        listing = list_source(source, split)
     except NoImages as error:
         return ImagesSeen(problem=str(error))
     except OSError as error:
         return ImagesSeen(problem=f"{error.filename} cannot be read ({error.strerror})")
-    by_part = listing.images_by_part()
+    by_group = listing.images_by_group()
     return ImagesSeen(
         images=len(listing),
-        parts=len(by_part),
+        group=listing.group,
+        groups=len(by_group),
         sha256=listing.sha256,
-        by_part=by_part if first_of_node else None,
+        by_group=by_group if first_of_node else None,
     )
 
 

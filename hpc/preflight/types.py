@@ -48,16 +48,17 @@ class NodeFacts:
 class ImagesSeen:
     """The images that a rank finds at the path of its run. `problem` is the reason why it finds none, else empty.
 
-    `sha256` is the checksum of the listing. `parts` are its classes, or its shards; `by_part` counts the images of
-    each, only a node's first rank has it.
+    `sha256` is the checksum over their names. They are in so many `groups`, which are classes or files by `group`;
+    `by_group` counts the images of each, and only a node's first rank has it.
     `evaluation` are the held-out images of a whole training, else None.
     """
 
     problem: str = ""
     images: int = 0
-    parts: int = 0
+    group: str = "class"
+    groups: int = 0
     sha256: str = ""
-    by_part: Mapping[str, int] | None = None
+    by_group: Mapping[str, int] | None = None
     evaluation: ImagesSeen | None = None
 
 

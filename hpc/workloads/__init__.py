@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import DALI, IMAGE_FOLDER, WEBDATASET, data_source
+from hpc.model.data_source import DALI, IMAGE_FOLDER, TFRECORD, WEBDATASET, data_source
 from hpc.model.data_source import OPTIONS as DATA_OPTIONS
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
@@ -37,6 +37,16 @@ class WorkloadEntry:
     max_classes: int = 0
     file_options: Mapping[str, Option] = field(default_factory=dict)
 
+    def frameworks_reading(self, kind: str) -> list[str]:
+        """The frameworks in which the workload trains on files of this kind."""
+        return [framework for framework, kinds in self.reads.items() if kind in kinds]
+
+
+_READ_IMAGES = {
+    "torch": (IMAGE_FOLDER, WEBDATASET, DALI),
+    "tensorflow": (IMAGE_FOLDER, TFRECORD),
+    "paddle": (IMAGE_FOLDER,),
+}
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
     "resnet50": WorkloadEntry(
@@ -51,7 +61,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             ),
             "recipe": Option(default="ngc", choices=("ngc", "pytorch-examples"), help="training recipe (reference)"),
         },
-        reads={"torch": (IMAGE_FOLDER, WEBDATASET, DALI), "paddle": (IMAGE_FOLDER,)},
+        reads=_READ_IMAGES,
         max_classes=1000,
     ),
     "arcface": WorkloadEntry(
@@ -92,7 +102,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
                 default=8, minimum=1, maximum=65_536, help="height and width of the images from files in pixels"
             ),
         },
-        reads={"torch": (IMAGE_FOLDER, WEBDATASET, DALI), "paddle": (IMAGE_FOLDER,)},
+        reads=_READ_IMAGES,
         max_classes=10,
     ),
     "delay": WorkloadEntry(

@@ -9,25 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import PIL
 
 from hpc.workloads.image_folder import ImageListing
+from hpc.workloads.image_reader import Batch
 from hpc.workloads.images import Undecodable, augment, centre, decode
 
 Key = tuple[int, int]
 """Epoch and number of a sample."""
-
-
-class Batch(NamedTuple):
-    """Images as `finish` of BatchMaker makes them, and labels [N].
-
-    `figures` are the worker's, INPUT_FIGURES from `begun` on; `skipped` has name and reason of each file that it could
-    not decode.
-    """
-
-    images: Any
-    labels: Any
-    figures: tuple[int, ...]
-    skipped: tuple[tuple[str, str], ...]
+DECODER = {"decoder": f"Pillow {PIL.__version__}", "resizing": "bilinear, antialiased", "workers_are": "processes"}
+"""The facts of these batches."""
 
 
 class Encoded(NamedTuple):

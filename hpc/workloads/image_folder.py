@@ -31,6 +31,8 @@ class ImageListing:
     `ignored` counts the files in class folders that have no suffix of an image.
     """
 
+    group = "class"
+
     folder: Path
     classes: tuple[str, ...]
     names: tuple[str, ...]
@@ -48,23 +50,22 @@ class ImageListing:
             digest.update(os.fsencode(name) + b"\0")
         return digest.hexdigest()
 
-    def shown_name(self, number: int) -> str:
-        """The name of an image in messages: as in `names`, with its folder where that is not the training images'."""
-        return self.names[number] if self.folder.name == "train" else f"{self.folder.name}/{self.names[number]}"
-
-    def images_by_part(self) -> dict[str, int]:
-        """How many images each class folder has."""
-        counts = Counter(self.labels)
-        return {name: counts[label] for label, name in enumerate(self.classes)}
-
     def facts(self) -> dict[str, Any]:
-        """What is recorded of it."""
         return {
             "images": len(self),
             "classes": len(self.classes),
             "ignored_files": self.ignored,
             "listing_sha256": self.sha256,
         }
+
+    def shown_name(self, number: int) -> str:
+        """The name of an image in messages: as in `names`, with its folder where that is not the training images'."""
+        return self.names[number] if self.folder.name == "train" else f"{self.folder.name}/{self.names[number]}"
+
+    def images_by_group(self) -> dict[str, int]:
+        """How many images each class has."""
+        counts = Counter(self.labels)
+        return {name: counts[label] for label, name in enumerate(self.classes)}
 
 
 @cache

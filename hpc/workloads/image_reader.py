@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
-
-import PIL
+from typing import Any, NamedTuple, Protocol
 
 from hpc.measure.input_record import InputRecord
 from hpc.model.data_source import DataSource, is_augmented, samples_per_epoch, steps_per_epoch, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.image_batches import Batch
-from hpc.workloads.listings import listing_of
+from hpc.workloads.image_sets import Listing, list_source
 
 AUGMENTATIONS = {
     True: "random resized crop, mirrored by half, normalised (pytorch/examples)",
     False: "off: the shorter side resized to 256/224 of the size, the middle of it, normalised, as in evaluation",
 }
+
+
+class Batch(NamedTuple):
+    """Images as the framework wants them, and labels [N].
+
+    `figures` are the worker's, INPUT_FIGURES from `begun` on; `skipped` has name and reason of each file that it could
+    not decode.
+    """
+
+    images: Any
+    labels: Any
+    figures: tuple[int, ...]
+    skipped: tuple[tuple[str, str], ...]
 
 
 class Loaders(Protocol):
@@ -52,12 +62,12 @@ class ImageReader:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps of a rank in an epoch, the same on all ranks."""
-        return steps_per_epoch(self._run, len(listing_of(self._source, "train")))
+        return steps_per_epoch(self._run, len(list_source(self._source)))
 
     @property
     def evaluation_images(self) -> int:
         """The held-out images over all ranks."""
-        return len(listing_of(self._source, "val"))
+        return len(list_source(self._source, "val"))
 
     def begin_epoch(self, epoch: int) -> None:
         """The next batch is the first of this epoch."""
@@ -123,24 +133,25 @@ def evaluation_share(images: int, run: RunSpec, rank: int) -> range:
     return range(rank, images, run.ranks)
 
 
-def input_facts(run: RunSpec, source: DataSource, *, workers: int, ahead: int) -> dict[str, Any]:
-    """How a rank reads: it has so many workers, each `ahead` batches ahead."""
-    listing = listing_of(source, "train")
+def input_facts(
+    run: RunSpec, source: DataSource, listing: Listing, decoder: Mapping[str, str], *, workers: int, prefetched: int
+) -> dict[str, Any]:
+    """How a rank reads: its workers, the batches that they are ahead, what decodes."""
     samples = samples_per_epoch(run, len(listing))
     facts = {
         "kind": source.kind,
         "path": source.path,
         **listing.facts(),
-        "decoder": f"Pillow {PIL.__version__}",
+        **decoder,
         "augmentation": AUGMENTATIONS[is_augmented(run)],
         "cache": run.data_cache,
         "workers": workers,
-        "prefetched_batches": workers * ahead,
+        "prefetched_batches": prefetched,
         "samples_per_epoch": samples,
         "repeated_samples_per_epoch": samples * run.ranks - len(listing),
         "last_batch_samples": samples % run.rank_batch_size or run.rank_batch_size,
     }
     if run.epochs:
-        held_out = listing_of(source, "val")
+        held_out = list_source(source, "val")
         facts |= {"evaluation_images": len(held_out), "evaluation_listing_sha256": held_out.sha256}
     return facts

@@ -11,10 +11,10 @@ from paddle.io import DataLoader, Dataset, DistributedBatchSampler
 
 from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.image_batches import Batch, ImageBatches, Key
+from hpc.workloads.crops import DEVIATION, MEAN
+from hpc.workloads.image_batches import DECODER, ImageBatches, Key
 from hpc.workloads.image_folder import list_images
-from hpc.workloads.image_reader import ImageReader, evaluation_share, input_facts, workers_to_start
-from hpc.workloads.images import DEVIATION, MEAN
+from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
 
 PREFETCHED = 2
 """Batches that each worker is ahead: Paddle's own default."""
@@ -25,7 +25,8 @@ _SEEDS = 2**32
 def image_reader(run: RunSpec, source: DataSource, size: int, device: Any, rank: int) -> ImageReader:
     """The images of a rank, read by DataLoader."""
     loaders = _PaddleLoaders(run, source, size, device, rank)
-    facts = input_facts(run, source, workers=loaders.workers, ahead=PREFETCHED)
+    prefetched = loaders.workers * PREFETCHED
+    facts = input_facts(run, source, list_images(source.path), DECODER, workers=loaders.workers, prefetched=prefetched)
     return ImageReader(run, source, facts, loaders)
 
 

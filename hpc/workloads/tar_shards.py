@@ -7,9 +7,11 @@ import os
 import random
 import tarfile
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +54,8 @@ class Portion(NamedTuple):
 class ShardListing:
     """All shards of a split, by name."""
 
+    group = "file"
+
     folder: Path
     shards: tuple[Shard, ...]
 
@@ -71,9 +75,14 @@ class ShardListing:
             digest.update(os.fsencode(shard.name) + f"\0{shard.size}\0".encode() + shard.starts.tobytes())
         return digest.hexdigest()
 
-    def images_by_part(self) -> dict[str, int]:
+    def images_by_group(self) -> dict[str, int]:
         """How many samples each shard has."""
         return {shard.name: len(shard.starts) for shard in self.shards}
+
+    def shown_name(self, number: int) -> str:
+        """The name of a sample in messages: its shard and its number there, from 0."""
+        shard = bisect_right([*accumulate(self.counts)], number)
+        return f"{self.shards[shard].name} sample {number - sum(self.counts[:shard])}"
 
     def facts(self) -> dict[str, Any]:
         """What is recorded of it."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import mlp, resnet50
 from hpc.workloads.synthetic import Synthetic
 from hpc.workloads.tensorflow_base import Momentum, compute_dtype, tf
+
+if TYPE_CHECKING:
+    from hpc.workloads.image_reader import ImageReader
 
 
 class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
@@ -86,16 +90,41 @@ def _padded(x: Any, by: int) -> Any:
     return tf.pad(x, [[0, 0], [by, by], [by, by], [0, 0]]) if by else x
 
 
-class TensorFlowResNet50(Synthetic):
-    """ResNet-50 trained by the recipe of the run."""
+def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: str, rank: int) -> ImageReader | None:
+    """The images of a rank from files; None for a run that reads none."""
+    if (source := data_source(run.data)) is None:
+        return None
+    from hpc.workloads.tensorflow_images import image_reader
+
+    return image_reader(run, source, size_of(run), device, rank)
+
+
+def _signature(run: RunSpec, size_of: Callable[[RunSpec], int]) -> Any:
+    """Batches from files in tf.function's terms: of any number of images, so that no step traces anew for a smaller
+    one. None for synthetic samples, of which every batch has the same number."""
+    if data_source(run.data) is None:
+        return None
+    return tf.TensorSpec((None, size_of(run), size_of(run), 3), tf.float32), tf.TensorSpec((None,), tf.int64)
+
+
+class TensorFlowResNet50:
+    """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
         self._recipe = resnet50.recipe_of(run)
         self._learning_rate = self._recipe.learning_rate(run)
         self.model = ResNet50(resnet50.initial_values(run), compute_dtype(run.precision))
-        images, labels = resnet50.synthetic_batch(run, rank)
-        with tf.device(device):
-            super().__init__(tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1))), tf.constant(labels))
+        self.reader = _reader(run, resnet50.image_size, device, rank)
+        self.input = self.reader and self.reader.record
+        self.batch_signature = _signature(run, resnet50.image_size)
+        data: Synthetic | ImageReader
+        if self.reader is not None:
+            data = self.reader
+        else:
+            images, labels = resnet50.synthetic_batch(run, rank)
+            with tf.device(device):
+                data = Synthetic(tf.constant(np.ascontiguousarray(images.transpose(0, 2, 3, 1))), tf.constant(labels))
+        self.batch, self.samples = data.batch, data.samples
 
     def loss(self, model: ResNet50, batch: tuple[Any, Any]) -> Any:
         images, labels = batch
@@ -120,7 +149,9 @@ class MLP(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         self.layers = [(tf.Variable(weight.T), tf.Variable(bias)) for weight, bias in layers]
 
     def __call__(self, features: Any) -> Any:
-        """Features [N, inputs] to logits [N, outputs], float32."""
+        """Features [N, inputs], or images [N, H, W, 3], to logits [N, outputs], float32."""
+        if features.shape.rank == 4:  # flattened as torch and Paddle do, where channels come first
+            features = tf.reshape(tf.transpose(features, (0, 3, 1, 2)), (-1, self.layers[0][0].shape[0]))
         x = tf.cast(features, self._dtype)
         for number, (weight, bias) in enumerate(self.layers):
             x = x if number == 0 else tf.nn.relu(x)
@@ -128,13 +159,21 @@ class MLP(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         return tf.cast(x, tf.float32)
 
 
-class TensorFlowMLP(Synthetic):
-    """The perceptron, trained by SGD with momentum."""
+class TensorFlowMLP:
+    """The perceptron, trained by SGD with momentum, on synthetic samples or on files."""
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
         self.model = MLP(mlp.initial_values(run), compute_dtype(run.precision))
-        with tf.device(device):
-            super().__init__(*map(tf.constant, mlp.synthetic_batch(run, rank)))
+        self.reader = _reader(run, mlp.image_size, device, rank)
+        self.input = self.reader and self.reader.record
+        self.batch_signature = _signature(run, mlp.image_size)
+        data: Synthetic | ImageReader
+        if self.reader is not None:
+            data = self.reader
+        else:
+            with tf.device(device):
+                data = Synthetic(*map(tf.constant, mlp.synthetic_batch(run, rank)))
+        self.batch, self.samples = data.batch, data.samples
 
     def loss(self, model: MLP, batch: tuple[Any, Any]) -> Any:
         features, labels = batch

@@ -23,10 +23,10 @@ from torch.utils.data import DistributedSampler
 from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
-from hpc.workloads.image_batches import Batch
+from hpc.workloads.crops import AREA, DEVIATION, MEAN, RATIO
 from hpc.workloads.image_folder import ImageListing, list_images
-from hpc.workloads.image_reader import ImageReader, evaluation_share, input_facts
-from hpc.workloads.images import AREA, DEVIATION, MEAN, RATIO, Undecodable, decode
+from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts
+from hpc.workloads.images import Undecodable, decode
 from hpc.workloads.torch_images import on_device
 
 AHEAD = 2
@@ -42,13 +42,13 @@ AUGMENTATIONS = {
 def dali_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
     """The images of a rank, read by DALI: on its GPU, or on CPUs without one."""
     loaders = _DaliLoaders(run, source, size, device, rank)
-    facts = input_facts(run, source, workers=loaders.threads, ahead=0) | {
+    decoder = {
         "decoder": f"DALI {dali_version} ({loaders.decoding_device})",
-        "augmentation": AUGMENTATIONS[is_augmented(run)],
-        "loader": f"DALI {dali_version}",
-        "prefetched_batches": AHEAD,
+        "resizing": "triangular, antialiased",
+        "workers_are": "threads",
     }
-    return ImageReader(run, source, facts, loaders)
+    facts = input_facts(run, source, list_images(source.path), decoder, workers=loaders.threads, prefetched=AHEAD)
+    return ImageReader(run, source, facts | {"augmentation": AUGMENTATIONS[is_augmented(run)]}, loaders)
 
 
 class _DaliLoaders:

@@ -18,9 +18,9 @@ from webdataset.tariterators import group_by_keys, tar_file_expander
 from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads import WORKLOADS
-from hpc.workloads.image_batches import Batch, BatchMaker, Encoded
+from hpc.workloads.image_batches import DECODER, BatchMaker, Encoded
 from hpc.workloads.image_folder import SUFFIXES
-from hpc.workloads.image_reader import ImageReader, input_facts, workers_to_start
+from hpc.workloads.image_reader import Batch, ImageReader, input_facts, workers_to_start
 from hpc.workloads.tar_shards import (
     Portion,
     ShardListing,
@@ -40,8 +40,9 @@ LABEL = "cls"
 def shard_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
     """The images of a rank, read by webdataset."""
     loaders = _ShardLoaders(run, source, size, device, rank)
-    facts = input_facts(run, source, workers=loaders.workers, ahead=loaders.ahead)
     package = {"loader": f"webdataset {version('webdataset')}", "shuffled_samples_per_worker": SHUFFLED}
+    prefetched = loaders.workers * loaders.ahead
+    facts = input_facts(run, source, list_shards(source.path), DECODER, workers=loaders.workers, prefetched=prefetched)
     return ImageReader(run, source, facts | package, loaders)
 
 

@@ -64,9 +64,9 @@ def _list() -> int:
     print("  synthetic")
     for kind in KINDS:
         readers = [
-            f"{name} ({', '.join(f for f, kinds in entry.reads.items() if kind in kinds)})"
+            f"{name} ({', '.join(frameworks)})"
             for name, entry in WORKLOADS.items()
-            if any(kind in kinds for kinds in entry.reads.values())
+            if (frameworks := entry.frameworks_reading(kind))
         ]
         print(f"  {kind}:PATH, read by {', '.join(readers)}")
     _print_options(DATA_OPTIONS)

@@ -86,8 +86,8 @@ def _check_data(run: RunSpec) -> str:
     if source.kind in WORKLOADS[run.workload].reads.get(framework, ()):
         return ""
     readers = [
-        f"{name} ({', '.join(entry.reads)})" for name, entry in WORKLOADS.items()
-        if any(source.kind in kinds for kinds in entry.reads.values())
+        f"{name} ({', '.join(frameworks)})" for name, entry in WORKLOADS.items()
+        if (frameworks := entry.frameworks_reading(source.kind))
     ]  # fmt: skip
     requested = f"data {source.kind} was requested; workload {run.workload} does not read it in {framework}"
     return f"{requested}; what reads it: {', '.join(readers)}"

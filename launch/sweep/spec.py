@@ -104,7 +104,7 @@ class SweepSpec:
         page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(_data), "DATA,…",
-        f"{{default}} (default), or images in files: {', '.join(f'{kind}:PATH' for kind in KINDS)}",
+        f"{{default}} (default), or KIND:PATH of images ({', '.join(KINDS)})",
         page=_DAILY)
     data_cache: tuple[str, ...] = _measured(
         ("off",), each(choice(DATA_CACHES)), "C,…",

@@ -43,10 +43,10 @@ class InputReading:
     """The input of a point: means over ranks, steps and runs, in ms per batch.
 
     `workers` read for each rank. `late` is how long a batch is not ready after a step has asked for it, `late_share`
-    the share of the steps in which that is so. `work` is what a worker takes for a batch: `reading` for the files, the
+    the share of the steps in which that is so. `work` is what workers take for a batch: `reading` for the files, the
     rest for decoding; `processor` while it has one. `busy` is the share of the time that workers are at work, None
     without workers; `ready` how many batches are ready when a step asks, None where it has too few steps. `cause` is
-    None where input is not late.
+    None where input is not late. With `threads` workers are threads of the rank.
     """
 
     workers: int
@@ -58,6 +58,7 @@ class InputReading:
     busy: float | None
     ready: float | None
     cause: InputCause | None = None
+    threads: bool = False
 
     @property
     def decoding(self) -> float:
@@ -75,15 +76,16 @@ def reduce_input(trace: Trace) -> InputReading | None:
         return None
     sums, steps, busy, ready = np.zeros(len(_FIGURES)), 0, [], []
     for figures in _chunks(trace):
-        requested, _, begun, done, reading, _, processor = np.moveaxis(figures, -1, 0)
+        requested, _, _, done, reading, decoding, processor = np.moveaxis(figures, -1, 0)
         if (figures == ABSENT).any():
             return None
         late = (done - requested).clip(0)
-        sums += [float(values.mean(axis=0).sum()) for values in (late, late > 0, done - begun, reading, processor)]
+        work = reading + decoding  # done − begun of one worker; of several that share a batch, what all took for it
+        sums += [float(values.mean(axis=0).sum()) for values in (late, late > 0, work, reading, processor)]
         steps += figures.shape[1]
         elapsed = requested[:, -1] - requested[:, 0]
         if workers and elapsed.min() > 0:
-            busy.append(float(((done - begun)[:, :-1].sum(axis=1) / elapsed).mean()) / workers)
+            busy.append(float((work[:, :-1].sum(axis=1) / elapsed).mean()) / workers)
         if (count := figures.shape[1] - ahead) > 0:
             queued = [done[:, at : at + count] <= requested[:, :count] for at in range(ahead)]
             ready.append(float(np.sum(queued, axis=0).mean()) if queued else 0.0)
@@ -92,7 +94,7 @@ def reduce_input(trace: Trace) -> InputReading | None:
     late, late_share, work, reading, processor = (sums / steps).tolist()
     return InputReading(
         workers=workers, late=late / 1e6, late_share=late_share, work=work / 1e6, reading=reading / 1e6,
-        processor=processor / 1e6, busy=_mean(busy), ready=_mean(ready),
+        processor=processor / 1e6, busy=_mean(busy), ready=_mean(ready), threads=facts.get("workers_are") == "threads",
     )  # fmt: skip
 
 
@@ -103,6 +105,7 @@ def input_of_point(runs: Sequence[InputReading], step: float) -> InputReading | 
     means: dict[str, Any] = {name: stats.mean([getattr(run, name) for run in runs]) for name in _FIGURES}
     reading = InputReading(
         workers=runs[0].workers,
+        threads=runs[0].threads,
         busy=_mean([run.busy for run in runs if run.busy is not None]),
         ready=_mean([run.ready for run in runs if run.ready is not None]),
         **means,

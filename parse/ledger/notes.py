@@ -74,6 +74,7 @@ def input_text(reading: InputReading, step_ms: float, write: Figures) -> str:
         case InputCause.CORES:
             held = _share(reading.processor / reading.decoding)
             reason = f"a worker that decodes has a core for {held} of the time: too few cores for ranks and workers"
+            reason += ", or its threads wait for each other in Python" if reading.threads else ""
         case InputCause.WORKERS:
             enough = ceil(reading.work / max(step_ms - reading.late, SMALL * step_ms))
             reason = f"too few workers: {enough} with cores of their own would keep up"

@@ -11,6 +11,7 @@ from hpc.backends import options_of_run
 from hpc.model.data_source import DataSource, data_source, workers_of
 from hpc.model.options import OptionError
 from hpc.model.spec import RunSpec, SpecError, Target
+from hpc.workloads import mlp
 from launch.sweep.refusals import refuse_invalid
 from launch.sweep.spec import SweepSpec, expand
 from launch.sweep.target import options_of, with_absolute_paths
@@ -34,7 +35,7 @@ def test_a_request_names_a_kind_and_a_path() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        ("tfrecord:/x", "'tfrecord:/x' is not one of synthetic, imagefolder:PATH"),
+        ("lmdb:/x", "'lmdb:/x' is not one of synthetic, imagefolder:PATH, tfrecord:PATH, webdataset:PATH, dali:PATH"),
         ("imagefolders:/x", "Did you mean imagefolder"),
         ("imagefolder", "names no path"),
         ("imagefolder:", "names no path"),
@@ -45,13 +46,53 @@ def test_other_requests_are_refused(data: str, reason: str) -> None:
         planned(data=data)
 
 
+READERS = {
+    "imagefolder": r"resnet50 \(torch, tensorflow, paddle\), mlp \(torch, tensorflow, paddle\)",
+    "tfrecord": r"resnet50 \(tensorflow\), mlp \(tensorflow\)",
+    "webdataset": r"resnet50 \(torch\), mlp \(torch\)",
+    "dali": r"resnet50 \(torch\), mlp \(torch\)",
+}
+
+
 @pytest.mark.parametrize(
-    "changes", [{"workload": "mlp"}, {"workload": "arcface"}, {"backend": "tensorflow-multiworker"},
-                {"backend": "tensorflow-horovod"}, {"backend": "mpi", "workload": "delay"}]
-)  # fmt: skip
-def test_what_would_not_read_the_files_is_refused(changes: dict[str, str]) -> None:
-    with pytest.raises(SpecError, match=r"does not read it in \w+; what reads it: resnet50 \(torch, paddle\)"):
-        planned(data="imagefolder:/x", **changes)
+    ("kind", "changes"),
+    [
+        ("imagefolder", {"workload": "arcface"}),
+        ("imagefolder", {"backend": "mpi", "workload": "delay"}),
+        ("tfrecord", {"workload": "resnet50"}),
+        ("tfrecord", {"workload": "mlp", "backend": "paddle-fleet"}),
+        ("webdataset", {"workload": "mlp", "backend": "tensorflow-horovod"}),
+        ("dali", {"workload": "resnet50", "backend": "paddle-fleet"}),
+    ],
+)
+def test_what_would_not_read_the_files_is_refused(kind: str, changes: dict[str, str]) -> None:
+    with pytest.raises(SpecError, match=rf"does not read it in \w+; what reads it: {READERS[kind]}"):
+        planned(data=f"{kind}:/x", **changes)
+
+
+@pytest.mark.parametrize("kind", ["imagefolder", "tfrecord"])
+@pytest.mark.parametrize("backend", ["tensorflow-horovod", "tensorflow-multiworker"])
+@pytest.mark.parametrize("workload", ["resnet50", "mlp"])
+def test_tensorflow_reads_both_kinds(kind: str, backend: str, workload: str) -> None:
+    (run,) = planned(data=f"{kind}:/x", backend=backend, workload=workload)
+    assert run.data == f"{kind}:/x"
+
+
+def test_the_image_size_of_the_perceptron_is_that_of_files() -> None:
+    synthetic, files = planned(data="synthetic,imagefolder:/x", workload="mlp", options={"image_size": "12"})
+    assert "image_size" not in synthetic.options and options_of_run(files)["image_size"] == 12
+    assert (mlp.features(synthetic), mlp.features(files)) == (64, 3 * 12 * 12)
+    assert mlp.initial_values(files)[0][0].shape == (256, 432)
+    with pytest.raises(SpecError, match="unknown option image_size"):
+        planned(workload="mlp", options={"image_size": "12"})
+    assert mlp.features(planned(data="imagefolder:/x", workload="mlp")[0]) == 3 * 8 * 8
+
+
+def test_augmentation_is_an_axis_of_runs_that_read() -> None:
+    runs = planned(data="imagefolder:/x", options={"augmentation": "imagenet,off"})
+    assert [run.options["augmentation"] for run in runs] == ["imagenet", "off"]
+    with pytest.raises(SpecError, match="unknown option augmentation"):
+        planned(options={"augmentation": "off"})
 
 
 def test_a_file_of_ones_own_reads_by_itself(tmp_path: Path) -> None:
@@ -96,7 +137,7 @@ def test_workers_are_an_option_of_runs_that_read() -> None:
 
 @pytest.mark.parametrize("workers", ["many", "-1", "1.5", "1025"])
 def test_no_number_of_workers_is_refused(workers: str) -> None:
-    with pytest.raises(OptionError, match="neither auto nor a number of processes up to 1024"):
+    with pytest.raises(OptionError, match="neither auto nor a number of workers up to 1024"):
         planned(data="imagefolder:/x", options={"workers": workers})
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from hpc.model.data_source import INPUT_FIGURES, data_source, is_augmented, samples_per_epoch, steps_per_epoch
 from hpc.model.timestamps import ABSENT
-from hpc.workloads.image_batches import Batch
 from hpc.workloads.image_folder import list_images
-from hpc.workloads.image_reader import ImageReader, evaluation_share, input_facts
+from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts
 from tests.unit.traces import make_run
 
 FIGURES = (1, 2, 3, 4, 5)
@@ -54,7 +53,8 @@ def reader_of(folder: Path, loaders: Loaders, **changes: Any) -> ImageReader:
     run = make_run(backend="torch-ddp", workload="resnet50", batch_size=2, data=f"imagefolder:{folder}", **changes)
     source = data_source(run.data)
     assert source is not None
-    return ImageReader(run, source, input_facts(run, source, list_images(str(folder)), workers=1, ahead=2), loaders)
+    facts = input_facts(run, source, list_images(str(folder)), {"decoder": "none"}, workers=1, prefetched=2)
+    return ImageReader(run, source, facts, loaders)
 
 
 def test_a_benchmark_reads_at_once_and_goes_on_from_epoch_to_epoch(folder: Path) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hpc.workloads.crops import AREA, centre_box
 from hpc.workloads.image_batches import ImageBatches
 from hpc.workloads.image_folder import NoImages, list_images
-from hpc.workloads.images import AREA, Undecodable, augment, centre, centre_box, decode
+from hpc.workloads.images import Undecodable, augment, centre, decode
 
 
 def encoded(image: Image.Image, form: str) -> bytes:
@@ -166,7 +167,7 @@ def test_a_folder_is_listed_by_class_and_name(tmp_path: Path) -> None:
     listing = list_images(str(tmp_path))
     assert listing.classes == ("a", "b")
     assert (listing.names, listing.labels) == (("a/1.JPEG", "a/deep/0.png", "b/2.jpg"), (0, 0, 1))
-    assert listing.ignored == 1 and listing.images_by_part() == {"a": 2, "b": 1}
+    assert listing.ignored == 1 and listing.images_by_group() == {"a": 2, "b": 1}
 
 
 def test_the_checksum_changes_with_a_name(tmp_path: Path) -> None:
@@ -196,7 +197,7 @@ def test_held_out_images_have_the_classes_of_training(tmp_path: Path) -> None:
     listing = list_images(str(tmp_path), "val")
     assert (listing.names, listing.labels, listing.classes) == (("a/1.jpg", "c/1.jpg"), (0, 2), ("a", "b", "c"))
     assert listing.shown_name(1) == "val/c/1.jpg" and list_images(str(tmp_path)).shown_name(0) == "a/1.jpg"
-    assert listing.images_by_part() == {"a": 1, "b": 0, "c": 1}
+    assert listing.images_by_group() == {"a": 1, "b": 0, "c": 1}
 
 
 @pytest.mark.parametrize(

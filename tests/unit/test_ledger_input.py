@@ -22,7 +22,7 @@ STEP_MS = 100
 
 def traced(
     *, workers: int = 2, work_ms: float = 60, reading_ms: float = 5, processor_ms: float = 55, late_ms: float = 0,
-    ranks: int = 1, **changes: Any,
+    workers_are: str = "processes", ranks: int = 1, **changes: Any,
 ) -> Trace:  # fmt: skip
     """Steps of 100 ms that ask at their begin; a batch is done `late_ms` after that, or, below 0, before it."""
     run = make_run(nodes=ranks, backend="torch-ddp", workload="resnet50", data="imagefolder:/x", **changes)
@@ -33,7 +33,7 @@ def traced(
         [requested, np.maximum(requested, done) + MS, done - round(work_ms * MS), done,
          *(np.full(run.steps, round(ms * MS)) for ms in (reading_ms, work_ms - reading_ms, processor_ms))], -1
     )  # fmt: skip
-    facts = {"workers": workers, "prefetched_batches": 2 * workers}
+    facts = {"workers": workers, "prefetched_batches": 2 * workers, "workers_are": workers_are}
     return make_trace(
         run, input=figures, input_names=INPUT_FIGURES, ranks=make_ranks(run, input=facts), step_s=STEP_MS / 1e3
     )
@@ -87,6 +87,16 @@ def test_the_cause_of_late_input_is_named(figures: dict[str, Any], cause: InputC
     trace = traced(late_ms=30, **figures)
     assert reading_of(trace).cause is cause
     assert text in line(trace)
+
+
+def test_threads_that_share_a_batch_are_busy_for_what_they_all_took():
+    trace = traced(workers_are="threads", work_ms=150, processor_ms=60, late_ms=30)
+    assert trace.input is not None
+    trace.input[:, :, 2] = trace.input[:, :, 3] - 90 * MS  # two threads made 150 ms of work in 90 ms
+    reading = reading_of(trace)
+    assert reading.busy == pytest.approx(0.75) and reading.work == 150 and reading.threads
+    trace = traced(workers_are="threads", work_ms=195, processor_ms=95, late_ms=30)
+    assert "too few cores for ranks and workers, or its threads wait for each other in Python" in line(trace)
 
 
 def test_a_hundredth_of_a_step_is_not_late():

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hpc.model.data_source import DataSource
 from hpc.model.findings import Finding, State
 from hpc.preflight import facts
 from hpc.preflight.facts import images_seen
 from hpc.preflight.types import ImagesSeen
-from hpc.workloads import listings
 from hpc.workloads.image_folder import list_images
 from tests.unit.preflight_facts import RUN, findings, seen
 
@@ -102,10 +102,10 @@ def test_a_node_without_pillow_is_told(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_may_not_be_read_is_told(tmp_path, monkeypatch):
-    def denied(path: str, split: str) -> None:
-        raise PermissionError(13, "Permission denied", f"{path}/{split}")
+    def denied(source: DataSource, split: str) -> None:
+        raise PermissionError(13, "Permission denied", f"{source.path}/{split}")
 
-    monkeypatch.setattr(listings, "list_images", denied)
+    monkeypatch.setattr(facts, "list_source", denied)
     assert images_seen(run_on("/data"), first_of_node=True) == ImagesSeen(
         problem="/data/train cannot be read (Permission denied)"
     )
@@ -115,7 +115,7 @@ def test_a_folder_that_may_not_be_read_is_told(tmp_path, monkeypatch):
 def test_only_a_nodes_first_rank_sends_its_classes(tmp_path, first_of_node):
     here = images_seen(run_on(put(tmp_path, cat=2)), first_of_node=first_of_node)
     assert here is not None and here.images == 2
-    assert here.by_part == ({"cat": 2} if first_of_node else None)
+    assert here.by_group == ({"cat": 2} if first_of_node else None)
 
 
 # --- a whole training ---

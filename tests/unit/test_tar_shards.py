@@ -53,7 +53,10 @@ def test_shards_are_listed_by_name_in_either_folder(tmp_path: Path, folder: str)
     for name, samples in (("train-000001", 2), ("train-000000", 3), ("val-000000", 4)):
         put_shard(tmp_path / folder / f"{name}.tar", samples)
     listing = listed(tmp_path)
-    assert listing.images_by_part() == {"train-000000.tar": 3, "train-000001.tar": 2}
+    assert listing.images_by_group() == {"train-000000.tar": 3, "train-000001.tar": 2}
+    assert [listing.shown_name(number) for number in (2, 3)] == [
+        "train-000000.tar sample 2", "train-000001.tar sample 0",
+    ]  # fmt: skip
     assert len(listing) == 5 and len(listed(tmp_path, "val")) == 4
 
 
