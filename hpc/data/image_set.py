@@ -79,7 +79,7 @@ def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
             index_tar(tar)
             if tfrecord:
                 records = _made(folder / "tfrecord") / f"{split}-{number:05d}-of-{len(shards):05d}"
-                _write_tfrecord(records, folder, shard)
+                write_tfrecord(records, folder, shard)
                 index_records(records, _made(folder / "tfrecord-idx") / f"{records.name}.idx")
     manifest: dict[str, object] = {
         "schema": "rankwise-images",
@@ -136,7 +136,7 @@ def _write_tar(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
                 tar.addfile(member, io.BytesIO(content))
 
 
-def _write_tfrecord(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
+def write_tfrecord(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
     """A shard with the features of TensorFlow's ImageNet files, whose labels count from 1."""
     from hpc.workloads.tensorflow_base import tf
 

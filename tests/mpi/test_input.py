@@ -60,10 +60,13 @@ def epochs(by_rank: list[dict[str, Any]], steps: int) -> list[Counter[int]]:
     ]  # fmt: skip
 
 
-@pytest.fixture(params=["torch", "paddle"])
+BACKENDS = {"torch": "torch-ddp", "paddle": "paddle-fleet", "tensorflow": "tensorflow-multiworker"}
+
+
+@pytest.fixture(params=BACKENDS)
 def framework(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if missing := missing_modules({"torch": "torch-ddp", "paddle": "paddle-fleet"}[name]):
+    if missing := missing_modules(BACKENDS[name]):
         pytest.skip("; ".join(missing))
     return name
 
@@ -149,7 +152,7 @@ def run_on(folder: Path, **changes: Any) -> Any:
     return spec(**{**usual, "options": options, **changes})
 
 
-@pytest.mark.parametrize("backend", ["torch-ddp", "torch-horovod", "paddle-fleet"])
+@pytest.mark.parametrize("backend", ["torch-ddp", "torch-horovod", "paddle-fleet", "tensorflow-horovod"])
 def test_a_run_skips_what_it_cannot_decode_and_names_it(ranks: Ranks, tmp_path: Path, backend: str) -> None:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))

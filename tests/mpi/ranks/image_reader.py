@@ -1,11 +1,13 @@
 """Reads an image folder by a framework as each rank in turn, as the JSON of argv[1] says: what each step got.
 
 Every image has one colour, whose red and green are its number; cropping keeps them. In a whole training (`epochs`) that
-many epochs of `steps` are read, each followed by an evaluation.
+many epochs of `steps` are read, each followed by an evaluation. Of `tfrecord` data the class folders become TFRecord
+files first.
 """
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,10 @@ run = RunSpec(
 )  # fmt: skip
 source = data_source(run.data)
 assert source is not None
+if source.kind == "tfrecord":
+    from records import as_records  # the file beside this one
+
+    as_records(Path(source.path))
 
 
 def seen(batch: tuple[Any, Any]) -> list[tuple[int, int]]:
