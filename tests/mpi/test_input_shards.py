@@ -165,6 +165,22 @@ def test_a_sample_without_its_class_ends_the_run_by_its_name(
     assert any(reason.format(folder=folder / "webdataset") in note.message for note in notes), notes
 
 
+@pytest.mark.parametrize("damage", [b"\0" * 512, b"\xff" * 512], ids=["end of a tar", "no header"])
+def test_a_shard_that_is_damaged_behind_its_index_ends_the_run_by_its_name(
+    ranks: Ranks, tmp_path: Path, damage: bytes
+) -> None:
+    folder = sharded(tmp_path / "set", 16, indexed=True)
+    shard = folder / "webdataset/train-000000.tar"
+    with tarfile.open(shard) as tar:
+        at = tar.getmember("0003.png").offset
+    content = shard.read_bytes()
+    shard.write_bytes(content[:at] + damage + content[at + 512 :])
+    attempt = refused(ranks, folder)
+    assert attempt.done.returncode not in (0, 3), attempt.done.stderr
+    notes = [note for note in attempt.notes() if note.outcome is Outcome.RANK_FAIL]
+    assert any(f"the shard {shard} " in note.message for note in notes), notes
+
+
 def rename(path: Path, old: str, new: str) -> None:
     """Renames a member of a tar."""
     with tarfile.open(path) as tar:
