@@ -43,8 +43,11 @@ setup(
         "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu==2.21.0"],
         "paddle": ["mpi4py>=4.1", "paddlepaddle==3.3.1"],
         "report": ["rich>=13.7"],
-        # Reading images takes Pillow; the photographs that `python -m hpc.data make` crops are in the other two.
-        "data": ["pillow>=10.1", "scikit-image>=0.22", "scikit-learn>=1.3"],
+        # Images take Pillow, tar shards webdataset; the photographs that `python -m hpc.data make` crops are in
+        # scikit-image and scikit-learn.
+        "data": ["pillow>=10.1", "scikit-image>=0.22", "scikit-learn>=1.3", "webdataset>=1.0.2"],
+        # NVIDIA's loader, 425 MB; it runs on CPUs without a driver, too.
+        "dali": ["nvidia-dali-cuda120>=2.0"],
         # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
         "telemetry": ["nvidia-ml-py>=12.535"],
         "test": [

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpc.data.dali_index import index_records, index_tar
 from hpc.data.digits import CLASSES, SIZE, digits, encoded, split_digits
 from hpc.data.photographs import crop, photographs
 
@@ -73,9 +74,13 @@ def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
         random.Random(f"{spec.seed} {split}").shuffle(samples)
         shards = [samples[at : at + SHARD_IMAGES] for at in range(0, len(samples), SHARD_IMAGES)]
         for number, shard in enumerate(shards):
-            _write_tar(_made(folder / "webdataset") / f"{split}-{number:06d}.tar", folder, shard)
+            tar = _made(folder / "webdataset") / f"{split}-{number:06d}.tar"
+            _write_tar(tar, folder, shard)
+            index_tar(tar)
             if tfrecord:
-                write_tfrecord(_made(folder / "tfrecord") / f"{split}-{number:05d}-of-{len(shards):05d}", folder, shard)
+                records = _made(folder / "tfrecord") / f"{split}-{number:05d}-of-{len(shards):05d}"
+                write_tfrecord(records, folder, shard)
+                index_records(records, _made(folder / "tfrecord-idx") / f"{records.name}.idx")
     manifest: dict[str, object] = {
         "schema": "rankwise-images",
         "schema_version": 1,

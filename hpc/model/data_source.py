@@ -9,7 +9,7 @@ from math import ceil
 from hpc.model.options import WHOLE, Option, OptionValue, did_you_mean, read_options
 from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA, RunSpec, SpecError
 
-IMAGE_FOLDER, TFRECORD = KINDS = ("imagefolder", "tfrecord")
+IMAGE_FOLDER, TFRECORD, WEBDATASET, DALI = KINDS = ("imagefolder", "tfrecord", "webdataset", "dali")
 """The kinds of files that some workload reads."""
 MAX_WORKERS = 1024
 INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding", "processor")

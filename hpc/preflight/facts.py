@@ -16,7 +16,7 @@ from hpc.preflight.background_load import Hidden, measure_load
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
 from hpc.workloads.image_folder import NoImages
-from hpc.workloads.image_sets import list_source
+from hpc.workloads.image_sets import PACKAGES, list_source
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """The launchers' environment variables for the number of ranks."""
@@ -63,10 +63,17 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
         return None
     if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
         return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
+    if (package := PACKAGES.get(source.kind)) and not _is_installed(package[0]):
+        return ImagesSeen(problem=f"{package[0]}, which reads {source.kind}, is not installed: {package[1]}")
     training = _images_at(source, "train", first_of_node=first_of_node)
     if training.problem or not run.epochs:
         return training
     return replace(training, evaluation=_images_at(source, "val", first_of_node=first_of_node))
+
+
+def _is_installed(package: str) -> bool:
+    parts = package.split(".")
+    return all(find_spec(".".join(parts[:count])) for count in range(1, len(parts) + 1))
 
 
 def _images_at(source: DataSource, split: str, *, first_of_node: bool) -> ImagesSeen:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import IMAGE_FOLDER, TFRECORD, data_source
+from hpc.model.data_source import DALI, IMAGE_FOLDER, TFRECORD, WEBDATASET, data_source
 from hpc.model.data_source import OPTIONS as DATA_OPTIONS
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
@@ -43,7 +43,11 @@ class WorkloadEntry:
         return [framework for framework, kinds in self.reads.items() if kind in kinds]
 
 
-_READ_IMAGES = {"torch": (IMAGE_FOLDER,), "tensorflow": (IMAGE_FOLDER, TFRECORD), "paddle": (IMAGE_FOLDER,)}
+_READ_IMAGES = {
+    "torch": (IMAGE_FOLDER, WEBDATASET, DALI),
+    "tensorflow": (IMAGE_FOLDER, TFRECORD),
+    "paddle": (IMAGE_FOLDER,),
+}
 
 WORKLOADS: Mapping[str, WorkloadEntry] = {
     "resnet50": WorkloadEntry(

@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
-from hpc.model.data_source import TFRECORD, DataSource
+from hpc.model.data_source import DALI, TFRECORD, WEBDATASET, DataSource
 from hpc.workloads.image_folder import list_images
 from hpc.workloads.record_files import list_records
+from hpc.workloads.tar_shards import list_shards
+
+PACKAGES = {
+    WEBDATASET: ("webdataset", "pip install -e '.[data]'"),
+    DALI: ("nvidia.dali", "pip install -e '.[dali]'"),
+}
+"""By kind, the package that reads it besides the framework's own, and what installs it."""
 
 
 class Listing(Protocol):
@@ -35,4 +42,6 @@ class Listing(Protocol):
 
 def list_source(source: DataSource, split: str = "train") -> Listing:
     """The images of a split, `train` or `val`. Raises NoImages, OSError where something cannot be read."""
-    return list_records(source.path, split) if source.kind == TFRECORD else list_images(source.path, split)
+    if source.kind == TFRECORD:
+        return list_records(source.path, split)
+    return list_shards(source.path, split) if source.kind == WEBDATASET else list_images(source.path, split)

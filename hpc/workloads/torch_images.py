@@ -18,7 +18,7 @@ from hpc.workloads.image_folder import list_images
 from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
 
 
-def image_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
+def folder_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
     """The images of a rank, read by DataLoader."""
     loaders = _TorchLoaders(run, source, size, device, rank)
     prefetched = loaders.workers * loaders.ahead
@@ -58,13 +58,11 @@ class _TorchLoaders:
         return iter(self._evaluation)
 
     def on_device(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        pinned = self._device.type == "cuda"
-        images, labels = (values.to(self._device, non_blocking=pinned) for values in (batch.images, batch.labels))
-        return images, labels
+        return on_device(batch, self._device)
 
     def _images(self, split: str, *, augmented: bool) -> _ImageFolder:
         listing = list_images(self._source.path, split)
-        return _ImageFolder(ImageBatches(listing, self._size, self._run.seed, _normalised, augmented=augmented))
+        return _ImageFolder(ImageBatches(listing, self._size, self._run.seed, normalised, augmented=augmented))
 
     def _loader(self, images: _ImageFolder, keys: Iterable[Key], workers: int) -> DataLoader[Any]:
         return DataLoader(
@@ -72,7 +70,7 @@ class _TorchLoaders:
             batch_size=self._run.rank_batch_size,
             sampler=keys,
             num_workers=workers,
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
             pin_memory=self._device.type == "cuda",
             persistent_workers=workers > 0,
         )
@@ -100,12 +98,19 @@ class _EpochSampler(DistributedSampler[Any]):
         return ((self.epoch, number) for number in super().__iter__())
 
 
-def _as_it_is(batch: Any) -> Any:
+def on_device(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and labels of a batch, moved to the device; from pinned memory without waiting."""
+    pinned = device.type == "cuda"
+    images, labels = (values.to(device, non_blocking=pinned) for values in (batch.images, batch.labels))
+    return images, labels
+
+
+def as_it_is(batch: Any) -> Any:
     """In the place of DataLoader's own joining of samples: the batch is whole."""
     return batch
 
 
-def _normalised(images: npt.NDArray[np.uint8]) -> torch.Tensor:
+def normalised(images: npt.NDArray[np.uint8]) -> torch.Tensor:
     """uint8 [N, H, W, 3] to float32 [N, 3, H, W], whose channels stay last in memory."""
     mean, deviation = (torch.tensor(values).mul(255).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
     return torch.from_numpy(images).permute(0, 3, 1, 2).float().sub_(mean).div_(deviation)

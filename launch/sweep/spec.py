@@ -12,7 +12,7 @@ from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
-from hpc.model.data_source import data_source
+from hpc.model.data_source import KINDS, data_source
 from hpc.model.options import MAX_WHOLE, Option, did_you_mean
 from hpc.model.spec import (
     COLLECTIVES,
@@ -118,7 +118,7 @@ class SweepSpec:
         page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(_data), "DATA,…",
-        "{default} (default), or images: imagefolder:PATH (class folders) or tfrecord:PATH",
+        f"{{default}} (default), or KIND:PATH of images ({', '.join(KINDS)})",
         page=_DAILY)
     data_cache: tuple[str, ...] = _measured(
         ("off",), each(choice(DATA_CACHES)), "C,…",

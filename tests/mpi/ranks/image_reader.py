@@ -21,7 +21,7 @@ device: Any
 if framework == "torch":
     import torch
 
-    from hpc.workloads.torch_images import image_reader
+    from hpc.workloads.torch_readers import image_reader
 
     device = torch.device("cpu")
 elif framework == "paddle":
