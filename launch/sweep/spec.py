@@ -104,7 +104,7 @@ class SweepSpec:
     nodes: tuple[int, ...] = _measured((), each(_nodes), "N,…", "node counts, each with every --ranks-per-node",
                                        page=Help.SUBCOMMANDS)
     ranks_per_node: tuple[int, ...] | None = _measured(
-        None, each(_ranks), "N,…", "MPI ranks per node, one GPU each (default: the node's GPUs, else 1)", page=_DAILY)
+        None, each(_ranks), "N,…", "MPI ranks per node (default: its GPUs, else 1)", page=_DAILY)
     cases: tuple[tuple[int, int], ...] = _measured(
         (), each(_case), "2n8g,…", "nodes and ranks per node in one word, beside or instead of --nodes")
     cpus_per_rank: tuple[int, ...] | None = _measured(
@@ -157,8 +157,7 @@ class SweepSpec:
         f"through {MIN_WARMUP_STEPS} unmeasured steps, with the clocks synchronised in between")
     epochs: int = _method(
         0, whole(0, 1_000_000), "N",
-        "train to the end: at most so many epochs of --data, evaluated on its held-out images; the steps of the "
-        "benchmark lie in the first (default: no whole training)", page=_DAILY)
+"whole training of at most N epochs of --data", page=_DAILY)
     target_accuracy: float = _method(
         0.0, _percent, "P", "end a whole training once P percent of the held-out images are recognised (default: after "
         "all epochs)")

@@ -68,9 +68,10 @@ def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.
     opened: list[str] = []
     real = Path.open
 
-    def counting(path: Path, *rest: str) -> object:
+    def counting(path: Path, *rest: str, **named: str) -> object:
+        file = real(path, *rest, **named)
         opened.append(path.name)
-        return real(path, *rest)
+        return file
 
     monkeypatch.setattr(Path, "open", counting)
     reader = StepReader(traces)

@@ -60,7 +60,7 @@ def test_machine_output_stands_alone_and_warnings_on_stderr(traces, capsys, form
     assert "broken.h5" in json.loads(out)["refusals"][0] and err == ""
 
 
-@pytest.mark.parametrize("form", summarize.FORMATS)
+@pytest.mark.parametrize("form", table.FORMATS)
 def test_out_writes_a_file_and_nothing_to_stdout(traces, tmp_path, capsys, form):
     out = tmp_path / "table.out"
     assert main([str(traces), "--format", form, "--out", str(out)]) == 0
@@ -236,7 +236,7 @@ def test_a_plan_alone_is_summarised_as_missing(tmp_path, capsys):
 
 
 def test_the_formats_offered_are_those_there_are():
-    assert set(summarize.FORMATS) == set(table.FORMATS)
+    assert set(summarize.FORMATS) == {*table.FORMATS, "ai-rank"}
 
 
 # As a command
