@@ -142,6 +142,7 @@ def attempt(trace: Trace) -> Attempt:
     return Attempt(
         run_id=trace.run_id, number=trace.attempt, requested=requested_run(trace.run), outcome=trace.outcome,
         evidence=trace.evidence, measured=measure(trace), machine=describe(trace),
+        history=trace.history,
     )  # fmt: skip
 
 
