@@ -88,7 +88,7 @@ class Rank:
             rank=self.number,
             folder=self.folder,
             error=error,
-            step=-1 if self.journal is None else self.journal.steps_completed - 1,
+            step=-1 if self.journal is None else self.journal.steps_completed + self.journal.unmeasured[0] - 1,
             training=self.training,
             nccl_warnings=self.preflight.nccl_warnings,
         )
@@ -228,7 +228,7 @@ def _whole_training(rank: Rank, backend: Backend, workload: Any) -> WholeTrainin
         evaluation_samples=workload.reader.evaluation_images,
         images_sha256=hashlib.sha256("".join(listings).encode()).hexdigest(),
     )
-    return WholeTraining(comm, rank.run, rank.arguments.attempt, rank.folder, backend, data)
+    return WholeTraining(comm, rank.run, rank.folder, backend, data, rank.problems)
 
 
 def _make_journal(rank: Rank, whole: WholeTraining | None) -> Journal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -64,7 +64,6 @@ class TrainingHistory:
     epochs: Sequence[Epoch] = ()
     stop_ns: int = 0
     checkpoint_errors: Sequence[str] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def start_ns(self) -> int:

@@ -18,6 +18,7 @@ from hpc.model.training_log import begin_lines, end_lines, epoch_lines
 from hpc.model.training_state import State
 from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.recovery.journal import Journal
+from hpc.run.rank_end import attempted
 from hpc.run.train import train
 
 if TYPE_CHECKING:
@@ -59,16 +60,20 @@ class Input:
 
 
 class WholeTraining:
-    """A run with `epochs`, on this rank. Everything here is collective; rank 0 keeps the history and the checkpoint."""
+    """A run with `epochs`, on this rank. Everything here is collective; rank 0 keeps the history and the checkpoint.
+
+    `problems` takes, by name, what is missing from the trace or the log, and why.
+    """
 
     def __init__(
-        self, comm: Intracomm, run: RunSpec, attempt: int, folder: TracesFolder, backend: Any, data: Input
+        self, comm: Intracomm, run: RunSpec, folder: TracesFolder, backend: Any, data: Input, problems: dict[str, str]
     ) -> None:
-        self._comm, self._run, self._attempt, self._folder = comm, run, attempt, folder
+        self._comm, self._run, self._folder = comm, run, folder
         self._backend: TrainsToATarget = backend
         self._data = data
-        self._files = AttemptFiles(folder.path, run.run_id, attempt)
-        self._log = _Log(run) if comm.rank == 0 else None
+        self._files = AttemptFiles.of_stem(folder.path, folder.stem)
+        self._attempt = self._files.attempt
+        self._log = _Log(run, problems) if comm.rank == 0 else None
         self._started_unix_ns, self._started_ns = time_ns(), perf_counter_ns()
         self._history = self._new_history()
 
@@ -228,8 +233,8 @@ class _Log:
     last attempt's log is the whole training's.
     """
 
-    def __init__(self, run: RunSpec) -> None:
-        self._run = run
+    def __init__(self, run: RunSpec, problems: dict[str, str]) -> None:
+        self._run, self._problems = run, problems
 
     def begin(self, history: TrainingHistory) -> None:
         self._print(begin_lines(self._run, history))
@@ -246,5 +251,6 @@ class _Log:
         self._print([text])
 
     def _print(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            print(line, flush=True)
+        """A log that cannot be written, as on a full disk, costs no training."""
+        text = "\n".join(lines)
+        attempted(self._problems, "training log", lambda: print(text, flush=True), None)

@@ -61,10 +61,13 @@ class Training:
         (folder / "run.json").write_text(json.dumps(self.run.to_json()))
 
     def attempt(
-        self, number: int, *, dies: tuple[int, int] | None = None, **how: Any
+        self, number: int, *, dies: tuple[int, int] | None = None, full: tuple[int, int] | None = None, **how: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Attempt `number`; `dies` is a rank and its step, in which it is killed."""
+        """Attempt `number`; `dies` is a rank and its step, in which it is killed, `full` the steps between which rank 0
+        cannot write."""
         env = {"FRAMEWORK": BACKENDS[self.run.backend].framework}
+        if full is not None:
+            env |= {"FULL_FROM": str(full[0]), "FULL_UNTIL": str(full[1])}
         if dies is not None:
             env |= {"DIES_RANK": str(dies[0]), "DIES_STEP": str(dies[1])}
         words = ["--attempt", str(number), "--traces", str(self.traces), "--script", str(self._folder / "job.sh")]
@@ -168,3 +171,18 @@ def test_a_checkpoint_that_cannot_be_used_is_refused_with_the_reason(
     path.write_bytes(whole)
     assert training.attempt(6).returncode == 0
     assert [epoch.attempt for epoch in training.history(6).epochs] == [1, 6, 6, 6]
+
+
+def test_a_disk_that_fills_at_a_checkpoint_costs_no_training(ranks: Ranks, tmp_path: Path, digits: Path) -> None:
+    training = Training(ranks, tmp_path, digits, "torch-ddp")
+    done = training.attempt(1, full=(PER_EPOCH + 5, 2 * PER_EPOCH + 5))
+    assert done.returncode == 0, done.stderr
+    path = training.checkpoint(1)
+    assert training.history(1).checkpoint_errors == (f"after epoch 2: [Errno 27] File too large: '{path}'",)
+    assert f"no checkpoint after epoch 2: [Errno 27] File too large: '{path}'" in training.trace(1).evidence
+    assert len(training.history(1).epochs) == 4 and not path.exists()
+    # Killed while it is full: the checkpoint before is whole, and one epoch more is trained again.
+    other = Training(ranks, tmp_path / "other", digits, "torch-ddp")
+    other.attempt(1, full=(PER_EPOCH + 5, 9 * PER_EPOCH), dies=(1, 2 * PER_EPOCH + 5))
+    assert other.attempt(2).returncode == 0
+    assert [epoch.attempt for epoch in other.history(2).epochs] == [1, 2, 2, 2]
