@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,10 +28,9 @@ from hpc.model.spec import (
     Target,
     shuffled,
 )
-from hpc.system.sanitize import is_secret
 from hpc.workloads import WORKLOADS, options_of_files, reference_steps
 from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
-from launch.jobs.site import ENV_NAME, NO_ENV_NAME
+from launch.sweep.readers import NODES, RANKS, read_case, read_data, read_env, read_percent
 
 MAX_RUNS = 100_000
 """A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
@@ -42,58 +40,16 @@ REFERENCE_STEPS, SMALL_STEPS = (120, 20), (16, 6)
 """Steps of a run, warm-up included, and of the warm-up. The reference protocol: 5 repeats of 120 steps, the first 20 of
 them warm-up; a workload may have other steps of its own reference. The small sizes are for CPUs: 1, 2 and 4 ranks of
 ResNet-50 take two cores about three minutes. A demonstration, no benchmark."""
-_CASE = re.compile(r"(\d+)n(\d+)g")
 _default_steps, _default_warmup = (
     "; ".join(
         [f"default {REFERENCE_STEPS[at]}", *(f"{name} {e.steps[at]}" for name, e in WORKLOADS.items() if e.steps)]
     )
     for at in (0, 1)
 )
-_nodes, _ranks, _steps = whole(1, 1_000_000), whole(1, 10_000), whole(1, 10_000_000)
+_steps = whole(1, 10_000_000)
 _measured = partial(option_field, "what is measured (without GPUs the defaults are smaller; the plan names them)")
 _DAILY = Help.DAILY
 _method = partial(option_field, "how it is measured")
-
-
-def _case(name: str, case: object) -> tuple[int, int]:
-    match = _CASE.fullmatch(str(case).strip())
-    if not match:
-        raise SpecError(f"cases: {case!r} is not of the form 2n8g (nodes, ranks per node)")
-    return _nodes("nodes", match[1]), _ranks("ranks_per_node", match[2])
-
-
-def _data(name: str, value: object) -> str:
-    data = text(name, value)
-    data_source(data)
-    return data
-
-
-def _percent(name: str, value: object) -> float:
-    try:
-        percent = float(str(value))
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent <= 100 or isinstance(value, bool):
-        raise SpecError(f"{name}: {str(value)[:40]!r} is no percentage, from 0 to 100")
-    if 0 < percent <= 1:
-        raise SpecError(
-            f"{name}: {percent:g} would be {percent:g} percent of the images; for a share, ask for {100 * percent:g}"
-        )
-    return percent
-
-
-def _env(name: str, value: object) -> dict[str, tuple[str, ...]]:
-    env = table(name, value)
-    for variable, values in env.items():
-        if not ENV_NAME.fullmatch(variable):
-            raise SpecError(f"env: {variable!r} {NO_ENV_NAME}")
-        if any(is_secret(variable, each) for each in values):
-            raise SpecError(
-                f"env: {variable} looks like a secret, and what is set for runs is written into scripts, plans and "
-                "traces: export it where you start the sweep instead, jobs inherit it, or keep it in a file that only "
-                "you can read"
-            )
-    return env
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +57,12 @@ class SweepSpec:
     """The requested measurements and settings. None is a size that was not chosen: the target decides it (`expand`)."""
 
     # fmt: off
-    nodes: tuple[int, ...] = _measured((), each(_nodes), "N,…", "node counts, each with every --ranks-per-node",
+    nodes: tuple[int, ...] = _measured((), each(NODES), "N,…", "node counts, each with every --ranks-per-node",
                                        page=Help.SUBCOMMANDS)
     ranks_per_node: tuple[int, ...] | None = _measured(
-        None, each(_ranks), "N,…", "MPI ranks per node (default: its GPUs, else 1)", page=_DAILY)
+        None, each(RANKS), "N,…", "MPI ranks per node (default: its GPUs, else 1)", page=_DAILY)
     cases: tuple[tuple[int, int], ...] = _measured(
-        (), each(_case), "2n8g,…", "nodes and ranks per node in one word, beside or instead of --nodes")
+        (), each(read_case), "2n8g,…", "nodes and ranks per node in one word, beside or instead of --nodes")
     cpus_per_rank: tuple[int, ...] | None = _measured(
         None, each(whole(1, 100_000)), "N,…", "threads of each rank (default: a node's cores shared by its ranks)")
     gpus_per_node: int | None = _measured(
@@ -117,7 +73,7 @@ class SweepSpec:
         ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
         page=_DAILY)
     data: tuple[str, ...] = _measured(
-        (SYNTHETIC,), each(_data), "DATA,…",
+        (SYNTHETIC,), each(read_data), "DATA,…",
         f"{{default}} (default), or KIND:PATH of images ({', '.join(KINDS)})",
         page=_DAILY)
     data_cache: tuple[str, ...] = _measured(
@@ -141,7 +97,7 @@ class SweepSpec:
     options: Mapping[str, tuple[str, ...]] = _measured(
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
-        {}, _env, "NAME=V,…", "environment variable; \\, is a comma in a value", page=_DAILY)
+        {}, read_env, "NAME=V,…", "environment variable; \\, is a comma in a value", page=_DAILY)
     recipe: str = _measured(
         "", text, "NAME",
         "published measurement (see `list`); options choose among its points or replace settings",
@@ -159,7 +115,7 @@ class SweepSpec:
         0, whole(0, 1_000_000), "N",
 "whole training of at most N epochs of --data", page=_DAILY)
     target_accuracy: float = _method(
-        0.0, _percent, "P", "end a whole training once P percent of the held-out images are recognised (default: after "
+        0.0, read_percent, "P", "end a whole training once P percent of the held-out images are recognised (default: after "
         "all epochs)")
     eval_every: int = _method(
         1, whole(1, 1_000_000), "N", "epochs between the evaluations of a whole training (default {default})")
