@@ -115,8 +115,8 @@ class SweepSpec:
         0, whole(0, 1_000_000), "N",
 "whole training of at most N epochs of --data", page=_DAILY)
     target_accuracy: float = _method(
-        0.0, read_percent, "P", "end a whole training once P percent of the held-out images are recognised (default: after "
-        "all epochs)")
+        0.0, read_percent, "P",
+        "end a whole training once P percent of the held-out images are recognised (default: after all epochs)")
     eval_every: int = _method(
         1, whole(1, 1_000_000), "N", "epochs between the evaluations of a whole training (default {default})")
     repeats: int | None = _method(
