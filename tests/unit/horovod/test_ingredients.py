@@ -92,6 +92,13 @@ def lose_frameworks(machine: Machine, _: pytest.MonkeyPatch) -> None:
         machine.lose(name)
 
 
+def lose_psutil(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.lose("psutil")
+    # Another test may have loaded it, and what is loaded counts as installed.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "psutil"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 def want_gpus(*versions: str, nvcc: bool = True) -> Callable[[Machine, pytest.MonkeyPatch], None]:
     def change(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         machine.install_torch(versions[0])
@@ -119,7 +126,7 @@ MISSING = {
         lambda machine, _: (machine.packages.parent / "Python.h").unlink(),
         "Python.h: apt-get install python3-dev",
     ),
-    "psutil": (lambda machine, _: machine.lose("psutil"), "psutil not installed here: pip install -e '.[horovod]'"),
+    "psutil": (lose_psutil, "psutil not installed here: pip install -e '.[horovod]'"),
     "nvcc": (want_gpus("2.13.0+cu130", "2.18.0", nvcc=False), "nvcc is neither in PATH nor in /nowhere/bin"),
     "CUDA": (want_gpus("2.13.0+cpu", "2.18.0"), "torch 2.13.0+cpu is without CUDA"),
     "TensorFlow": (
