@@ -180,7 +180,7 @@ class TensorFlowMLP(WholeTraining):
     """The perceptron, trained by SGD with momentum, on synthetic samples or on files."""
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
-        self._run, self._schedule, self._peak = run, mlp.SCHEDULE, mlp.LEARNING_RATE
+        self._run, self._schedule, self._peak = run, mlp.SCHEDULE, mlp.PEAK
         self.model = MLP(mlp.initial_values(run), compute_dtype(run.precision))
         self.reader = _reader(run, mlp.image_size, device, rank)
         self.input = self.reader and self.reader.record

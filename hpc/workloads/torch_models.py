@@ -148,7 +148,7 @@ class TorchMLP(WholeTraining):
     """The perceptron, trained by SGD with momentum, on synthetic samples or on files."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
-        self._run, self._schedule, self._peak = run, mlp.SCHEDULE, mlp.LEARNING_RATE
+        self._run, self._schedule, self._peak = run, mlp.SCHEDULE, mlp.PEAK
         self.reader = _reader(run, mlp.image_size, device, rank)
         self.input = self.reader and self.reader.record
         layers: list[nn.Module] = [nn.Flatten()] if self.reader else []
