@@ -108,7 +108,7 @@ def by_tensorflow(ours):
 def recipe(workload_class, name):
     run = replace(spec("tensorflow-horovod"), batch_size=64, options={"image_size": "32", "recipe": name})
     optimizer = workload_class(run, "/CPU:0", 0).optimizer()
-    return [optimizer._learning_rate, optimizer._momentum, Counter(map(str, optimizer._decays))]
+    return [optimizer.learning_rate, optimizer._momentum, Counter(map(str, optimizer._decays))]
 
 
 def far(result, wanted):
