@@ -13,7 +13,7 @@ import pytest
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import write_trace
 from parse.ledger.point import ledgers
-from parse.ledger.types import NONE, PERSISTENT, Ledger, Mean
+from parse.ledger.types import NONE, PERSISTENT, TRANSIENT, Ledger, Mean
 from parse.load import load
 from parse.result import results
 from tests.truth.cases import NOBODY, RANKS, SWEEPS, Expected
@@ -196,3 +196,23 @@ def test_a_delay_in_noise_of_its_size_may_be_overlooked(late: tuple[Trace, Ledge
     for stamps, machine in ((trace.stamps, False), (noisy, True)):
         known = known_of(dataclasses.replace(trace, stamps=stamps), AHEAD_S)
         assert [miss.machine for miss in held_against(none, [known], LATE, measured=True)] == [machine]
+
+
+@pytest.mark.parametrize(("incident_ms", "overlooked"), [(0, False), (72, True)])
+def test_a_step_no_larger_than_an_incident_of_another_rank_may_be_overlooked(
+    tmp_path: Path, incident_ms: int, overlooked: bool
+) -> None:
+    """Rank 3 sleeps 150 ms in every fifth step; in one the machine holds the others up, so that it is 70 ms late."""
+    requested = sleeps()
+    requested[3, :, 3] -= 10 * MS
+    requested[3, ::5, 1] += 150 * MS
+    happened = requested.copy()
+    happened[:3, 15, 1] += 80 * MS
+    happened[0, 17, 1] += incident_ms * MS
+    trace = dataclasses.replace(trace_of(happened), injected_ns=requested)
+    (run,) = ledger_of(tmp_path, trace).runs
+    assert (15 not in run.verdict.steps) is overlooked
+    expected = Expected(kinds=(TRANSIENT,), ranks=(3,), cause="compute", every=5)
+    against = held_against(run.verdict, [known_of(trace, AHEAD_S)], expected, measured=False)
+    misses = [miss for miss in against if "not named" in miss.text]
+    assert [miss.machine for miss in misses] == [True] * overlooked
