@@ -156,10 +156,10 @@ def _transient(breakdown: StepBreakdown, arrivals: Arrivals) -> Verdict | None:
     skew, last = arrivals.skew, arrivals.ranks.last
     verdicts: list[Verdict] = []
     sizes = 0
-    least_ns = np.maximum(SPIKE * float(np.median(skew)), arrivals.skew_bound)
+    least_ns = smallest_ns = np.maximum(SPIKE * float(np.median(skew)), arrivals.skew_bound)
     while (out := skew > least_ns).any():
         if out.mean() <= SELDOM:
-            verdicts += _standing_out(breakdown, arrivals, out, SPIKE_CHANCE)
+            verdicts += _standing_out(breakdown, arrivals, out, SPIKE_CHANCE, smallest_ns)
             sizes += 1
         least_ns = np.maximum(1.0, 2 * least_ns)  # small incidents of others hide no large ones
     if verdicts:
@@ -202,14 +202,23 @@ def _severe(arrivals: Arrivals) -> Bools:
     return (arrivals.skew > SEVERE * float(np.median(arrivals.skew))) & (arrivals.skew > arrivals.skew_bound)
 
 
-def _standing_out(breakdown: StepBreakdown, arrivals: Arrivals, out: Bools, limit: float) -> Iterator[Verdict]:
-    """The rank and the node with most of these steps, if so many by chance are no likelier than `limit`."""
+def _standing_out(
+    breakdown: StepBreakdown, arrivals: Arrivals, out: Bools, limit: float, smallest_ns: Floats | None = None
+) -> Iterator[Verdict]:
+    """The rank and the node with most of these steps, if so many by chance are no likelier than `limit`.
+
+    An incident of another rank may leave only larger steps to it. With `smallest_ns`, the skew [step] from which one
+    stands out, its steps are also those in which it is last by TOGETHER of what it mostly is.
+    """
     for group, names in ((arrivals.ranks, len(breakdown.nodes)), (arrivals.nodes, len({*breakdown.nodes}))):
         if names == 1:
             continue
         events = group.last[_events(out, group.last)]
         number = int(np.bincount(events).argmax())
         its = out & (group.last == number)
+        if smallest_ns is not None and its.any():
+            usual = TOGETHER * float(np.median(arrivals.skew[its]))
+            its |= (group.last == number) & (arrivals.skew > np.maximum(smallest_ns, usual))
         chance = names * _tail(len(events), int((events == number).sum()), 1 / names)
         if chance <= limit and _is_material(its, group, breakdown):
             suspect = _Suspect(ranks=(number,)) if group is arrivals.ranks else _node(breakdown, number)

@@ -198,21 +198,18 @@ def test_a_delay_in_noise_of_its_size_may_be_overlooked(late: tuple[Trace, Ledge
         assert [miss.machine for miss in held_against(none, [known], LATE, measured=True)] == [machine]
 
 
-@pytest.mark.parametrize(("incident_ms", "overlooked"), [(0, False), (72, True)])
-def test_a_step_no_larger_than_an_incident_of_another_rank_may_be_overlooked(
-    tmp_path: Path, incident_ms: int, overlooked: bool
-) -> None:
-    """Rank 3 sleeps 150 ms in every fifth step; in one the machine holds the others up, so that it is 70 ms late."""
+@pytest.mark.parametrize("incident_ms", [0, 75])
+def test_an_incident_of_another_rank_hides_no_step_of_its_size(tmp_path: Path, incident_ms: int) -> None:
+    """Rank 3 sleeps 140 ms in every fifth step; in one the machine holds the others up, so that it is 78 ms late."""
     requested = sleeps()
     requested[3, :, 3] -= 10 * MS
-    requested[3, ::5, 1] += 150 * MS
+    requested[3, ::5, 1] += 140 * MS
     happened = requested.copy()
-    happened[:3, 15, 1] += 80 * MS
+    happened[:3, 15, 1] += 62 * MS
     happened[0, 17, 1] += incident_ms * MS
     trace = dataclasses.replace(trace_of(happened), injected_ns=requested)
     (run,) = ledger_of(tmp_path, trace).runs
-    assert (15 not in run.verdict.steps) is overlooked
+    assert run.verdict.steps == (5, 10, 15, 20, 25, 30, 35, 40, 45)
     expected = Expected(kinds=(TRANSIENT,), ranks=(3,), cause="compute", every=5)
     against = held_against(run.verdict, [known_of(trace, AHEAD_S)], expected, measured=False)
-    misses = [miss for miss in against if "not named" in miss.text]
-    assert [miss.machine for miss in misses] == [True] * overlooked
+    assert not [miss for miss in against if not miss.machine]
