@@ -14,7 +14,7 @@ class TrainingError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Begun:
-    """An attempt that trained: its number, when its training began (Unix time, ns), how many epochs it found done."""
+    """An attempt that trained: its number, when it began (Unix time, ns), how many epochs were done by then."""
 
     attempt: int
     unix_ns: int
@@ -157,8 +157,8 @@ class TrainingHistory:
 class TimeSpent:
     """The parts of a training's time, in seconds; they add up to it.
 
-    `between_attempts_s` is from the last epoch that an attempt found done until it began to train: work that was lost
-    with the attempt before, waiting for a job, and the start. `rest_s` is what lies between epochs: checkpoints.
+    `between_attempts_s` is from the last epoch that was done before an attempt until it began to train: work that was
+    lost with the attempt before, waiting for a job, and the start. `rest_s` is what lies between epochs: checkpoints.
     """
 
     training_s: float

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hpc.backends import InvalidRun
+from hpc.backends import Backend, InvalidRun
 from hpc.measure.timer import StepTimer
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.spec import RunSpec
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 
-class TrainsToATarget(Protocol):
+class TrainsToATarget(Backend, Protocol):
     """What a backend adds to Backend for whole trainings."""
-
-    def step(self, index: int, timer: StepTimer) -> int: ...
 
     def begin_epoch(self, epoch: int) -> float:
         """The next step is the first of this epoch, counted from 0; returns its learning rate."""
@@ -99,7 +97,7 @@ class WholeTraining:
             begin_ns = self._now_ns()
             rate = self._backend.begin_epoch(len(self._history.epochs))
             if not measured:
-                train(self._backend, self._run, timer, journal.samples, synchronise)  # type: ignore[arg-type]
+                train(self._backend, self._run, timer, journal.samples, synchronise)
                 timer.rest()
                 first, measured = self._run.steps, True
                 samples = sum(journal.samples)
@@ -128,11 +126,11 @@ class WholeTraining:
 
     def _begin(self) -> TrainingHistory:
         """The history of the latest checkpoint, from which the state is loaded; a new one where there is none."""
-        found = self._read() if self._comm.rank == 0 else None
-        history: TrainingHistory | None = self._comm.bcast(None if found is None else found[0])
+        stored = self._read() if self._comm.rank == 0 else None
+        history: TrainingHistory | None = self._comm.bcast(None if stored is None else stored[0])
         if history is None:
             return self._history
-        state = self._share(None if found is None else found[1])
+        state = self._share(None if stored is None else stored[1])
         try:
             self._backend.load_state(state)
         except (ValueError, KeyError) as error:

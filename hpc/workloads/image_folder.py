@@ -77,17 +77,17 @@ def list_images(path: str, split: str = "train") -> ImageListing:
     folder = Path(path) / split
     if not folder.is_dir():
         raise NoImages(f"{folder} is no folder; class folders of {KINDS[split]} belong there ({split}/CLASS/*.jpg)")
-    found = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
-    if not found:
+    folders = tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_dir()))
+    if not folders:
         raise NoImages(f"{folder} has no class folder")
-    classes = found if split == "train" else list_images(path).classes
-    if unknown := sorted({*found} - {*classes}):
+    classes = folders if split == "train" else list_images(path).classes
+    if unknown := sorted({*folders} - {*classes}):
         raise NoImages(f"{folder} has class folders that {Path(path) / 'train'} has not: {first_of(unknown, 3)}")
     names: list[str] = []
     labels: list[int] = []
     ignored = 0
     for label, name in enumerate(classes):
-        if name not in found:
+        if name not in folders:
             continue
         files = _files(folder, name)
         images = [file for file in files if file.lower().endswith(SUFFIXES)]
