@@ -99,6 +99,8 @@ def _check_whole_training(run: RunSpec) -> str:
         return (
             f"option {', '.join(requested)} is of whole trainings: say how many epochs, --epochs" if requested else ""
         )
+    if run.search:
+        return f"find-max {run.search} tries values by a few steps each: leave out --epochs"
     if data_source(run.data) is None:
         return "--epochs asks for a whole training, and data is synthetic: name images by --data (docs/training.md)"
     if not BACKENDS[run.backend].trains_to_target:

@@ -15,6 +15,7 @@ from hpc.model.spec import SpecError
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import median_step_s, read_progress
+from launch.sweep.refusals import refuse_invalid
 from parse.airank import main as airank
 from parse.published.airank_rules import INFORMATION
 from parse.report.trainings import trainings
@@ -125,6 +126,11 @@ def test_airank_files_need_a_training_and_a_folder(tmp_path: Path, capsys: pytes
 def test_what_cannot_be_trained_is_refused_at_planning(request_: dict[str, Any], reason: str) -> None:
     with pytest.raises((SpecError, OptionError), match=reason):
         planned(**request_)
+
+
+def test_a_search_for_the_largest_value_trains_nothing_to_its_end() -> None:
+    with pytest.raises(SpecError, match="find-max batch-size tries values by a few steps each: leave out --epochs"):
+        refuse_invalid([make_run(**WHOLE, backend="torch-ddp", search="batch-size")])
 
 
 def test_a_no_sync_run_beside_a_whole_training_is_none() -> None:
