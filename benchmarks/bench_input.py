@@ -84,13 +84,20 @@ def main(names: list[str]) -> int:
     if not folder.exists() and (failed := make_images(["make", "--out", str(folder), "--images", str(IMAGES)])):
         return failed
     for name in names or PIPELINES:
-        if missing := [package for package in PIPELINES[name].packages if find_spec(package) is None]:
-            print(f"{name}: not measured: {', '.join(missing)} is not installed here")
+        if missing := next((package for package in PIPELINES[name].packages if not _is_installed(package)), None):
+            print(f"{name}: not measured: {missing} is not installed here")
             continue
         env = {**os.environ, **KEPT, "OMP_NUM_THREADS": "1"}
         argv = [sys.executable, "-m", "benchmarks.bench_input", IN_A_RANK, name, str(folder)]
         subprocess.run(argv, env=env, check=True)
     return 0
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that holds it is not
+        return False
 
 
 def in_a_rank(name: str, path: str) -> None:

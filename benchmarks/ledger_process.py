@@ -1,7 +1,7 @@
 """The account of one trace in a process of its own, held to one core: `python -m benchmarks.ledger_process TRACE`.
 
-Prints as JSON the seconds from opening the file to the verdict, imports apart, and by how many bytes the peak of memory
-lies above the same process before.
+Prints as JSON the seconds from opening the file to the verdict and the speed without the straggler, imports apart, and
+by how many bytes the peak of memory lies above the same process before.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from benchmarks.memory import peak_bytes
 from hpc.model.trace_file import open_trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
+from parse.ledger.types import TERMS, Change
+from parse.ledger.what_if import replayed_speeds
 
 
 def main() -> None:
-    """Reads the trace and says who is waited for."""
+    """Reads the trace, and says who is waited for and what would be without."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     before_bytes = peak_bytes()
     begin = perf_counter()
     with open_trace(Path(sys.argv[1])) as trace:
         result = verdict(step_breakdown(trace))
+    if result.ranks:
+        with open_trace(Path(sys.argv[1])) as trace:
+            replayed_speeds(trace, {*TERMS}, (Change.STRAGGLER,), result.ranks)
     taken_s = perf_counter() - begin
     above_bytes = peak_bytes() - before_bytes
     json.dump(

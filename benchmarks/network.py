@@ -1,4 +1,4 @@
-"""Four hosts made of one machine: names, networks and clocks of their own, behind a switch that delays and loses.
+"""Hosts made of one machine: names, networks and clocks of their own, behind a switch that delays and loses.
 
 Needs root, Linux with network and time namespaces, /dev/net/tun, gcc, and the Open MPI 4 of a distribution.
 """
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,18 +31,25 @@ class NetworkError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """How long frames take from one host to another: µs, ± µs, and how many are lost."""
+    """How long frames take from one host to another: µs, ± µs, how many are lost, and how many Mbit/s a host sends.
+
+    `of_host`: this holds for the paths from and to that host alone, and all others are as they are without a fault.
+    """
 
     name: str
     delay_us: float = 0
     back_us: float | None = None  # from host 0 to the others; None: the same
     jitter_us: float = 0
     loss_percent: float = 0
+    rate_mbit: float | None = None
+    of_host: int | None = None
 
     @property
     def rules(self) -> list[str]:
         """What the switch is told."""
         rest = f"{self.jitter_us:g}:{self.loss_percent:g}"
+        if self.of_host is not None:
+            return [f"{ends}:{self.delay_us:g}:{rest}" for ends in (f"{self.of_host}:*", f"*:{self.of_host}")]
         back_us = self.delay_us if self.back_us is None else self.back_us
         return [f"*:*:{self.delay_us:g}:{rest}", f"0:*:{back_us:g}:{rest}"]
 
@@ -50,7 +58,7 @@ def refused() -> str:
     """Empty where hosts can be made here, else why not."""
     if os.geteuid() != 0:
         return "namespaces of networks need root"
-    for program in ("gcc", "mpirun", "nsenter", "unshare"):
+    for program in ("gcc", "mpirun", "nsenter", "tc", "unshare"):
         if shutil.which(program) is None:
             return f"{program} is not installed"
     version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True, check=False).stdout
@@ -66,10 +74,10 @@ def refused() -> str:
 
 
 class Network:
-    """Hosts h0 … h3 while it is entered; `run` starts ranks on them, one each. Raises NetworkError."""
+    """Hosts h0, h1, … while it is entered; `run` starts ranks on them, one each. Raises NetworkError."""
 
-    def __init__(self, paths: Paths) -> None:
-        self._paths = paths
+    def __init__(self, paths: Paths, hosts: int = HOSTS) -> None:
+        self._paths, self._hosts = paths, hosts
         self._started: list[subprocess.Popen[str]] = []
         self._folder = Path()
         self._networks: set[str] = set()
@@ -88,14 +96,15 @@ class Network:
     ) -> None:
         self._stop()
 
-    def run(self, *argv: str | Path, timeout_s: float = 300) -> str:
-        """What one rank per host of this Python program printed."""
+    def run(self, *argv: str | Path, timeout_s: float = 300, ranks: int | None = None) -> str:
+        """What one rank on each of the first `ranks` hosts (None: all) of this Python program printed."""
+        ranks = self._hosts if ranks is None else ranks
         tcp = {
             "plm_rsh_agent": self._folder / "agent", "plm_rsh_no_tree_spawn": 1, "pml": "ob1", "btl": "tcp,self",
             "btl_tcp_if_include": "tap0", "oob_tcp_if_include": "tap0", "mpi_yield_when_idle": 1,
         }  # fmt: skip
         settings = [word for name, value in tcp.items() for word in ("--mca", name, str(value))]
-        hosts = ["--host", ",".join(f"h{host}:1" for host in range(HOSTS)), "-np", str(HOSTS), "--map-by", "node"]
+        hosts = ["--host", ",".join(f"h{host}:1" for host in range(ranks)), "-np", str(ranks), "--map-by", "node"]
         command = [
             self._folder / "agent", "h0", "mpirun", "--allow-run-as-root", *settings, *hosts, "--bind-to", "none",
             "-x", "PYTHONPATH", sys.executable, *argv,
@@ -114,8 +123,8 @@ class Network:
 
     def _start(self) -> None:
         hosts = self._folder / "hosts"
-        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"10.77.0.{10 + i} h{i}\n" for i in range(HOSTS)))
-        pids = [self._start_host(host, hosts) for host in range(HOSTS)]
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"10.77.0.{10 + i} h{i}\n" for i in range(self._hosts)))
+        pids = [self._start_host(host, hosts) for host in range(self._hosts)]
         self._networks = {_network_of(pid) for pid in pids}
         switch = self._folder / "switch"
         built = subprocess.run(
@@ -124,6 +133,7 @@ class Network:
         if built.returncode:
             raise NetworkError(built.stderr)
         self._start_one([str(switch), *pids, "--", *self._paths.rules])
+        self._limit_rates(pids)
         agent = self._folder / "agent"
         cases = "\n".join(f"h{host}) pid={pid};;" for host, pid in enumerate(pids))
         # Open MPI calls it as it would call ssh: HOST WORD..., the words to be joined and read by a shell there.
@@ -133,6 +143,19 @@ class Network:
             f'if [ $# -gt 1 ] && [ "$1" = mpirun ]; then exec {enter} "$@"; fi\nexec {enter} sh -c "$*"\n'
         )
         agent.chmod(0o755)
+
+    def _limit_rates(self, pids: Sequence[str]) -> None:
+        """By the kernel's own traffic control: a token bucket on what a host sends (tc-tbf(8))."""
+        if self._paths.rate_mbit is None:
+            return
+        limit = ["rate", f"{self._paths.rate_mbit:g}mbit", "burst", "16kb", "latency", "200ms"]
+        for host, pid in enumerate(pids):
+            if self._paths.of_host in (None, host):
+                enter = ["nsenter", "--target", pid, "--net"]
+                argv = [*enter, "tc", "qdisc", "add", "dev", "tap0", "root", "tbf", *limit]
+                done = subprocess.run(argv, capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise NetworkError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
     def _start_host(self, host: int, hosts: Path) -> str:
         """Starts the process that keeps this host's namespaces alive; returns its id."""

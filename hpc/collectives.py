@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
     parser = _parser()
     arguments = parser.parse_args(argv)
-    expectations = read_expectations(arguments.expect_transport, arguments.check, parser)
+    expectations = read_expectations(vars(arguments), parser)
     deny_world_writing()
     if arguments.show is not None:
         return _show(arguments.show)

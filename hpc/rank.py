@@ -188,7 +188,7 @@ def _run(rank: Rank) -> None:
         clock.synchronise()
         attempted(rank.problems, "the journal's latest clock", note, None)
 
-    timer = _make_timer(backend, run, journal, workloads[0])
+    timer = _make_timer(backend, run, journal)
     note()
     partial_folder = AttemptFiles(arguments.traces, run.run_id, arguments.attempt).partial
     agent = start_agent(comm, world, run, report.gpu_uuids, journal.folder, partial_folder, arguments.copy_s)
@@ -200,7 +200,7 @@ def _run(rank: Rank) -> None:
     report = attempted(rank.problems, "preflight", lambda: preflight.stepped(comm, report), report)
     payload = RankPayload(
         journal=journal, clock=clock, report=replace(report, stamp_bound_ns=timer.bound_ns), losses=backend.losses,
-        workload=workloads[0], agent=agent, problems=rank.problems, history=history,
+        workload=workloads[0], meetings=backend.meetings(), agent=agent, problems=rank.problems, history=history,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit(comm.rank)
@@ -236,13 +236,11 @@ def _make_journal(rank: Rank, whole: WholeTraining | None) -> Journal:
     return Journal(arguments.traces, rank.folder.stem, rank.number, rank.run.steps, unmeasured=unmeasured)
 
 
-def _make_timer(backend: Backend, run: RunSpec, journal: Journal, workload: Any) -> StepTimer:
-    """The backend's, which records into the journal, and the workload's meetings into these."""
-    from hpc.measure.meetings import meetings_of
-
+def _make_timer(backend: Backend, run: RunSpec, journal: Journal) -> StepTimer:
+    """The backend's, which records into the journal, and its meetings into these."""
     timer = backend.make_timer(run.steps)
     timer.record_into(journal.stamps)
-    if (meetings := meetings_of(workload)) is not None:
+    if (meetings := backend.meetings()) is not None:
         timer.record_meetings(meetings)
     return timer
 
@@ -262,7 +260,7 @@ def _arguments(argv: Sequence[str] | None) -> RankArguments:
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
     values = vars(parser.parse_args(argv))
-    expectations = read_expectations(values.pop("expect_transport"), values.pop("check"), parser)
+    expectations = read_expectations(values, parser)
     return RankArguments(**values, expectations=expectations)
 
 

@@ -10,14 +10,22 @@ from pathlib import Path
 
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import plain
 
 DESCRIPTION = (
     "Time to train, throughput, accuracy and speedup of trainings by AI-Rank's rules, and each rule their logs break."
 )
 EPILOG = """\
-time to train  from test_begin to the first evaluation at or above the target. The clock never pauses. Where a log has
-               no AI-Rank marks, MLPerf's run_start counts, else its first time stamp, and the table says so.
-throughput     (epochs - warm-up epochs) * samples of an epoch / the time after warm-up, evaluations included.
+time to train  from test_begin to the first evaluation at the target. The clock never pauses. Where a log has no
+               AI-Rank marks, MLPerf's run_start counts, else its first time stamp, and the table says so.
+target         --target, else the log's own (quality_target, eval_target, target_accuracy), else MLPerf's of the log's
+               submission_benchmark: an accuracy, or a loss or error rate, which has to fall. AI-Rank's 75.9 % of
+               ResNet50 is for marks and programs' own lines that name no other model. Without a target a log has no
+               time to train.
+throughput     (epochs - warm-up epochs) * samples of an epoch / the time after warm-up, evaluations included. Epochs
+               are counted from the log's first_epoch_num; of a run that was aborted up to its last evaluation. Where
+               evaluations count samples (samples_count), these / the time. Rates that the log states in tracked_stats
+               stand beside it, with a warning where they differ.
 accuracy       of the best evaluation.
 speedup        time to train on 1 device / time to train on n devices, of logs whose names differ in the devices only
                (GPUx1.log, GPUx8.log); never a ratio of throughputs, and none without a log of 1 device.
@@ -43,17 +51,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("nothing to read: name logs, folders, or a document with --published")
     with importing():  # slow, so after --help
         from parse.published.airank_report import as_json, read, text
-        from parse.published.training_result import TARGET, RuleSettings
+        from parse.published.training_result import RuleSettings
 
     settings = RuleSettings(
-        target=arguments.target or TARGET,
+        target=arguments.target,
         warmup_epochs=arguments.warmup_epochs,
         samples_per_epoch=arguments.samples_per_epoch,
     )
     report = read(arguments.paths, arguments.published, settings)
     if not report.results and not report.documents:
-        names = ", ".join(map(str, [*arguments.paths, *arguments.published]))
-        print(*report.refusals, f"nothing to judge in {names}", sep="\n", file=sys.stderr)
+        names = plain(", ".join(map(str, [*arguments.paths, *arguments.published])))
+        print(*map(plain, report.refusals), f"nothing to judge in {names}", sep="\n", file=sys.stderr)
         return 1
     width = max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
     sys.stdout.write(as_json(report) if arguments.format == "json" else text(report, width))
@@ -66,21 +74,23 @@ def _parser() -> CommandParser:
     parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
     add = parser.add_argument
     add("paths", nargs="*", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")
-    add("--target", type=_percent, metavar="PERCENT", help="accuracy to reach (default: 75.9, ResNet50's top-1)")
+    add("--target", type=_target, metavar="QUALITY",
+        help="quality to reach in all logs: an accuracy in percent (75.9) or as a fraction (0.759); for a benchmark "
+        "with a loss, that loss (default: by log, see below)")  # fmt: skip
     add("--published", action="append", default=[], type=Path, metavar="DOC.md",
         help="a document whose table of times to train is put beside the recomputed one; may be repeated")  # fmt: skip
     add("--warmup-epochs", type=_count, metavar="N",
         help="epochs left out of the throughput (default: 0; a printed avg_ips is then compared with all)")  # fmt: skip
     add("--samples-per-epoch", type=_positive, metavar="N",
-        help="where logs do not say (default for ResNet50: ImageNet's 1,281,167)")  # fmt: skip
+        help="in place of what logs say (default for ResNet50: ImageNet's 1,281,167)")  # fmt: skip
     add("--format", choices=FORMATS, default="text", help="default: %(default)s")
     return parser
 
 
-def _percent(text: str) -> float:
+def _target(text: str) -> float:
     value = float(text)
     if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 100")
+        raise argparse.ArgumentTypeError(f"{text} is no percentage above 0 and up to 100, nor a fraction")
     return value
 
 

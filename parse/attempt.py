@@ -24,6 +24,18 @@ from hpc.system.text import plural
 from parse import stats
 from parse.run_fields import RunFields
 
+COMMIT = "commit of this project"
+"""The fact of a machine that is the commit of this project."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """A folder of traces that measured the same runs as another one, and the days (UTC) on which its first and its last
+    attempt began: `2026-05-14` or `2026-05-14 to 2026-05-16`; empty if nothing records them."""
+
+    folder: str
+    date: str = ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RequestedRun:
@@ -31,28 +43,35 @@ class RequestedRun:
 
     `extra` are fields of a later version, and for a log the fields that distinguish its point (such as its folder).
     `target_env` are the environment variables that the target (a site, or this machine) sets for every
-    run, from its plan: those of `run.env` that were not requested by `--env`.
+    run, from its plan: those of `run.env` that were not requested by `--env`. `measurement` is None unless the same
+    runs were measured more than once.
     """
 
     run: RunFields
     run_id: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     target_env: Mapping[str, str] = field(default_factory=dict)
+    measurement: Measurement | None = None
+
+    @cached_property
+    def distinction(self) -> Mapping[str, Any]:
+        """The fields beside those of `run` that distinguish points."""
+        return {**self.extra, "measurement": self.measurement.folder} if self.measurement else self.extra
 
     @cached_property
     def point(self) -> str:
-        """Equal for exactly the repeats of a point, whatever version named them."""
-        return dataclasses.replace(self.run, repeat=1).key(self.extra)
+        """Equal for exactly the repeats of a point in one measurement, whatever version named them."""
+        return dataclasses.replace(self.run, repeat=1).key(self.distinction)
 
     @cached_property
     def key(self) -> str:
-        """Equal for the same run, whatever version named it."""
-        return self.run.key(self.extra)
+        """Equal for the same run of one measurement, whatever version named it."""
+        return self.run.key(self.distinction)
 
     @cached_property
     def baseline_point(self) -> str:
         """The point at 1n1g with all else equal."""
-        return dataclasses.replace(self.run.baseline(), repeat=1).key(self.extra)
+        return dataclasses.replace(self.run.baseline(), repeat=1).key(self.distinction)
 
     @property
     def case(self) -> str:
@@ -67,7 +86,9 @@ class RequestedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The numbers of a window. `clock_share`: the speed's uncertainty from the clocks' bounds, as a share.
+    """The numbers of a window; speeds and `samples` are in the run's unit.
+
+    `clock_share`: the speed's uncertainty from the clocks' bounds, as a share.
 
     `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
     empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
@@ -109,10 +130,11 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class FromLog:
-    """The source of a run's numbers in a log. Speeds in samples/s; None if the log has none.
+    """The source of a run's numbers in a log. Speeds in the run's unit per second; None if the log has none.
 
     `window` is text: `steps 20 to 120 of epoch 0`. `wall_clock` comes from time stamps, `printed` is the mean
-    of the printed speeds. `remarks` are peculiarities of this log, a line each.
+    of the printed speeds. `remarks` are peculiarities of this log, a line each. `steady_run` is the speed of the
+    whole run from the window's begin on, pauses left out, by what gives the result; `steady_window` are its steps.
     """
 
     path: Path
@@ -121,13 +143,16 @@ class FromLog:
     wall_clock: float | None
     printed: float | None
     remarks: tuple[str, ...] = ()
+    steady_run: float | None = None
+    steady_window: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One launch of a run. No `outcome`: it began and has no record of its end.
 
-    `record` is its exit record, where one is here.
+    `record` is its exit record, where one is here. `begin_unix_s` is when it began, in s since 1970, None where neither
+    trace nor record has it. `recovered`: its trace was made of what dead ranks left.
     `problem` is why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
     means that the log reaches the end of the window, and there is no outcome where it does not. `history` is that of a
     whole training.
@@ -144,6 +169,8 @@ class Attempt:
     trace: Path | None = None
     problem: str = ""
     record: ExitRecord | None = None
+    begin_unix_s: int | None = None
+    recovered: bool = False
     log: FromLog | None = None
     history: TrainingHistory | None = None
 
@@ -167,7 +194,7 @@ def settling(attempts: Iterable[Attempt]) -> Attempt:
 
 
 def measure(trace: Trace) -> Measured:
-    """The numbers of the trace's window. Raises TraceError where the window is not whole."""
+    """The numbers of the trace's window. Raises TraceError where the window is not whole or has no samples."""
     if not len(trace.blocks):
         raise TraceError("it has no measured block")
     for first, stop in trace.blocks:
@@ -175,6 +202,9 @@ def measure(trace: Trace) -> Measured:
             raise TraceError(f"ranks lack the end of a step among {first - 1} to {stop - 1}")
     latest_end_ns = trace.to_global(END).max(axis=0)
     samples = trace.samples.sum(axis=0, dtype=np.int64)
+    counted = sum(int(samples[first:stop].sum()) for first, stop in trace.blocks)
+    if counted <= 0:
+        raise TraceError("it counts no samples in its measured blocks")
     step_s = stats.step_times_s(latest_end_ns, trace.blocks)
     if step_s.min() <= 0:
         raise TraceError("a step ends before the one in front of it")
@@ -184,7 +214,7 @@ def measure(trace: Trace) -> Measured:
         throughput=stats.throughput(latest_end_ns, samples, trace.blocks),
         mean_of_rates=stats.mean_of_rates(latest_end_ns, samples, trace.blocks),
         step_s=step_s,
-        samples=sum(int(samples[first:stop].sum()) for first, stop in trace.blocks),
+        samples=counted,
         pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
         clock_share=float(trace.bounds_ns(END, edges).max(axis=0).sum()) / duration_ns,
         meetings_s=_meetings_s(trace),
@@ -192,17 +222,21 @@ def measure(trace: Trace) -> Measured:
 
 
 def _meetings_s(trace: Trace) -> dict[str, float]:
-    """By name, over the measured blocks; without those that a rank lacks in some step."""
+    """By name, those of one name together, over the measured blocks; without those that a rank lacks in some step."""
     if trace.meetings is None:
         return {}
     taken_ns, whole = np.zeros(len(trace.meeting_names)), np.ones(len(trace.meeting_names), bool)
     for first, stop in trace.blocks:
-        stamps = np.asarray(trace.meetings[:, first:stop])
-        whole &= (stamps != ABSENT).all(axis=(0, 1, 3))
-        taken_ns += np.where(whole, stamps[..., 1] - stamps[..., 0], 0).mean(axis=0).sum(axis=0)
+        arrives, waits, ends = np.moveaxis(np.asarray(trace.meetings[:, first:stop]), 3, 0)
+        whole &= ((arrives != ABSENT) & (ends != ABSENT)).all(axis=(0, 1))
+        begin = np.where(waits == ABSENT, arrives, waits)
+        taken_ns += np.where(whole, ends - begin, 0).mean(axis=0).sum(axis=0)
     steps = int(np.diff(trace.blocks).sum())
-    means_s = (taken_ns / steps / 1e9).tolist()
-    return {name: mean_s for name, mean_s, known in zip(trace.meeting_names, means_s, whole, strict=True) if known}
+    total_s: dict[str, float] = {}
+    for name, its_ns, known in zip(trace.meeting_names, taken_ns.tolist(), whole, strict=True):
+        if known:
+            total_s[name] = total_s.get(name, 0.0) + its_ns / steps / 1e9
+    return total_s
 
 
 def describe(trace: Trace) -> Machine:
@@ -253,7 +287,7 @@ def _compared(report: RankReport, project: Mapping[str, Any]) -> dict[str, Any]:
         "driver": report.nvidia_driver,
         "cpu": report.cpu_model,
         "transport": report.backend_fact("transport"),
-        "commit of this project": commit and f"{commit}{' with changes' if project.get('dirty') else ''}",
+        COMMIT: commit and f"{commit}{' with changes' if project.get('dirty') else ''}",
     }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import filecmp
 import os
 import re
 import shlex
@@ -12,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, RANK_NOTE
+from hpc.model.files import BEGIN_RECORD, EXIT_RECORD, OF_SWEEP, RANK_NOTE
 from hpc.model.outcome import (
     MAX_PLAN_BYTES,
-    ExitRecord,
-    Outcome,
-    RankNote,
+    BeginRecord,
     RecordError,
+    read_begin_record,
     read_exit_record,
     read_object,
     read_rank_note,
@@ -27,64 +24,75 @@ from hpc.model.spec import PLAN_VERSION
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace
 from hpc.recovery.folders import PARTIAL
+from hpc.system.regular_file import open_regular
 from parse.attempt import Attempt, RequestedRun, describe, measure
+from parse.measurements import AttemptFile, Content
+from parse.records import attempts_of
 from parse.run_fields import RunFields
 
 if TYPE_CHECKING:
     from parse.load_logs import HowToRead, Progress
+    from parse.logs.nccl_tests import NcclTest
 
 PLAN = re.compile(r"plan\..+\.json")
 
 RECORDS = (PLAN, EXIT_RECORD, RANK_NOTE, BEGIN_RECORD)
+RECORD_SUFFIXES = (".exit.json", ".begin.json")
 HDF5 = b"\x89HDF\r\n\x1a\n"
 DLLOGGER = b"DLLL {"
 """The beginning of a line of dllogger's JSON; its files are called raport.json, or anything."""
 SNIFFED_BYTES = 1 << 16
 STACKS_TEXT = ".stacks.txt"
 """Suffix of the file with an attempt's stacks, which is not a log."""
-LOG_NAME = re.compile(r".+\.(log|txt|out)(\.gz)?", re.IGNORECASE)
-"""Names that are tried as logs in folders; other files only if named explicitly."""
-LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE)
-"""Names that claim to be a log, so that the file is reported if it is not."""
-
-AttemptKey = tuple[str, int]
-"""Run id and the attempt's number."""
+LOG_NAME = re.compile(r".+\.(log|txt|out)(\.gz)?", re.IGNORECASE | re.DOTALL)
+"""Names that logs have. Where only logs are asked for, each such file that is none is refused."""
+LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE | re.DOTALL)
+"""Names that claim to be a log, so that the file is refused if it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """All attempts. `refusals` name the files that were not read, `remarks` the oddities of the others."""
+    """All attempts. `refusals` name the files that were not read, `remarks` the oddities of the others; `nccl_tests`
+    are the tests in outputs of nccl-tests. `logs` counts the logs that were read, those among them that are in no
+    point."""
 
     attempts: tuple[Attempt, ...]
     requested: tuple[RequestedRun, ...]
     reduced: tuple[str, ...]
     refusals: tuple[str, ...]
     remarks: tuple[str, ...]
+    nccl_tests: tuple[NcclTest, ...] = ()
+    logs: int = 0
 
 
 def load(
-    paths: Sequence[Path], progress: Progress | None = None, kind: str = "auto", how: HowToRead | None = None
+    paths: Sequence[Path],
+    progress: Progress | None = None,
+    kind: str = "auto",
+    how: HowToRead | None = None,
+    *,
+    verbose: bool = False,
 ) -> Loaded:
     """Reads files and folders, with everything below them. Never raises because of a file's content.
 
-    `kind` is `traces`, `logs`, or `auto` for both; `how` has the options for reading logs.
+    `kind` is `traces`, `logs`, or `auto` for both; `how` has the options for reading logs. Files of folders that are no
+    logs are counted in one remark, or named in one each with `verbose`.
     """
-    return _Loader(kind).load(paths, progress or (lambda files: files), how)
+    return _Loader(kind, verbose).load(paths, progress or (lambda files: files), how)
 
 
 class _Loader:
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, verbose: bool) -> None:
+        self.kind, self.verbose = kind, verbose
+        self.no_logs: list[str] = []
+        """Files of folders that are no logs, each with the reason."""
         self.refusals: list[str] = []
         self.remarks: list[str] = []
-        self.requested: dict[str, RequestedRun] = {}
+        self.plans: dict[Path, list[RequestedRun]] = {}
         self.reduced: list[str] = []
-        self.exits: dict[AttemptKey, ExitRecord] = {}
-        self.notes: dict[AttemptKey, list[RankNote]] = {}
-        self.begun: set[AttemptKey] = set()
-        self.traces: dict[AttemptKey, Attempt] = {}
-        self.recovered: set[AttemptKey] = set()
-        self.set_aside: dict[AttemptKey, str] = {}
+        self.attempt_files: list[AttemptFile] = []
+        self.nccl_tests: tuple[NcclTest, ...] = ()
+        self.logs = 0
 
     def load(self, paths: Sequence[Path], progress: Progress, how: HowToRead | None) -> Loaded:
         named = frozenset(paths)
@@ -97,24 +105,23 @@ class _Loader:
         traces = [path for path in files if path.suffix != ".json"]
         for path in progress(traces) if traces else ():
             self._read_trace(path)
-        by_id = {read.run_id: read.requested for read in self.traces.values() if read.requested}
-        by_id |= {requested.run_id: requested for requested in self.requested.values()}
-        keys = sorted({*self.exits, *self.notes, *self.begun, *self.traces, *self.set_aside})
-        attempts = tuple(self._attempt(key, by_id.get(key[0])) for key in keys)
-        for run_id in sorted({attempt.run_id for attempt in attempts if attempt.requested is None}):
-            self.remarks.append(f"{run_id}: no plan and no trace here describes this run; it is in no point below")
-        if attempts and not self.requested:
-            self.remarks.append("no plan (plan.*.json) is here, so nobody can say whether runs are missing")
+        joined = attempts_of(self.attempt_files, self.plans, [path for path in paths if path.is_dir()])
+        self.remarks += joined.remarks
+        of_logs = self._from_logs(logs, named, progress, how)
+        self.remarks += self._about_no_logs()
         return Loaded(
-            attempts=(*attempts, *self._from_logs(logs, named, progress, how)),
-            requested=tuple(self.requested.values()),
+            attempts=(*joined.attempts, *of_logs),
+            requested=joined.requested,
             reduced=tuple(dict.fromkeys(self.reduced)),
             refusals=tuple(self.refusals),
             remarks=tuple(self.remarks),
+            nccl_tests=self.nccl_tests,
+            logs=self.logs,
         )
 
     def _files(self, paths: Sequence[Path]) -> list[Path]:
-        """The named files, and those in the named folders whose names fit, each once."""
+        """The named files, and those in the named folders, each once; without hidden files and those of a sweep that
+        no reader is for."""
         files: dict[Path, Path] = {}
         for path in paths:
             if path.is_dir():
@@ -122,36 +129,56 @@ class _Loader:
                     if folder.endswith(PARTIAL) and self.kind != "logs":
                         self.remarks.append(_of_partial(Path(folder)))
                     for name in sorted(names):
-                        if not name.startswith(".") and self._may_be_read(name):
+                        if not name.startswith(".") and self._may_be_read(Path(folder).relative_to(path), name):
                             self._keep(Path(folder) / name, files)
             elif path.exists():
-                self._keep(path, files)
+                self._keep(path, files, named=True)
             else:
                 self.refusals.append(f"{path}: no such file or folder")
         return sorted(files.values())
 
-    def _keep(self, path: Path, files: dict[Path, Path]) -> None:
+    def _keep(self, path: Path, files: dict[Path, Path], *, named: bool = False) -> None:
         """Adds a file, unless it is a pipe or a device: reading from these may never end."""
         if path.is_file():
             files.setdefault(path.resolve(), path)
-        else:
-            self.refusals.append(f"{path}: cannot be read (no regular file)")
+            return
+        problem = f"{path}: cannot be read (no regular file)"
+        (self.refusals if named or _has_reader(path.name) else self.no_logs).append(problem)
 
-    def _may_be_read(self, name: str) -> bool:
+    def _may_be_read(self, folder: Path, name: str) -> bool:
+        """Whether to look at a file; `folder` is its folder in the one that was named."""
         if name.endswith(STACKS_TEXT):
             return False
-        return name.endswith((".h5", ".json")) or (self.kind != "traces" and LOG_NAME.fullmatch(name) is not None)
+        if self.kind == "traces":
+            return name.endswith((".h5", ".json"))
+        if _has_reader(name):
+            return True
+        hidden_or_journals = any(part.startswith(".") or part.endswith(PARTIAL) for part in folder.parts)
+        return not hidden_or_journals and OF_SWEEP.fullmatch(name) is None
 
     def _is_log(self, path: Path, named: bool) -> bool:
-        """Whether to read it as a log; JSON is one if it is dllogger's."""
+        """Whether to read it as a log. JSON is one if it shows a format, and no record of an attempt."""
         if named and self.kind == "logs":
             return True
         if self.kind == "traces" or path.suffix == ".h5":
             return False
         if path.suffix == ".json":
-            ours = any(form.fullmatch(path.name) for form in RECORDS)
-            return not ours and DLLOGGER in _begin_of(path, SNIFFED_BYTES)
-        return LOG_NAME.fullmatch(path.name) is not None or _begin_of(path, len(HDF5)) != HDF5
+            return not _is_record(path.name) and self._is_json_log(path, named)
+        return not named or LOG_NAME.fullmatch(path.name) is not None or _begin_of(path, len(HDF5)) != HDF5
+
+    def _is_json_log(self, path: Path, named: bool) -> bool:
+        if DLLOGGER in _begin_of(path, SNIFFED_BYTES):
+            return True
+        from parse.logs.engine.log_format import LogError
+        from parse.logs.formats import KNOWN, recognise
+
+        try:
+            recognise(path)
+        except LogError as error:
+            if not named:
+                self.no_logs.append(str(error).removesuffix(KNOWN))
+            return False
+        return True
 
     def _from_logs(
         self, paths: Sequence[Path], named: frozenset[Path], progress: Progress, how: HowToRead | None
@@ -161,11 +188,22 @@ class _Loader:
             return ()
         from parse.load_logs import HowToRead, load_logs
 
-        quietly = {path for path in paths if path not in named and not LOG_BY_NAME.fullmatch(path.name)}
-        loaded = load_logs(paths, how or HowToRead(), progress, frozenset(quietly if self.kind == "auto" else ()))
+        claims = LOG_NAME if self.kind == "logs" else LOG_BY_NAME
+        silently = {path for path in paths if path not in named and not claims.fullmatch(path.name)}
+        loaded = load_logs(paths, how or HowToRead(), progress, frozenset(silently))
+        self.no_logs += loaded.no_logs
         self.refusals += loaded.refusals
         self.remarks += loaded.remarks
+        self.nccl_tests = loaded.nccl_tests
+        self.logs = loaded.logs
         return loaded.attempts
+
+    def _about_no_logs(self) -> list[str]:
+        if self.verbose or not self.no_logs:
+            return sorted(self.no_logs)
+        if len(self.no_logs) == 1:
+            return ["1 file is no log of a known system: list it with --verbose"]
+        return [f"{len(self.no_logs)} files are no logs of a known system: list them with --verbose"]
 
     def _refuse_folder(self, error: OSError) -> None:
         self.refusals.append(f"{error.filename}: cannot be read ({error.strerror})")
@@ -173,26 +211,21 @@ class _Loader:
     def _read_json(self, path: Path, named: bool) -> None:
         try:
             if EXIT_RECORD.fullmatch(path.name):
-                self._keep_exit_record(path, read_exit_record(path))
+                record = read_exit_record(path)
+                self._take(path, record.run_id, record.attempt, record)
             elif match := RANK_NOTE.fullmatch(path.name):
-                note = read_rank_note(path)
-                self.notes.setdefault((match["run_id"], int(match["attempt"])), []).append(note)
+                self._take(path, match["run_id"], int(match["attempt"]), read_rank_note(path))
             elif match := BEGIN_RECORD.fullmatch(path.name):
-                self.begun.add((match["run_id"], int(match["attempt"])))
+                self._take(path, match["run_id"], int(match["attempt"]), _begin_record(path))
             elif PLAN.fullmatch(path.name):
                 self._read_plan(path)
-            elif named or path.name.endswith((".exit.json", ".begin.json")):
+            elif named or path.name.endswith(RECORD_SUFFIXES):
                 self.refusals.append(f"{path}: by its name neither a plan nor a record of an attempt")
         except (RecordError, TraceError) as error:
             self.refusals.append(str(error))
 
-    def _keep_exit_record(self, path: Path, record: ExitRecord) -> None:
-        key = record.run_id, record.attempt
-        if self.exits.setdefault(key, record) != record:
-            stands = self.exits[key].outcome
-            self.remarks.append(
-                f"{path}: a second exit record of {_name(key)} says {record.outcome}; the first one, {stands}, stands"
-            )
+    def _take(self, path: Path, run_id: str, number: int, content: Content | None) -> None:
+        self.attempt_files.append(AttemptFile(path=path, key=(run_id, number), content=content))
 
     def _read_plan(self, path: Path) -> None:
         plan = read_object(path, MAX_PLAN_BYTES, "a plan of ours")
@@ -209,8 +242,7 @@ class _Loader:
         except TraceError as error:
             raise TraceError(f"{path}: {error}") from None
         self.reduced += [str(line) for line in reduced]
-        for run in requested:
-            self.requested.setdefault(run.key, run)
+        self.plans[path] = requested
 
     def _read_trace(self, path: Path) -> None:
         try:
@@ -218,39 +250,16 @@ class _Loader:
         except TraceError as error:
             self.refusals.append(str(error))
             return
-        key = trace.run_id, trace.attempt
-        if path.name != f"{trace.run_id}.{trace.attempt}.h5":
-            self.remarks.append(f"{path}: holds {_name(key)}; it is counted as what it holds")
-        if key not in self.traces:
-            self.traces[key] = _without_stamps(path, trace)
-            self.recovered |= {key} if trace.recovered else set()
-        elif filecmp.cmp(first := str(self.traces[key].trace), path, shallow=False):
-            self.remarks.append(f"{path}: the same as {first}, byte for byte; counted once")
-        else:
-            self.set_aside[key] = f"two traces of one attempt, {first} and {path}, differ: neither is counted"
+        self._take(path, trace.run_id, trace.attempt, _without_stamps(path, trace))
 
-    def _attempt(self, key: AttemptKey, requested: RequestedRun | None) -> Attempt:
-        record, read = self.exits.get(key), self.traces.get(key)
-        notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
-        outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
-        # A recovered trace has the outcome known when it was recovered: the record has the final one.
-        if record and read and record.outcome != read.outcome and key not in self.recovered:
-            self.remarks.append(
-                f"{read.trace}: says {read.outcome}, its exit record, written later, {record.outcome}: "
-                "the record stands"
-            )
-        evidence, problem = _evidence(record, read, notes), self.set_aside.get(key, "")
-        if problem:
-            self.remarks.append(problem)
-        elif read:
-            problem = f"{read.trace}: {read.problem}" if read.problem and outcome is Outcome.OK else ""
-        elif outcome is Outcome.OK:
-            problem = "ended ok, but no readable trace of it is here"
-        if read is None or key in self.set_aside:
-            read = Attempt(run_id=key[0], number=key[1], requested=requested, outcome=outcome)
-        return dataclasses.replace(
-            read, requested=requested, outcome=outcome, evidence=evidence, problem=problem, record=record
-        )
+
+def _has_reader(name: str) -> bool:
+    """Whether the name is that of a trace, a record or a log, so that it is refused where it cannot be read."""
+    return name.endswith(".h5") or _is_record(name) or LOG_NAME.fullmatch(name) is not None
+
+
+def _is_record(name: str) -> bool:
+    return name.endswith(RECORD_SUFFIXES) or any(form.fullmatch(name) for form in RECORDS)
 
 
 def _target_env(target: Any) -> dict[str, str]:
@@ -284,8 +293,24 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
         steps_completed=int(trace.steps_completed.min()),
         trace=path,
         problem=problem,
+        begin_unix_s=_begin_unix_s(trace),
+        recovered=trace.recovered,
         history=trace.history,
     )
+
+
+def _begin_unix_s(trace: Trace) -> int | None:
+    """When the attempt began, in s since 1970; only the trace of a whole training has it."""
+    begun = trace.history.begun if trace.history else ()
+    return next((each.unix_ns // 10**9 for each in begun if each.attempt == trace.attempt), None)
+
+
+def _begin_record(path: Path) -> BeginRecord | None:
+    """None where it cannot be read: that the attempt began is known by its name."""
+    try:
+        return read_begin_record(path)
+    except RecordError:
+        return None
 
 
 def _of_partial(folder: Path) -> str:
@@ -300,28 +325,10 @@ def _of_partial(folder: Path) -> str:
     return f"{folder}: {reason}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
 
 
-def _evidence(record: ExitRecord | None, read: Attempt | None, notes: Sequence[RankNote]) -> str:
-    if record and record.evidence and record.outcome is not Outcome.OK:
-        return f"{record.evidence[0]}; kept at {record.local_copies}" if record.local_copies else record.evidence[0]
-    if notes:
-        first = notes[0]
-        where = f"rank {first.rank} on {first.hostname} after {first.step + 1} steps"
-        return f"{where}: {first.exception}: {first.message}"
-    if read and read.evidence:
-        return read.evidence
-    if record is None or record.outcome is Outcome.OK:
-        return ""
-    return f"exit status {record.exit_status}, job {record.job_id}"
-
-
-def _name(key: AttemptKey) -> str:
-    return f"run {key[0]} attempt {key[1]}"
-
-
 def _begin_of(path: Path, size: int) -> bytes:
     """The first bytes; none if it cannot be read, which its reader reports."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(size)
     except OSError:
         return b""

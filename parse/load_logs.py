@@ -11,37 +11,55 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.attempt import Attempt
-from parse.logs.engine.log_format import LogError
-from parse.logs.formats import format_named, recognise
-from parse.logs.path_facts import Place, place_of
-from parse.logs.run import NOWHERE, SPEEDS, attempt_of, numbered_as
+from parse.logs.engine.lines import MAX_SHAPED
+from parse.logs.engine.log_format import LogError, UnknownFormatError
+from parse.logs.engine.reader import ANSI, pieces
+from parse.logs.formats import KNOWN, format_named, recognise, require_text, with_marks
+from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
+from parse.logs.nccl_tests import HEAD as NCCL_TESTS
+from parse.logs.nccl_tests import NcclTest, nccl_tests
+from parse.logs.path_facts import Place, place_of, run_of_output
+from parse.logs.run import SPEEDS, attempt_of, numbered_as
+from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, read_log
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
 FORMAT_DEFAULT = Protocol()
+MAX_FIRST_LINES = 2000
+SNIFFED_BYTES = 1 << 18
+"""The output of nccl-tests shows its head within as many."""
+MAX_NCCL_TESTS = 1 << 24
+"""More bytes of such an output are not read."""
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree within this share are one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HowToRead:
-    """Options for reading logs. `log_format` forces one format; `otherwise` fills in what logs do not state."""
+    """Options for reading logs. `log_format` forces one format, `patterns` that of a person's own lines; `otherwise`
+    fills in what logs do not state."""
 
     protocol: Protocol = FORMAT_DEFAULT
     log_format: str = ""
+    patterns: tuple[LinePattern, ...] = ()
     speed: str = SPEEDS[0]
     otherwise: Place = NOWHERE
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedLogs:
-    """Attempts, files not read, remarks. Files in folders that are no logs are only counted, but for *.log."""
+    """Attempts, files not read, remarks. `no_logs` are files of folders that are no logs, each with the reason; `logs`
+    counts the logs that were read, those among them that are in no point."""
 
     attempts: tuple[Attempt, ...]
     refusals: tuple[str, ...]
     remarks: tuple[str, ...]
+    logs: int
+    no_logs: tuple[str, ...] = ()
+    nccl_tests: tuple[NcclTest, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,34 +72,69 @@ class _Log:
 
 
 def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silently: frozenset[Path]) -> LoadedLogs:
-    """Reads the files; those in `silently` that are no logs are only counted."""
+    """Reads the files; those in `silently` that are no logs are in `no_logs`, and not refused."""
     read: list[_Log] = []
     refusals: list[str] = []
     remarks: list[str] = []
-    foreign: Counter[str] = Counter()
+    no_logs: list[str] = []
+    all_tests: list[NcclTest] = []
+    unplaced = 0
     for path in progress(paths):
         place = place_of(path)
-        if place.packed:
-            remarks.append(_packed(path, place))
-            continue
+        tests: tuple[NcclTest, ...] = ()
         try:
-            _, attempt = _read(path, place, how)
-        except LogError as error:
             if path in silently:
-                foreign["".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix] += 1
+                require_text(path)
+            tests = _nccl_tests(path)
+            all_tests += tests
+            if place.packed and not tests:
+                if path in silently:
+                    recognise(path)
+                remarks.append(_packed(path, place))
+                continue
+            reading, attempt = _read(path, place, how)
+            if tests and not reading.step_lines:
+                continue
+            if path in silently and how.log_format and reading.log_format.steps and not reading.step_lines:
+                raise UnknownFormatError(f"{path}: no step line of {how.log_format} is in it")
+        except LogError as error:
+            if tests:
+                continue
+            text = str(error)
+            if path in silently and isinstance(error, UnknownFormatError):
+                no_logs.append(text.removesuffix(KNOWN))
             else:
-                text = str(error)
                 refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
             continue
         if attempt.requested is None and attempt.log is not None:
             remarks += [f"{path}: {text}" for text in attempt.log.remarks]
+            unplaced += 1
         else:
             read.append(_Log(path=path, attempt=attempt, place=place))
-    if foreign:
-        files = f"{plural(foreign.total(), 'file')} ({', '.join(sorted(foreign))})"
-        remarks.append(f"{files} in folders, no logs of a known system: not read; name one to see why")
+    read = list(_one_output_of_each_run(read, remarks))
     remarks += _not_taken(read, how.otherwise)
-    return LoadedLogs(attempts=_numbered(read, remarks), refusals=tuple(refusals), remarks=tuple(remarks))
+    return LoadedLogs(
+        attempts=_numbered(read, remarks),
+        refusals=tuple(refusals),
+        remarks=tuple(remarks),
+        logs=len(read) + unplaced,
+        no_logs=tuple(no_logs),
+        nccl_tests=tuple(all_tests),
+    )
+
+
+def _one_output_of_each_run(read: Sequence[_Log], remarks: list[str]) -> Iterator[_Log]:
+    """The logs without further outputs of the same run: those of other ranks, or standard error beside the output.
+
+    The one that counts has a speed, and comes first by its name.
+    """
+    outputs: dict[Path, list[_Log]] = defaultdict(list)
+    for log in read:
+        outputs[run_of_output(log.path) or log.path].append(log)
+    for same_run in outputs.values():
+        first, *others = sorted(same_run, key=lambda log: (log.attempt.measured is None, _natural(str(log.path))))
+        yield first
+        remarks += (f"{log.path}: another output of the run that {first.path} is of; counted once" for log in others)
 
 
 def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
@@ -106,8 +159,13 @@ def explained(path: Path, how: HowToRead) -> str:
     from parse.logs.explain import explain
 
     place = place_of(path)
-    reading, attempt = _read(path, place, how)
-    aside = f"\n{_packed(path, place)}\n" if place.packed else ""
+    try:
+        reading, attempt = _read(path, place, how)
+    except LogError:
+        if _nccl_tests(path):
+            raise LogError(f"{path}: output of nccl-tests, no log of steps: it is shown without --explain") from None
+        raise
+    aside = f"\n{plain(_packed(path, place))}\n" if place.packed else ""
     return explain(path, reading, attempt) + aside
 
 
@@ -117,9 +175,33 @@ def _packed(path: Path, place: Place) -> str:
 
 
 def _read(path: Path, place: Place, how: HowToRead) -> tuple[Reading, Attempt]:
-    log_format = format_named(how.log_format) if how.log_format else recognise(path)
+    if how.patterns:
+        log_format = with_marks(pattern_format(how.patterns))
+    else:
+        log_format = format_named(how.log_format) if how.log_format else recognise(path)
     reading = read_log(path, log_format, how.protocol)
+    if how.patterns and not reading.step_lines:
+        raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, _first_lines(path))}")
     return reading, attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+
+
+def _nccl_tests(path: Path) -> tuple[NcclTest, ...]:
+    """The tests of an output of nccl-tests; empty for other files. Raises LogError if it cannot be read."""
+    begin = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path, SNIFFED_BYTES)), b"")
+    if not NCCL_TESTS.search(begin):
+        return ()
+    parts: list[bytes] = []
+    for buffer, size, offset in pieces(path):
+        if offset >= MAX_NCCL_TESTS:
+            break
+        parts.append(bytes(memoryview(buffer)[:size]))
+    return nccl_tests(ANSI.sub(b"", b"".join(parts)).decode(errors="replace"), str(path))
+
+
+def _first_lines(path: Path) -> list[bytes]:
+    """The first MAX_FIRST_LINES lines of a log, as far as they are taken in bulk."""
+    text = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path)), b"")
+    return [line[:MAX_SHAPED] for line in ANSI.sub(b"", text).split(b"\n", MAX_FIRST_LINES)[:MAX_FIRST_LINES]]
 
 
 def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:

@@ -135,7 +135,7 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A point. Speeds are samples/s over its ok runs; None where there is no such run, or too few for the number.
+    """A point. Speeds are in its `unit`, over its ok runs; None where there is no such run, or too few for the number.
 
     `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup, and
     `placeholders` are the words that the document prints in the place of its speed, or of its baseline's.
@@ -163,6 +163,11 @@ class Result:
     def run(self) -> RunFields:
         """The fields of its runs that are known."""
         return self.requested.run
+
+    @property
+    def unit(self) -> str:
+        """The unit of its speeds: `samples/s` or `tokens/s`."""
+        return f"{self.run.unit}/s"
 
     @property
     def ok(self) -> tuple[Run, ...]:
@@ -304,15 +309,21 @@ def _placeholders(result: Result) -> tuple[str, ...]:
     return tuple(dict.fromkeys(run.placeholder for run in result.runs if run.placeholder))
 
 
-def _order(result: Result) -> tuple[str, str, int, str, str, int, int]:
-    """The sort key of its row in a table; unknown values sort like the simplest value."""
-    run = result.run
+def _order(result: Result) -> tuple[str, str, int, str, str, str, str, int, int]:
+    """The sort key of its row in a table; unknown values sort like the simplest value.
+
+    Measurements of one setting follow one another, the earliest first.
+    """
+    run, measurement = result.run, result.requested.measurement
+    date, folder = (measurement.date, measurement.folder) if measurement else ("", "")
     return (
         run.workload or "?",
         run.backend,
         run.batch_size or 1,
         run.precision or "fp32",
-        result.requested.baseline_point,
+        dataclasses.replace(result.requested, measurement=None).baseline_point,
+        date,
+        folder,
         run.devices,
         run.nodes or 1,
     )

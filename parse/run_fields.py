@@ -11,17 +11,21 @@ from typing import Any
 
 from hpc.model.spec import RunSpec, diagnostic_of
 
+SAMPLES = "samples"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunFields:
     """The known fields of a RunSpec, by their names there; None for unknown ones.
 
+    `unit` is what its speeds count per second, `samples` or `tokens`; points of different units share no number.
     A trace or a plan states all. Without `nodes` only the number of `devices` is known. `repeat` counts from 1;
     `is_numbered` is False if no name states it.
     """
 
     backend: str
     devices: int
+    unit: str = SAMPLES
     repeat: int = 1
     is_numbered: bool = True
     nodes: int | None = None
@@ -107,6 +111,8 @@ class RunFields:
     def key(self, extra: Mapping[str, Any]) -> str:
         """Equal for equal known fields, `extra` included."""
         known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) is not None}
+        if self.unit != SAMPLES:
+            known["unit"] = self.unit
         if self.nodes is None:
             known["gpus_per_node"] = self.devices  # as the ids of earlier versions have it
         return json.dumps([known, extra], sort_keys=True)

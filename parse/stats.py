@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 UNCOVERED_PART = 20
 """An interval of 95 % leaves out at most one part in twenty; whole numbers stay exact for any n."""
+MAX_REPEATS = 100
+"""More are no advice."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,23 @@ def difference_margin(values: Sequence[float], others: Sequence[float]) -> float
         return 0.0
     freedom = (ours + theirs) ** 2 / (ours**2 / (len(values) - 1) + theirs**2 / (len(others) - 1))
     return _student(int(freedom)) * sqrt(ours + theirs)
+
+
+def repeats_within(values: Sequence[float], others: Sequence[float], margin: float) -> int | None:
+    """How many of each give a `difference_margin` of at most so much, if they scatter as these.
+
+    None for fewer than two of each, and where more than MAX_REPEATS would be needed.
+    """
+    if min(len(values), len(others)) < 2:
+        return None
+    ours, theirs = statistics.variance(values), statistics.variance(others)
+    if ours + theirs == 0:
+        return 2
+    for n in range(2, MAX_REPEATS + 1):
+        freedom = (n - 1) * (ours + theirs) ** 2 / (ours**2 + theirs**2)
+        if _student(int(freedom)) * sqrt((ours + theirs) / n) <= margin:
+            return n
+    return None
 
 
 def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> list[int]:

@@ -17,11 +17,13 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
+from parse.log_options import log_options, not_for_documents, not_for_traces
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
     from parse.ledger.types import Ledger
     from parse.load_logs import HowToRead
+    from parse.logs.line_pattern import LinePattern
     from parse.report.summary import Summary
     from parse.result import Result
     from parse.text import Page
@@ -56,6 +58,10 @@ LEDGER_HELP = (
     "below the table, where each step's time goes and why it takes longer than on one device: data, compute, wait, "
     "communication, optimizer; who is waited for, and what makes it late. Of traces, in table, markdown and json"
 )
+WHAT_IF_HELP = (
+    "--ledger, and the speed that there would be without the straggler, with every rank at the median, with "
+    "communication for free or with input always ready: the recorded steps replayed, what pays most first"
+)
 WIDE_HELP = (
     "tables with all columns, however wide (for less -S). Otherwise the format table fits the terminal or COLUMNS, "
     "100 columns in a pipe or a file, 60 at least, and names the columns that it leaves out"
@@ -65,9 +71,21 @@ AGAINST_HELP = (
     "with the ratio, the devices of both, and what differs. In every format but dlperf"
 )
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
+VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
+PATTERN_HELP = (
+    "the form of the step lines of all logs: text as it stands in the line, … for any text, and fields: {step}, "
+    "{samples_per_s} or {tokens_per_s} (of all devices; …_per_device), {seconds} or {ms} of a step, {steps_per_s}, "
+    "{time}, {epoch}, {epoch_steps}, {rank}, {_} for a word. 'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
+)
 LEDGER_FORMATS = ("table", "markdown", "json")
 # What parse.logs.run offers.
 SPEEDS = ("wall-clock", "printed")
+OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "out", "where", "against")
+"""Options that --explain has no use for."""
+
+
+class _OptionUnused(ValueError):
+    """An option that acts on nothing that was read."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,6 +99,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not sign:
             parser.error(f"--where {condition}: not of the form NAME=VALUE")
         where.setdefault(name, []).append(value)
+    options.ledger = options.ledger or options.what_if
+    _check(options, parser)
+    recipe = None if options.against is None else _recipe(options.against, parser)
+    how = None if options.kind in ("traces", "table") else _how_to_read(options, parser)
+    if options.explain is not None:
+        return _explain(options.explain, how)
+    try:
+        return _summarize(options, how, where, recipe)
+    except _OptionUnused as error:
+        parser.error(str(error))
+
+
+def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Ends the command where options contradict one another."""
     if not options.paths and options.explain is None:
         parser.error("PATH is missing: folders or files to summarise")
     if (options.wide or options.warnings) and options.format != "table":
@@ -98,11 +130,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--against --format dlperf: that format has no place for published figures")
     if options.format == "ai-rank" and (options.out is None or options.against is not None):
         parser.error("--format ai-rank takes a folder to write to, --out DIR, and no --against")
-    recipe = None if options.against is None else _recipe(options.against, parser)
-    how = None if options.kind in ("traces", "table") else _how_to_read(options, parser)
-    if options.explain is not None:
-        return _explain(options.explain, how, parser)
-    return _summarize(options, how, where, recipe)
+    if options.pattern and options.kind in ("traces", "table"):
+        parser.error(f"--pattern is for logs: not with --kind {options.kind}")
+    if options.kind in ("traces", "table") and (given := log_options(options)):
+        parser.error(not_for_documents(given[0]) if options.kind == "table" else not_for_traces(given[0], ()))
+    if options.verbose and options.kind in ("traces", "table"):
+        parser.error(f"--verbose --kind {options.kind}: it names files that are no logs, and none are looked for")
+    if options.explain is None:
+        return
+    if options.kind in ("traces", "table"):
+        parser.error("--explain is for logs: not with --kind traces or --kind table")
+    others = [f"--{name.replace('_', '-')}" for name in OF_SUMMARIES if getattr(options, name)]
+    others += ["--format"] * (options.format != "table") + ["PATH"] * bool(options.paths)
+    if others:
+        parser.error(f"--explain prints the numbers of one log and no summary: not with {others[0]}")
 
 
 def _recipe(name: str, parser: argparse.ArgumentParser) -> Recipe:
@@ -123,8 +164,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--ledger", action="store_true", help=LEDGER_HELP)
+    parser.add_argument("--what-if", action="store_true", help=WHAT_IF_HELP)
     parser.add_argument("--wide", action="store_true", help=WIDE_HELP)
     parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
+    parser.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write there, not to standard output; a folder for ai-rank"
     )
@@ -144,6 +187,7 @@ def _add_log_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--log-format", metavar="NAME", help="the system that all logs are of; default: as each one shows"
     )
+    group.add_argument("--pattern", action="append", metavar="LINE", help=PATTERN_HELP)
     group.add_argument(
         "--warmup", type=int, metavar="N", help="steps before the window; default: the system's, mostly 20"
     )
@@ -151,12 +195,12 @@ def _add_log_options(group: argparse._ArgumentGroup) -> None:
         "--steps", type=int, metavar="N", help="steps, those of the warm-up among them; default: the system's"
     )
     group.add_argument(
-        "--window", choices=("protocol", "all"), default="protocol",
-        help="all: every step of a log, with all pauses; default: %(default)s, without pauses",
+        "--window", choices=("protocol", "all"),
+        help="all: every step of a log, with all pauses; default: protocol, without pauses",
     )  # fmt: skip
     group.add_argument(
-        "--speed", choices=SPEEDS, default=SPEEDS[0],
-        help="which speed counts where a log has both; printed is what published tables use; default: %(default)s",
+        "--speed", choices=SPEEDS,
+        help=f"which speed counts where a log has both; printed is what published tables use; default: {SPEEDS[0]}",
     )  # fmt: skip
     group.add_argument(
         "--case", metavar="2n8g", help="nodes and GPUs of each, of logs that neither say nor are named so"
@@ -167,8 +211,7 @@ def _add_log_options(group: argparse._ArgumentGroup) -> None:
 
 def _how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
     """The options for logs; None if there are none, so that traces alone need no reader of logs."""
-    given = (options.log_format, options.warmup, options.steps, options.case, options.batch_size, options.explain)
-    if given == (None,) * len(given) and (options.window, options.speed) == ("protocol", SPEEDS[0]):
+    if options.explain is None and not log_options(options):
         return None
     with importing():
         from parse.load_logs import HowToRead
@@ -176,6 +219,8 @@ def _how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -
         from parse.logs.path_facts import Place, case_of
         from parse.logs.window import Protocol
 
+    if options.pattern and options.log_format is not None:
+        parser.error("--pattern and --log-format: both say what a step line is; one of them at a time")
     if options.log_format is not None and options.log_format not in FORMATS:
         parser.error(f"--log-format {options.log_format}: not one of {', '.join(FORMATS)}")
     if options.warmup is not None and options.warmup < 0:
@@ -192,14 +237,27 @@ def _how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -
     return HowToRead(
         protocol=Protocol(warmup=options.warmup, total=options.steps, whole=options.window == "all"),
         log_format=options.log_format or "",
-        speed=options.speed,
+        patterns=_patterns(options.pattern or [], parser),
+        speed=options.speed or SPEEDS[0],
         otherwise=dataclasses.replace(case, batch_size=options.batch_size),
     )
 
 
-def _explain(path: Path, how: HowToRead | None, parser: argparse.ArgumentParser) -> int:
-    if how is None:
-        parser.error("--explain is for logs: not with --kind traces or --kind table")
+def _patterns(texts: Sequence[str], parser: argparse.ArgumentParser) -> tuple[LinePattern, ...]:
+    from parse.logs.line_pattern import LinePattern, PatternError, pattern_format
+
+    patterns: list[LinePattern] = []
+    for text in texts:
+        try:
+            patterns.append(LinePattern(text))
+            pattern_format(tuple(patterns))
+        except PatternError as error:
+            parser.error(f"--pattern {plain(text)!r}: {plain(str(error))}")
+    return tuple(patterns)
+
+
+def _explain(path: Path, how: HowToRead | None) -> int:
+    assert how is not None
     from parse.load_logs import explained
     from parse.logs.engine.log_format import LogError
 
@@ -228,18 +286,22 @@ def _summarize(
         from parse.report.table import FORMATS as WRITERS
         from parse.report.table import text
 
-    summary = _summary(options.paths, options.kind, how)
-    if not summary.results and not summary.diagnostics:
+    summary, logs = _summary(options, how)
+    if not summary.results and not summary.diagnostics and not summary.nccl_tests:
         for line in warnings(summary):
             print(line, file=sys.stderr)
         print(f"nothing to summarise in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
         return 1
+    if unused := _unused(options, summary, logs):
+        for refusal in summary.refusals:
+            print(plain(f"not read: {refusal}"), file=sys.stderr)
+        raise _OptionUnused(unused)
     try:
         chosen = choose(summary.results, where)
         if where and not chosen:
             raise TableError("no point has all that --where asks for")
         if options.ledger:
-            summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen))
+            summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen, options.what_if))
         if options.format == "ai-rank":
             return _write_airank(options.out, chosen)
         beside = None if recipe is None else against(recipe, chosen)
@@ -262,6 +324,17 @@ def _summarize(
     return 0
 
 
+def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
+    """Why an option acts on nothing that was read; empty where each one does. `logs` is the number of logs read."""
+    results = (*summary.results, *summary.diagnostics)
+    if not logs and not summary.nccl_tests and (given := log_options(options)):
+        return not_for_traces(given[0], results)
+    if options.ledger and all(run.log for result in results for run in result.runs):
+        option = "--what-if" if options.what_if else "--ledger"
+        return f"{option}: only traces have the stamps that a ledger is made of, and only logs were read"
+    return ""
+
+
 def _write_airank(folder: Path, results: Sequence[Result]) -> int:
     """Writes AI-Rank's files; raises as `write_airank`."""
     from parse.report.airank_files import write_airank
@@ -278,42 +351,51 @@ def _page(options: argparse.Namespace) -> Page:
     width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     if options.out is not None and not os.environ.get("COLUMNS"):
         width = PIPE_WIDTH
-    return Page(width=max(MIN_WIDTH, width), wide=options.wide, all_warnings=options.warnings)
+    return Page(width=max(MIN_WIDTH, width), wide=options.wide, all_warnings=options.warnings or options.verbose)
 
 
-def _ledgers(summary: Summary, chosen: Sequence[Result]) -> tuple[Ledger, ...]:
-    """Those of the chosen points; their baselines are read with them."""
+def _ledgers(summary: Summary, chosen: Sequence[Result], what_if: bool) -> tuple[Ledger, ...]:
+    """Those of the chosen points; their baselines are read with them. With `what_if`, what changes would be worth."""
     from parse.ledger.point import ledgers
+    from parse.ledger.what_if import what_ifs
 
     points = {result.requested.point for result in chosen}
     read = points | {result.requested.baseline_point for result in chosen}
     of = [result for result in summary.results if result.requested.point in read]
-    read_ledgers = ledgers(of, summary.diagnostics, _with_progress if sys.stderr.isatty() else None)
-    return tuple(ledger for ledger in read_ledgers if ledger.result.requested.point in points)
+    progress = _with_progress if sys.stderr.isatty() else None
+    read_ledgers = ledgers(of, summary.diagnostics, progress, summary.nccl_tests)
+    chosen_ledgers = tuple(ledger for ledger in read_ledgers if ledger.result.requested.point in points)
+    if not what_if:
+        return chosen_ledgers
+    return tuple(dataclasses.replace(ledger, what_ifs=what_ifs(ledger)) for ledger in chosen_ledgers)
 
 
-def _summary(paths: Sequence[Path], kind: str, how: HowToRead | None) -> Summary:
+def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summary, int]:
+    """What the files hold, and the number of logs among them."""
     from parse.alarms.table import judge
     from parse.report.summary import Summary
 
-    if kind == "table":
+    if options.kind == "table":
         from parse.published.documents import published
 
-        printed = published(paths)
-        return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals)
+        printed = published(options.paths)
+        return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals), 0
     with importing():
         from parse.load import load
         from parse.result import results
 
-    loaded = load(paths, _with_progress if sys.stderr.isatty() else None, kind, how)
+    progress = _with_progress if sys.stderr.isatty() else None
+    loaded = load(options.paths, progress, options.kind, how, verbose=options.verbose)
     judged = judge(results(loaded))
-    return Summary(
+    summary = Summary(
         results=tuple(result for result in judged if not result.run.diagnostic),
         diagnostics=tuple(result for result in judged if result.run.diagnostic),
         reduced=loaded.reduced,
         remarks=loaded.remarks,
         refusals=loaded.refusals,
+        nccl_tests=loaded.nccl_tests,
     )
+    return summary, loaded.logs
 
 
 def _with_progress(files: Sequence[T]) -> Iterable[T]:

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, REDUCE_SCATTER
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, PAIRS, REDUCE_SCATTER
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import RunSpec, SpecError
 from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code, options_of_files
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpc.backends.facts import BackendFacts
+    from hpc.measure.meetings import Meetings
     from hpc.measure.timer import StepTimer
     from hpc.measure.world import World
 
@@ -34,6 +35,10 @@ class Backend(Protocol):
 
     def build(self, factory: Any) -> None:
         """Makes model, optimizer and input from a workload's factory."""
+
+    def meetings(self) -> Meetings | None:
+        """The collectives inside its steps but for the reduction of gradients; None where they are not recorded.
+        Called after `build`."""
 
     def make_timer(self, steps: int) -> StepTimer:
         """A timer by the host's clock or by events of the device."""
@@ -136,7 +141,9 @@ _HOROVOD_OPTIONS = {
 BACKENDS: Mapping[str, BackendEntry] = {
     "torch-ddp": BackendEntry(
         where="hpc.backends.torch_ddp:TorchDDP",
-        collectives=CollectivesEntry(where="hpc.backends.torch_collectives:TorchDDPCollectives"),
+        collectives=CollectivesEntry(
+            where="hpc.backends.torch_collectives:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
+        ),
         framework="torch",
         trains_to_target=True,
         modules=_TORCH,
@@ -155,6 +162,25 @@ BACKENDS: Mapping[str, BackendEntry] = {
         trains_to_target=True,
         modules={**_TORCH, **_HOROVOD},
         options={**_HOROVOD_OPTIONS, **_TORCH_OPTIONS},
+    ),
+    "torch-fsdp": BackendEntry(
+        where="hpc.backends.torch_fsdp:TorchFSDP",
+        collectives=CollectivesEntry(
+            where="hpc.backends.torch_collectives:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
+        ),
+        framework="torch",
+        modules=_TORCH,
+        options={
+            "reshard_after_forward": Option(
+                default="auto",
+                choices=("auto", "on", "off"),
+                help="free parameters until backward; auto: FSDP2's choice",
+            ),
+            "channels_last": Option(default=False, help="refused: FSDP2 shards contiguous parameters only"),
+            "sgd": Option(default="foreach", choices=("foreach", "for-loop"), help="SGD implementation; none is fused"),
+            "compile": Option(default=False, help="refused: collectives in compiled graphs give no time stamps"),
+        },
+        no_sync_unsupported="every rank holds a shard of the parameters, which all gather in forward and backward",
     ),
     "torch-dp": BackendEntry(
         where="hpc.backends.torch_dp:TorchDP",
@@ -211,7 +237,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
         framework="numpy",
         uses_gpus=False,
         cpu_precisions=("fp32",),
-        collectives=CollectivesEntry(where="hpc.backends.mpi:MPICollectives"),
+        collectives=CollectivesEntry(where="hpc.backends.mpi:MPICollectives", operations=(*OPERATIONS, PAIRS)),
     ),
 }
 

@@ -73,7 +73,11 @@ class CollectiveLoop:
             "factor": bus_factor(collective.operation, self._run.ranks),
             "in_place": collective.operation in self._group.in_place,
             "wrong": None,
+            **({} if collective.turn is None else {"turn": collective.turn}),
         }
+
+    def meetings(self) -> None:
+        """There are none: a step is one collective."""
 
     def make_timer(self, steps: int) -> StepTimer:
         return self._group.make_timer(steps)

@@ -12,7 +12,7 @@ from hpc.backends import InvalidRun
 from hpc.backends.facts import CPU_DEVICE, BackendFacts
 from hpc.backends.training import Losses, Training
 from hpc.measure.timer import StepTimer, host_timer
-from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, partner_rank
 from hpc.workloads.collectives import ROOT
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class MPICollectives(MPIAllreduce):
 
     def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
         mpi, comm, operation = self._mpi, self._comm, collective.operation
+        if collective.turn is not None:
+            return self._exchange(collective.turn, given)
         got = given if operation in self.in_place else np.empty(collective.got, given.dtype)
         calls: dict[str, Callable[[], None]] = {
             ALL_REDUCE: lambda: comm.Allreduce(mpi.IN_PLACE, got, op=mpi.SUM),
@@ -103,3 +105,10 @@ class MPICollectives(MPIAllreduce):
             BROADCAST: lambda: comm.Bcast(got, root=ROOT),
         }
         return calls[operation], lambda: got
+
+    def _exchange(self, turn: int, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
+        other, comm = partner_rank(self._run, self._rank, turn), self._comm
+        if other is None:
+            return lambda: None, lambda: given
+        got = np.empty_like(given)
+        return lambda: comm.Sendrecv(given, other, recvbuf=got, source=other), lambda: got

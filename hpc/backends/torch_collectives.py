@@ -12,7 +12,7 @@ from hpc.backends.torch_ddp import TorchDDP
 from hpc.backends.torch_horovod import TorchHorovod
 from hpc.backends.torch_loop import TorchLoop
 from hpc.measure.timer import StepTimer
-from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, partner_rank
 from hpc.workloads.collectives import ROOT
 
 Prepared = tuple[Callable[[], None], Callable[[], Any]]
@@ -32,11 +32,13 @@ class _Collectives(TorchLoop):
 
 
 class TorchDDPCollectives(_Collectives, TorchDDP):
-    """torch.distributed's: NCCL or gloo."""
+    """torch.distributed's, NCCL or gloo: those that torch-fsdp calls, too."""
 
     def prepare(self, collective: Collective, given: Any) -> Prepared:
         operation = collective.operation
         sent = torch.from_numpy(given).to(self._device)
+        if collective.turn is not None:
+            return self._exchange(collective.turn, sent)
         got = sent if operation in self.in_place else torch.empty(collective.got, device=self._device)
         reduce_scatter, all_gather = _newest("reduce_scatter"), _newest("all_gather")
         calls: dict[str, Callable[[], Any]] = {
@@ -46,6 +48,19 @@ class TorchDDPCollectives(_Collectives, TorchDDP):
             BROADCAST: lambda: dist.broadcast(got, ROOT),
         }
         return calls[operation], lambda: got.cpu().numpy()
+
+    def _exchange(self, turn: int, sent: torch.Tensor) -> Prepared:
+        other = partner_rank(self._run, self._rank, turn)
+        if other is None:
+            return lambda: None, lambda: sent.cpu().numpy()
+        got = torch.empty_like(sent)
+        both = [dist.P2POp(dist.isend, sent, other), dist.P2POp(dist.irecv, got, other)]
+
+        def call() -> None:
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+
+        return call, lambda: got.cpu().numpy()
 
 
 class TorchHorovodCollectives(_Collectives, TorchHorovod):

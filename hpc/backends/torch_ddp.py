@@ -2,59 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from contextlib import ExitStack
 from dataclasses import replace
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.distributed
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # exported under a condition of torch's
 from torch.nn.parallel import DistributedDataParallel
 
 from hpc.backends import BACKENDS
-from hpc.backends.addresses import (
-    LOOPBACK,
-    interface_towards,
-    reachable_address,
-    requested_interface,
-    share_a_stack,
-)
 from hpc.backends.facts import BackendFacts
-from hpc.backends.torch_loop import TorchLoop
+from hpc.backends.torch_loop import MakeOptimizer
+from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.measure.timer import StepTimer
 
-if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
 
-    from hpc.measure.world import World
-
-
-class TorchDDP(TorchLoop):
+class TorchDDP(ProcessGroupLoop):
     """One process per device, each with a replica; gradients are averaged in buckets while backward goes on.
 
     t3 comes from hooks that fire when a gradient is complete, and t4 when `backward()` has returned: the hooks change
     nothing of the reduction. A no-sync run has the same model in the same wrapping, in `no_sync()`.
     """
 
-    def _join_group(self, world: World, comm: Intracomm) -> str:
-        cuda = self._device.type == "cuda"
-        transport = "nccl" if cuda else "gloo"
-        self._store, interface = open_store(comm, requested_interface(cuda))
-        if not cuda:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        torch.distributed.init_process_group(
-            transport,
-            store=self._store,
-            rank=world.rank,
-            world_size=world.size,
-            device_id=self._device if cuda else None,
-        )
-        return transport
-
-    def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    def _distribute(self, module: torch.nn.Module, make_optimizer: MakeOptimizer) -> tuple[Any, Any]:
         options = self._options
         model = DistributedDataParallel(
             module,
@@ -68,7 +38,7 @@ class TorchDDP(TorchLoop):
         self._unreduced = ExitStack()
         if not self._reduces:
             self._unreduced.enter_context(model.no_sync())
-        return model, optimizer
+        return model, make_optimizer()
 
     def _early_collectives(self) -> list[str]:
         broadcasts = self._options["broadcast_buffers"] and self._reduces and self._run.ranks > 1
@@ -84,12 +54,12 @@ class TorchDDP(TorchLoop):
 
     def make_timer(self, steps: int) -> StepTimer:
         """With `--timing phases` every gradient gets a hook."""
-        self._timer = super().make_timer(steps)
+        timer = super().make_timer(steps)
         self._last = -1
         self._seen_last: set[int] = set()
         hooked = enumerate(self._parameters) if not self._step_only else ()
         self._hooks = [p.register_post_accumulate_grad_hook(self._make_hook(number)) for number, p in hooked]
-        return self._timer
+        return timer
 
     def _make_hook(self, number: int) -> Any:
         def complete(_: torch.Tensor) -> None:
@@ -115,44 +85,10 @@ class TorchDDP(TorchLoop):
         self._seen_last.add(self._last)
 
     def leave(self) -> None:
-        """Ends gloo's threads now: one that still runs when Python ends would abort the process.
-
-        They end with the last reference to the group. The model and its reducer must not be the last to hold one: they
-        would wait for the threads without letting go of Python's lock, which the threads may need.
-        """
         for hook in self._hooks:
             hook.remove()
         self._unreduced.close()
         super().leave()
-
-    def _leave_group(self) -> None:
-        torch.distributed.destroy_process_group()
-
-
-def open_store(comm: Intracomm, requested_interface: str | None) -> tuple[TCPStore, str]:
-    """The store that all ranks share, and the interface of this rank that leads to it. Collective.
-
-    Ranks that share a network stack use loopback, others `reachable_address` of rank 0.
-    """
-    shared_stack, hosts = share_a_stack(comm)
-    listener = None
-    if comm.rank == 0:
-        address = LOOPBACK if shared_stack else reachable_address(requested_interface, hosts)
-        # Bound here, and handed over open: TCPStore alone would listen on every interface of the host.
-        listener = socket.create_server((address, 0), backlog=max(128, comm.size))
-        host, port = listener.getsockname()
-        comm.bcast((host, port))
-    else:
-        host, port = comm.bcast(None)
-    store = TCPStore(
-        host,
-        port,
-        world_size=comm.size,
-        is_master=comm.rank == 0,
-        wait_for_workers=False,
-        master_listen_fd=None if listener is None else listener.detach(),
-    )
-    return store, "lo" if shared_stack else (requested_interface or interface_towards(host))
 
 
 def _bucket_cap(cap_mib: float) -> float | None:

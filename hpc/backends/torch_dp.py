@@ -10,7 +10,7 @@ import torch
 from hpc.backends import BACKENDS, InvalidRun
 from hpc.backends.facts import BackendFacts
 from hpc.backends.torch_device import check_precision, describe_device, visible_gpus
-from hpc.backends.torch_loop import HALF, TorchLoop
+from hpc.backends.torch_loop import HALF, MakeOptimizer, TorchLoop
 from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class TorchDP(TorchLoop):
     def _join_group(self, world: World, comm: Intracomm) -> str:
         return "nccl" if len(self._devices) > 1 else "none"
 
-    def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    def _distribute(self, module: torch.nn.Module, make_optimizer: MakeOptimizer) -> tuple[Any, Any]:
         half = HALF.get(self._run.precision)
         inner = module if half is None else Autocasting(module, half)
-        return torch.nn.DataParallel(inner, device_ids=self._devices), optimizer
+        return torch.nn.DataParallel(inner, device_ids=self._devices), make_optimizer()
 
     def _reduce(self, timer: StepTimer) -> None:
         timer.reduced()

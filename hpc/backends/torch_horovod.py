@@ -13,7 +13,7 @@ import torch
 from hpc.backends import WorkloadError
 from hpc.backends.facts import BackendFacts
 from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
-from hpc.backends.torch_loop import TorchLoop
+from hpc.backends.torch_loop import MakeOptimizer, TorchLoop
 from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class TorchHorovod(TorchLoop):
         self._horovod = horovod_facts(self._hvd, self._run)
         return self._horovod.operations
 
-    def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
-        hvd = self._hvd
+    def _distribute(self, module: torch.nn.Module, make_optimizer: MakeOptimizer) -> tuple[Any, Any]:
+        hvd, optimizer = self._hvd, make_optimizer()
         _check_takes_over(optimizer)
         values = chain(module.named_parameters(), module.named_buffers())
         hvd.broadcast_parameters([(name, _as_contiguous(value.detach())) for name, value in values], root_rank=0)

@@ -15,6 +15,7 @@ from hpc.backends.facts import BackendFacts
 from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
 from hpc.backends.torch_state import load_state, state_of
 from hpc.backends.training import Losses, Training, check_no_sync, check_workload, synchronised_norms
+from hpc.measure.meetings import Meetings, meetings_of
 from hpc.measure.timer import StepTimer, device_timer, host_timer
 from hpc.model.training_state import State
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 HALF = {"bf16": torch.bfloat16, "amp-fp16": torch.float16}
 """The dtype of autocast; other precisions run without it."""
+MakeOptimizer = Callable[[], torch.optim.Optimizer]
 
 
 class TorchLoop(Training):
@@ -43,8 +45,11 @@ class TorchLoop(Training):
         """Forms the group of ranks; returns its transport."""
 
     @abstractmethod
-    def _distribute(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
-        """The model and the optimizer that train on all devices, with equal parameters on all ranks."""
+    def _distribute(self, module: torch.nn.Module, make_optimizer: MakeOptimizer) -> tuple[Any, Any]:
+        """The model and the optimizer that train on all devices, with equal parameters on all ranks.
+
+        The workload makes its optimizer, when it is called for, of the parameters that the module has then.
+        """
 
     @abstractmethod
     def _reduce(self, timer: StepTimer) -> None:
@@ -82,11 +87,13 @@ class TorchLoop(Training):
         half = HALF.get(self._run.precision)
         self._autocast: Any = torch.autocast(self._device.type, dtype=half) if half else nullcontext()
         self._scaler = _make_scaler(self._scale) if self._run.precision == "amp-fp16" else None
-        self._model, self._optimizer = self._distribute(module, _make_optimizer(workload, str(self._options["sgd"])))
+        make_optimizer = partial(_make_optimizer, workload, str(self._options["sgd"]))
+        self._model, self._optimizer = self._distribute(module, make_optimizer)
         if self._options["compile"]:
             # Around DDP, so that the graph is cut where its buckets end and reduction still overlaps backward.
             self._model = torch.compile(self._model)
         self._losses = Losses(self._run.steps)
+        self._meetings = meetings_of(workload) or Meetings(self._run.steps, self._run.warmup_steps)
 
     def make_timer(self, steps: int) -> StepTimer:
         if self._device.type == "cpu":
@@ -95,6 +102,7 @@ class TorchLoop(Training):
         return device_timer(self._run.timing, steps, partial(torch.cuda.Event, enable_timing=True), stream)
 
     def step(self, index: int, timer: StepTimer) -> int:
+        self._meetings.begin(index)
         batch = self._workload.batch(index)
         timer.batch_ready()
         with self._autocast:
@@ -105,6 +113,7 @@ class TorchLoop(Training):
         self._update()
         self._losses.record(index, loss.detach())
         samples: int = self._workload.samples(batch)
+        self._meetings.finish()
         timer.end()
         return samples
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hpc.backends import BACKENDS, InvalidRun, WorkloadError, options_of_run
 from hpc.backends.facts import BackendFacts
+from hpc.measure.meetings import Meetings, meetings_of
 from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import INNER
@@ -20,9 +21,10 @@ WORKLOAD = ("model", "batch", "loss", "optimizer", "samples")
 
 
 class Training(ABC):
-    """The parts of a Backend that need no framework. `build` sets `_losses`."""
+    """The parts of a Backend that need no framework. `build` sets `_losses` and `_workload`."""
 
     _losses: Losses
+    _workload: Any
 
     @abstractmethod
     def group_facts(self) -> BackendFacts:
@@ -35,6 +37,14 @@ class Training(ABC):
     def _early_collectives(self) -> list[str]:
         """Reasons why ranks wait for each other before their own gradients are complete."""
         return []
+
+    def _unrecorded_collectives(self) -> list[str]:
+        """Those of `_early_collectives` whose time stamps are not among the run's meetings."""
+        early, own = self._early_collectives(), getattr(self._workload, "early_collectives", [])
+        return early if self.meetings() is None else [reason for reason in early if reason not in own]
+
+    def meetings(self) -> Meetings | None:
+        return None if self._step_only else meetings_of(self._workload)
 
     def _begin(self, run: RunSpec, rank: int) -> None:
         """Reads the run. Raises OptionError or InvalidRun where an option is not valid."""
@@ -52,6 +62,7 @@ class Training(ABC):
             reduces=self._reduces,
             gradient_bytes=self._reduced_bytes() if self._reduces else 0,
             early_collectives=self._early_collectives(),
+            unrecorded_collectives=self._unrecorded_collectives(),
             **facts,
         )
 

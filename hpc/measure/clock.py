@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from hpc.model.clock_fault import clock_fault, fault_text
 from hpc.model.clock_model import (
     MAX_DRIFT,
     ROUNDING_NS,
+    STAR,
     ClockError,
     ClockModel,
     SyncPoint,
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-STAR = 32
-"""Up to this many clock domains are compared with rank 0's directly; more, in a tree (reasons: docs/clock.md)."""
-_REPORT = np.dtype("i8,i8,i8,f8,f8,i8")
-_REPORT.names = ("entered_ns", "left_ns", "local_ns", "offset_ns", "bound_ns", "wrong")
-"""A rank's report to all at the end of a synchronisation: its barrier, its point, whether something is wrong."""
+LOOK_AGAIN_S = 1.0
+"""After so long a clock whose offset moved too far is compared once more: one that is slewed has moved on."""
+_REPORT = np.dtype("i8,i8,i8,f8,f8,i8,i8")
+_REPORT.names = ("entered_ns", "left_ns", "local_ns", "offset_ns", "bound_ns", "wrong", "moved")
+"""A rank's report to all at the end of a synchronisation: its barrier, its point, whether something is wrong, and
+whether that is an offset that moved too far."""
 _PING_TAG, _PONG_TAG, _WHEN_TAG, _PLACE_TAG = 77, 78, 79, 80
 
 
@@ -97,6 +100,7 @@ class GlobalClock:
         self._comm = comm.Dup()
         self._clock, self._slept, self._pings = clock, slept, pings
         self._slept_before: tuple[int, int] | None = None
+        self._moved: SyncPoint | None = None
         places = self._comm.allgather((self.domain, socket.gethostname()))
         self._hosts = [host for _, host in places]
         self._domains: dict[str, list[int]] = {}
@@ -119,13 +123,16 @@ class GlobalClock:
             left_ns = self._clock()
             point, error = self._measure() if self._comm.rank == self._leader else (None, "")
             at_ns, offset_ns, bound_ns = (0, 0.0, 0.0) if point is None else astuple(point)
-            report = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, bool(error))], _REPORT)
+            flags = bool(error), self._moved is not None
+            report = np.array([(entered_ns, left_ns, at_ns, offset_ns, bound_ns, *flags)], _REPORT)
             reports = np.empty(self._comm.size, _REPORT)
             self._comm.Allgather(report.view(np.uint8), reports.view(np.uint8))
+            if reports["moved"].any():
+                error = self._look_again() or error
             self._raise_errors(reports, error)
             self._comm.Barrier()
             end_ns = self._clock()
-        _, _, at_ns, offset_ns, bound_ns, _ = reports[self._leader].item()
+        at_ns, offset_ns, bound_ns = reports[self._leader].item()[2:5]
         self.points.append(SyncPoint(at_ns, offset_ns, bound_ns))
         self.barrier_exits_ns += [left_ns, end_ns]
         return self.points[-1]
@@ -148,7 +155,7 @@ class GlobalClock:
         try:
             point, error = estimate(*stamps, drift=MAX_DRIFT), ""
         except ClockError as contradiction:
-            point, error = None, self._contradiction(parent, contradiction)
+            point, error = None, self._contradiction(parent, f"{contradiction}: stepped or suspended meanwhile")
         if parent != 0:
             # The parent waits for this request in any case. A parent without a place of its own has reported why.
             parent_place = self._place_of(parent, ABSENT if point is None else point.local_ns + round(point.offset_ns))
@@ -158,7 +165,25 @@ class GlobalClock:
         try:
             return point, ClockModel.of([*self.points, point]), ""
         except ClockError as contradiction:
+            self._moved = point
             return None, None, self._contradiction(0, contradiction)
+
+    def _look_again(self) -> str:
+        """Compares the clocks once more; the error that this proves of this leader's clock, else empty.
+
+        Collective: every rank takes part where the offset of any clock moved too far.
+        """
+        moved, self._moved = self._moved, None
+        time.sleep(LOOK_AGAIN_S)
+        self._comm.Barrier()
+        if self._comm.rank == self._leader:
+            self._measure()
+        again, self._moved = self._moved, None
+        if moved is None:
+            return ""
+        fault = clock_fault([*self.points, moved, *([] if again is None else [again])])
+        drift = f"clocks drift by {MAX_DRIFT * 1e6:.0f} ppm at most"
+        return "" if fault is None else self._contradiction(0, f"{fault_text(fault)}; {drift}")
 
     def _exchange(self, parent: int) -> tuple[Ints, Ints, Ints, Ints]:
         ping, pong = np.zeros(1, np.int64), np.zeros(2, np.int64)
@@ -216,10 +241,10 @@ class GlobalClock:
             "synchronisation before; the times of this run mean nothing"
         )
 
-    def _contradiction(self, other: int, contradiction: ClockError) -> str:
+    def _contradiction(self, other: int, contradiction: ClockError | str) -> str:
         return (
-            f"the clock of {self._name(self._comm.rank)} against that of {self._name(other)}: {contradiction}. One of "
-            "them was stepped or suspended (a virtual machine moved or paused?); the times of this run mean nothing"
+            f"the clock of {self._name(self._comm.rank)} against that of {self._name(other)}: "
+            f"{contradiction}; the times of this run mean nothing"
         )
 
     def _raise_errors(self, reports: NDArray[np.void], error: str) -> None:

@@ -24,7 +24,7 @@ class DeviceEvent(Protocol):
 
 
 class DeviceStamps:
-    """Fills `stamps`, flat int64 ns of the host's clock, from events recorded in the order of their places.
+    """Fills `stamps`, flat int64 ns of the host's clock, from recorded events.
 
     `elapsed_time` is a float32 of milliseconds, so only neighbouring events are subtracted and the differences summed
     as doubles. Each segment is anchored to the host's clock at both ends, with the drift between them spread evenly.
@@ -45,7 +45,7 @@ class DeviceStamps:
         self._events = [make_event() for _ in range(len(stamps))]
         for event in self._events:
             event.record(stream)  # CUDA makes an event when it is first recorded: now, not inside a step
-        self._taken = bytearray(len(stamps))
+        self._order: dict[int, None] = {}  # places, in the order in which their events were last recorded
         self._first = 0
         self._start: tuple[DeviceEvent, int] | None = None
         self._rests = False
@@ -59,13 +59,15 @@ class DeviceStamps:
         if self._rests:
             return
         self._first = first
+        self._order.clear()
         self._start = self._anchor()
 
     def record(self, at: int) -> None:
         if self._rests:
             return
         self._events[at].record(self._stream)
-        self._taken[at] = 1
+        self._order.pop(at, None)
+        self._order[at] = None
 
     def resolve(self, stop: int) -> None:
         """Ends the segment before this place: turns its events into time stamps. Waits for the device."""
@@ -73,7 +75,7 @@ class DeviceStamps:
             return
         (first, first_host_ns), (last, last_host_ns) = self._start, self._anchor()
         self._start = None
-        taken = [at for at in range(self._first, stop) if self._taken[at]]
+        taken = [at for at in self._order if self._first <= at < stop]
         events = [first, *(self._events[at] for at in taken), last]
         device_ns = [0.0]
         for before, after in pairwise(events):

@@ -1,4 +1,4 @@
-"""The collectives inside forward and backward of a step, where ranks meet before their gradients are complete."""
+"""The collectives that ranks call inside a step, beside the reduction of the gradients: every meeting of the ranks."""
 
 from __future__ import annotations
 
@@ -6,48 +6,108 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpc.model.timestamps import ABSENT
+from hpc.model.timestamps import ABSENT, MEETING_STAMPS
+
+NO_ROOT, UNCLEAR = -1, -2
+"""Of a collective in which every rank waits for all others; of one in which it is not known who waits for whom: only
+some ranks take part, or one receives."""
+_ARRIVES, _WAITS, _ENDS = range(len(MEETING_STAMPS))
+_NESTED = -1
+MakeRecord = Callable[[memoryview], Callable[[int], None]]
 
 
 class Meetings:
-    """When this rank arrives at each of them, and when it leaves, in the order in which ranks call them.
+    """When this rank calls each collective of a step, when it begins to wait for the result, and when it has it.
 
-    `stamps` is flat int64 [steps × meetings × 2], ns of this rank's `perf_counter_ns`. A timer decides by which clock;
-    without one, and where only whole steps are stamped, all are absent.
+    Which collectives a step has, in the order of the calls, is learned while warming up; a workload that knows them
+    gives their `names`. `roots` has the rank that sends to the others, NO_ROOT or UNCLEAR. `stamps` is flat int64
+    [steps × meetings × 3], ns of this rank's `perf_counter_ns`. A timer decides by which clock; without one, and where
+    only whole steps are stamped, all are absent. A collective that a rank waits for at once has no moment at which it
+    begins to wait: it is that of the call. A measured step with other collectives is absent as a whole.
     """
 
-    def __init__(self, names: Sequence[str], steps: int) -> None:
+    def __init__(self, steps: int, warmup_steps: int, names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
-        self.width = 2 * len(self.names)
-        self.stamps = memoryview(array("q", [ABSENT]) * (steps * self.width))
+        self.roots = (NO_ROOT,) * len(self.names)
+        self.irregular_steps = 0
+        self._steps, self._warmup_steps = steps, warmup_steps
+        self._step = -1
+        self._base = 0
+        self._nested = False
+        self._make_record: MakeRecord | None = None
         self._record: Callable[[int], None] | None = None
-        self._at = self._stop = 0
+        self._called: list[tuple[str, int]] = []
+        self._allocate()
 
-    def record_by(self, record: Callable[[int], None]) -> None:
-        """Has this called with the place in `stamps` that is due now."""
-        self._record = record
+    @property
+    def width(self) -> int:
+        """Stamps of a step."""
+        return len(MEETING_STAMPS) * len(self.names)
+
+    def _allocate(self) -> None:
+        self.stamps = memoryview(array("q", [ABSENT]) * (self._steps * self.width))
+        self._record = None if self._make_record is None else self._make_record(self.stamps)
+
+    def record_by(self, make_record: MakeRecord) -> None:
+        """`make_record` takes the stamps and returns what is called with the place in them that is due now."""
+        self._make_record = make_record
+        self._record = make_record(self.stamps)
 
     def begin(self, step: int) -> None:
-        self._at = step * self.width
-        self._stop = self._at + self.width
+        """A step begins; those from `steps` on are not recorded."""
+        self.finish()
+        self._step = step if step < self._steps else -1
+        self._called = []
+        self._base = step * self.width
 
-    def arrived(self) -> None:
-        """This rank calls the next collective: what it contributes is complete."""
-        self._mark()
+    def finish(self) -> None:
+        """The step has made all its calls."""
+        if self._step < 0:
+            return
+        known = [*zip(self.names, self.roots, strict=True)]
+        if self._called != known:
+            if self._step < self._warmup_steps:
+                self.names = tuple(name for name, _ in self._called)
+                self.roots = tuple(root for _, root in self._called)
+                self._allocate()
+            else:
+                self.irregular_steps += 1
+                self.stamps[self._base : self._base + self.width] = array("q", [ABSENT]) * self.width
+        self._step = -1
 
-    def ended(self) -> None:
+    def arrived(self, name: str, root: int = NO_ROOT) -> int:
+        """This rank calls a collective: what it contributes is complete. Returns its number in the step."""
+        if self._nested:
+            return _NESTED
+        number = len(self._called)
+        self._called.append((name, root))
+        self._mark(number, _ARRIVES)
+        return number
+
+    def waits(self, number: int) -> None:
+        """This rank has nothing else to do than to wait for the result of that collective."""
+        self._mark(number, _WAITS)
+
+    def ended(self, number: int) -> None:
         """The collective's result is available on this rank."""
-        self._mark()
+        self._mark(number, _ENDS)
 
-    def _mark(self) -> None:
-        if self._at == self._stop:
-            raise RuntimeError(f"a step has more meetings than {', '.join(self.names)}, or was not begun")
-        if self._record is not None:
-            self._record(self._at)
-        self._at += 1
+    def meet(self, name: str, collective: Callable[..., Any], *values: Any, root: int = NO_ROOT) -> Any:
+        """The result of a collective, recorded by this name; those that it calls in turn are a part of it."""
+        number, outermost = self.arrived(name, root), not self._nested
+        self._nested = True
+        try:
+            return collective(*values)
+        finally:
+            self._nested = not outermost
+            self.ended(number)
+
+    def _mark(self, number: int, column: int) -> None:
+        if self._record is not None and self._step >= 0 and 0 <= number < len(self.names):
+            self._record(self._base + len(MEETING_STAMPS) * number + column)
 
 
 def meetings_of(workload: Any) -> Meetings | None:
-    """Those of a workload whose ranks meet in forward or backward, by its attribute `meetings`."""
+    """Those that a workload records itself, by its attribute `meetings`."""
     meetings = getattr(workload, "meetings", None)
     return meetings if isinstance(meetings, Meetings) else None

@@ -73,12 +73,15 @@ class HostTimer:
         self.stamps = _checked(stamps, self._limit)
 
     def record_meetings(self, meetings: Meetings) -> None:
-        stamps, clock = meetings.stamps, self._clock
+        clock = self._clock
 
-        def record(at: int) -> None:
-            stamps[at] = clock()
+        def make_record(stamps: memoryview) -> Callable[[int], None]:
+            def record(at: int) -> None:
+                stamps[at] = clock()
 
-        meetings.record_by(record)
+            return record
+
+        meetings.record_by(make_record)
 
     def begin(self, step: int) -> None:
         self._row = step * _WIDTH
@@ -153,8 +156,12 @@ class DeviceTimer:
         self._of_steps.stamps = _checked(stamps, len(self.stamps))
 
     def record_meetings(self, meetings: Meetings) -> None:
-        self._meetings, self._of_meetings = meetings, self._on_device(meetings.stamps)
-        meetings.record_by(self._of_meetings.record)
+        def make_record(stamps: memoryview) -> Callable[[int], None]:
+            self._of_meetings = self._on_device(stamps)
+            return self._of_meetings.record
+
+        self._meetings = meetings
+        meetings.record_by(make_record)
 
     def begin(self, step: int) -> None:
         self._first = self._row = step * _WIDTH

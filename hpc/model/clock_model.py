@@ -20,6 +20,8 @@ MAX_DRIFT = 200e-6
 WANDER = 10e-6
 """The largest assumed difference of a clock's rate at any moment from its mean rate between two synchronisations,
 unless its points prove more."""
+STAR = 32
+"""Up to this many clock domains are compared with rank 0's directly; more, in a tree (reasons: docs/clock.md)."""
 ROUNDING_NS = 3.0
 """Added to bounds for readings and results in whole nanoseconds; so only a shared clock has a bound of 0."""
 _CHUNK = 16384  # stamps converted at a time: their scratch stays in the core's cache
@@ -27,7 +29,7 @@ _COLUMNS = 128  # stamps of one rank among them, at least: below that, rows cost
 
 
 class ClockError(Exception):
-    """The readings of the clocks contradict: one was stepped, suspended, or is another clock than assumed."""
+    """The readings of the clocks contradict: one was stepped, slewed, suspended, or is another clock than assumed."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ def _check_points(local: Ints, offset: Floats, bound: Floats) -> None:
     excess: Floats = np.maximum(above, below).max(axis=1)
     if len(bad := np.flatnonzero(excess > ROUNDING_NS)):
         raise ClockError(
-            f"the offset jumped by {excess.max() / 1e6:.3f} ms more than clocks drift ({MAX_DRIFT * 1e6:.0f} ppm) "
+            f"the offset moved by {excess.max() / 1e6:.3f} ms more than clocks drift ({MAX_DRIFT * 1e6:.0f} ppm) "
             f"between synchronisations{_which(bad, len(local))}"
         )
 

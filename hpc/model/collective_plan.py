@@ -15,11 +15,15 @@ from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec
 
 OPERATIONS = ("all-reduce", "reduce-scatter", "all-gather", "broadcast")
 ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST = OPERATIONS
+PAIRS = "pairs"
+"""Every pair of nodes exchanges messages, in turns in which each node has one partner at most."""
+MAX_PAIR_BYTES = 2**24
+"""The largest message of a pair: more only takes longer, and there are twice as many turns as nodes."""
 DTYPE, ELEMENT_BYTES = "float32", 4
 COMMUNICATION_OPTIONS = ("collective", "cycle_time_ms")
 """Options of backends that change the time of a collective: a training is compared with a run with equal ones."""
 OPTIONS: Mapping[str, Option] = {
-    "operations": Option(default="+".join(OPERATIONS), help="collectives, joined by +"),
+    "operations": Option(default="+".join((*OPERATIONS, PAIRS)), help="collectives, joined by +"),
     "min_bytes": Option(default="1K", help="smallest message, in bytes; K, M, G are powers of 1024"),
     "max_bytes": Option(default="256M", help="largest message", small="16M"),
     "factor": Option(
@@ -39,11 +43,12 @@ _UNITS = {None: 1, "K": 2**10, "M": 2**20, "G": 2**30}
 @dataclass(frozen=True, kw_only=True)
 class Collective:
     """One operation at one size. `given` and `got` are the elements that every rank gives and gets (in a broadcast only
-    the root gives any)."""
+    the root gives any). `turn` is that of the pairs, None for other operations."""
 
     operation: str
     given: int
     got: int
+    turn: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -59,6 +64,7 @@ class Collective:
 def bus_factor(operation: str, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth; the former does not depend on the number of ranks."""
     shares = {ALL_REDUCE: 2 * (ranks - 1), REDUCE_SCATTER: ranks - 1, ALL_GATHER: ranks - 1, BROADCAST: ranks}
+    shares[PAIRS] = ranks
     return shares[operation] / ranks
 
 
@@ -82,10 +88,32 @@ def collectives(operations: Sequence[str], sizes: Sequence[int], ranks: int) -> 
     return tuple(dict.fromkeys(plan))
 
 
+def turns(nodes: int) -> int:
+    """In so many turns every pair of nodes meets once, as in a tournament."""
+    return nodes - 1 + nodes % 2
+
+
+def partner(node: int, turn: int, nodes: int) -> int | None:
+    """The node that a node exchanges messages with in a turn; None where an odd number of nodes leaves it alone."""
+    count = turns(nodes)
+    if node == count:  # of an even number, the last one: it meets whom the others would leave alone
+        return turn * (count + 1) // 2 % count
+    other = (turn - node) % count
+    if other == node:
+        return count if count < nodes else None
+    return other
+
+
+def partner_rank(run: RunSpec, rank: int, turn: int) -> int | None:
+    """The rank with the same place on the partner node; None where this node has none. Ranks lie in blocks."""
+    node = partner(rank // run.ranks_per_node, turn, run.nodes)
+    return None if node is None else node * run.ranks_per_node + rank % run.ranks_per_node
+
+
 def plan_of(run: RunSpec) -> tuple[Collective, ...]:
     """The collectives that a run calls, one for each of its blocks. Raises OptionError on options that make none."""
     options = read_options(OPTIONS, {name: text for name, text in run.options.items() if name in OPTIONS})
-    return _planned(options, run.ranks)
+    return _planned(options, run)
 
 
 def collectives_run(ranks: RunSpec, operations: Sequence[str], requested: Mapping[str, str]) -> RunSpec:
@@ -96,6 +124,11 @@ def collectives_run(ranks: RunSpec, operations: Sequence[str], requested: Mappin
     requested = {"operations": "+".join(operations), **requested}
     options = read_options(OPTIONS, requested)
     chosen = str(options["operations"]).split("+")
+    if ranks.nodes == 1 and PAIRS in chosen:
+        chosen.remove(PAIRS)
+        if not chosen:
+            raise OptionError(f"operations: {PAIRS} alone was requested of one node; it takes two")
+        requested["operations"] = options["operations"] = "+".join(chosen)
     if missing := [operation for operation in chosen if operation not in operations]:
         raise OptionError(
             f"operations: {', '.join(missing)} was requested; {ranks.backend} has {', '.join(operations)} on "
@@ -109,7 +142,7 @@ def collectives_run(ranks: RunSpec, operations: Sequence[str], requested: Mappin
         ranks, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak", data="synthetic", data_cache="off",
         epochs=0, target_accuracy=0.0, eval_every=1, timing="phases", reduction="on", telemetry="off", code_digest="",
         seed=0, repeat=1, warmup_steps=MIN_WARMUP_STEPS,
-        measured_steps=iterations * len(_planned(options, ranks.ranks)), block_steps=iterations,
+        measured_steps=iterations * len(_planned(options, ranks)), block_steps=iterations,
         options={**communication, **requested},
     )  # fmt: skip
 
@@ -124,10 +157,12 @@ def collectives_beside(
     for training in trainings:
         if training.ranks > 1 and training.backend in operations:
             for options in requested:
+                if training.nodes == 1 and options.get("operations") == PAIRS:
+                    continue
                 yield collectives_run(training, operations[training.backend], options)
 
 
-def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...]:
+def _planned(options: Mapping[str, object], run: RunSpec) -> tuple[Collective, ...]:
     smallest, largest = (_bytes_of(name, str(options[name])) for name in ("min_bytes", "max_bytes"))
     factor = int(str(options["factor"]))
     if factor < 2:
@@ -144,7 +179,17 @@ def _planned(options: Mapping[str, object], ranks: int) -> tuple[Collective, ...
         sizes.append(smallest)
         smallest *= factor
     sizes.append(largest)
-    return collectives(str(options["operations"]).split("+"), sizes, ranks)
+    operations = str(options["operations"]).split("+")
+    planned = collectives([operation for operation in operations if operation != PAIRS], sizes, run.ranks)
+    return (*planned, *_pairs(sizes, run.nodes)) if PAIRS in operations else planned
+
+
+def _pairs(sizes: Sequence[int], nodes: int) -> Iterator[Collective]:
+    """Every turn with the smallest size, then with the largest: for latency and for bandwidth."""
+    for size in dict.fromkeys((sizes[0], max(sizes[0], min(sizes[-1], MAX_PAIR_BYTES)))):
+        elements = max(1, size // ELEMENT_BYTES)
+        for turn in range(turns(nodes)):
+            yield Collective(operation=PAIRS, given=elements, got=elements, turn=turn)
 
 
 def _bytes_of(name: str, text: str) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from hpc.model.collective_plan import PAIRS, partner
 from hpc.model.spec import COLLECTIVES
 from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.model.trace import Trace, TraceError
@@ -16,11 +20,15 @@ _COLUMNS = (
     ("#wrong", ""),
 )  # fmt: skip
 
+PAIRS_SHOWN = 20
+"""So many pairs stand in the table, beside the fastest."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTime:
     """One operation at one size. `time_ns` is the mean of `iterations` calls back to back, over all ranks; `slowest_ns`
-    is that mean on the rank where it is largest. `wrong` is the number of wrong elements of the checked call."""
+    is that mean on the rank where it is largest, `median_ns` the median call of the mean rank: a call that lost packets
+    does not move it. `wrong` is the number of wrong elements of the checked call."""
 
     operation: str
     bytes: int
@@ -30,6 +38,7 @@ class CollectiveTime:
     iterations: int
     time_ns: float
     slowest_ns: float
+    median_ns: float
     factor: float
     wrong: int
 
@@ -44,29 +53,94 @@ class CollectiveTime:
         return self.algorithm_bandwidth * self.factor
 
 
+@dataclass(frozen=True, kw_only=True)
+class PairTime:
+    """Two nodes that send each other so many bytes at once: the median call, and half of the fastest two that followed
+    one another, means over the ranks of both.
+
+    Two of these take at least twice the one-way latency: a call ends once the other node's message is there, which that
+    node sent once it had this one's before. A single call may find its message there already.
+    """
+
+    nodes: tuple[int, int]
+    bytes: int
+    time_ns: float
+    fastest_ns: float
+
+    @property
+    def bandwidth(self) -> float:
+        """GB/s each way."""
+        return self.bytes / self.time_ns
+
+
 def collective_times(trace: Trace) -> tuple[CollectiveTime, ...]:
-    """Every collective of the trace, in the order of its blocks. Raises TraceError where it has none, or not all."""
+    """Every collective of the trace but the pairs, in the order of its blocks. Raises TraceError where it has none, or
+    not all."""
+    return tuple(
+        _time(trace, description, int(first), int(stop))
+        for description, first, stop in _described(trace)
+        if description.get("operation") != PAIRS
+    )
+
+
+def pair_times(trace: Trace) -> tuple[PairTime, ...]:
+    """Every pair of nodes at every size, in the order of their turns; none where they were not measured.
+
+    Raises TraceError as collective_times.
+    """
+    pairs = []
+    nodes = trace.run.nodes
+    for description, first, stop in _described(trace):
+        turn = description.get("turn")
+        if description.get("operation") != PAIRS or not isinstance(turn, int):
+            continue
+        calls_ns = _calls_ns(trace, first, stop)
+        of_node_ns = np.stack([np.median(calls_ns, axis=1), _fastest_two(calls_ns)]).reshape(2, nodes, -1).mean(axis=2)
+        for node in range(nodes):
+            other = partner(node, turn, nodes)
+            if other is not None and node < other:
+                time_ns, fastest_ns = of_node_ns[:, [node, other]].mean(axis=1).tolist()
+                size = int(description["bytes"])
+                pairs.append(PairTime(nodes=(node, other), bytes=size, time_ns=time_ns, fastest_ns=fastest_ns))
+    return tuple(pairs)
+
+
+def _described(trace: Trace) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """The description of each block, and its steps."""
     if trace.run.diagnostic != COLLECTIVES:
         raise TraceError(f"{trace.run_id} is a run of {trace.run.workload}, not of {COLLECTIVES}")
     described = trace.environment.get("backend", {}).get("collectives", [])
     if len(described) != len(trace.blocks):
         raise TraceError(f"{trace.run_id} describes {len(described)} collectives for {len(trace.blocks)} blocks")
-    return tuple(
-        _time(trace, description, int(first), int(stop))
-        for description, (first, stop) in zip(described, trace.blocks, strict=True)
-    )
+    for description, (first, stop) in zip(described, trace.blocks.tolist(), strict=True):
+        yield description, first, stop
+
+
+def _calls_ns(trace: Trace, first: int, stop: int) -> npt.NDArray[np.int64]:
+    """How long each call took, [rank, call], on a rank's own clock: no clock is compared with another."""
+    begin_ns, end_ns = trace.stamps[:, first:stop, BEGIN], trace.stamps[:, first:stop, END]
+    if (begin_ns == ABSENT).any() or (end_ns == ABSENT).any():
+        raise TraceError(f"{trace.run_id}: ranks lack steps among {first} to {stop - 1}")
+    calls_ns: npt.NDArray[np.int64] = end_ns - begin_ns
+    return calls_ns
+
+
+def _fastest_two(calls_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Half of each rank's fastest two calls in a row, [rank]; its only call where there is but one."""
+    two_ns = calls_ns[:, 1:] + calls_ns[:, :-1] if calls_ns.shape[1] > 1 else 2 * calls_ns
+    half_ns: npt.NDArray[np.float64] = two_ns.min(axis=1) / 2
+    return half_ns
 
 
 def _time(trace: Trace, described: dict[str, Any], first: int, stop: int) -> CollectiveTime:
-    begin_ns, end_ns = trace.stamps[:, first, BEGIN], trace.stamps[:, stop - 1, END]
-    if (begin_ns == ABSENT).any() or (end_ns == ABSENT).any():
-        raise TraceError(f"{trace.run_id}: ranks lack steps among {first} to {stop - 1}")
-    each_ns = (end_ns - begin_ns) / (stop - first)  # on a rank's own clock: no clock is compared with another
+    calls_ns = _calls_ns(trace, first, stop)
+    each_ns = calls_ns.mean(axis=1)
     try:
         return CollectiveTime(
             operation=str(described["operation"]), bytes=int(described["bytes"]), count=int(described["count"]),
             dtype=str(described["dtype"]), in_place=bool(described["in_place"]), iterations=stop - first,
-            time_ns=float(each_ns.mean()), slowest_ns=float(each_ns.max()), factor=float(described["factor"]),
+            time_ns=float(each_ns.mean()), slowest_ns=float(each_ns.max()),
+            median_ns=float(np.median(calls_ns.mean(axis=0))), factor=float(described["factor"]),
             wrong=int(described["wrong"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
@@ -83,6 +157,7 @@ def table(trace: Trace) -> str:
     parts = [head]
     for operation, rows in groupby(collective_times(trace), lambda row: row.operation):
         parts.append(_part(operation, tuple(rows)))
+    parts += [_pairs_part(rows) for rows in _by_size(pair_times(trace))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -100,4 +175,25 @@ def _part(operation: str, rows: Sequence[CollectiveTime]) -> str:
             f"{row.algorithm_bandwidth:.3f}", f"{row.bus_bandwidth:.3f}", str(row.wrong),
         )  # fmt: skip
         lines.append("".join(f"{cell:>12}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _by_size(pairs: Sequence[PairTime]) -> list[list[PairTime]]:
+    """The pairs of each size, the slowest first."""
+    sizes = sorted({pair.bytes for pair in pairs})
+    return [sorted((p for p in pairs if p.bytes == size), key=lambda p: (-p.time_ns, p.nodes)) for size in sizes]
+
+
+def _pairs_part(rows: Sequence[PairTime]) -> str:
+    """The slowest pairs, and the fastest one."""
+    count = len(rows)
+    shown = [*rows] if count <= PAIRS_SHOWN + 1 else [*rows[:PAIRS_SHOWN], rows[-1]]
+    some = "" if len(shown) == count else f", the slowest {PAIRS_SHOWN} of {count} and the fastest"
+    lines = [
+        f"# pairs of nodes, {rows[0].bytes} bytes each way at once: median call{some}",
+        f"#{'nodes':>11}{'time':>12}{'bandwidth':>12}",
+        f"#{'':>11}{'(us)':>12}{'(GB/s)':>12}",
+    ]
+    for row in shown:
+        lines.append(f"{f'{row.nodes[0]}-{row.nodes[1]}':>12}{row.time_ns / 1e3:>12.2f}{row.bandwidth:>12.3f}")
     return "\n".join(lines)

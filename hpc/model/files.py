@@ -29,6 +29,11 @@ EXIT_RECORD = re.compile(rf"{_OF_ATTEMPT}\.exit\.json")
 BEGIN_RECORD = re.compile(rf"{_OF_ATTEMPT}\.begin\.json")
 RANK_NOTE = re.compile(rf"{_OF_ATTEMPT}\.rank(?P<rank>\d+)\.json")
 _STEM = re.compile(_OF_ATTEMPT)
+OF_SWEEP = re.compile(
+    rf"(?:{_OF_ATTEMPT}\.(?:h5|checkpoint|kept|rerun|again|signal|stacks\.txt|(?:exit|begin|hang|rank\d+)\.json)"
+    r"|.+\.job\.json|[0-9a-f]{16}\.sh)(?:\.damaged(?:\.\d+)?)?"
+)
+"""Names that a sweep gives to files of attempts, to what it knows of its jobs, and to kept scripts."""
 DAMAGED = ".damaged"
 """Suffix of an unreadable file whose place another one takes."""
 

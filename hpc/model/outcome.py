@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from hpc.model.files import EXIT, RERUN_SUFFIXES, AttemptFiles
 from hpc.system.atomic import write_atomic
+from hpc.system.regular_file import NotRegularError, open_regular
 from hpc.system.sanitize import without_secrets
 
 
@@ -162,11 +163,13 @@ def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON obje
     """The JSON object in the file; `what` names it in errors. Raises RecordError where the file holds none, or more
     than `max_bytes`."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             stored = file.read(max_bytes + 1)
     except OSError as error:
         listed = os.path.lexists(path) and not path.is_symlink()
-        nothing = isinstance(error, IsADirectoryError) or (isinstance(error, FileNotFoundError) and not listed)
+        nothing = isinstance(error, IsADirectoryError | NotRegularError) or (
+            isinstance(error, FileNotFoundError) and not listed
+        )
         raise (RecordError if nothing else RecordAway)(f"cannot be read ({error.strerror})", path) from None
     if not stored.strip(b"\0"):
         raise RecordError(f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})", path)

@@ -7,5 +7,7 @@ STAMPS = ("begin", "batch_ready", "forward_end", "grads_ready", "reduced", "end"
 BEGIN, BATCH_READY, FORWARD_END, GRADS_READY, REDUCED, END = range(6)
 ABSENT = -(2**63)
 """The stamp that was not taken: the least int64."""
+MEETING_STAMPS = ("arrives", "waits", "ends")
+"""Of a collective inside a step: a rank calls it, begins to wait for its result, and has it."""
 INNER = ("forward_end", "grads_ready", "reduced")
 """Those that `--timing step` omits."""

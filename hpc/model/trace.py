@@ -14,7 +14,7 @@ from hpc.model.clock_model import ClockError, ClockModel
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec, SpecError, with_current_names
-from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.training import TrainingHistory
 
 Int64 = npt.NDArray[np.int64]
@@ -80,8 +80,9 @@ class Trace:
     script: str = ""
     injected_ns: Int64 | None = None  # [rank, step, phase]
     injected_phases: Sequence[str] = ()
-    meetings: Int64 | None = None  # [rank, step, meeting, 2]: arrival and end, of the rank's own clock
+    meetings: Int64 | None = None  # [rank, step, meeting, 3] as MEETING_STAMPS, of the rank's own clock
     meeting_names: Sequence[str] = ()
+    meeting_roots: Sequence[int] = ()
     input: Int64 | None = None  # [rank, step, figure]: of the batch that the step trained on
     input_names: Sequence[str] = ()
     telemetry: Telemetry | None = None
@@ -109,7 +110,9 @@ class Trace:
         if self.injected_ns is not None:
             self._expect("injected_ns", np.int64, ranks, steps, len(self.injected_phases))
         if self.meetings is not None:
-            self._expect("meetings", np.int64, ranks, steps, len(self.meeting_names), 2)
+            self._expect("meetings", np.int64, ranks, steps, len(self.meeting_names), len(MEETING_STAMPS))
+            if len(self.meeting_roots) != len(self.meeting_names):
+                raise TraceError(f"{len(self.meeting_names)} meetings have {len(self.meeting_roots)} roots")
         if self.input is not None:
             self._expect("input", np.int64, ranks, steps, len(self.input_names))
         for name in ("ranks", "clock_domains"):

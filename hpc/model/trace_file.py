@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.outcome import Outcome
-from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError, run_of
 from hpc.model.training import TrainingHistory
+from hpc.system.regular_file import NotRegularError, open_regular
 
 SCHEMA = "rankwise-trace"
 SCHEMA_VERSION = 2
@@ -136,8 +137,10 @@ def _write(raw: _Flushed, trace: Trace) -> None:
             attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
             _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)
         if trace.meetings is not None:
-            axes = "rank, step, meeting, (arrival, end)"
-            attributes = {"unit": "ns", "axes": axes, "absent": ABSENT, "names": trace.meeting_names}
+            attributes = {
+                "unit": "ns", "axes": f"rank, step, meeting, ({', '.join(MEETING_STAMPS)})", "absent": ABSENT,
+                "names": trace.meeting_names, "roots": np.array(trace.meeting_roots, np.int64),
+            }  # fmt: skip
             _describe(file.create_dataset(_MEETINGS, data=trace.meetings), attributes)
         if trace.input is not None:
             attributes = {"unit": "ns", "axes": "rank, step, figure", "absent": ABSENT, "names": trace.input_names}
@@ -161,7 +164,8 @@ def _write(raw: _Flushed, trace: Trace) -> None:
 
 def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
     for name, value in attributes.items():
-        dataset.attrs[name] = np.int64(value) if isinstance(value, int) else _stored(value)
+        is_number = isinstance(value, int | np.ndarray)
+        dataset.attrs[name] = np.asarray(value, np.int64) if is_number else _stored(value)
 
 
 def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
@@ -206,7 +210,7 @@ def open_trace(path: Path) -> Iterator[Trace]:
     with ExitStack() as stack:
         with _naming(path):
             file = stack.enter_context(_opened(path))
-            raw = stack.enter_context(path.open("rb", buffering=0))
+            raw = stack.enter_context(open_regular(path))
             trace = _read(file, path.stat().st_size, raw.fileno())
         yield trace
 
@@ -217,7 +221,7 @@ def visible_defect(path: Path) -> str:
     Reads the superblock only (HDF5 File Format Specification, II.A), for speed over many traces.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             begin, size_bytes = file.read(36), os.fstat(file.fileno()).st_size
     except OSError as error:
         return f"cannot be read ({error.strerror})"
@@ -259,14 +263,28 @@ class _Rows:
         return out
 
 
+class _RowsWithoutWaits:
+    """Meetings [rank, step, meeting, 2], read as if the moment at which a rank begins to wait stood between."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows, self.dtype, self.ndim = rows, rows.dtype, 4
+        self.shape = (*rows.shape[:3], len(MEETING_STAMPS))
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        return np.insert(self._rows[key], 1, ABSENT, axis=3)
+
+
 def _opened(path: Path) -> Any:
     import h5py
 
     if path.is_dir():
         raise TraceError("is a folder, not a trace")
-    if path.stat().st_size == 0:
-        raise TraceError("the file is empty")
-    return h5py.File(path, "r", locking=False)
+    with open_regular(path) as raw:
+        if os.fstat(raw.fileno()).st_size == 0:
+            raise TraceError("the file is empty")
+        return h5py.File(
+            f"/proc/self/fd/{raw.fileno()}", "r", locking=False
+        )  # the checked file, whatever its name is now
 
 
 @contextmanager
@@ -285,6 +303,8 @@ def _unreadable_reason(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, FileNotFoundError):
         return "no such file"
+    if isinstance(error, NotRegularError):
+        return f"cannot be read ({error.strerror})"
     if "file signature not found" in text:
         return "not an HDF5 file"
     if "truncated file" in text:
@@ -323,14 +343,25 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
         injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
         injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
-        meetings=None if meetings is None else array(_MEETINGS, _MEETINGS),
+        meetings=None if meetings is None else _with_waits(array(_MEETINGS, _MEETINGS)),
         meeting_names=[] if meetings is None else [_decoded(name) for name in meetings.attrs["names"]],
+        meeting_roots=[] if meetings is None else _roots(meetings),
         input=None if read is None else array(_INPUT, _INPUT),
         input_names=[] if read is None else [_decoded(name) for name in read.attrs["names"]],
         telemetry=_telemetry(file, size_bytes),
         history=TrainingHistory.from_json(_json(file, _TRAINING, dict, size_bytes)) if _TRAINING in file else None,
         **arrays,
     )
+
+
+def _with_waits(meetings: Any) -> Any:
+    """With the moment at which a rank begins to wait, absent; older files have arrival and end alone."""
+    return _RowsWithoutWaits(meetings) if meetings.shape[3:] == (2,) else meetings
+
+
+def _roots(meetings: Any) -> list[int]:
+    roots = meetings.attrs.get("roots")
+    return [-1] * meetings.shape[2] if roots is None else np.asarray(roots).tolist()
 
 
 def _telemetry(file: Any, size_bytes: int) -> Telemetry | None:

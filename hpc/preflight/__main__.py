@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_arguments(parser)
     arguments = parser.parse_args(argv)
     deny_world_writing()
-    expectations = read_expectations(arguments.expect_transport, arguments.check, parser)
+    expectations = read_expectations(vars(arguments), parser)
     try:
         run = RunSpec.from_json(json.loads(arguments.run.read_text()))
         comm = start_mpi()

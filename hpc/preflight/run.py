@@ -15,6 +15,7 @@ from hpc.backends import InvalidRun
 from hpc.measure.world import World
 from hpc.model.checks import CHECKS, CheckError, Level, read_levels
 from hpc.model.findings import Finding
+from hpc.model.network_promise import PROMISES, PromiseError, read_promises
 from hpc.model.rank_report import RankReport
 from hpc.model.spec import RunSpec
 from hpc.preflight.compare import Stage, judge
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
-    """The site's settings: the transport between nodes, empty for none, and the levels that it changes."""
+    """The site's settings: the transport between nodes, empty for none, the levels that it changes, and what it
+    promises of the network (hpc.model.network_promise), which no check compares: the ledger does."""
 
     expect_transport: str = ""
     levels: Mapping[str, Level] = field(default_factory=dict)
+    network: Mapping[str, float] = field(default_factory=dict)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,13 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--check", metavar="NAME=LEVEL", action="append", default=[],
                        help=f"make a check fatal, alarm or off: {', '.join(CHECKS)}")  # fmt: skip
+    group.add_argument("--expect-network", metavar="NAME=NUMBER", action="append", default=[],
+                       help=f"what the network between nodes must reach: {', '.join(PROMISES)}")  # fmt: skip
 
 
-def read_expectations(expect_transport: str, checks: Sequence[str], parser: argparse.ArgumentParser) -> Expectations:
-    """The expectations in the arguments; ends the program with a usage error where they are invalid."""
+def read_expectations(arguments: dict[str, Any], parser: argparse.ArgumentParser) -> Expectations:
+    """The expectations in the parsed arguments, which are taken out of them; ends the program with a usage error where
+    they are invalid."""
+    transport, checks = arguments.pop("expect_transport"), arguments.pop("check")
     try:
-        return Expectations(expect_transport=expect_transport, levels=read_levels(checks))
-    except CheckError as error:
+        network = read_promises(arguments.pop("expect_network"))
+        return Expectations(expect_transport=transport, levels=read_levels(checks), network=network)
+    except (CheckError, PromiseError) as error:
         parser.error(str(error))
 
 
@@ -133,6 +141,7 @@ class Preflight:
             "node": mine.about_node and dataclasses.asdict(mine.about_node),
             "gpus": [dataclasses.asdict(gpu) for gpu in mine.gpus],
             "gpus_in_sight": mine.in_sight and list(mine.in_sight),
+            "network": dict(self._expectations.network),
         }
         return dataclasses.replace(
             report,

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.measure.input_record import input_record_of
-from hpc.measure.meetings import meetings_of
+from hpc.measure.meetings import Meetings
 from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec
-from hpc.model.timestamps import ABSENT, STAMPS
+from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.model.training import TrainingHistory
@@ -48,6 +48,8 @@ WAITS_S = (1.0, 4.0, 15.0)
 """Seconds before each further try to write a trace, if the file system does not answer."""
 MAX_NUMBERS = 1 << 26
 """The maximum of numbers in the telemetry of a trace (half a GiB): beyond that every node leaves out samples."""
+MAX_MEETING_BYTES = 1 << 30
+"""The maximum of the time stamps of collectives inside steps in a trace."""
 MAX_SKIPPED_NAMED = 3
 """The maximum of files that the evidence names; the facts of the ranks have more."""
 _TELEMETRY_TAG = 79
@@ -61,9 +63,9 @@ _MAY_COME_BACK = frozenset(
 class RankPayload:
     """One rank's contribution to the trace.
 
-    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]) and `meetings`,
-    `agent` is the helper of this rank's node if this rank started it, `history` is that of a whole training. These are
-    optional in a trace: `problems` has, by name, the reason for each that is missing.
+    `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `meetings` are
+    the collectives inside the steps, `agent` is the helper of this rank's node if this rank started it, `history` is
+    that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing.
     """
 
     journal: Journal
@@ -71,6 +73,7 @@ class RankPayload:
     report: RankReport
     losses: Callable[[], Sequence[float]]
     workload: Any
+    meetings: Meetings | None
     agent: NodeAgent | None
     problems: dict[str, str]
     history: TrainingHistory | None = None
@@ -99,9 +102,9 @@ def write_gathered(
     if all(comm.allgather(injected_ns is not None)):
         assert injected_ns is not None
         arrays["injected_ns"] = injected_ns
-    meetings = attempted(problems, "meetings", lambda: meetings_of(payload.workload), None)
-    if len({*comm.allgather(meetings and meetings.names)}) == 1 and meetings is not None:
-        shape = run.steps, len(meetings.names), 2
+    meetings = _common_meetings(comm, run, payload)
+    if meetings is not None:
+        shape = run.steps, len(meetings.names), len(MEETING_STAMPS)
         arrays["meetings"] = np.frombuffer(meetings.stamps, np.int64).reshape(shape)
     record = input_record_of(payload.workload)
     if all(comm.allgather(record is not None)):
@@ -113,8 +116,9 @@ def write_gathered(
     if comm.rank == 0:
         assert everyone is not None
         described = [json.loads(text) for text in everyone]
-        names = meetings.names if meetings is not None and "meetings" in gathered else ()
-        names_of = {"meeting_names": names, "input_names": INPUT_FIGURES if "input" in gathered else ()}
+        names_of: dict[str, Any] = {"input_names": INPUT_FIGURES if "input" in gathered else ()}
+        if meetings is not None:
+            names_of |= {"meeting_names": meetings.names, "meeting_roots": meetings.roots}
         optional = {"telemetry": telemetry, "history": payload.history}
         trace = _trace(run, attempt, described, script, {**optional, **names_of, **gathered})
         try:
@@ -125,6 +129,27 @@ def write_gathered(
             traceback.print_exc()
             write_or_keep(folder, _without_decoration(trace, error))
     comm.Barrier()
+
+
+def _common_meetings(comm: Intracomm, run: RunSpec, payload: RankPayload) -> Meetings | None:
+    """The meetings of this rank where all ranks have the same, in an amount that a trace can hold. Collective."""
+    meetings = payload.meetings
+    if meetings is not None:
+        meetings.finish()
+    kinds = {*comm.allgather(None if meetings is None else (meetings.names, meetings.roots))}
+    if meetings is None or not meetings.names:
+        return None
+    if len(kinds) > 1:
+        payload.problems["meetings"] = "ranks call different collectives in a step"
+        return None
+    size = comm.size * run.steps * meetings.width * np.dtype(np.int64).itemsize
+    if size > MAX_MEETING_BYTES:
+        payload.problems["meetings"] = (
+            f"{len(meetings.names)} collectives in each of {run.steps} steps on {comm.size} ranks would be {size} "
+            f"bytes, of which a trace holds up to {MAX_MEETING_BYTES}"
+        )
+        return None
+    return meetings
 
 
 def _as_losses(losses: Sequence[float], steps: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -20,6 +21,7 @@ from hpc.workloads.user_code import code_digest
 
 __all__ = ["CHANNELS_LAST", "WORKLOADS", "WorkloadEntry", "code_digest", "is_user_code", "load_factory"]
 
+_USER_MODULE = "rankwise_user_workload"
 CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format for 4-D tensors")}
 """An option of the torch backends that the images of `resnet50` follow."""
 
@@ -164,10 +166,11 @@ def load_factory(workload: str, framework: str) -> Any:
     """The factory of a workload for a framework; for a person's own file, the attribute after the colon."""
     if is_user_code(workload):
         path, _, attribute = workload.partition(":")
-        module_spec = importlib.util.spec_from_file_location("rankwise_user_workload", Path(path))
+        module_spec = importlib.util.spec_from_file_location(_USER_MODULE, Path(path))
         if module_spec is None or module_spec.loader is None:
             raise ImportError(f"{path} cannot be loaded as a Python module")
         module = importlib.util.module_from_spec(module_spec)
+        sys.modules[_USER_MODULE] = module  # where dataclasses and pickles of its classes look for it
         module_spec.loader.exec_module(module)
         return getattr(module, attribute)
     where, _, attribute = WORKLOADS[workload].factories[framework].partition(":")

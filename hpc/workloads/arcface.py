@@ -8,8 +8,9 @@ Partial FC: An et al. 2020, https://arxiv.org/abs/2010.05222.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -51,27 +52,22 @@ class Unit:
 
 
 class MeasuredGroup:
-    """A backend's group of ranks whose collectives are recorded; their names are MEETINGS, in this order."""
+    """A backend's group of ranks whose collectives are recorded, by the names and in the order of MEETINGS."""
 
     def __init__(self, group: Any, meetings: Meetings) -> None:
         self._group, self._meetings = group, meetings
         self.rank, self.size = int(group.rank), int(group.size)
+        self._names = cycle(MEETINGS)
 
     def gather(self, values: Any) -> Any:
         """The rows of all ranks, by rank."""
-        return self._meet(self._group.gather, values)
+        return self._meetings.meet(next(self._names), self._group.gather, values)
 
     def sum(self, values: Any) -> Any:
-        return self._meet(self._group.sum, values)
+        return self._meetings.meet(next(self._names), self._group.sum, values)
 
     def maximum(self, values: Any) -> Any:
-        return self._meet(self._group.maximum, values)
-
-    def _meet(self, collective: Callable[[Any], Any], values: Any) -> Any:
-        self._meetings.arrived()
-        result = collective(values)
-        self._meetings.ended()
-        return result
+        return self._meetings.meet(next(self._names), self._group.maximum, values)
 
 
 def units() -> Iterator[Unit]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, plan_of
+from hpc.model.collective_plan import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    BROADCAST,
+    REDUCE_SCATTER,
+    Collective,
+    partner_rank,
+    plan_of,
+)  # fmt: skip
 from hpc.model.options import OptionError
 from hpc.model.spec import RunSpec
 
@@ -26,7 +34,7 @@ class Collectives:
                 f"the run has {len(run.blocks)} blocks for {len(self.plan)} collectives; ask for it by hpc.sweep "
                 "--collectives or hpc.collectives, which plan both"
             )
-        self._rank, self._ranks = rank, run.ranks
+        self._run, self._rank, self._ranks = run, rank, run.ranks
         per_rank = (np.arange(_PERIOD) + _STEP * np.arange(run.ranks)[:, None]) % _PERIOD
         self._sums = per_rank.sum(axis=0).astype(np.float32)
 
@@ -46,6 +54,9 @@ class Collectives:
             return np.resize(np.roll(self._sums, -self._rank * collective.got), collective.got)
         if collective.operation == ALL_GATHER:
             return np.concatenate([_values(collective.given, rank) for rank in range(self._ranks)])
+        if collective.turn is not None:
+            partner = partner_rank(self._run, self._rank, collective.turn)
+            return _values(collective.got, self._rank if partner is None else partner)
         assert collective.operation == BROADCAST, collective.operation
         return _values(collective.got, ROOT)
 

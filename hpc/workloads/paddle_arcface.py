@@ -107,7 +107,7 @@ class PaddleArcFace(Synthetic):
         chosen: dict[str, Any] = {"margin": options["margin"], "sample_ratio": options["sample_ratio"]}
         chosen["seed"] = run.seed + rank
         if sharded:
-            self.meetings = Meetings(arcface.MEETINGS, run.steps)
+            self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
             group = arcface.MeasuredGroup(Group(rank, run.ranks), self.meetings)
             self._head: Any = ShardedMarginHead(group, head_values, classes, **chosen)
             self.model: Any = backbone

@@ -97,7 +97,7 @@ class TorchArcFace(Synthetic):
         chosen["seed"] = run.seed + rank
         if sharded:
             group = HorovodGroup() if run.backend == "torch-horovod" else TorchGroup()
-            self.meetings = Meetings(arcface.MEETINGS, run.steps)
+            self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
             measured = arcface.MeasuredGroup(group, self.meetings)
             head: nn.Module = ShardedMarginHead(measured, head_values, classes, **chosen)
         else:
@@ -111,11 +111,6 @@ class TorchArcFace(Synthetic):
         layout = torch.channels_last if options_in(CHANNELS_LAST, run)["channels_last"] else torch.contiguous_format
         images, labels = (torch.from_numpy(values).to(device) for values in arcface.synthetic_batch(run, rank))
         super().__init__(images.contiguous(memory_format=layout), labels)
-
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._head is not None:
-            self.meetings.begin(step)
-        return super().batch(step)
 
     def loss(self, model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         images, labels = batch

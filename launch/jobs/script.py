@@ -148,9 +148,10 @@ def _program(python: str, script_python: str) -> list[str]:
 
 
 def expectations(site: Site) -> list[str]:
-    """The site's expected transport and its changed check levels, as arguments of the ranks."""
+    """The site's expected transport, its changed check levels and promises, as arguments of the ranks."""
     transport = ["--expect-transport", site.expect_transport] if site.expect_transport else []
-    return [*transport, *(token for level in site.check_words for token in ("--check", level))]
+    promises = [token for promise in site.promises for token in ("--expect-network", promise)]
+    return [*transport, *(token for level in site.check_words for token in ("--check", level)), *promises]
 
 
 def _lines(argv: Sequence[str], width: int = 100) -> list[Raw]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.checks import CheckError, read_levels
+from hpc.model.network_promise import PromiseError, read_promises
 from hpc.system.sanitize import is_secret, without_secrets
 
 SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
@@ -34,7 +35,8 @@ class Site:
     serves those not named). `time_limit_min` is the longest a job may take; longer plans are split.
 
     `expect_transport` is the expected network of NCCL between nodes (`ib`, `ib/gdrdma`, `socket`, a part of another
-    network's name); `preflight` gives checks other levels than their own: `fatal`, `alarm` or `off`.
+    network's name); `network` is what is promised of it (`bandwidth_gbit`, `latency_us`); `preflight` gives checks
+    other levels than their own: `fatal`, `alarm` or `off`.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Site:
     time_limit_min: int | None = None
     exclusive: bool = True
     expect_transport: str = ""
+    network: Mapping[str, str] = field(default_factory=dict)
     preflight: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,6 +85,10 @@ class Site:
             read_levels(self.check_words)
         except CheckError as error:
             raise SiteError(f"site {self.name}: [preflight]: {error}") from None
+        try:
+            read_promises(self.promises)
+        except PromiseError as error:
+            raise SiteError(f"site {self.name}: [network]: {error}") from None
         for name in ("gpus_per_node", "cpus_per_node", "time_limit_min"):
             least = 0 if name == "gpus_per_node" else 1
             if (value := getattr(self, name)) is not None and value < least:
@@ -102,6 +109,11 @@ class Site:
     def check_words(self) -> list[str]:
         """The levels that it changes, as `NAME=LEVEL`."""
         return [f"{name}={level}" for name, level in sorted(self.preflight.items())]
+
+    @property
+    def promises(self) -> list[str]:
+        """The promises of its network, as `NAME=NUMBER`."""
+        return [f"{name}={value}" for name, value in sorted(self.network.items())]
 
     def image(self, framework: str) -> str:
         """The container image for a framework, empty if the site uses none."""

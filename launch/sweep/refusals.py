@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpc.backends import BACKENDS, options_of_run
+from hpc.backends.fsdp_limits import why_not
 from hpc.model.data_source import data_source
 from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
@@ -18,6 +19,10 @@ NCCL_VARIABLES = frozenset(f"NCCL_{name}" for line in _NCCL_LINES if line[0] != 
 _NCCL_PLUGINS = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_", "NCCL_INSPECTOR_", "NCCL_OFI_", "NCCL_PROFILE_",
                  "NCCL_PROFILER_", "NCCL_SHARP_", "NCCL_SHIMNET_", "NCCL_UCX_")  # fmt: skip
 """Prefixes of the variables that NCCL's plugins read."""
+_WITHOUT_SHARDED_HEAD = {
+    "torch-dp": "it has no ranks over which the head of arcface could be sharded",
+    "torch-fsdp": "the sharded head of arcface is not among FSDP2's shards",
+}
 
 
 def refuse_invalid(runs: Iterable[RunSpec]) -> None:
@@ -28,7 +33,10 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
     for run in runs:
         if run.repeat > 1:
             continue
-        checks = (_check_precision, _check_torch_dp, _check_data, _check_whole_training, _check_options, _check_head)
+        checks = (
+            _check_precision, _check_torch_dp, _check_data, _check_whole_training, _check_options, _check_torch_fsdp,
+            _check_head,
+        )  # fmt: skip
         if reason := next((reason for check in checks if (reason := check(run))), ""):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
 
@@ -76,6 +84,10 @@ def _check_torch_dp(run: RunSpec) -> str:
     return ""
 
 
+def _check_torch_fsdp(run: RunSpec) -> str:
+    return why_not(run, options_of_run(run)) if run.backend == "torch-fsdp" else ""
+
+
 def _check_data(run: RunSpec) -> str:
     """The reason why the workload cannot train on the requested files; else empty."""
     source, framework = data_source(run.data), BACKENDS[run.backend].framework
@@ -115,8 +127,8 @@ def _check_head(run: RunSpec) -> str:
     """The reason why the classes of `arcface` cannot be sharded over the ranks; else empty."""
     if run.workload != "arcface" or run.options.get("head") == "replicated":
         return ""
-    if run.backend == "torch-dp":
-        return "it has no ranks over which the head of arcface could be sharded: take torch-ddp, or head=replicated"
+    if reason := _WITHOUT_SHARDED_HEAD.get(run.backend):
+        return f"{reason}: take torch-ddp, or head=replicated"
     if int(classes := str(options_of_run(run)["classes"])) < run.ranks:
         return f"{classes} classes on {run.ranks} ranks: every rank with a share of the head needs one"
     if run.reduction == "off" and run.ranks > 1:

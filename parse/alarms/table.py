@@ -20,7 +20,8 @@ RULES: dict[str, Rule] = {
     for rule in (
         runs.oversubscribed, runs.nodes_simulated, runs.preflight, runs.unfused, runs.synchronises,
         runs.built_otherwise, runs.fewer_runs, runs.unmeasured, runs.not_as_asked, scaling.superlinear, scaling.rising,
-        scaling.falling, runs.average_and_median, windows.rates_and_wall_clock, runs.disagreement,
+        scaling.falling, runs.average_and_median, windows.rates_and_wall_clock,
+        windows.window_and_steady_run, runs.disagreement,
         scaling.baseline_elsewhere, placement.not_nested, placement.other_nodes, windows.unsteady, windows.loose_clocks,
         runs.repeated, runs.noted, runs.log_remarks, published.as_published, published.packed, published.copied,
     )
@@ -37,7 +38,7 @@ def judge(results: Sequence[Result]) -> tuple[Result, ...]:
 
 def _with_alarms(result: Result, neighbours: Neighbours) -> Result:
     alarms = [
-        Finding(name=name, text=sentence(name, figures), figures=figures)
+        Finding(name=name, text=sentence(name, figures, result.unit), figures=figures)
         for name, rule in RULES.items()
         for figures in rule(result, neighbours)
     ]
@@ -48,15 +49,19 @@ def _neighbours(results: Sequence[Result]) -> list[Neighbours]:
     """Returns the neighbours of each result; those with the same speeds for the first of a setting only."""
     settings = by_setting(results)
     columns = {name: published.column(setting) for name, setting in settings.items()}
-    settings_by_column: dict[tuple[tuple[int, int, float], ...], list[str]] = {}
+    settings_by_column: dict[tuple[str, tuple[tuple[int, int, float], ...]], list[str]] = {}
     for name, column in columns.items():
         if column:
-            settings_by_column.setdefault(column, []).append(name)
+            settings_by_column.setdefault((settings[name][0].unit, column), []).append(name)
     neighbours = []
     for result in results:
         name = result.requested.baseline_point
         setting = tuple(settings[name])
-        alike = settings_by_column.get(columns[name], ())[: MAX_SAME_SPEEDS + 1] if result is setting[0] else ()
+        alike = (
+            settings_by_column.get((result.unit, columns[name]), ())[: MAX_SAME_SPEEDS + 1]
+            if result is setting[0]
+            else ()
+        )
         others = [settings[other][0] for other in alike if other != name]
         neighbours.append(Neighbours(setting=setting, same_speeds=tuple(others[:MAX_SAME_SPEEDS])))
     return neighbours

@@ -14,14 +14,16 @@ SHOWN = 3
 _ALLOWED = f" with {2 * SINGLE_FIGURE:.0%} allowed between single published figures"
 
 
-def sentence(name: str, figures: Figures) -> str:
-    """Returns the text of an alarm; its form may depend on the figure `source`."""
+def sentence(name: str, figures: Figures, unit: str = "samples/s") -> str:
+    """Returns the text of an alarm; its form may depend on the figure `source`. `unit` is that of its speeds."""
     form = SENTENCES.get(f"{name} of {figures.get('source')}") or SENTENCES[name]
     if not isinstance(form, str):
         return form(**figures)
     parts = {name: _listed(value) if isinstance(value, list) else value for name, value in figures.items()}
     single = figures.get("single_figures")
-    return form.format(**parts, margin=_ALLOWED if single else "", by=_ALLOWED if single else " by the intervals")
+    return form.format(
+        **parts, unit=unit, margin=_ALLOWED if single else "", by=_ALLOWED if single else " by the intervals"
+    )
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -110,12 +112,12 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     ),
     "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",
     "rising": (
-        "{per_device_low:.4g} samples/s per device or more, on {smaller_case} at most {smaller_per_device_high:.4g}"
+        "{per_device_low:.4g} {unit} per device or more, on {smaller_case} at most {smaller_per_device_high:.4g}"
         "{margin}: speed per device rises with the number of devices; {speed_ratio:.2f} times the speed on "
         "{device_ratio:.4g} times the devices"
     ),
     "falling": (
-        "{speed_high:.2f} samples/s at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
+        "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
         "{smaller_speed_low:.2f} or more{margin}: more devices, less throughput"
     ),
     "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
@@ -127,8 +129,12 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "{difference:+.1%} apart"
     ),
     "rates_and_wall_clock of log": (
-        "run {run}: its log prints {printed:.2f} samples/s on average, {difference:+.1%} from the {wall_clock:.2f} by "
+        "run {run}: its log prints {printed:.2f} {unit} on average, {difference:+.1%} from the {wall_clock:.2f} by "
         "its time stamps; the time stamps' speed is the result"
+    ),
+    "window_and_steady_run": (
+        "run {run}: {window} ran at {speed:.2f} {unit}, {difference:+.1%} from the {steady_run:.2f} of the log's "
+        "whole steady run ({steady_window}, pauses left out); the protocol's window is the result"
     ),
     "rates_and_wall_clock of steps": (
         "stalls: {long_steps} of {steps} measured steps take {long_step:g} × their run's median step or more and bring "

@@ -14,6 +14,7 @@ from parse.alarms.scaling import Neighbours
 from parse.result import Result
 
 RATES_APART = 0.01
+STEADY_APART = 0.05
 CLOCKS_APART = 0.01
 DRIFT = 0.01
 MIN_THIRD_STEPS = 10
@@ -49,6 +50,29 @@ def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[Figures]:
     if worst:
         yield worst
     yield from _stalls(result)
+
+
+def window_and_steady_run(result: Result, _: Neighbours) -> Iterator[Figures]:
+    """The protocol's window of a log is faster or slower than the log's whole run from there on, pauses left out."""
+    worst: Figures = {}
+    highest = STEADY_APART
+    for run in result.ok:
+        log = run.attempt and run.attempt.log
+        if not log or not log.steady_run or not run.measured:
+            continue
+        difference = run.measured.throughput / log.steady_run - 1
+        if abs(difference) > highest:
+            highest = abs(difference)
+            worst = {
+                "run": run.requested.run.repeat,
+                "window": log.window,
+                "speed": run.measured.throughput,
+                "steady_window": log.steady_window,
+                "steady_run": log.steady_run,
+                "difference": difference,
+            }
+    if worst:
+        yield worst
 
 
 def _stalls(result: Result) -> Iterator[Figures]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, expm1
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import END
+from parse.ledger.arrival_skew import StepSkews, at_all_meetings, at_the_reduction, labels_of
+from parse.ledger.meetings import MeetingKinds
 from parse.ledger.types import CAUSES
 
 Ints = npt.NDArray[np.int64]
@@ -32,14 +34,20 @@ class LastArrivals:
 
     Per step [step]: its number (`last`), its delay after the next latest (`gap`, ns) and the sum of the two clocks'
     bounds. `typical` [rank, piece]: the delay after the median rank of a rank, or of a node's earliest, in LATE_IN of
-    a piece's steps. `exclusive`: the tendency not to be late in the same step, in standard deviations.
+    a piece's steps. `alternation`: the longest work of the steps added up, its expectation by chance, its variance.
     """
 
     last: Ints
     gap: Ints
     gap_bound: Floats
     typical: Floats
-    exclusive: float
+    alternation: Floats
+
+    @property
+    def exclusive(self) -> float:
+        """The tendency not to be late in the same step, in standard deviations; 0 where nothing can be permuted."""
+        longest, expected, variance = self.alternation
+        return float((longest - expected) / variance**0.5) if variance > 0 else 0.0
 
     @property
     def provable(self) -> npt.NDArray[np.bool_]:
@@ -50,24 +58,35 @@ class LastArrivals:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrivals:
     """All times in ns. Per step [step]: its number; `skew`, the delay of the last rank after the median rank, with the
-    sum of the two clocks' bounds; `cause` [step, 4], the parts of the skew, named by `causes`. The median rank is the
-    lower one of an even number.
+    sum of the two clocks' bounds; `cause` [step, 4], the parts of the skew, named by `causes`; `margin`, the delay of
+    rank step mod ranks, as of any, after the last of the others. `usual` [piece]: the delay of such a rank after the
+    median of the others, in LATE_IN of a piece's steps. The median rank is the lower one of an even number.
+
+    `rank_meetings` [rank, meeting] are the parts of its skew in these steps that arise at each meeting, named by
+    `meetings`; without any where ranks meet at the reduction alone.
 
     `late_steps` [rank] counts the steps in which a rank is provably later than the median rank, by MATERIAL of a step
     at least; `rank_cause` [rank, 4] are the mean parts of its skew in these. `bound` is the mean uncertainty from the
     clocks about which of two ranks was first, for the two with the widest one; 0 if all read one clock.
+    `run` [step] and `piece_run` [piece] number the runs, where several are pooled.
     """
 
     causes: tuple[str, ...]
+    run: Ints
+    piece_run: Ints
     steps: Ints
     ranks: LastArrivals
     nodes: LastArrivals
     skew: Ints
     skew_bound: Floats
     cause: Ints
+    margin: Ints
+    usual: Floats
     late_steps: Ints
     rank_cause: Floats
     bound: float
+    meetings: tuple[str, ...] = ()
+    rank_meetings: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
 
 class ArrivalCollector:
@@ -78,53 +97,67 @@ class ArrivalCollector:
     """
 
     def __init__(
-        self, nodes: Sequence[int], domains: Sequence[str], device_ns: Sequence[float], borders: frozenset[str]
-    ) -> None:
+        self, nodes: Sequence[int], domains: Sequence[str], device_ns: Sequence[float], borders: frozenset[str],
+        kinds: MeetingKinds,
+    ) -> None:  # fmt: skip
         self.domains = np.unique(domains, return_inverse=True)[1]
         self.device_ns = np.array(device_ns, np.float64)
         self.order = np.argsort(nodes, kind="stable")
         self.starts = np.flatnonzero(np.diff(np.array(nodes)[self.order], prepend=-1))
         self.names = np.array(nodes)[self.order][self.starts]
-        self.borders = borders
+        self.numbers = np.searchsorted(self.names, nodes)
+        self.borders, self.kinds = borders, kinds
         self.columns: list[tuple[npt.NDArray[np.generic], ...]] = []
         self.typical: list[tuple[Floats, Floats]] = []
+        self.usual: list[Floats] = []
         self.late_steps = np.zeros(len(nodes), np.int64)
         self.late_sum = np.zeros((len(nodes), len(CAUSES)))
+        self.meeting_sum = np.zeros((len(nodes), len(kinds) + 1))
         self.steps = 0
         self.bounds = np.zeros(len(nodes))
         self.alternation, self.node_alternation = Alternation(), Alternation()
 
-    def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats) -> None:
-        """Adds a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, and bounds
-        of t3 [rank, step]."""
-        arrive, bound = np.ascontiguousarray(stamps_ns[:, 1:, GRADS_READY].T), np.ascontiguousarray(bounds_ns.T)
+    def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats, meetings_ns: Ints | None) -> None:
+        """Adds a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, bounds of t3
+        [rank, step], and meetings [rank, 1 + step, meeting, 3]."""
+        if meetings_ns is None:
+            skews = at_the_reduction(stamps_ns, self.borders)
+            bound = np.ascontiguousarray(bounds_ns.T)
+        else:
+            skews = at_all_meetings(stamps_ns, meetings_ns, self.numbers)
+            bound = bounds_ns.T * (1 + len(self.kinds))  # clocks err by the same at each
+        arrive, parts = skews.late, skews.parts
         steps, ranks = arrive.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
-        order = np.argpartition(arrive, sorted({middle, ranks - 2, ranks - 1}), axis=1)
+        order = np.argpartition(arrive, sorted({middle, middle + 1, ranks - 2, ranks - 1}), axis=1)
         median, second, last = order[:, middle], order[:, ranks - 2], order[:, ranks - 1]
+        sampled = row % ranks
         self.steps += steps
         self.bounds += bound.sum(axis=0)
         skew = arrive - arrive[row, median][:, None]
-        parts = self._parts(stamps_ns)
         causes = parts - parts[row, median][:, None]
         open_ns = self._between(bound, np.arange(ranks), bound[row, median][:, None], median[:, None])
         ends = stamps_ns[:, :, END]
         provable = skew > np.maximum(open_ns, MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps)
         self.late_steps += provable.sum(axis=0)
         self.late_sum += np.einsum("srk,sr->rk", causes, provable, dtype=np.float64)
+        if skews.meetings is not None:
+            self.meeting_sum += np.einsum("msr,sr->rm", skews.meetings, provable, dtype=np.float64)
+        gap = arrive[row, last] - arrive[row, second] if skews.held_up is None else skews.held_up[row, last]
         self.columns.append(
             (
                 first + row, skew[row, last], self._between(bound[row, last], last, bound[row, median], median),
-                causes[row, last], last, arrive[row, last] - arrive[row, second],
-                self._between(bound[row, last], last, bound[row, second], second),
-                *self._last_nodes(arrive, bound, row),
+                causes[row, last], arrive[row, sampled] - arrive[row, np.where(sampled == last, second, last)], last,
+                gap, self._between(bound[row, last], last, bound[row, second], second),
+                *self._last_nodes(skews, bound, row),
             )
         )  # fmt: skip
         at = int((1 - LATE_IN) * steps)
+        of_others = np.where(arrive[row, sampled] > arrive[row, median], median, order[:, middle + 1])
+        self.usual.append(_smallest((arrive[row, sampled] - arrive[row, of_others])[:, None], at))
         self.typical.append((_smallest(skew, at), _smallest(self._by_node(np.minimum, skew), at)))
-        work = parts[:, :, 1:].sum(axis=2)
-        self.alternation.add(work)
-        self.node_alternation.add(self._by_node(np.maximum, work))
+        self.alternation.add(skews.work)
+        self.node_alternation.add(self._by_node(np.maximum, skews.work))
 
     def _by_node(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[step, node] from [step, rank]."""
@@ -142,33 +175,28 @@ class ArrivalCollector:
         np.maximum.at(of_clocks, self.domains, self.bounds / self.steps)
         return float(np.sort(of_clocks if len(of_clocks) > 1 else self.device_ns)[-2:].sum())
 
-    def _parts(self, stamps_ns: Ints) -> Ints:
-        """The durations of each rank from the end of the reduction before to its t3: [step, rank, 4], by CAUSES."""
-        before, now = stamps_ns[:, :-1], stamps_ns[:, 1:]
-        ends = before[:, :, END]
-        reduced = before[:, :, REDUCED] if "reduced" in self.borders else ends
-        ready = now[:, :, BATCH_READY] if "batch_ready" in self.borders else ends
-        parts = reduced - reduced.min(), ends - reduced, ready - ends, now[:, :, GRADS_READY] - ready
-        return np.stack(parts, axis=2).swapaxes(0, 1)
-
-    def _last_nodes(self, arrive: Ints, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
+    def _last_nodes(self, skews: StepSkews, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
         """The node whose latest rank is the last of all, by how much more than that of the next node, and the bound."""
-        latest, widest = self._by_node(np.maximum, arrive), self._by_node(np.maximum, bound)
+        latest, widest = self._by_node(np.maximum, skews.late), self._by_node(np.maximum, bound)
         nodes = latest.shape[1]
         if nodes == 1:
             none = np.zeros(len(row), np.int64)
             return none, none, none.astype(np.float64)
         order = np.argpartition(latest, (nodes - 2, nodes - 1), axis=1)
         second, last = order[:, -2], order[:, -1]
-        return self.names[last], latest[row, last] - latest[row, second], widest[row, last] + widest[row, second]
+        held_up = skews.held_up_by_node
+        gap = latest[row, last] - latest[row, second] if held_up is None else held_up[row, last]
+        return self.names[last], gap, widest[row, last] + widest[row, second]
 
     def arrivals(self) -> Arrivals:
         """The collected arrivals."""
-        steps, skew, skew_bound, cause, *others = (np.concatenate(column) for column in zip(*self.columns, strict=True))
+        steps, skew, skew_bound, cause, margin, *others = (
+            np.concatenate(column) for column in zip(*self.columns, strict=True)
+        )
         groups = [
             LastArrivals(
                 last=last, gap=gap, gap_bound=gap_bound, typical=np.stack(typical, axis=1),
-                exclusive=alternation.exclusive(),
+                alternation=alternation.finish(),
             )
             for (last, gap, gap_bound), typical, alternation in zip(
                 (others[:3], others[3:]),
@@ -178,9 +206,12 @@ class ArrivalCollector:
             )
         ]  # fmt: skip
         return Arrivals(
-            causes=_names(self.borders), steps=steps, ranks=groups[0], nodes=groups[1], skew=skew,
-            skew_bound=skew_bound, cause=cause, late_steps=self.late_steps,
-            rank_cause=self.late_sum / np.maximum(1, self.late_steps)[:, None], bound=self._widest(),
+            causes=_names(self.borders), run=np.zeros_like(steps), piece_run=np.zeros(len(self.typical), np.int64),
+            steps=steps, ranks=groups[0], nodes=groups[1], skew=skew,
+            skew_bound=skew_bound, cause=cause, margin=margin, usual=np.concatenate(self.usual),
+            late_steps=self.late_steps, rank_cause=self.late_sum / np.maximum(1, self.late_steps)[:, None],
+            bound=self._widest(), meetings=tuple(labels_of(self.kinds)) if len(self.kinds) else (),
+            rank_meetings=self.meeting_sum / np.maximum(1, self.late_steps)[:, None],
         )  # fmt: skip
 
 
@@ -211,12 +242,41 @@ class Alternation:
         expected, variance = longest_of(in_order, ranks)
         self.sums += (float((work.max(axis=1) - int(work.min())).sum()), steps * expected, steps * variance)
 
-    def exclusive(self) -> float:
-        """The excess of the longest work over chance in standard deviations; 0 where nothing can be permuted."""
+    def finish(self) -> Floats:
+        """The longest work of the steps added up, its expectation by chance, and the variance of that."""
         if self.pool:
             self._shuffle()
-        longest, expected, variance = self.sums
-        return float((longest - expected) / variance**0.5) if variance > 0 else 0.0
+        return self.sums
+
+
+def pooled(runs: Sequence[Arrivals]) -> Arrivals:
+    """The arrivals of several runs of equal ranks with the same time stamps, one run after the other."""
+    if len(runs) == 1:
+        return runs[0]
+
+    def joined(name: str, of: Sequence[Any], axis: int = 0) -> Any:
+        return np.concatenate([getattr(each, name) for each in of], axis=axis)
+
+    groups = [
+        LastArrivals(
+            **{name: joined(name, of) for name in ("last", "gap", "gap_bound")},
+            typical=joined("typical", of, axis=1), alternation=np.sum([each.alternation for each in of], axis=0),
+        )
+        for of in ([each.ranks for each in runs], [each.nodes for each in runs])
+    ]  # fmt: skip
+    late_steps = np.sum([each.late_steps for each in runs], axis=0)
+    late_sum = np.sum([each.rank_cause * each.late_steps[:, None] for each in runs], axis=0)
+    meeting_sum = np.sum([each.rank_meetings * each.late_steps[:, None] for each in runs], axis=0)
+    run = [np.full(len(each.steps), number) for number, each in enumerate(runs)]
+    piece_run = [np.full(len(each.piece_run), number) for number, each in enumerate(runs)]
+    return Arrivals(
+        causes=runs[0].causes, run=np.concatenate(run), piece_run=np.concatenate(piece_run), ranks=groups[0],
+        nodes=groups[1], late_steps=late_steps,
+        **{name: joined(name, runs) for name in ("steps", "skew", "skew_bound", "cause", "margin", "usual")},
+        rank_cause=late_sum / np.maximum(1, late_steps)[:, None],
+        bound=max(each.bound for each in runs), meetings=runs[0].meetings,
+        rank_meetings=meeting_sum / np.maximum(1, late_steps)[:, None],
+    )  # fmt: skip
 
 
 def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:

@@ -11,6 +11,19 @@ import numpy as np
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
+from parse.ledger.meetings import (
+    ARRIVES,
+    ENDS,
+    NO_MEETINGS,
+    NO_ROOT,
+    UNCLEAR,
+    MeetingKinds,
+    clear_unawaited_calls,
+    local_meetings,
+    meeting_kinds,
+    phases,
+    waited_and_exposed,
+)  # fmt: skip
 from parse.ledger.types import TERMS, Merged, StampErrors
 
 BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
@@ -92,6 +105,17 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
     return np.diff(edges, axis=-1)
 
 
+def move_meetings(terms_ns: Ints, stamps_ns: Ints, meetings_ns: Ints) -> None:
+    """Moves what ranks wait and communicate in meetings [rank, step, meeting, 3], on the global clock like the stamps
+    [rank, step, 6], to these terms, from those in which they lie: the terms still add up to the step."""
+    waited, exposed = waited_and_exposed(meetings_ns)
+    for term, inside in phases(stamps_ns, meetings_ns):
+        its_waited, its_exposed = ((part * inside).sum(axis=2) for part in (waited, exposed))
+        terms_ns[..., term] -= its_waited + its_exposed
+        terms_ns[..., TERMS.index("wait")] += its_waited
+        terms_ns[..., TERMS.index("communication")] += its_exposed
+
+
 def step_breakdown(trace: Trace) -> StepBreakdown:
     """The run's step breakdown. Raises TraceError where its window is not whole or its clocks cannot be compared.
 
@@ -114,19 +138,29 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     nodes = tuple(report.node_rank or 0 for report in trace.reports)
     device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
     comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
-    collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders) if comparable else None
+    kinds = _kinds(trace, borders)
+    collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, kinds) if comparable else None
     checks = _StampChecks(borders)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
     blocks_ns: list[Ints] = []
     edges_ns: list[tuple[int, int]] = []
-    for pieces in _pieces(trace.blocks, ranks):
+    for pieces in _pieces(trace.blocks, ranks * (1 + len(kinds))):
         latest_ns: list[Ints] = []
         for first, stop in pieces:
             local_ns = np.ascontiguousarray(trace.stamps[:, first - 1 : stop])
             checks.check_presence(local_ns, first)
             stamps_ns = trace.globally(local_ns)
             terms_ns = step_terms(stamps_ns, borders)
+            if collector:
+                bounds_ns = trace.bounds_of(local_ns[:, 1:, GRADS_READY])
+                checks.count_early(terms_ns, stamps_ns, bounds_ns)
+                meetings_ns = _global_meetings(trace, first - 1, stop, kinds)
+                if meetings_ns is not None:
+                    checks.count_early_meetings(meetings_ns[:, 1:], kinds.roots, bounds_ns)
+                    clear_unawaited_calls(meetings_ns, kinds, 2 * float(bounds_ns.max()))
+                    move_meetings(terms_ns, stamps_ns[:, 1:], meetings_ns[:, 1:])
+                collector.add(first, stamps_ns, bounds_ns, meetings_ns)
             rank_ns += terms_ns.sum(axis=1)
             piece_ns.append(terms_ns.mean(axis=(0, 1)))
             checks.count_disorder(local_ns)
@@ -134,10 +168,6 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
                 begin_ns = stamps_ns[:, 0, END]
                 latest_ns.append(begin_ns.max(keepdims=True))
             latest_ns.append(stamps_ns[:, 1:, END].max(axis=0))
-            if collector:
-                bounds_ns = trace.bounds_of(local_ns[:, 1:, GRADS_READY])
-                collector.add(first, stamps_ns, bounds_ns)
-                checks.count_early(terms_ns, stamps_ns, bounds_ns)
         end_ns = stamps_ns[:, -1, END]
         blocks_ns.append(np.concatenate(latest_ns))
         edges_ns.append((int(begin_ns.max()), int(end_ns.max())))
@@ -153,6 +183,21 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=collector.arrivals() if collector else None,
         problems=checks.errors(ranks * steps),
     )  # fmt: skip
+
+
+def _kinds(trace: Trace, borders: frozenset[str]) -> MeetingKinds:
+    """The meetings of the ranks' steps; none where ranks are not compared."""
+    return meeting_kinds(trace) if {*BORDERS} <= borders and len(trace.stamps) > 1 else NO_MEETINGS
+
+
+def _global_meetings(trace: Trace, first: int, stop: int, kinds: MeetingKinds) -> Ints | None:
+    """Those of these steps on the global clock; None where there are none. Raises _StampMissing where one is absent."""
+    if not len(kinds):
+        return None
+    local_ns = local_meetings(trace, kinds, first, stop)
+    if local_ns.min() == ABSENT:
+        raise _StampMissing
+    return trace.globally(local_ns)
 
 
 def _skew(ends_ns: Ints) -> float:
@@ -205,6 +250,16 @@ class _StampChecks:
         self.early += int((beyond_ns > 0).sum())
         self.worst_ns = max(self.worst_ns, float(beyond_ns.max()))
 
+    def count_early_meetings(self, meetings_ns: Ints, roots: Sequence[int], bounds_ns: Floats) -> None:
+        """Counts the meetings whose result a rank has before the last one has called, beyond the clocks' bounds."""
+        for at, root in enumerate(roots):
+            arrives, ends = meetings_ns[:, :, at, ARRIVES], meetings_ns[:, :, at, ENDS]
+            open_ns = bounds_ns + bounds_ns.max(axis=0)
+            needed = arrives.max(axis=0) if root == NO_ROOT else arrives[root]
+            beyond_ns = needed - ends - open_ns
+            self.early += int((beyond_ns > 0).sum())
+            self.worst_ns = max(self.worst_ns, float(beyond_ns.max()))
+
 
 def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
     """The pieces of each block, (first step, stop): at least PIECES in all where there are the steps."""
@@ -220,8 +275,9 @@ def _borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | N
     """The borders that are recorded in all steps and mean something, and the reasons for those that are not."""
     unknown = {*missing} | ({"last_grads_ready"} if "grads_ready" in missing else set())
     not_reduced = trace.run.reduction == "off"
-    early = () if not_reduced else _backend_words(trace, "meets_before_gradients")
-    unknown |= {"last_grads_ready"} if not_reduced else {"grads_ready", "last_grads_ready"} if early else set()
+    early = () if not_reduced or len(trace.stamps) == 1 else _unrecorded(trace)
+    unclear = early or "meetings" in missing
+    unknown |= {"last_grads_ready"} if not_reduced else {"grads_ready", "last_grads_ready"} if unclear else set()
     merged = Merged(
         missing=tuple((border, *counts) for border, counts in missing.items()),
         not_reduced=not_reduced,
@@ -230,14 +286,26 @@ def _borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | N
     return frozenset(BORDERS) - unknown, merged if merged != Merged() else None
 
 
+def _unrecorded(trace: Trace) -> tuple[str, ...]:
+    """The collectives before gradients are complete whose effect on each rank is not known."""
+    unclear = [name for name, root in zip(trace.meeting_names, trace.meeting_roots, strict=True) if root == UNCLEAR]
+    complete = trace.meetings is not None and all(
+        report.backend_fact("unrecorded_collectives") == [] for report in trace.reports
+    )
+    return tuple(dict.fromkeys(unclear)) if complete else _backend_words(trace, "meets_before_gradients")
+
+
 def _missing(trace: Trace) -> Missing:
-    missing = dict.fromkeys(("batch_ready", "grads_ready", "reduced"), 0)
-    total = 0
+    missing = dict.fromkeys(("batch_ready", "grads_ready", "reduced", "meetings"), 0)
+    total, kinds = 0, meeting_kinds(trace)
     for pieces in _pieces(trace.blocks, len(trace.stamps)):
         for first, stop in pieces:
             absent = trace.stamps[:, first - 1 : stop] == ABSENT
             total += absent.shape[0] * (stop - first)
-            for border in missing:
+            if len(kinds):
+                meetings_ns = local_meetings(trace, kinds, first - 1, stop)
+                missing["meetings"] += int((meetings_ns == ABSENT).any(axis=(2, 3)).sum())
+            for border in {*missing} - {"meetings"}:
                 before = border == "reduced" and first == pieces[0][0]
                 missing[border] += int(absent[:, not before :, STAMPS.index(border)].sum())
     return {border: (count, total) for border, count in missing.items() if count}

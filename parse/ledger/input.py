@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import numpy.typing as npt
 from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
+from hpc.model.trace_file import open_trace
 from parse import stats
 
 NOTABLE = 0.01
@@ -22,6 +26,8 @@ BUSY = 0.9
 """Workers that are at work for a larger share of the time limit the speed of input."""
 HELD = 0.8
 """A worker that decodes and has a processor for a smaller share of the time waits for cores."""
+SMALLEST_STEP = 0.05
+"""Without waiting for input a step takes at least this share of what it takes now."""
 _CHUNK = 250_000
 """Ranks × steps that are looked at together."""
 _WORK = ("work", "reading", "processor")
@@ -46,7 +52,9 @@ class InputReading:
     the share of the steps in which that is so. `work` is what workers take for a batch: `reading` for the files, the
     rest for decoding; `processor` while it has one. `busy` is the share of the time that workers are at work, None
     without workers; `ready` how many batches are ready when a step asks, None where it has too few steps. `cause` is
-    None where input is not late. With `threads` workers are threads of the rank.
+    None where input is not late. With `threads` workers are threads of the rank. `enough` workers per rank, with cores
+    of their own, would keep up; None unless they are too few. Of some ranks alone, `usual_workers` are those of most of
+    the others.
     """
 
     workers: int
@@ -59,6 +67,8 @@ class InputReading:
     ready: float | None
     cause: InputCause | None = None
     threads: bool = False
+    enough: int | None = None
+    usual_workers: int | None = None
 
     @property
     def decoding(self) -> float:
@@ -66,16 +76,20 @@ class InputReading:
         return self.work - self.reading
 
 
-def reduce_input(trace: Trace) -> InputReading | None:
-    """The input of a run's window, without a cause; None where it read no files or did not record it."""
+def reduce_input(trace: Trace, ranks: Sequence[int] = ()) -> InputReading | None:
+    """The input of a run's window, of these ranks or of all, without a cause; None where it read no files or did not
+    record it."""
     if trace.input is None or list(trace.input_names) != [*INPUT_FIGURES]:
         return None
-    facts = next((report.input for report in trace.reports if report.input), None) or {}
+    reports = {rank: report.input for rank, report in enumerate(trace.reports) if report.input}
+    facts = next((report for rank, report in reports.items() if rank in ranks or not ranks), {})
+    others = Counter(report["workers"] for rank, report in reports.items() if rank not in ranks and "workers" in report)
     workers, ahead = facts.get("workers"), facts.get("prefetched_batches")
     if not isinstance(workers, int) or not isinstance(ahead, int):
         return None
     sums, steps, busy, ready = np.zeros(len(_FIGURES)), 0, [], []
-    for figures in _chunks(trace):
+    for of_all in _chunks(trace):
+        figures = of_all[list(ranks)] if ranks else of_all
         requested, _, _, done, reading, decoding, processor = np.moveaxis(figures, -1, 0)
         if (figures == ABSENT).any():
             return None
@@ -95,6 +109,7 @@ def reduce_input(trace: Trace) -> InputReading | None:
     return InputReading(
         workers=workers, late=late / 1e6, late_share=late_share, work=work / 1e6, reading=reading / 1e6,
         processor=processor / 1e6, busy=_mean(busy), ready=_mean(ready), threads=facts.get("workers_are") == "threads",
+        usual_workers=others.most_common(1)[0][0] if ranks and others else None,
     )  # fmt: skip
 
 
@@ -106,11 +121,25 @@ def input_of_point(runs: Sequence[InputReading], step: float) -> InputReading | 
     reading = InputReading(
         workers=runs[0].workers,
         threads=runs[0].threads,
+        usual_workers=runs[0].usual_workers,
         busy=_mean([run.busy for run in runs if run.busy is not None]),
         ready=_mean([run.ready for run in runs if run.ready is not None]),
         **means,
     )
-    return dataclasses.replace(reading, cause=_cause(reading) if reading.late >= NOTABLE * step else None)
+    if reading.late < NOTABLE * step:
+        return reading
+    cause = _cause(reading)
+    enough = ceil(reading.work / max(step - reading.late, SMALLEST_STEP * step))
+    return dataclasses.replace(reading, cause=cause, enough=enough if cause is InputCause.WORKERS else None)
+
+
+def input_of_ranks(traces: Sequence[Path], ranks: Sequence[int], step: float) -> InputReading | None:
+    """As `input_of_point`, of these ranks alone; reads the traces again."""
+    readings = []
+    for path in traces:
+        with open_trace(path) as trace:
+            readings.append(reduce_input(trace, ranks))
+    return input_of_point([reading for reading in readings if reading is not None], step)
 
 
 def _cause(reading: InputReading) -> InputCause:

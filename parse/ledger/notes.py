@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 
 from hpc.system.text import first_of, inflect, plural
-from parse import stats
+from parse.ledger.figures import NAMED, SMALL, Figures, fine, numbers, round_number
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.sentence import NAMED, SMALL, Figures, fine, numbers, verdict_text
+from parse.ledger.network_text import network_notes
+from parse.ledger.reasons import repeat_of, verdict_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, RunLedger, Standalone
+from parse.ledger.types import BesideNcclTests, ComputeSplit, Ledger, Mean, Standalone, WhatIf
 
 MANIFOLD = 1000
 """From this many percent on, the ratio of two figures is left out."""
@@ -20,11 +20,17 @@ MAX_HOSTS = 3
 def notes(ledger: Ledger) -> Iterator[str]:
     """Lines on the causes of the loss, the reliability of the figures, and oddities."""
     write = Figures([ledger])
+    yield from _symptoms(ledger)
+    yield from map(what_if_text, ledger.what_ifs or ())
+    if ledger.what_ifs == () and len(ledger.ranks) > 1:
+        yield "no what-if: it takes the order in which ranks arrive at the reduction"
     yield from _split(ledger, write)
     if ledger.standalone is not None:
         yield _standalone(ledger.standalone, write)
+    yield from (_nccl_tests(beside, write) for beside in ledger.nccl_tests)
+    yield from network_notes(ledger.network)
     if ledger.input is not None:
-        yield input_text(ledger.input, ledger.step.value, write)
+        yield input_text(ledger.input, write)
     yield from map(telemetry_text, ledger.telemetry)
     yield from _clock(ledger)
     yield from _chance(ledger)
@@ -37,6 +43,13 @@ def notes(ledger: Ledger) -> Iterator[str]:
     yield from ledger.remarks
 
 
+def what_if_text(what_if: WhatIf) -> str:
+    """`without the straggler: 4210.00 samples/s [4180.00, 4240.00], 41.3 % more`."""
+    interval = "" if what_if.interval is None else f" [{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]"
+    percent = f"{abs(what_if.gain) * 100:.1f} % {'less' if what_if.gain < 0 else 'more'}"
+    return f"{what_if.change}: {what_if.speed:.2f} samples/s{interval}, {percent}"
+
+
 def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
     """`SM clock 1755 MHz against 1980 MHz alone (−11.4 %) on node n1`."""
     if isinstance(change, TooFewSamples):
@@ -45,18 +58,18 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
         return f"telemetry: {whose} runs have at most {samples} in their windows"
     quantity, usual = change.quantity, change.usual
     unit = f" {quantity.unit}" if quantity.unit else ""
-    text = f"{quantity.name} {_number(change.value)}{unit}"
+    text = f"{quantity.name} {round_number(change.value)}{unit}"
     if usual is not None and (quantity.fault or not usual):
-        text += f" against {_number(usual)} alone"
+        text += f" against {round_number(usual)} alone"
     elif usual is not None:
         percent = (change.value - usual) / abs(usual) * 100
-        ratio = f" ({'−' if percent < 0 else '+'}{_number(abs(percent))} %)" if abs(percent) < MANIFOLD else ""
-        text += f" against {_number(usual)}{unit} alone{ratio}"
+        ratio = f" ({'−' if percent < 0 else '+'}{round_number(abs(percent))} %)" if abs(percent) < MANIFOLD else ""
+        text += f" against {round_number(usual)}{unit} alone{ratio}"
     where = f" on {inflect(len(change.hosts), 'node')} {first_of(change.hosts, MAX_HOSTS)}" if change.hosts else ""
     return f"{text}{where}"
 
 
-def input_text(reading: InputReading, step_ms: float, write: Figures) -> str:
+def input_text(reading: InputReading, write: Figures) -> str:
     """Whether a batch is ready when a step asks for it, and why not."""
     busy = "" if reading.busy is None else f"{plural(reading.workers, 'worker')} per rank busy {_share(reading.busy)}"
     if reading.cause is None:
@@ -76,8 +89,7 @@ def input_text(reading: InputReading, step_ms: float, write: Figures) -> str:
             reason = f"a worker that decodes has a core for {held} of the time: too few cores for ranks and workers"
             reason += ", or its threads wait for each other in Python" if reading.threads else ""
         case InputCause.WORKERS:
-            enough = ceil(reading.work / max(step_ms - reading.late, SMALL * step_ms))
-            reason = f"too few workers: {enough} with cores of their own would keep up"
+            reason = f"too few workers: {reading.enough} with cores of their own would keep up"
     return f"{late}, with {busy} of the time; {takes}; {reason}"
 
 
@@ -85,9 +97,11 @@ def _share(value: float) -> str:
     return f"{value * 100:.0f} %"
 
 
-def _number(value: float) -> str:
-    """Three significant digits and no less than the whole number."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def _symptoms(ledger: Ledger) -> Iterator[str]:
+    """What telemetry shows of the straggler beside its first symptom, which stands in the sentence."""
+    for symptom in ledger.symptoms[1:]:
+        value = f"{round_number(symptom.value)} {symptom.unit}".strip()
+        yield f"straggler against the others: {symptom.quantity} {value} against {round_number(symptom.usual)}"
 
 
 def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
@@ -96,32 +110,39 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     loss = next((term.loss for term in ledger.terms if term.name == "compute"), None)
     if split is None or loss is None:
         return
-    lost = f"compute {write.change(loss)}{_stragglers_part(ledger, loss, write)}"
-    if split.contention is None or split.interference is None:
-        if loss.resolved and loss.value > 0:
-            none = "no no-sync run is here (hpc.sweep --no-sync) to tell contention from interference"
-            yield f"{lost}: unexplained; {none}"
-        return
-    yield (
-        f"{lost}: contention {write.change(split.contention)} (lost with reduction off, too), "
-        f"interference {write.change(split.interference)} (what reducing beside it adds), "
-        f"unexplained {write.ms(split.unexplained, '+')}"
-    )
+    lost = f"compute {write.change(loss)}{_stragglers_part(ledger, split, loss, write)}"
+    if split.contention is not None and split.interference is not None:
+        yield (
+            f"{lost}: contention {write.change(split.contention)} (lost with reduction off, too), "
+            f"interference {write.change(split.interference)} (what reducing beside it adds), "
+            f"unexplained {write.ms(split.unexplained, '+')}"
+        )
+    elif loss.resolved and loss.value > 0:
+        yield f"{lost}{_explained(split, loss, write)}"
 
 
-def _stragglers_part(ledger: Ledger, loss: Mean, write: Figures) -> str:
+def _explained(split: ComputeSplit, loss: Mean, write: Figures) -> str:
+    """What explains the loss in compute beside the straggler, and what nothing does."""
+    if loss.value - split.straggler < SMALL * loss.value:
+        return ""
+    shown = [
+        each.quantity if each.explains is None else f"{each.quantity} (up to {write.ms(each.explains)})"
+        for each in split.explanations
+    ]
+    text = f"; telemetry differs in what makes it longer: {', '.join(shown)}" if shown else ""
+    if split.unexplained < SMALL * loss.value or any(each.explains is None for each in split.explanations):
+        return text
+    rest = "unexplained" if not (shown or split.straggler) else f"{write.ms(split.unexplained, '+')} unexplained"
+    none = "no no-sync run is here (hpc.sweep --no-sync) to tell contention from interference"
+    return f"{text}{'; ' if shown else ': '}{rest}; {none}"
+
+
+def _stragglers_part(ledger: Ledger, split: ComputeSplit, loss: Mean, write: Figures) -> str:
     """The part of the mean loss in compute that comes from the straggler's ranks exceeding the median rank."""
-    verdict = ledger.verdict
-    if verdict.kind not in (PERSISTENT, TRANSIENT) or not loss.resolved:
+    if not loss.resolved or split.straggler < SMALL * loss.value:
         return ""
-    at = [term.name for term in ledger.terms].index("compute")
-    ms = {rank: place.terms[at] for place in ledger.ranks for rank in place.ranks}
-    median = stats.median([*ms.values()])
-    part = sum(ms[rank] - median for rank in verdict.ranks) / len(ms)
-    if part < SMALL * loss.value:
-        return ""
-    ranks = f"{inflect(len(verdict.ranks), 'rank')} {numbers(verdict.ranks)}"
-    return f", {write.ms(part, '+')} of it by {ranks} beyond the median rank"
+    ranks = f"{inflect(len(ledger.verdict.ranks), 'rank')} {numbers(ledger.verdict.ranks)}"
+    return f", {write.ms(split.straggler, '+')} of it by {ranks} beyond the median rank"
 
 
 def _standalone(standalone: Standalone, write: Figures) -> str:
@@ -132,6 +153,16 @@ def _standalone(standalone: Standalone, write: Figures) -> str:
     return (
         f"communication: exposed {write.ms(standalone.exposed)}; {volume} takes {write.ms(standalone.standalone)} "
         f"standalone; {overlapped} (measured by {standalone.run_id})"
+    )
+
+
+def _nccl_tests(beside: BesideNcclTests, write: Figures) -> str:
+    ours = "no --collectives of these ranks is here"
+    if beside.standalone_bus_bandwidth is not None:
+        ours = f"--collectives measured {beside.standalone_bus_bandwidth:.3g} GB/s"
+    return (
+        f"nccl-tests on {beside.case}: this gradient volume ({_bytes(beside.gradient_bytes)}) takes "
+        f"{write.ms(beside.time)}, bus bandwidth {beside.bus_bandwidth:.3g} GB/s; {ours} ({beside.file})"
     )
 
 
@@ -167,7 +198,7 @@ def _chance(ledger: Ledger) -> Iterator[str]:
     ]
     if len({*verdicts}) > 1:
         runs = ", ".join(
-            f"run {_repeat(run)} {verdict_of_run}" for run, verdict_of_run in zip(ledger.runs, verdicts, strict=True)
+            f"run {repeat_of(run)} {verdict_of_run}" for run, verdict_of_run in zip(ledger.runs, verdicts, strict=True)
         )
         yield f"the runs differ in their straggler: {runs}"
 
@@ -189,8 +220,4 @@ def _pauses(ledger: Ledger) -> Iterator[str]:
         if run.pauses:
             longest = f", the longest {max(run.pauses):.0f}" if len(run.pauses) > 1 else ""
             count = f"{plural(len(run.pauses), 'pause')} between blocks"
-            yield f"run {_repeat(run)}: {count}, outside every number: {sum(run.pauses):.0f} ms{longest}"
-
-
-def _repeat(run: RunLedger) -> str:
-    return run.run_id.rpartition("_r")[2]
+            yield f"run {repeat_of(run)}: {count}, outside every number: {sum(run.pauses):.0f} ms{longest}"

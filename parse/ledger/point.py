@@ -14,25 +14,37 @@ from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.arrivals import Floats, LastArrivals
+from parse.ledger.arrivals import MATERIAL, Floats, LastArrivals, pooled
 from parse.ledger.breakdown import StepBreakdown, merge, names, step_breakdown
-from parse.ledger.input import InputReading, input_of_point, reduce_input
-from parse.ledger.standalone import standalone_reduction
-from parse.ledger.straggler import incidents, verdict
+from parse.ledger.compute_loss import explained
+from parse.ledger.contention import contention
+from parse.ledger.detection import lowering
+from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
+from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
+from parse.ledger.shape import rhythm
+from parse.ledger.standalone import beside_nccl_tests, standalone_reduction
+from parse.ledger.straggler import stragglers, verdict
+from parse.ledger.symptoms import symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
+from parse.ledger.transient import incidents
 from parse.ledger.types import (
     CANNOT_TELL,
+    PERSISTENT,
+    TRANSIENT,
     Because,
     ComputeSplit,
     Ledger,
     Mean,
     NoLoss,
     Place,
+    Repeats,
     RunLedger,
     Standalone,
     Term,
     Verdict,
 )  # fmt: skip
+from parse.ledger.what_if import without_straggler
+from parse.logs.nccl_tests import NcclTest
 from parse.result import Result
 
 Progress = Callable[[Sequence[Result]], Iterable[Result]]
@@ -45,14 +57,16 @@ class _Read:
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
     inputs: tuple[InputReading, ...] = ()
+    networks: tuple[NetworkReading, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 def ledgers(
-    results: Sequence[Result], diagnostics: Sequence[Result] = (), progress: Progress | None = None
-) -> tuple[Ledger, ...]:
+    results: Sequence[Result], diagnostics: Sequence[Result] = (), progress: Progress | None = None,
+    nccl_tests: Sequence[NcclTest] = (),
+) -> tuple[Ledger, ...]:  # fmt: skip
     """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others."""
-    reader = _Reader({result.requested.point: result for result in (*results, *diagnostics)})
+    reader = _Reader({result.requested.point: result for result in (*results, *diagnostics)}, nccl_tests)
     collectives = [result for result in diagnostics if result.run.diagnostic == COLLECTIVES]
     shown = progress(results) if progress else results
     return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).breakdowns)
@@ -61,8 +75,9 @@ def ledgers(
 class _Reader:
     """Reads every trace once."""
 
-    def __init__(self, points: Mapping[str, Result]) -> None:
+    def __init__(self, points: Mapping[str, Result], nccl_tests: Sequence[NcclTest]) -> None:
         self.points = points
+        self.nccl_tests = nccl_tests
         self._read: dict[str, _Read] = {}
 
     def read(self, result: Result) -> _Read:
@@ -82,21 +97,39 @@ class _Reader:
             theirs = theirs / result.run.devices
         loss = _difference(ours.sum(axis=1), theirs.sum(axis=1)) if base else None
         terms = _terms(names(borders), ours, theirs if base else None, loss)
-        standalone, remarks = _standalone(result, read.breakdowns, terms, collectives)
+        volume = _gradient_bytes(read.breakdowns)
+        standalone, remarks = _standalone(result, volume, terms, collectives)
+        beside, of_tests = beside_nccl_tests(result.run.devices, volume, standalone, self.nccl_tests if volume else ())
+        network = network_of_point(
+            result, read.networks, self._other_networks(result), float(ours.sum(axis=1).mean()),
+            _exposed(terms), volume, collectives,
+        )  # fmt: skip
         runs = tuple(map(_run_ledger, read.breakdowns))
+        judged, *further = _together(read.breakdowns, runs)
         merged = dict.fromkeys(breakdown.merged for breakdown in (*read.breakdowns, *base))
         step = _mean(ours.sum(axis=1))
-        return Ledger(
+        ledger = Ledger(
             result=result, terms=terms, step=step, input=input_of_point(read.inputs, step.value),
             median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in read.breakdowns]),
             skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in read.breakdowns]),
             loss=loss, no_loss=None if base else _no_loss(result, baseline),
-            merged=tuple(reason for reason in merged if reason), verdict=_together(runs), runs=runs,
+            merged=tuple(reason for reason in merged if reason), verdict=judged, further=tuple(further), runs=runs,
             ranks=_ranks(read.breakdowns, borders), nodes=_nodes(read.breakdowns, borders),
             split=self._split(result, borders, ours, theirs) if base else None,
             telemetry=compare_conditions(read.conditions, against.conditions),
-            standalone=standalone, remarks=(*read.remarks, *remarks),
+            contention=tuple(contention(against.conditions)),
+            repeats=_repeats(read.breakdowns, base, ours, theirs, loss),
+            standalone=standalone, nccl_tests=beside, network=network, remarks=(*read.remarks, *remarks, *of_tests),
         )  # fmt: skip
+        return dataclasses.replace(
+            ledger, symptoms=symptoms(ledger), split=explained(ledger), without_straggler=without_straggler(ledger),
+            straggler_input=_straggler_input(ledger),
+        )  # fmt: skip
+
+    def _other_networks(self, result: Result) -> list[NetworkReading]:
+        """The networks of the runs of other points on several nodes."""
+        others = [each for each in self.points.values() if each is not result and not each.run.diagnostic]
+        return [each for other in others if (other.run.nodes or 1) > 1 for each in self.read(other).networks]
 
     def _split(self, result: Result, borders: frozenset[str], ours: Floats, theirs: Floats) -> ComputeSplit | None:
         if "compute" not in names(borders):
@@ -122,7 +155,7 @@ class _Reader:
 
 
 def _read_runs(result: Result) -> _Read:
-    breakdowns, conditions, inputs, remarks = [], [], [], []
+    breakdowns, conditions, inputs, networks, remarks = [], [], [], [], []
     for run in result.ok:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
@@ -132,12 +165,14 @@ def _read_runs(result: Result) -> _Read:
                 breakdowns.append(step_breakdown(trace))
                 conditions.append(reduce_telemetry(trace))
                 inputs.append(reduce_input(trace))
+                networks.append(reduce_network(trace))
         except TraceError as error:
             remarks.append(str(error))
     return _Read(
         breakdowns=tuple(breakdowns),
         conditions=tuple(run_conditions for run_conditions in conditions if run_conditions is not None),
         inputs=tuple(reading for reading in inputs if reading is not None),
+        networks=tuple(networks),
         remarks=tuple(remarks),
     )
 
@@ -181,22 +216,47 @@ def _with_margin(value: float, margin: float | None) -> Mean:
     return Mean(value=value) if margin is None else Mean(value=value, low=value - margin, high=value + margin)
 
 
+def _repeats(
+    ours_read: Sequence[StepBreakdown], base: Sequence[StepBreakdown], ours: Floats, theirs: Floats, loss: Mean | None
+) -> Repeats | None:
+    """The runs behind the loss; None without one."""
+    if loss is None:
+        return None
+    for_half = None
+    if min(len(ours_read), len(base)) > 1 and loss.high is not None:  # the pieces of single runs do not repeat them
+        margin = (loss.high - loss.value) / 2
+        for_half = stats.repeats_within(ours.sum(axis=1).tolist(), theirs.sum(axis=1).tolist(), margin)
+    return Repeats(point=len(ours_read), baseline=len(base), for_half=for_half)
+
+
 def _no_loss(result: Result, baseline: Result | None) -> NoLoss:
     if baseline is None:
         return NoLoss.NO_BASELINE
     return NoLoss.IS_BASELINE if baseline is result else NoLoss.BASELINE_NOT_OK
 
 
+def _gradient_bytes(breakdowns: Sequence[StepBreakdown]) -> int:
+    """The bytes that a step reduces; 0 where they are not known, where runs differ, or where ranks communicate for more
+    than that."""
+    if any(breakdown.arrivals is not None and breakdown.arrivals.meetings for breakdown in breakdowns):
+        return 0
+    volumes = {breakdown.gradient_bytes for breakdown in breakdowns}
+    return (volumes.pop() or 0) if len(volumes) == 1 else 0
+
+
 def _standalone(
-    result: Result, breakdowns: Sequence[StepBreakdown], terms: Sequence[Term], collectives: Sequence[Result]
+    result: Result, volume: int, terms: Sequence[Term], collectives: Sequence[Result]
 ) -> tuple[Standalone | None, tuple[str, ...]]:
     """The time of the gradients' all-reduce standalone, if its volume and its exposed part are known."""
-    volumes = {breakdown.gradient_bytes for breakdown in breakdowns}
-    volume = volumes.pop() if len(volumes) == 1 else None
-    exposed = next((term.mean.value for term in terms if term.name == "communication"), None)
+    exposed = _exposed(terms)
     if not volume or exposed is None:
         return None, ()
     return standalone_reduction(result, volume, exposed, collectives)
+
+
+def _exposed(terms: Sequence[Term]) -> float | None:
+    """Exposed communication in ms; None where it is no term of its own."""
+    return next((term.mean.value for term in terms if term.name == "communication"), None)
 
 
 def _run_ledger(breakdown: StepBreakdown) -> RunLedger:
@@ -208,8 +268,39 @@ def _run_ledger(breakdown: StepBreakdown) -> RunLedger:
     )  # fmt: skip
 
 
-def _together(runs: Sequence[RunLedger]) -> Verdict:
-    """The verdict that most of the runs have: of the same kind on the same ranks, else on the same node."""
+def _together(breakdowns: Sequence[StepBreakdown], runs: Sequence[RunLedger]) -> tuple[Verdict, ...]:
+    """The verdicts by the evidence of all runs; where that names nobody, the one that most of the runs have."""
+    verdicts = stragglers(breakdowns)
+    if verdicts and (verdicts[0].ranks or len(runs) == 1):
+        return (_with_lowering(verdicts[0], breakdowns), *verdicts[1:])
+    return (_with_lowering(_of_most(runs, verdicts[0] if verdicts else None), breakdowns),)
+
+
+def _straggler_input(ledger: Ledger) -> InputReading | None:
+    """The input of the straggler's ranks, where files are read and data is most of what makes them late."""
+    verdict = ledger.verdict
+    largest = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != "data":
+        return None
+    traces = [run.trace for run in ledger.result.ok if run.trace is not None]
+    return input_of_ranks(traces, verdict.ranks, ledger.step.value)
+
+
+def _with_lowering(verdict: Verdict, breakdowns: Sequence[StepBreakdown]) -> Verdict:
+    """The verdict, where it has a detection limit with what would lower it."""
+    arrivals = [breakdown.arrivals for breakdown in breakdowns if breakdown.arrivals is not None]
+    if verdict.limit is None or not arrivals:
+        return verdict
+    least_ns = MATERIAL * stats.mean([breakdown.step_ns for breakdown in breakdowns])
+    lower = lowering(pooled(arrivals), limit_ns=verdict.limit * 1e6, least_ns=least_ns, bound_ns=verdict.bound * 1e6)
+    return dataclasses.replace(verdict, lowering=lower)
+
+
+def _of_most(runs: Sequence[RunLedger], together: Verdict | None) -> Verdict:
+    """The verdict that most of the runs have: of the same kind on the same ranks, else on the same node.
+
+    Where it names nobody, that of all runs `together` stands for it.
+    """
     verdicts = [run.verdict for run in runs]
     by_rank = [(each.kind, each.because, each.ranks) for each in verdicts]
     by_node = [(each.kind, each.because, each.node or each.ranks) for each in verdicts]
@@ -217,12 +308,15 @@ def _together(runs: Sequence[RunLedger]) -> Verdict:
     for keys in (by_rank, by_node):
         commonest, count = Counter(keys).most_common(1)[0]
         if 2 * count > len(runs):
-            return _averaged([each for each, key in zip(verdicts, keys, strict=True) if key == commonest])
+            same = [each if key == commonest else None for each, key in zip(verdicts, keys, strict=True)]
+            averaged = _averaged(same)
+            return together if together and not averaged.ranks else averaged
     return Verdict(kind=CANNOT_TELL, because=Because.RUNS_DISAGREE, bound=max(run.bound or 0.0 for run in runs))
 
 
-def _averaged(verdicts: Sequence[Verdict]) -> Verdict:
-    """The first, with the means of all; the steps of a transient one only where all name the same."""
+def _averaged(by_run: Sequence[Verdict | None]) -> Verdict:
+    """The first of the runs' verdicts that count, with their means; the steps of a transient one run by run."""
+    verdicts = [each for each in by_run if each is not None]
     first = verdicts[0]
     averaged = ("arrival_skew", "share", "costs", "bound")
     means: dict[str, Any] = {name: stats.mean([getattr(each, name) for each in verdicts]) for name in averaged}
@@ -230,6 +324,10 @@ def _averaged(verdicts: Sequence[Verdict]) -> Verdict:
     return dataclasses.replace(
         first,
         steps=first.steps if all(each.steps == first.steps for each in verdicts) else (),
+        run_steps=tuple(each.steps if each else () for each in by_run) if first.steps else (),
+        in_runs=len(verdicts),
+        of_runs=len(by_run),
+        shape=rhythm([each.steps for each in verdicts]) if first.steps else first.shape,
         cause={name: stats.mean([each.cause[name] for each in verdicts]) for name in first.cause},
         chance=max(chances) if len(chances) == len(verdicts) else None,
         **means,

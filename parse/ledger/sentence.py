@@ -1,11 +1,17 @@
-"""A ledger as text: one sentence on the time of a step, and the text of its enums and figures."""
+"""A ledger in a few sentences: what it costs, who, which phase, why, what to do; then how sure that is."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
 
-from hpc.system.text import inflect
+from hpc.system.text import inflect, plural
+from parse.ledger.compute_loss import WAITS_FOR_A_CORE
+from parse.ledger.explanation import explanation, late_input
+from parse.ledger.figures import NAMED, SMALL, Figures, fine, numbers, round_number, share, speed_text
+from parse.ledger.network_text import network_sentences
+from parse.ledger.reasons import because_text, host_of, no_loss_text, repeat_of
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -13,186 +19,132 @@ from parse.ledger.types import (
     ROTATING,
     TRANSIENT,
     Because,
+    Floor,
     Ledger,
-    Mean,
-    Merged,
-    NoLoss,
-    StampErrors,
-    Term,
+    Lowering,
+    ShapeKind,
+    Symptom,
     Verdict,
 )  # fmt: skip
 
-DUE_TO = {
-    "release": "leaving the reduction before later",
-    "optimizer": "{whose} previous optimizer step",
-    "data": "{whose} data",
-    "compute": "{whose} compute",
-}
-"""CAUSES, as written behind the rank that is late."""
-SMALL = 0.05
-"""Losses below this share of the whole, and a median closer to the mean than this, are left out."""
 NOTABLE_CAUSE = 0.1
 """A smaller share of the arrival skew is not named beside the largest cause."""
-NAMED = 5
-"""As many steps of a transient straggler, or ranks that do not follow on one another, are named."""
-SHORT_MS = 10
-"""Steps below this are written to the microsecond, others to the hundredth of a millisecond."""
-MICROSECONDS_BELOW_MS = 0.1
-"""Bounds below this are written in microseconds."""
+NEARLY_ALL = 0.9
+"""From this share of the arrival skew on, what is lost before one collective is all."""
+WIDE = 0.1
+"""An interval of the loss that is wider than this part of it to either side calls for more runs."""
+NEAR = 1.05
+"""A detection limit up to so many times the least one is that."""
 
 
-NO_LOSS = {
-    NoLoss.IS_BASELINE: "it is the baseline",
-    NoLoss.NO_BASELINE: "no 1n1g baseline with all else equal is here",
-    NoLoss.BASELINE_NOT_OK: "no run of its 1n1g baseline ended ok with a trace",
+@dataclass(frozen=True)
+class Phase:
+    """What a straggler does longer, of one rank and of several; `{}` is the time."""
+
+    one: str
+    several: str
+
+
+PHASES = {
+    "release": Phase("leaves the reduction before {} later", "leave the reduction before {} later"),
+    "optimizer": Phase(
+        "takes {} longer for its previous optimizer step", "take {} longer for their previous optimizer step"
+    ),
+    "data": Phase("waits {} longer for its data", "wait {} longer for their data"),
+    "compute": Phase("computes {} longer", "compute {} longer"),
+    "release+optimizer": Phase("begins the step {} later", "begin the step {} later"),
+    "data+compute": Phase("takes {} longer for data and compute", "take {} longer for data and compute"),
 }
+"""By CAUSES and what stands for two of them."""
+ARRIVES = Phase("comes to the reduction {} later", "come to the reduction {} later")
+"""Where the cause is not known."""
+CONTENTION = {
+    WAITS_FOR_A_CORE: "its rank waits for a core {} % of the time",
+    "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
+    "swapped out": "it swaps out {} MB a second",
+}
+"""By the quantities of `parse.ledger.contention.LIMITS`."""
+
+
+@dataclass(frozen=True)
+class SymptomText:
+    """A quantity of the telemetry as a clause about the straggler, with its value; what to do about it."""
+
+    phrase: str
+    advice: str = ""
+
+
+SYMPTOMS = {
+    "a rank ready to run waits for a core": SymptomText(
+        "it waits for a core {} % of the time",
+        "something else runs on its core: see the check `load`, bind ranks to cores, take nodes exclusively",
+    ),
+    "a rank loses its core": SymptomText("it loses its core {} times a second", "something else runs on its core"),
+    "minor page faults of a rank": SymptomText(
+        "it has {} page faults a second",
+        "memory is given back and mapped anew while it trains: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
+        "MALLOC_MMAP_THRESHOLD_, or preload another allocator",
+    ),
+    "a rank does not run": SymptomText(
+        "its process does not run for {} s",
+        "it was stopped (SIGSTOP, a debugger, a container that is frozen), or waits for storage: see its node's log",
+    ),
+    "major page faults of a rank": SymptomText(
+        "it reads {} pages a second from the disk",
+        "too little memory on its node, or mapped files that the cache does not hold",
+    ),
+    "SM clock": SymptomText("its SM clock is {} MHz", "see its power limit, temperature and throttle reasons"),
+    "CPU frequency": SymptomText("its CPU frequency is {} MHz", "see the node's power settings and temperature"),
+    "swapped out": SymptomText("its node swaps out {} MB a second", "too little memory on its node"),
+    "the hypervisor takes from the ranks": SymptomText(
+        "the hypervisor takes {} cores from its node", "the machine below the node is shared"
+    ),
+}
+"""By the names of `parse.ledger.telemetry.QUANTITIES`; a phrase holds the unit of its quantity."""
 
 
 def sentence(ledger: Ledger, name: str) -> str:
     """Why a step of the point takes as long as it does, the largest cause first; `name` is the point's."""
-    write = Figures([ledger])
-    text = f"{name}: a step takes {write.ms(ledger.step.value)}"
-    by_terms, straggler = _by_terms(ledger, write), _straggler(ledger, write)
-    causes = [by_terms, straggler]
-    if _straggler_first(ledger):
-        causes = [straggler, f"the {'step' if ledger.loss is None else 'loss'} by terms: {by_terms}"]
-    if ledger.loss is None:
-        causes += [f"no loss is given: {no_loss_text(ledger)}"]
+    return f"{name}: {' '.join(f'{part}.' for part in _parts(ledger, Figures([ledger])) if part)}"
+
+
+def _parts(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """The sentences, without their full stops."""
+    by_terms, loss = _by_terms(ledger, write), ledger.loss
+    if loss is None:
+        yield f"a step takes {write.ms(ledger.step.value)}"
+        if _straggler_first(ledger):
+            yield from _straggler(ledger, write)
+            yield f"By terms: {by_terms}"
+        else:
+            yield f"By terms: {by_terms}"
+            yield from _straggler(ledger, write)
+        yield f"No loss is given: {no_loss_text(ledger)}"
+    elif loss.low is not None and not loss.resolved:
+        yield f"{_slower(ledger, loss.value, write)}, which is within the scatter: no cause of it is named"
+        yield from _straggler(ledger, write)
+    elif _straggler_first(ledger):
+        yield _slower(ledger, loss.value, write)
+        yield from _straggler(ledger, write, "Cause: ")
+        yield f"By terms: {by_terms}"
     else:
-        text += f", {_longer(ledger.loss, write)} than {_baseline(ledger, write)}"
-        if not ledger.loss.resolved and ledger.loss.low is not None:
-            causes = ["within the scatter, so no cause of it is named", straggler]
-    causes += ["the measurement has errors"] if any(run.problems for run in ledger.runs) else []
-    return f"{text}: {'; '.join(cause for cause in causes if cause)}"
+        yield _slower(ledger, loss.value, write)
+        yield f"By terms: {by_terms}"
+        yield from explanation(ledger, write)
+        yield from _straggler(ledger, write)
+    yield from network_sentences(ledger.network)
+    yield from _confidence(ledger, write)
 
 
-def no_loss_text(ledger: Ledger) -> str:
-    """Why there is no loss; empty where there is one."""
-    return NO_LOSS[ledger.no_loss] if ledger.no_loss else ""
-
-
-def merged_text(reasons: Sequence[Merged]) -> str:
-    """Why terms are one: which time stamps are missing, or which collectives come before the gradients are complete."""
-    return "; ".join(dict.fromkeys(reason for merged in reasons for reason in _merge_reasons(merged)))
-
-
-def _merge_reasons(merged: Merged) -> Iterator[str]:
-    for border, count, total in merged.missing:
-        where = "any step" if count >= total else f"{count} of {total} (ranks × steps)"
-        yield f"{border} was not recorded in {where}"
-    if merged.not_reduced:
-        yield "gradients are not reduced"
-    if merged.early_collectives:
-        yield f"ranks meet before their gradients are complete: {', '.join(merged.early_collectives)}"
-
-
-def problem_texts(errors: StampErrors | None) -> list[str]:
-    """Each kind of time stamps that cannot be right."""
-    if errors is None:
-        return []
-    of = f"of {errors.total} (ranks × steps)"
-    texts = {
-        f"{errors.disordered} stamps {of} lie before one that must come before them": errors.disordered,
-        f"{errors.gaps} steps {of} do not begin where the one before them ended": errors.gaps,
-        f"in {errors.early} {of} the reduced gradients are there before the last rank has its own, by up to "
-        f"{errors.early_ms:.3f} ms more than the clocks' bounds: the stamps or the clocks are wrong": errors.early,
-    }
-    return [text for text, count in texts.items() if count]
-
-
-def ledger_problems(ledger: Ledger) -> list[str]:
-    """The errors of the measurement, over all runs."""
-    return [f"{run.run_id}: {problem}" for run in ledger.runs for problem in problem_texts(run.problems)]
-
-
-def because_text(verdict: Verdict) -> str:
-    """The basis of a verdict without a straggler; empty if there is one."""
-    because = verdict.because
-    return merged_text([because]) if isinstance(because, Merged) else because or ""
-
-
-def verdict_text(verdict: Verdict) -> str:
-    """`persistent`, `rotating`, `transient`, `none`, `cannot tell (clock)`."""
-    because = because_text(verdict)
-    return f"{verdict.kind} ({because})" if verdict.kind == CANNOT_TELL and because else verdict.kind
-
-
-def node_names(ledger: Ledger) -> list[str]:
-    """The names of its nodes; those that are only groups of ranks on one machine with their number."""
-    names = [node.name for node in ledger.nodes]
-    counts = Counter(names)
-    return [name if counts[name] == 1 else f"{name}:{place}" for place, name in enumerate(names)]
-
-
-def host_of(ledger: Ledger, rank: int) -> str:
-    """The name of the node that a rank is on; empty where it is not known."""
-    named = zip(node_names(ledger), ledger.nodes, strict=True)
-    return next((name for name, node in named if rank in node.ranks), "")
-
-
-def numbers(ranks: Sequence[int]) -> str:
-    """`0 to 7`, `2, 5`, `1, 4, 6, 7, 9, … (12)`."""
-    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]} to {ranks[-1]}"
-    more = f", … ({len(ranks)})" if len(ranks) > NAMED else ""
-    return f"{', '.join(map(str, ranks[:NAMED]))}{more}"
-
-
-def fine(ms: float) -> str:
-    """A small time: in microseconds below MICROSECONDS_BELOW_MS."""
-    return f"{ms * 1e3:.1f} µs" if ms < MICROSECONDS_BELOW_MS else f"{ms:.2f} ms"
-
-
-def share(term: Term) -> str:
-    """` (62 %)` of the whole loss, where both are larger than their intervals; else empty."""
-    return "" if term.share is None or term.loss is None or not term.loss.resolved else f" ({term.share * 100:.0f} %)"
-
-
-class Figures:
-    """Writes milliseconds, all figures of these ledgers with as many decimals."""
-
-    def __init__(self, ledgers: Sequence[Ledger]) -> None:
-        self.decimals = 3 if min((ledger.step.value for ledger in ledgers), default=SHORT_MS) < SHORT_MS else 2
-
-    def bare(self, value: float, sign: str = "") -> str:
-        """Without a unit; `sign` `+` shows it. Never a minus before a zero."""
-        return f"{round(value, self.decimals) + 0.0:{sign}.{self.decimals}f}"
-
-    def ms(self, value: float, sign: str = "") -> str:
-        return f"{self.bare(value, sign)} ms"
-
-    def interval(self, mean: Mean, factor: float = 1) -> str:
-        """`[11.80, 12.40]`; empty where there is none."""
-        if mean.low is None or mean.high is None:
-            return ""
-        low, high = sorted((mean.low * factor, mean.high * factor))
-        return f"[{self.bare(low)}, {self.bare(high)}]"
-
-    def margin(self, mean: Mean) -> str:
-        """`±0.30`; an interval whose middle is another value in full, and empty where there is none."""
-        if mean.low is None or mean.high is None:
-            return ""
-        below, above = self.bare(mean.value - mean.low), self.bare(mean.high - mean.value)
-        return f"±{above}" if below == above else self.interval(mean)
-
-    def change(self, mean: Mean) -> str:
-        """With its sign and unit; with its interval where 0 is in it."""
-        interval = "" if mean.resolved else f" {self.interval(mean)}".rstrip()
-        return f"{self.ms(mean.value, '+')}{interval}"
-
-
-def _longer(loss: Mean, write: Figures) -> str:
-    sign = -1 if loss.value < 0 else 1
-    interval = write.interval(loss, sign) or "(too few steps for an interval)"
-    return f"{write.ms(abs(loss.value))} {interval} {'shorter' if sign < 0 else 'longer'}"
-
-
-def _baseline(ledger: Ledger, write: Figures) -> str:
-    parts = [term.baseline for term in ledger.terms if term.baseline is not None]
-    step = f" {write.ms(sum(parts))}" if len(parts) == len(ledger.terms) else " step"
+def _slower(ledger: Ledger, loss_ms: float, write: Figures) -> str:
+    """`30.51 ms a step slower than 1n1g (88.82 instead of 58.31 ms)`."""
+    ideal = write.ms(sum(term.baseline or 0.0 for term in ledger.terms))
+    baseline, scaling = "1n1g", ""
     if ledger.result.run.scaling == "strong":
-        return f"1n1g's divided by {ledger.result.run.devices} devices,{step} (strong scaling)"
-    return f"1n1g's{step}"
+        baseline, scaling = f"1n1g divided by {ledger.result.run.devices} devices", ", strong scaling"
+    way = "faster" if loss_ms < 0 else "slower"
+    times = f"{write.bare(ledger.step.value)} instead of {ideal}{scaling}"
+    return f"{write.ms(abs(loss_ms))} a step {way} than {baseline} ({times})"
 
 
 def _by_terms(ledger: Ledger, write: Figures) -> str:
@@ -226,49 +178,171 @@ def _straggler_first(ledger: Ledger) -> bool:
     return ledger.verdict.costs > max(others, default=0.0)
 
 
-def _straggler(ledger: Ledger, write: Figures) -> str:
-    """The straggler as text; empty if there is only one rank."""
+def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Iterator[str]:
+    """The straggler, what shows in its telemetry, what to do, and those behind it; nothing where there is one rank."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
-        return ""
+        return
     if verdict.kind == NONE:
-        return "no rank is late more than equal ranks would be"
+        yield _no_straggler(verdict, write)
+        return
     if verdict.kind == CANNOT_TELL:
         because = because_text(verdict)
-        text = f"who is waited for cannot be told{f' ({because})' if because else ''}"
-        by_clock = verdict.because is Because.CLOCK
-        return f"{text}: the clocks leave {fine(verdict.bound)} open" if by_clock else text
-    late = f"by {write.ms(verdict.arrival_skew)}{_due_to(verdict, write)}"
-    in_steps = f"in {verdict.share * 100:.0f} % of the steps"
-    who = _who(verdict, ledger)
-    if verdict.kind == PERSISTENT:
-        text = f"{who} late {in_steps} {late}"
-    elif verdict.kind == TRANSIENT:
-        steps = ", ".join([*map(str, verdict.steps[:NAMED]), *(["…"] if len(verdict.steps) > NAMED else [])])
-        text = f"{who} late in {inflect(len(verdict.steps), 'step')} {steps} only, {late}"
-    else:
+        text = f"Who is waited for cannot be told{f' ({because})' if because else ''}"
+        yield f"{text}: the clocks leave {fine(verdict.bound)} open" if verdict.because is Because.CLOCK else text
+        return
+    text = f"{lead}{_late(verdict, ledger, write)}"
+    text = f"{text}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else text
+    if without := ledger.without_straggler:
+        speeds = f"{speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
+        text = f"{text}; without that {speeds}"
+    yield text
+    yield from _symptoms(ledger, write)
+    if ledger.straggler_input is not None:
+        yield from late_input(ledger.straggler_input, write)
+    for further in ledger.further:
+        behind = verdict.kind == further.kind == PERSISTENT  # else it is late in steps of its own
+        costs = f"which costs {write.ms(further.costs)} a step{' more' if behind else ''}"
+        yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
+
+
+def _no_straggler(verdict: Verdict, write: Figures) -> str:
+    """`No straggler: one that is late by 1.80 ms in every step would have been found; 4 times as many …`."""
+    if verdict.limit is None:
+        return "No straggler: no rank is late more than equal ranks would be"
+    text = f"No straggler: one that is late by {write.ms(verdict.limit)} in every step would have been found"
+    return text if verdict.lowering is None else f"{text}; {_lower(verdict.limit, verdict.lowering, write)}"
+
+
+def _lower(limit: float, lowering: Lowering, write: Figures) -> str:
+    """What would lower the detection limit, or why nothing does."""
+    if lowering.times is not None:
+        return f"{ceil(lowering.times)} times as many runs or steps would halve that"
+    lowest = f"more runs or steps lower that to {write.ms(lowering.least)} at most"
+    if limit <= NEAR * lowering.least:
+        lowest = "more runs or steps would not lower that"
+    share = "a straggler is late by 1 % of a step in most steps"
+    return f"{lowest}: {'the clocks leave as much open' if lowering.floor is Floor.CLOCK else share}"
+
+
+def _late(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
+    """`rank 3 (node2) computes 30.25 ms longer than the median rank in 100 % of the steps`."""
+    in_share = f"in {'less than 1' if verdict.share < 0.005 else f'{verdict.share * 100:.0f}'} % of the steps"
+    if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
-        who = "nodes" if verdict.node else "ranks"
-        text = f"{who} take turns in being late{f' ({names})' if names else ''}: {in_steps} one is, {late}"
-    return f"{text}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else text
+        who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
+        phases = _phases(verdict, one=True, write=write)
+        return f"{who} take turns: {in_share} one of them {phases} than the median rank"
+    who, one = _who(verdict, ledger)
+    when = f"{in_share}{_in_runs(verdict)}"
+    if verdict.kind == TRANSIENT:
+        when = f"in {_steps(verdict, ledger)} only"
+    longer = f"{_phases(verdict, one, write)} than the median rank"
+    return f"{who} {longer} {when}{_course(verdict, write)}{_at_meeting(verdict, write)}"
 
 
-def _due_to(verdict: Verdict, write: Figures) -> str:
-    """The parts of the arrival skew, the largest first; empty if unknown."""
-    whose = "its" if len(verdict.ranks) == 1 or verdict.node or verdict.kind == ROTATING else "their"
-    parts = sorted(verdict.cause.items(), key=lambda part: -part[1])
-    causes = [
-        f"{DUE_TO.get(cause, cause).format(whose=whose)} ({write.ms(value, '+')})"
-        for place, (cause, value) in enumerate(parts)
+def _at_meeting(verdict: Verdict, write: Figures) -> str:
+    """The collective before which it loses most, where ranks meet several times in a step."""
+    name, ms = next(iter(verdict.meetings.items()), ("", 0.0))
+    if not name or ms < NOTABLE_CAUSE * verdict.arrival_skew:
+        return ""
+    return f", {'' if ms >= NEARLY_ALL * verdict.arrival_skew else f'{write.ms(ms)} of it '}before {name}"
+
+
+def _phases(verdict: Verdict, one: bool, write: Figures) -> str:
+    """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
+    ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
+    parts = [
+        (PHASES.get(cause, ARRIVES), value)
+        for place, (cause, value) in enumerate(ordered)
         if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
-    ]
-    return f" for {' and '.join(causes)}" if causes else ""
+    ] or [(ARRIVES, verdict.arrival_skew)]
+    return " and ".join((phase.one if one else phase.several).format(write.ms(value)) for phase, value in parts)
 
 
-def _who(verdict: Verdict, ledger: Ledger) -> str:
+def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:
+    """The straggler's name, and whether a verb after it is in the singular."""
     if verdict.node:
-        return f"node {verdict.node} (ranks {numbers(verdict.ranks)}) is"
+        return f"node {verdict.node} (ranks {numbers(verdict.ranks)})", True
     if len(verdict.ranks) == 1:
         host = host_of(ledger, verdict.ranks[0])
-        return f"rank {verdict.ranks[0]}{f' ({host})' if host else ''} is"
-    return f"ranks {numbers(verdict.ranks)} are"
+        return f"rank {verdict.ranks[0]}{f' ({host})' if host else ''}", True
+    return f"ranks {numbers(verdict.ranks)}", False
+
+
+def _symptoms(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """The first symptom of the straggler, and what to do about it."""
+    for symptom in ledger.symptoms[:1]:
+        yield _symptom(symptom, write)
+        if (known := SYMPTOMS.get(symptom.quantity)) and known.advice:
+            yield f"To do: {known.advice}"
+
+
+def _symptom(symptom: Symptom, write: Figures) -> str:
+    """What telemetry shows of the straggler: `It waits for a core 54 % of the time (on the others 0.3), which explains
+    10.20 ms`."""
+    known = SYMPTOMS.get(symptom.quantity)
+    phrase = known.phrase if known else f"{symptom.quantity} {{}} {symptom.unit}".rstrip()
+    text = f"{phrase.format(round_number(symptom.value))} (on the others {round_number(symptom.usual)})"
+    text = text if symptom.explains is None else f"{text}, which explains {write.ms(symptom.explains)}"
+    return f"{text[0].upper()}{text[1:]}"
+
+
+def _course(verdict: Verdict, write: Figures) -> str:
+    """The shape of the delay over the steps; empty for a constant one and where it is not known."""
+    shape = verdict.shape
+    if shape is None or shape.kind is ShapeKind.CONSTANT:
+        return ""
+    if shape.period is not None:
+        return f" (one in {shape.period})"
+    if shape.per_100_steps is not None:
+        return f", {shape.kind} by {write.ms(abs(shape.per_100_steps))} in 100 steps"
+    return f", from step {shape.step} on" if shape.kind is ShapeKind.BEGINS else f", until step {shape.step}"
+
+
+def _in_runs(verdict: Verdict) -> str:
+    """` of 2 of 3 runs`; empty where it is late in all."""
+    return "" if verdict.in_runs == verdict.of_runs else f" of {verdict.in_runs} of {verdict.of_runs} runs"
+
+
+def _steps(verdict: Verdict, ledger: Ledger) -> str:
+    """`steps 12, 24, …`; run by run where these differ: `step 12 of run 1 and steps 7, 9 of run 3`."""
+    by_run = [("", verdict.steps)]
+    if not verdict.steps and verdict.run_steps:
+        repeats = [f" of run {repeat_of(run)}" for run in ledger.runs]
+        by_run = [pair for pair in zip(repeats, verdict.run_steps, strict=False) if pair[1]]
+    named = [
+        f"{inflect(len(steps), 'step')} {', '.join([*map(str, steps[:NAMED]), *['…'][: len(steps) > NAMED]])}{run}"
+        for run, steps in by_run[:NAMED]
+    ]
+    return " and ".join([*named, *(["others"] if len(by_run) > NAMED else [])])
+
+
+def _confidence(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """The interval of the loss and the runs behind it, what more would give, and what is wrong with the measurement."""
+    if ledger.loss is not None:
+        yield _interval(ledger, write)
+    for shown in ledger.contention[:1]:
+        disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
+        yield f"Warning: 1n1g did not have its machine for itself ({disturbed}), so that the loss is larger than this"
+    if any(run.problems for run in ledger.runs):
+        yield "The measurement has errors"
+
+
+def _interval(ledger: Ledger, write: Figures) -> str:
+    """`Confidence (95 %): [28.38, 32.63] ms slower, by 3 runs and 3 of 1n1g; 7 of each (--repeats 7) would halve
+    that`."""
+    loss, repeats = ledger.loss, ledger.repeats
+    assert loss is not None
+    runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of 1n1g"
+    if loss.low is None or loss.high is None:
+        return f"Confidence: too few steps for an interval{runs}"
+    sign, way = (-1, "faster") if loss.value < 0 else (1, "slower")
+    text = f"Confidence (95 %): {write.interval(loss, sign)} ms {way}{runs}"
+    if loss.high - loss.value <= WIDE * abs(loss.value) or repeats is None:
+        return text
+    if min(repeats.point, repeats.baseline) < 2:
+        return f"{text}, of this window only: --repeats 3 or more shows how runs differ"
+    if repeats.for_half is None:
+        return text
+    return f"{text}; {repeats.for_half} of each (--repeats {repeats.for_half}) would halve that"

@@ -7,12 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS
+from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
 from hpc.model.collective_times import collective_times
 from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace
-from parse.ledger.types import Standalone
+from parse import stats
+from parse.ledger.types import BesideNcclTests, Standalone
+from parse.logs.nccl_tests import NcclTest
 from parse.result import Result
 from parse.run_fields import RunFields
 
@@ -51,11 +53,16 @@ def curves(trace: Trace) -> dict[str, Curve]:
 
 
 def matching(result: Result, diagnostics: Sequence[Result]) -> tuple[Result, ...]:
-    """The diagnostic runs that are collectives of the very ranks of a training, equal in all that sets their speed."""
+    """The diagnostic runs that are collectives of the very ranks of a training, equal in all that sets their speed and
+    of the same measurement."""
     if result.requested.partly or result.run.diagnostic:
         return ()
     return tuple(
-        each for each in diagnostics if each.run.diagnostic == COLLECTIVES and _ranks(each.run) == _ranks(result.run)
+        each
+        for each in diagnostics
+        if each.run.diagnostic == COLLECTIVES
+        and each.requested.measurement == result.requested.measurement
+        and _ranks(each.run) == _ranks(result.run)
     )
 
 
@@ -93,6 +100,47 @@ def standalone_reduction(
                 f"the collectives of {collectives.requested.case} {outcomes}"
             )
     return None, tuple(dict.fromkeys(remarks))
+
+
+def beside_nccl_tests(
+    devices: int, gradient_bytes: int, standalone: Standalone | None, tests: Sequence[NcclTest]
+) -> tuple[tuple[BesideNcclTests, ...], tuple[str, ...]]:
+    """The all-reduce of a training's gradients by every test on as many devices, and a remark for each that did not
+    measure this size. Tests with wrong results, and those of several groups at once, do not count."""
+    beside, remarks = [], []
+    for test in tests:
+        if (test.operation, test.devices, test.groups) != (ALL_REDUCE, devices, 1) or test.wrong or devices < 2:
+            continue
+        curve = curve_of_test(test)
+        ms = curve.time_ms(gradient_bytes)
+        if ms is not None:
+            own = None if standalone is None else _bus_bandwidth(gradient_bytes, standalone.standalone, devices)
+            beside.append(
+                BesideNcclTests(
+                    file=test.file, case=test.case, gradient_bytes=gradient_bytes, time=ms,
+                    bus_bandwidth=_bus_bandwidth(gradient_bytes, ms, devices), standalone_bus_bandwidth=own,
+                )
+            )  # fmt: skip
+        elif curve.sizes:
+            remarks.append(
+                f"{test.file}: nccl-tests measured all-reduce from {curve.sizes[0]} to {curve.sizes[-1]} bytes, not "
+                f"{gradient_bytes} bytes of gradients (its options -b, -e)"
+            )
+    return tuple(beside), tuple(remarks)
+
+
+def curve_of_test(test: NcclTest) -> Curve:
+    """The times of a test by size; the mean of a size that it has several times."""
+    ms: dict[int, list[float]] = {}
+    for row in test.rows:
+        if row.timing is not None and row.bytes > 0 and row.timing.time_us > 0:
+            ms.setdefault(row.bytes, []).append(row.timing.time_us / 1e3)
+    return Curve(sizes=tuple(sorted(ms)), ms=tuple(stats.mean(ms[size]) for size in sorted(ms)))
+
+
+def _bus_bandwidth(size_bytes: int, ms: float, devices: int) -> float:
+    """GB/s of an all-reduce."""
+    return size_bytes / (ms * 1e6) * bus_factor(ALL_REDUCE, devices)
 
 
 def _ranks(run: RunFields) -> tuple[object, ...]:

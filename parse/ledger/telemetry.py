@@ -94,7 +94,6 @@ QUANTITIES = (
     _rate("minor page faults of a rank", r"local_rank\d+\.minor_faults", "a second", 1000),
     _rate("the hypervisor takes from the ranks", r"ranks_cpu\.stolen_s", "cores", 0.05, fault=True),
     _rate("swapped out", r"memory\.swapped_out_bytes", "MB a second", 1, 1e-6, fault=True),
-    _rate("TCP segments sent again", r"net\.tcp_retransmitted_segments", "a second", 1, fault=True),
     _faults("dropped or faulty packets", r"net\..+\.(dropped_packets|discarded_packets|errors)"),
     _faults("errors of the fabric", r"net\..+\.(symbol_errors|receive_errors|links_downed|timeouts)"),
 )
@@ -127,14 +126,14 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
     if telemetry is None:
         return None
     hosts = [trace.reports[rank].hostname or f"rank {rank}" for rank in telemetry.ranks]
-    block = _block_of_samples(trace, telemetry)
+    block = samples_in_window(trace, telemetry)
     samples = dict(zip(hosts, (block >= 0).sum(axis=1).tolist(), strict=True))
     figures: dict[str, dict[str, Figure]] = {}
     for quantity in QUANTITIES:
-        columns = [column for column, name in enumerate(telemetry.series) if re.fullmatch(quantity.series, name)]
-        if not columns:
+        read = node_figures(quantity, quantity.series, telemetry, block)
+        if read is None:
             continue
-        means, deviations = _figures(quantity, telemetry.values[:, :, columns], telemetry.local_ns, block)
+        means, deviations = read
         figure_by_host = {
             host: Figure(mean, deviation)
             for host, mean, deviation in zip(hosts, means.tolist(), deviations.tolist(), strict=True)
@@ -145,7 +144,13 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
     return Conditions(figures=figures, samples=samples)
 
 
-def _block_of_samples(trace: Trace, telemetry: Telemetry) -> Ints:
+def node_figures(quantity: Quantity, series: str, telemetry: Telemetry, block: Ints) -> tuple[Float64, Float64] | None:
+    """Mean and deviation [node] of the quantity from the series whose whole names match; None where there are none."""
+    columns = [column for column, name in enumerate(telemetry.series) if re.fullmatch(series, name)]
+    return _figures(quantity, telemetry.values[:, :, columns], telemetry.local_ns, block) if columns else None
+
+
+def samples_in_window(trace: Trace, telemetry: Telemetry) -> Ints:
     """The measured block of each sample, [node, sample]; -1 for none."""
     block = np.full(telemetry.local_ns.shape, -1)
     for number, (first, stop) in enumerate(trace.blocks):

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from parse.ledger.input import InputReading
+from parse.ledger.network import Network
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.result import Result
+from parse.stats import Interval
 
 TERMS = ("data", "compute", "wait", "communication", "optimizer")
 """The terms of a step, in order; `communication` is its exposed part. `+` joins terms without a border between."""
@@ -102,15 +104,61 @@ class Term:
     share: float | None = None
 
 
+class ShapeKind(StrEnum):
+    """How a delay runs over the steps of the window."""
+
+    CONSTANT = "constant"
+    GROWING = "growing"
+    FALLING = "falling"
+    BEGINS = "begins"
+    ENDS = "ends"
+    PERIODIC = "periodic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The shape of a delay: by how many ms it changes `per_100_steps`, the `step` from which on it is there or is gone,
+    or the `period` in steps."""
+
+    kind: ShapeKind
+    per_100_steps: float | None = None
+    step: int | None = None
+    period: int | None = None
+
+
+class Floor(StrEnum):
+    """What a detection limit cannot go below: the share of a step by which a straggler is late in most steps, and which
+    it costs; or the clocks' bounds."""
+
+    SHARE = "share of a step"
+    CLOCK = "clock"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowering:
+    """What would lower a detection limit: `times` as many runs, or steps, would halve it, None where no reasonable
+    number would. However many, it stays above `least` ms, because of `floor`."""
+
+    times: float | None
+    least: float
+    floor: Floor
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The verdict on a run's straggler.
 
     `ranks` are the straggler's; `node` is its host name where a whole node is late, or the names of nodes that
-    alternate. `steps` are those in which a transient straggler is late. `arrival_skew` is how much later than the
-    median rank it arrives in the steps in which it is late, `cause` its parts, by CAUSES; `bound` is its uncertainty
-    from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of the
-    window. `chance` is the probability of as much among equal ranks.
+    alternate. `steps` are those in which a transient straggler is late, `run_steps` the same run by run; where runs
+    differ in them, `steps` is empty. A straggler is late `in_runs` of `of_runs`. `arrival_skew` is how much later than
+    the median rank it arrives in the steps in which it is late, `cause` its parts, by CAUSES, `meetings` those of its
+    parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound` is its
+    uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of
+    the window, `shape` how it runs over the steps, None where that is not known. `chance` is the probability of as much
+    among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been found in nine
+    of ten such measurements; `lowering` is what would lower it.
+
+    Raises ValueError for a transient one without steps.
     """
 
     kind: VerdictKind
@@ -118,12 +166,23 @@ class Verdict:
     ranks: tuple[int, ...] = ()
     node: str = ""
     steps: tuple[int, ...] = ()
+    run_steps: tuple[tuple[int, ...], ...] = ()
+    in_runs: int = 1
+    of_runs: int = 1
     arrival_skew: float = 0.0
     cause: Mapping[str, float] = field(default_factory=dict)
+    meetings: Mapping[str, float] = field(default_factory=dict)
     share: float = 0.0
     costs: float = 0.0
     bound: float = 0.0
+    shape: Shape | None = None
     chance: float | None = None
+    limit: float | None = None
+    lowering: Lowering | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind is VerdictKind.TRANSIENT and not (self.steps or any(self.run_steps)):
+            raise ValueError(f"ranks {self.ranks} are late in some steps, and none is named")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,12 +225,28 @@ class RunLedger:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A quantity of the telemetry in which ranks that compute longer than the baseline's differ from it: its mean,
+    `usual` on the baseline, and how many ms of compute it `explains` at most, None if unknown."""
+
+    quantity: str
+    unit: str
+    value: float
+    usual: float | None
+    explains: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComputeSplit:
     """The parts of the loss in compute. `contention` is the loss of the same ranks in the no-sync run,
-    `interference` the loss added by concurrent reduction; None without such runs, and then all is `unexplained`."""
+    `interference` the loss added by concurrent reduction; None without such runs. `straggler` is what the straggler's
+    ranks add to the mean beyond the median rank, 0 where there is none, `explanations` are what telemetry shows of all
+    ranks, and `unexplained` is what neither of these accounts for."""
 
     contention: Mean | None
     interference: Mean | None
+    straggler: float = 0.0
+    explanations: tuple[Explanation, ...] = ()
     unexplained: float
 
 
@@ -191,12 +266,91 @@ class Standalone:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Symptom:
+    """A quantity of the telemetry in which the straggler's ranks, or their nodes, differ from the others in the same
+    runs: its mean, the others' median (`usual`), and how many ms of the arrival skew it `explains`, None if unknown."""
+
+    quantity: str
+    unit: str
+    value: float
+    usual: float
+    explains: float | None
+
+
+class Change(StrEnum):
+    """What is changed in a run's recorded steps before they are replayed."""
+
+    STRAGGLER = "without the straggler"
+    MEDIAN = "every rank at the median"
+    COMMUNICATION = "communication for free"
+    INPUT = "input always ready"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """The speed in samples/s with a change: the median of the replayed runs with its interval, and the `gain` over the
+    recorded steps, 0.1 for 10 %."""
+
+    change: Change
+    speed: float
+    interval: Interval | None
+    gain: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithoutStraggler:
+    """The speed in samples/s if the straggler's ranks took no longer than the median of the others, with its interval,
+    and that of the `recorded` steps: medians over the replayed runs."""
+
+    speed: float
+    interval: Interval | None
+    recorded: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """The runs behind a loss: those of the point, and of its baseline. As many of each as `for_half` would give an
+    interval half as wide, if they scatter as these; None where that is not known."""
+
+    point: int
+    baseline: int
+    for_half: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contention:
+    """A quantity of the baseline's telemetry that shows that it did not have its machine for itself."""
+
+    quantity: str
+    unit: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideNcclTests:
+    """An all-reduce of the gradients as nccl-tests measured it on as many devices, its time in ms; bus bandwidths in
+    GB/s, that of the standalone all-reduce None where there is none."""
+
+    file: str
+    case: str
+    gradient_bytes: int
+    time: float
+    bus_bandwidth: float
+    standalone_bus_bandwidth: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ledger:
     """A point's ledger. `terms` add up to `step`, their losses to `loss`.
 
     `median_step` is the median where `step` is the mean. `skew` is the excess of the throughput's step time over
-    `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `telemetry` the differences from
-    the baseline's clocks, power and load, `input` what is known of input that is read from files.
+    `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `further` are stragglers behind it,
+    the latest first, `symptoms` what distinguishes its ranks in the telemetry, `straggler_input` their input, where
+    data makes them late, `without_straggler` the speed without it, where that can be replayed. `telemetry` are the
+    differences from the baseline's clocks, power and load, `contention` what shows that the baseline was disturbed,
+    `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
+    requested. `nccl_tests` are of the same number of devices, `network` is None of one node.
+    `repeats` are the runs behind the loss.
     """
 
     result: Result
@@ -213,6 +367,15 @@ class Ledger:
     nodes: tuple[Place, ...]
     split: ComputeSplit | None = None
     standalone: Standalone | None = None
+    further: tuple[Verdict, ...] = ()
+    symptoms: tuple[Symptom, ...] = ()
+    straggler_input: InputReading | None = None
+    without_straggler: WithoutStraggler | None = None
+    repeats: Repeats | None = None
+    contention: tuple[Contention, ...] = ()
     telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
     input: InputReading | None = None
     remarks: tuple[str, ...] = ()
+    what_ifs: tuple[WhatIf, ...] | None = None
+    nccl_tests: tuple[BesideNcclTests, ...] = ()
+    network: Network | None = None

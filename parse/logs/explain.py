@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.attempt import Attempt
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.points import numbered
+from parse.logs.engine.reader import opened
 from parse.logs.window import Reading, Window
+from parse.run_fields import SAMPLES
 
 MAX_LINE_BYTES = 1 << 26
 """Longer lines are read in parts, so that memory is bounded."""
@@ -35,12 +38,14 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     window = reading.window
     wanted = list(reading.facts_at.values())
     lines = lines_at(path, wanted + ([window.begin_offset, window.end_offset] if window else []))
+    format_name = f"{reading.log_format.name} ({reading.log_format.title})"
+    remarks = attempt.log.remarks if attempt.log else reading.remarks
     parts = [
-        [str(path), f"recognised as {reading.log_format.name} ({reading.log_format.title}), {_printed_lines(reading)}"],
+        [plain(str(path)), f"recognised as {format_name}, {_printed_lines(reading)}"],
         _facts(reading, lines),
         _window(window, lines) if window else [f"no window: {reading.reason}"],
-        _numbers(reading, window, attempt, lines) if window else [],
-        _listed("remarks", [f"  {remark}" for remark in (attempt.log.remarks if attempt.log else reading.remarks)]),
+        _numbers(reading, window, attempt, lines) if window else _whole_training(reading, attempt),
+        _listed("remarks", [f"  {plain(remark)}" for remark in remarks]),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -51,17 +56,15 @@ def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, Line]:
     line_at: dict[int, Line] = {}
     number, begin = 1, 0
     try:
-        with path.open("rb") as raw:
-            is_packed = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
+        with opened(path) as (file, _):
             while remaining and (line := file.readline(MAX_LINE_BYTES)):
                 while remaining and remaining[-1] < begin + len(line):
                     offset = remaining.pop()
-                    text = line[offset - begin :][: 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
+                    text = line[offset - begin : offset - begin + 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
                     line_at[offset] = Line(number=number, text=_shown(text.decode(errors="replace"), MAX_TEXT))
                 number += line.endswith(b"\n")
                 begin += len(line)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise LogError(f"{path}: cannot be read ({error})") from None
     if remaining:
         raise LogError(f"{path}: ends before byte {remaining[-1]}, which was read before: it is another file now")
@@ -116,43 +119,79 @@ def _window(window: Window, lines: dict[int, Line]) -> list[str]:
 def _numbers(reading: Reading, window: Window, attempt: Attempt, lines: dict[int, Line]) -> list[str]:
     wall_clock = attempt.log.wall_clock if attempt.log else None
     printed = attempt.log.printed if attempt.log else None
-    lines_of_text = [*_samples(attempt, window), *_wall_clock(window, wall_clock, attempt, lines)]
+    lines_of_text = [*_samples(reading, attempt, window), *_wall_clock(reading, window, wall_clock, attempt, lines)]
     lines_of_text += _printed(reading, window, printed, attempt)
+    unit = _unit(reading)
     if wall_clock and printed:
         lines_of_text.append(
             f"gap: printed / wall_clock - 1 = {printed:.2f} / {wall_clock:.2f} - 1 = {printed / wall_clock - 1:+.2%}"
         )
     if attempt.measured:
-        lines_of_text.append(f"result: {attempt.measured.throughput:.2f} samples/s")
+        lines_of_text.append(f"result: {attempt.measured.throughput:.2f} {unit}")
+        lines_of_text += _steady_run(reading, attempt, attempt.measured.throughput)
     else:
         lines_of_text.append(f"result: none ({attempt.problem or 'it has no speed'})")
     return lines_of_text
 
 
-def _samples(attempt: Attempt, window: Window) -> list[str]:
-    each = _samples_per_step(attempt, window)
+def _unit(reading: Reading) -> str:
+    return f"{reading.log_format.unit}/s"
+
+
+def _steady_run(reading: Reading, attempt: Attempt, result: float) -> list[str]:
+    """The speed of the whole run from the window's begin on, beside that of the window."""
+    run, log = reading.steady_run, attempt.log
+    if run is None or log is None or not log.steady_run:
+        return []
+    seconds = f" in {run.seconds:.6f} s" if run.seconds and log.wall_clock == result else ""
+    return [
+        f"whole steady run: {log.steady_window}, {plural(run.steps, 'step')}{seconds}, pauses left out: "
+        f"{log.steady_run:.2f} {_unit(reading)}; window / whole steady run - 1 = {result / log.steady_run - 1:+.2%}"
+    ]
+
+
+def _whole_training(reading: Reading, attempt: Attempt) -> list[str]:
+    """The number of a log without a window; its arithmetic is among the remarks."""
+    log, measured = attempt.log, attempt.measured
+    if log is None or measured is None:
+        return []
+    speeds = {"wall_clock": log.wall_clock, "printed": log.printed}
+    figures = [f"{name}: {speed:.2f} {_unit(reading)}" for name, speed in speeds.items() if speed]
+    return [*figures, f"result: {measured.throughput:.2f} {_unit(reading)} ({log.window})"]
+
+
+def _samples(reading: Reading, attempt: Attempt, window: Window) -> list[str]:
+    each, what = _per_step(attempt, window), reading.log_format.unit
     if not each:
-        return ["samples of a step: not known"]
+        return [f"{what} of a step: not known"]
+    if window.taken_in:
+        return [f"{what} of {plural(window.steps, 'step')}, as their lines print: {window.taken_in:.10g}"]
     run = attempt.requested.run if attempt.requested else None
-    if run and run.batch_size and run.batch_size * run.devices == each:
-        return [f"samples of a step: {run.batch_size} × {plural(run.devices, 'device')} = {each}"]
-    return [f"samples of a step: {each}"]
+    if run and run.batch_size and what == SAMPLES and run.batch_size * run.devices == each:
+        return [f"samples of a step: {run.batch_size} × {plural(run.devices, 'device')} = {each:.10g}"]
+    samples, length = (reading.facts.get(name, "") for name in ("global_batch_size", "sequence_length"))
+    if what != SAMPLES and samples.isdecimal() and length.isdecimal() and int(samples) * int(length) == each:
+        return [f"{what} of a step: {samples} samples × {length} = {each:.10g}"]
+    return [f"{what} of a step: {each:.10g}"]
 
 
-def _wall_clock(window: Window, wall_clock: float | None, attempt: Attempt, lines: dict[int, Line]) -> list[str]:
+def _wall_clock(
+    reading: Reading, window: Window, wall_clock: float | None, attempt: Attempt, lines: dict[int, Line]
+) -> list[str]:
     if window.seconds is None:
         return ["wall_clock: none, for want of time stamps that tell"]
     out = sum(pause.seconds for pause in window.pauses if pause.seconds is not None)
     begin, end = lines[window.begin_offset].number, lines[window.end_offset].number
     less = f" = {window.seconds + out:.6f} s, less {out:.6f} s kept out" if out else ""
     time_line = [f"time: stamp of line {end} - stamp of line {begin}{less} = {window.seconds:.6f} s"]
-    each = _samples_per_step(attempt, window)
+    each = _per_step(attempt, window)
     if wall_clock is None or not each:
         return [
             *time_line,
             f"wall_clock: {window.steps} / {window.seconds:.6f} s = {window.steps / window.seconds:.6f} steps/s",
         ]
-    return [*time_line, f"wall_clock: {window.steps} × {each} / {window.seconds:.6f} s = {wall_clock:.2f} samples/s"]
+    speed = f"{wall_clock:.2f} {_unit(reading)}"
+    return [*time_line, f"wall_clock: {window.steps} × {each:.10g} / {window.seconds:.6f} s = {speed}"]
 
 
 def _printed(reading: Reading, window: Window, printed: float | None, attempt: Attempt) -> list[str]:
@@ -161,31 +200,33 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
         return ["printed: nothing, the lines have neither rates nor step times"]
     median = ", each the median over its lines," if window.lines_per_step > 1 or len(window.ranks) > 1 else ""
     devices = attempt.requested.run.devices if attempt.requested else 1
-    each = _samples_per_step(attempt, window)
+    each, what, unit = _per_step(attempt, window), reading.log_format.unit, _unit(reading)
+    shown = f"{each:.10g}" if each else f"{what} of a step"
     ways: list[tuple[str, float]] = []
     if window.duration_s:
         mean = f"mean of {plural(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
-        ways.append((f"{mean}; {each or 'samples of a step'} / {window.duration_s:.6f} s", each / window.duration_s))
+        ways.append((f"{mean}; {shown} / {window.duration_s:.6f} s", each / window.duration_s))
         if window.steps_per_s:
-            rates = f"mean of {window.printed} rates of {each} / a printed step time{median}"
+            rates = f"mean of {window.printed} rates of {shown} / a printed step time{median}"
             ways.append((rates, each * window.steps_per_s))
     if window.rate:
-        mean = f"mean of {plural(window.printed, 'printed rate')}{median} = {window.rate:.2f} samples/s"
+        mean = f"mean of {plural(window.printed, 'printed rate')}{median} = {window.rate:.2f} {unit}"
         rank = "of one device each" if reading.log_format.rates == "rank" else "of one device, as its time stamps say"
         ways.append((mean, window.rate))
         ways.append((f"{mean}, {rank}; × {devices} devices", window.rate * devices))
         ways.append((f"{mean}; / {devices} devices, as its time stamps say", window.rate / devices))
     if printed is None:
-        return [f"printed: {ways[0][0]}; no speed without the samples of a step"] if ways else ["printed: none"]
+        return [f"printed: {ways[0][0]}; no speed without the {what} of a step"] if ways else ["printed: none"]
     how = next((way for way, value in ways if abs(value - printed) <= SAME * printed), "")
-    speed = f"{printed:.2f} samples/s"
+    speed = f"{printed:.2f} {unit}"
     if not how:
         return [f"printed: {speed}"]
     return [f"printed: {how}" if how.endswith(f" = {speed}") else f"printed: {how} = {speed}"]
 
 
-def _samples_per_step(attempt: Attempt, window: Window) -> int:
-    return attempt.measured.samples // window.steps if attempt.measured else 0
+def _per_step(attempt: Attempt, window: Window) -> float:
+    """What a step takes in, a mean over the window; 0 if unknown."""
+    return attempt.measured.samples / window.steps if attempt.measured else 0
 
 
 def _listed(head: str, rows: list[str]) -> list[str]:

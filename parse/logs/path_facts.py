@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-SUFFIX = re.compile(r"(\.(log|txt|out|json))?(\.gz)?$", re.IGNORECASE)
+SUFFIX = re.compile(r"(\.(log|txt|out|err|json|stdout|stderr)|\.[oe][0-9]{1,9})?(\.gz)?$", re.IGNORECASE)
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "bf16": "bf16", "fp16": "amp-fp16", "amp": "amp-fp16"}
 """Names for this project's precisions; the reference suite's fp16 is mixed precision."""
 SWITCHES = {"dali": "on", "xla": "on"}
@@ -36,11 +36,17 @@ _INSIGHTFACE = re.compile(
     re.IGNORECASE,
 )
 """`{classes}_{precision}_b{b}_oneflow_model_parallel_{0|1}_partial_fc_{0|1}`; later ones begin with the model."""
+_WORKER = re.compile(r"workerlog\.[0-9]{1,5}")
+"""A rank's output, by Paddle's launcher."""
+_RANK = re.compile(r"rank[._-]?[0-9]{1,6}")
+"""A rank's folder, by Open MPI's --output-filename."""
+_OUTPUT = re.compile(r"(?:(?P<job>.+)\.)?(?:out|err|stdout|stderr|[oe](?P<number>[0-9]{1,9}))(?:\.gz)?")
+"""Standard output or error of a job, by Slurm (`slurm-7.out`, `.err`), PBS (`train.o7`, `train.e7`) or the person."""
 _WORD_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"(?P<nodes>[0-9]{1,5})n(?P<gpus_per_node>[0-9]{1,4})[gc]",
-        r"n(?P<nodes>[0-9]{1,5})g(?P<gpus_per_node>[0-9]{1,4})",
+        r"n(?P<nodes>[0-9]{1,5})[gc](?P<gpus_per_node>[0-9]{1,4})",
         r"(?P<nodes>[0-9]{1,5})nodes?",
         r"(?:gpu|[vahptl][0-9]{1,3})x(?P<devices>[0-9]{1,6})",
         r"(?P<devices>[0-9]{1,6})gpus?",
@@ -140,6 +146,18 @@ def case_of(text: str) -> Place | None:
     match = _WORD_PATTERNS[0].fullmatch(text)
     nodes, each = (int(match["nodes"]), int(match["gpus_per_node"])) if match else (0, 0)
     return Place(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
+
+
+def run_of_output(path: Path) -> Path | None:
+    """A path that is the same for all outputs of one run; None where the name is not known to be one of several."""
+    folder, name = path.parent, path.name
+    if _WORKER.fullmatch(name):
+        return folder / "workerlog"
+    if match := _OUTPUT.fullmatch(name):
+        name = f"{match['job'] or ''}.{match['number'] or ''}"
+    elif not _RANK.fullmatch(folder.name):
+        return None
+    return (folder.parent if _RANK.fullmatch(folder.name) else folder) / name
 
 
 def model_name(name: str) -> str:

@@ -19,37 +19,33 @@ from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
 from parse.logs.path_facts import Place, model_name
-from parse.run_fields import RunFields
+from parse.logs.sizes import NOWHERE, Size, size_of
+from parse.logs.step_size import taken_in_per_step, with_printed_batch
+from parse.logs.whole_training import WHOLE_TRAINING, WholeTraining, what_is_there, whole_training
+from parse.run_fields import SAMPLES, RunFields
 
 if TYPE_CHECKING:
     from parse.logs.window import Protocol, Reading, Window
 
 SPEEDS = ("wall-clock", "printed")
 """The choice between a log's two speeds; without time stamps there is only the printed one."""
-OPTIONS = ("is_static", "classes", "sample_ratio", "model_parallel", "partial_fc")
+OPTIONS = (
+    "is_static", "classes", "sample_ratio", "model_parallel", "partial_fc", "forward_only", "num_layers", "hidden_size",
+    "sequence_length", "micro_batch_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "fp8",
+)  # fmt: skip
 """Facts that change the work of a step, so that they distinguish points."""
 FITS, MISSES = math.log(1.15), math.log(1.6)
 """A printed rate that misses the wall clock by more than the second, but would not by more than the first were it
 multiplied or divided by the devices, is of one device where its format prints that of all, or the reverse."""
 
-NOWHERE = Place()
+SAMPLED_APART = 0.01
 MAX_TEXT = 100
 """Maximum of characters stored of a header's value."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """Sizes, None if unknown. `batch_size` is per device; `per_step` are samples of all devices per printed step."""
-
-    nodes: int | None
-    devices: int | None
-    batch_size: int | None
-    per_step: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Both speeds of a log in samples/s; None where it has none."""
+    """Both speeds of a log in its format's unit per second; None where it has none."""
 
     wall_clock: float | None
     printed: float | None
@@ -74,29 +70,38 @@ def attempt_of(
     belongs to no point (`requested` is None) if the number of devices is unknown; then a remark names the remedy.
     """
     remarks = [*place.remarks, *reading.remarks, *_pauses(reading.window)]
-    size = size_of(reading.facts, place, otherwise, remarks)
-    speeds = _speeds(reading, size, remarks)
-    result, problem = speeds.result(speed), reading.reason
+    size = _size(reading, place, otherwise, remarks)
+    whole = whole_training(reading, size)
+    speeds = _speeds(reading.log_format, reading.window, size, remarks)
+    if whole:
+        speeds = Speed(wall_clock=whole.wall_clock, printed=whole.printed)
+        remarks.append(f"{reading.reason}: this is the speed of the {WHOLE_TRAINING}, from {whole.source}")
+    steady = _speeds(reading.log_format, reading.steady_run, size, [])
+    result, problem = speeds.result(speed), "" if whole else reading.reason
     if reading.window is not None and result is None:
-        problem = _no_speed(reading.window, size, speed)
+        problem = _no_speed(reading.window, size, speed, reading.log_format.unit)
+    if problem and not reading.step_lines:
+        problem = f"{problem}; {what_is_there(reading)}"
     requested = requested_of_log(reading, place, size, size.devices, protocol, remarks) if size.devices else None
     if requested is None:
-        remarks.append(_unplaced(result, problem))
+        remarks.append(_unplaced(result, problem, reading.log_format.unit))
     return Attempt(
         run_id=requested.run_id if requested else path.name,
         number=1,
         requested=requested,
         outcome=None if result is None else Outcome.OK,
-        measured=None if result is None or reading.window is None else _measured(reading.window, size, speeds, result),
+        measured=None if result is None else _measured(reading.window, whole, size, speeds, result),
         machine=Machine(ranks=size.devices, facts=_header_facts(reading.facts)) if size.devices else None,
         problem=problem,
         log=FromLog(
             path=path,
             log_format=reading.log_format.name,
-            window=window_text(reading.window) if reading.window else "",
+            window=window_text(reading.window) if reading.window else WHOLE_TRAINING if whole else "",
             wall_clock=speeds.wall_clock,
             printed=speeds.printed,
             remarks=tuple(dict.fromkeys(remarks)),
+            steady_run=steady.wall_clock if result == speeds.wall_clock else steady.printed,
+            steady_window=window_text(reading.steady_run) if reading.steady_run else "",
         ),
     )
 
@@ -131,14 +136,24 @@ def window_text(window: Window) -> str:
     return f"step {window.begin} of epoch {window.begin_epoch} to step {window.end} of epoch {window.end_epoch}"
 
 
-def _speeds(reading: Reading, size: Size, remarks: list[str]) -> Speed:
-    window = reading.window
+def _size(reading: Reading, place: Place, otherwise: Place, remarks: list[str]) -> Size:
+    """Sizes by header, names and command line, and what a step takes in by these or by the step lines."""
+    facts = with_printed_batch(reading.facts, reading.log_format, reading.window)
+    size = size_of(facts, place, otherwise, remarks)
+    per_step = taken_in_per_step(
+        reading.log_format, facts, None if size.per_step is None else int(size.per_step), reading.window, remarks
+    )
+    return dataclasses.replace(size, per_step=per_step)
+
+
+def _speeds(log_format: LogFormat, window: Window | None, size: Size, remarks: list[str]) -> Speed:
     if window is None:
         return Speed(wall_clock=None, printed=None)
     wall_clock = size.per_step * window.steps / window.seconds if size.per_step and window.seconds else None
-    printed = _printed(reading.log_format, window, size)
-    if printed and wall_clock and reading.log_format.mean == "rates" and size.devices and size.devices > 1:
-        printed = _as_it_fits(reading.log_format, printed, wall_clock, size.devices, remarks)
+    printed = _printed(log_format, window, size)
+    _remark_sampled(log_format, window, remarks)
+    if printed and wall_clock and log_format.mean == "rates" and size.devices and size.devices > 1:
+        printed = _as_it_fits(log_format, printed, wall_clock, size.devices, remarks)
     return Speed(wall_clock=_real(wall_clock), printed=_real(printed))
 
 
@@ -156,48 +171,75 @@ def _printed(log_format: LogFormat, window: Window, size: Size) -> float | None:
     return speeds[log_format.mean] or speeds["durations"] or speeds["rates"]
 
 
+def _remark_sampled(log_format: LogFormat, window: Window, remarks: list[str]) -> None:
+    """Remarks where the durations of single steps, one of many, are not those of all by the lines' running means."""
+    single, mean = window.duration_s, window.mean_duration_s
+    if log_format.mean == "rates" or window.printed_every == 1 or not single or not mean:
+        return
+    if abs(single / mean - 1) > SAMPLED_APART:
+        remarks.append(
+            f"it prints the time of one step in {window.printed_every}, {single:.6g} s on average; by its running "
+            f"means all steps of the window take {mean:.6g} s ({single / mean - 1:+.1%})"
+        )
+
+
 def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
     """The printed speed, multiplied or divided by the devices if only then it agrees with the time stamps."""
     if abs(math.log(printed / wall_clock)) < MISSES:
         return printed
+    unit = f"{log_format.unit}/s"
     for other, devices_named in ((printed * devices, "one device"), (printed / devices, "all devices")):
         if abs(math.log(other / wall_clock)) < FITS:
             usual = "one device's" if log_format.rates == "rank" else "all devices'"
             remarks.append(
-                f"{log_format.name} prints {usual} rate, but by its time stamps ({wall_clock:.2f} samples/s) this "
+                f"{log_format.name} prints {usual} rate, but by its time stamps ({wall_clock:.2f} {unit}) this "
                 f"log prints that of {devices_named}: {printed:.2f} is read as {other:.2f}"
             )
             return other
     remarks.append(
-        f"what it prints ({printed:.2f} samples/s) is {printed / wall_clock:.3g} times what its time stamps say "
+        f"what it prints ({printed:.2f} {unit}) is {printed / wall_clock:.3g} times what its time stamps say "
         f"({wall_clock:.2f}); {devices} devices do not explain it: batch size, devices or the unit are not as assumed"
     )
     return printed
 
 
-def _measured(window: Window, size: Size, speeds: Speed, result: float) -> Measured:
+def _measured(window: Window | None, whole: WholeTraining | None, size: Size, speeds: Speed, result: float) -> Measured:
+    if window is None:
+        return Measured(
+            throughput=result,
+            mean_of_rates=speeds.printed,
+            step_s=np.empty(0),
+            samples=whole.samples if whole else 0,
+            clock_share=0.0,
+        )
     by_stamps = result == speeds.wall_clock
     return Measured(
         throughput=result,
         mean_of_rates=speeds.printed,
         step_s=np.asarray(window.step_s, np.float64),
-        samples=(size.per_step or 0) * window.steps,
+        samples=round((size.per_step or 0) * window.steps),
         clock_share=(window.resolution_s or 0.0) / window.seconds if by_stamps and window.seconds else 0.0,
         printed_every=window.printed_every,
     )
 
 
-def _no_speed(window: Window, size: Size, speed: str) -> str:
+def _no_speed(window: Window, size: Size, speed: str, unit: str) -> str:
     if speed == "printed" and window.seconds and size.per_step:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
     if window.seconds or window.duration_s:
         missing = [name for name, known in (("batch size", size.batch_size), ("devices", size.devices)) if not known]
-        return f"it says steps and times, but neither it nor its names say the {' and the '.join(missing)}"
+        if unit != SAMPLES:
+            return f"it says steps and times, but neither it nor its names say the {unit} of a step"
+        options = {"batch size": "--batch-size 128", "devices": "--case 2n8g"}
+        return (
+            f"it says steps and times, but neither it nor its names say the {' and the '.join(missing)}: give "
+            f"{' and '.join(options[name] for name in missing)} or the like"
+        )
     return "its lines have neither time stamps nor rates"
 
 
-def _unplaced(result: float | None, problem: str) -> str:
-    result_text = f"{result:.2f} samples/s" if result else problem or "no speed"
+def _unplaced(result: float | None, problem: str, unit: str) -> str:
+    result_text = f"{result:.2f} {unit}/s" if result else problem or "no speed"
     return (
         f"{result_text}; neither the log nor its names say on how many devices: it is in no point below; put it into a "
         "folder named like 2n8g, or say --case 2n8g"
@@ -213,12 +255,13 @@ def requested_of_log(
     total = log_format.total if protocol.total is None else protocol.total
     extra = {
         "name": place.name,
-        "window": "all" if protocol.whole else "",
+        "window": "all" if protocol.whole else WHOLE_TRAINING if whole_training(reading, size) else "",
         "warmup": str(warmup) if warmup < MIN_WARMUP_STEPS else "",
     }
     extra = {name: value for name, value in extra.items() if value}
     run = RunFields(
         backend=log_format.name,
+        unit=log_format.unit,
         devices=devices,
         nodes=size.nodes,
         gpus_per_node=devices // size.nodes if size.nodes else None,
@@ -275,79 +318,3 @@ def _header_facts(facts: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 def _real(speed: float | None) -> float | None:
     return speed if speed is not None and math.isfinite(speed) and speed > 0 else None
-
-
-def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]) -> Size:
-    """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
-    devices, nodes = _devices(facts, place, otherwise, remarks)
-    batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
-    return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)
-
-
-def _devices(
-    facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]
-) -> tuple[int | None, int | None]:
-    world, nodes, each = (_whole(facts, name) for name in ("world_size", "nodes", "gpus_per_node"))
-    if world and nodes and each and world != nodes * each:
-        remarks.append(f"it says world size {world}, and {nodes} nodes of {each} GPUs: the world size is taken")
-        nodes = each = None
-    devices = world or (nodes * each if nodes and each else None)
-    if devices and place.devices and place.devices != devices:
-        remarks.append(f"it ran on {devices} devices, its name says {place.devices}: the log is believed")
-    elif nodes and place.nodes and place.nodes != nodes:
-        remarks.append(f"it ran on {nodes} nodes, its name says {place.nodes}: the log is believed")
-    if devices is None:
-        sized = place if place.devices else otherwise
-        devices = nodes * sized.gpus_per_node if nodes and sized.gpus_per_node else sized.devices
-    if devices is None:
-        return None, None
-    if nodes is None and each and devices % each == 0:
-        nodes = devices // each
-    if nodes is None and devices > 1:
-        nodes = next(
-            (source.nodes for source in (place, otherwise) if source.devices == devices and source.nodes), None
-        )
-    return devices, 1 if devices == 1 else nodes if nodes and devices % nodes == 0 else None
-
-
-def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:
-    """The facts with the batch of a device, if the log has that of a node."""
-    of_node = _whole(facts, "node_batch_size")
-    if not (of_node and devices and nodes) or of_node % (devices // nodes):
-        return facts
-    return {"batch_size": str(of_node // (devices // nodes)), **facts}
-
-
-def _batch(
-    facts: Mapping[str, str], place: Place, otherwise: Place, devices: int | None, remarks: list[str]
-) -> tuple[int | None, int | None]:
-    local, whole = _whole(facts, "batch_size"), _whole(facts, "global_batch_size")
-    accumulated = _whole(facts, "accumulation") or 1
-    named = place.batch_size
-    if local is None and whole and devices and whole % (devices * accumulated) == 0:
-        local = whole // (devices * accumulated)
-        if named and local > named and local % named == 0:
-            remarks.append(
-                f"{local} samples a step and device are {local // named} times the batch size {named} of its name: "
-                "gradients are accumulated"
-            )
-            return named, whole // accumulated
-    if local and named and local != named:
-        remarks.append(f"it ran with batch size {local}, its name says {named}: the log is believed")
-    local = local or (None if whole else named or otherwise.batch_size)
-    product = local * devices if local and devices else None
-    if whole is None or (product and whole in (product, product * accumulated)):
-        return local, product
-    if product is None:
-        return local, whole // accumulated if whole % accumulated == 0 else None
-    remarks.append(
-        f"it says {whole} samples a step, and batch size {local} on {devices} devices, which is {product}: the former "
-        "is taken"
-    )
-    return whole // devices if devices and whole % devices == 0 else None, whole
-
-
-def _whole(facts: Mapping[str, str], name: str) -> int | None:
-    """A whole number above 0 from the header; None if it has none."""
-    text = facts.get(name, "").strip()
-    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < 10 else None

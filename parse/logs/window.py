@@ -22,7 +22,7 @@ INTERVALS = 5
 """A window has at least as many printed intervals where more than the warm-up lies between two printed steps."""
 MAX_RECORDS = 100_000
 MAX_PER_EPOCH = 1 << 31
-RECORD_KINDS = ("evaluation", "mark", "mllog", "summary")
+RECORD_KINDS = ("evaluation", "mark", "mllog", "summary", "epoch")
 SHARED = ("batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model")
 """Facts that are the same on all ranks of a run."""
 STANDS_STILL = {
@@ -57,9 +57,10 @@ class Window:
     `steps` counts the intervals without a pause. `seconds` is their time by time stamps with the finest unit
     `resolution_s`, None if the log has no usable ones. `rate` and `duration_s` are means of `printed` printed numbers,
     each the median over ranks; `steps_per_s` is the mean of the durations' inverses: the mean of rates for steps that
-    print their durations. `lines_per_step` is the number of lines of most steps: the number of printing ranks if lines
-    have no rank. `in_steps_done`: numbers count from 0 and the log ends one short of the total, so they are taken as
-    numbers of steps done.
+    print their durations; `mean_duration_s` is the mean by the differences of running means. `lines_per_step` is the
+    number of lines of most steps: the number of printing ranks if lines have no rank. `taken_in` is what the counted
+    steps took in, in the format's unit, None if lines do not print it. `in_steps_done`: numbers count from 0 and the
+    log ends one short of the total, so they are taken as numbers of steps done.
     """
 
     begin: int
@@ -80,7 +81,9 @@ class Window:
     pauses: tuple[Pause, ...]
     lines_per_step: int = 1
     steps_per_s: float | None = None
+    mean_duration_s: float | None = None
     in_steps_done: bool = False
+    taken_in: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,7 @@ class Reading:
     """The content of a log. Without `window`, `reason` has the cause. `facts_at` are the offsets of the facts' lines.
 
     `last` is the furthest printed step as (epoch, step) of the run that counts; `step_lines` are all of the file.
+    `steady_run` goes from the window's begin to the last printed step, without pauses and step times.
     """
 
     log_format: LogFormat
@@ -99,6 +103,7 @@ class Reading:
     step_lines: int
     last: tuple[int, int] | None
     records: tuple[LogRecord, ...]
+    steady_run: Window | None = None
 
 
 def read_log(path: Path, log_format: LogFormat, protocol: Protocol) -> Reading:
@@ -125,11 +130,12 @@ class _Reader:
                 f"a window of {self.total} steps of which the first {self.warmup} are warm-up holds none: "
                 "the steps must be more than those of the warm-up"
             )
-        self.step_merge = StepMerge()
+        self.step_merge = StepMerge(bars=log_format.bars, one_bar=log_format.one_bar)
         self.head: list[Points] = []
         self.window_sum: WindowSum | None = None
         self.in_steps_done: WindowSum | None = None
         """Of numbers from 0, taken as steps that are done: what holds where a log ends one number short."""
+        self.steady_run: WindowSum | None = None
         self.printed_every = self.lines_per_step = 1
         self.per_epoch: int | None = None
         self.stamped = False
@@ -137,6 +143,8 @@ class _Reader:
         self.step_lines = 0
         self.first: tuple[int, int] | None = None
         self.facts: dict[str, tuple[str, int]] = {}
+        self.processes: dict[int, int] = {}
+        """The ranks that print facts, each with the offset of its first."""
         self.contradictions: dict[str, tuple[str, int]] = {}
         self.records: list[LogRecord] = []
         self.dropped_records = 0
@@ -153,6 +161,8 @@ class _Reader:
 
     def _keep_record(self, record: LogRecord) -> None:
         if record.kind == "facts":
+            if record.rank is not None and len(self.processes) < MAX_RECORDS:
+                self.processes.setdefault(record.rank, record.offset)
             for name, value in record.values.items():
                 known, _ = self.facts.setdefault(name, (value, record.offset))
                 if known != value and name in SHARED:
@@ -194,8 +204,12 @@ class _Reader:
             keeps_pauses=self.whole,
             numbered=self.log_format.numbered,
             from_zero=from_zero,
+            consumes=self.log_format.consumes,
+            mean_from=self.log_format.mean_from,
         )
         self.window_sum = WindowSum(target)
+        if not self.whole:
+            self.steady_run = WindowSum(dataclasses.replace(target, span=None), only_sums=True)
         if from_zero and not self.whole and 0 < self.warmup >= self.printed_every:
             self.in_steps_done = WindowSum(dataclasses.replace(target, begin_at=self.warmup - 1, absolute=True))
         return points
@@ -204,9 +218,9 @@ class _Reader:
         assert self.window_sum is not None
         if self.stamped and np.isnan(points.time_s).any():
             stamped = np.isfinite(points.time_s)
-            self.unstamped_points += int((~stamped).sum())
+            self.unstamped_points += 0 if self.window_sum.done else int((~stamped).sum())
             points = points.take(stamped)
-        for window_sum in (self.window_sum, self.in_steps_done):
+        for window_sum in (self.window_sum, self.in_steps_done, self.steady_run):
             if window_sum:
                 window_sum.add(points, self.step_merge.pauses, self.per_epoch or self._steps_per_epoch())
         if len(points):
@@ -226,13 +240,21 @@ class _Reader:
                 self.head.append(points)
             points = self._decide()
         self._add_up(points)
-        if self.window_sum and not self.window_sum.done and self.in_steps_done and self.in_steps_done.done:
-            self.window_sum = self.in_steps_done
+        done = self.in_steps_done
+        if self.window_sum and not self.window_sum.done and done and done.done and done.steps:
+            self.window_sum = done
         reason = why_no_window(
-            self.window_sum, self.log_format, warmup=self.warmup, whole=self.whole, step_lines=self.step_lines
+            self.window_sum,
+            self.log_format,
+            warmup=self.warmup,
+            whole=self.whole,
+            step_lines=self.step_lines,
+            printed_every=self.printed_every,
         )
-        window = None if reason else self._window()
+        window = None if reason else self._window(self.window_sum, self.remarks)
         end = np.inf if self.step_merge.back is None else self.step_merge.back.after
+        if self.processes and max(self.processes) + 1 == len(self.processes):
+            self.facts["processes"] = (str(len(self.processes)), max(self.processes.values()))
         facts = {name: fact for name, fact in self.facts.items() if fact[1] <= end}
         for name, (value, offset) in self.contradictions.items():
             if offset <= end:
@@ -250,12 +272,12 @@ class _Reader:
             step_lines=self.step_lines,
             last=epoch_and_step(self.step_merge.last) if self.step_merge.last >= 0 else None,
             records=tuple(self.records),
+            steady_run=self._window(self.steady_run, []) if window and self.steady_run else None,
         )
 
-    def _window(self) -> Window:
-        window_sum = self.window_sum
+    def _window(self, window_sum: WindowSum | None, remarks: list[str]) -> Window:
         assert window_sum is not None and window_sum.begin is not None and window_sum.end is not None
-        seconds = self._seconds(window_sum)
+        seconds = self._seconds(window_sum, remarks)
         numbers = (
             window_sum.durations
             if self.log_format.mean == "durations" and window_sum.durations.count
@@ -273,7 +295,7 @@ class _Reader:
             duration_s=window_sum.durations.mean,
             printed=numbers.count or window_sum.durations.count,
             printed_every=self.printed_every,
-            step_s=self._step_s(window_sum, seconds),
+            step_s=self._step_s(window_sum, seconds, remarks),
             ranks=tuple(
                 sorted(rank for rank, key in self.step_merge.ranks.items() if rank >= 0 and key <= window_sum.end.key)
             ),
@@ -282,22 +304,24 @@ class _Reader:
             pauses=tuple(window_sum.pauses),
             lines_per_step=self.lines_per_step,
             in_steps_done=window_sum is self.in_steps_done,
+            mean_duration_s=window_sum.by_means.mean,
             steps_per_s=window_sum.paces.mean if np.isfinite(window_sum.paces.sum) else None,
+            taken_in=window_sum.taken_in if window_sum.taken_in > 0 else None,
         )
 
-    def _seconds(self, window_sum: WindowSum) -> float | None:
+    def _seconds(self, window_sum: WindowSum, remarks: list[str]) -> float | None:
         if not self.stamped:
             return None
         if window_sum.backwards:
             begin, end = window_sum.backwards
-            self.remarks.append(f"time stamps go back between steps {begin} and {end}: there is no wall clock")
+            remarks.append(f"time stamps go back between steps {begin} and {end}: there is no wall clock")
             return None
         if not window_sum.seconds > 0:
-            self.remarks.append("time stamps stand still in the window: there is no wall clock")
+            remarks.append("time stamps stand still in the window: there is no wall clock")
             return None
         return window_sum.seconds
 
-    def _step_s(self, window_sum: WindowSum, seconds: float | None) -> Floats:
+    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[str]) -> Floats:
         """Step times by time stamps where these resolve them, else as they are printed."""
         intervals = max(window_sum.times.count, 1)
         if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
@@ -305,12 +329,12 @@ class _Reader:
         else:
             times = window_sum.durations
             if seconds is not None and not times.count:
-                self.remarks.append(
+                remarks.append(
                     f"time stamps of {window_sum.resolution_s:g} s do not resolve intervals of "
                     f"{seconds / intervals:.3g} s: there are no step times"
                 )
         if times.stride > 1:
-            self.remarks.append(f"step times are means over {times.stride} printed numbers each")
+            remarks.append(f"step times are means over {times.stride} printed numbers each")
         return times.values
 
     def _remark(self) -> None:

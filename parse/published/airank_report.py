@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,8 +17,10 @@ from hpc.system.text import inflect
 from parse.logs.engine.log_format import LogError
 from parse.published.airank_rules import Violation, judge, judge_folder
 from parse.published.claims import ClaimComparison, check, compare, read_document
-from parse.published.files import DocumentError, files_of
-from parse.published.training import Evaluation, read_training
+from parse.published.clock import Evaluation
+from parse.published.files import DocumentError, check_regular, files_of
+from parse.published.mlperf import Target
+from parse.published.training import Training, read_training
 from parse.published.training_result import RuleSettings, TrainingResult, training_results
 from parse.text import aligned, column_widths, number, shortened, table_width, wrapped
 
@@ -27,6 +31,8 @@ HEAD = (
     ("log", "devices", "time to train", "epochs", "throughput", "accuracy", "speedup", "efficiency"),
     ("", "", "(s)", "", "(samples/s)", "(%)", "", ""),
 )
+STATED_LOWER, STATED_HIGHER, STATED_OVER_PAUSES = -0.1, 0.1, 0.5
+"""A rate that the log states is not remarkable within these shares of the own figure; it leaves out evaluations."""
 CLAIM_HEAD = ("published figure", "line", "devices", "published", "recomputed", "difference")
 
 
@@ -65,10 +71,20 @@ def read(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSetting
     )
 
 
+def _common_target(results: Sequence[TrainingResult]) -> str:
+    """Returns the target of all logs that have one; each log's own is among its remarks."""
+    texts = {result.numbers.target.text() for result in results if result.numbers.target}
+    if len(texts) != 1:
+        return "each log's target is reached"
+    (text,) = texts
+    return f"{text} {'are' if text[0].isdigit() else 'is'} reached"
+
+
 def _read_all(reader: Callable[[Path], T], paths: Iterable[Path], refusals: list[str]) -> list[T]:
     items = []
     for path in paths:
         try:
+            check_regular(path)
             items.append(reader(path))
         except (LogError, DocumentError) as error:
             refusals.append(str(error))
@@ -90,7 +106,7 @@ def text(report: AirankReport, width: int) -> str:
         warmup = report.settings.warmup_epochs or 0
         lines += wrapped(
             [
-                f"time to train until {report.settings.target:g} % are reached; throughput over all epochs but "
+                f"time to train until {_common_target(report.results)}; throughput over all epochs but "
                 f"{warmup or 'no'} warm-up {inflect(warmup, 'epoch')}, pauses included"
             ],
             width,
@@ -146,14 +162,18 @@ def _training(result: TrainingResult) -> dict[str, Any]:
         "devices": training.devices,
         "clock": training.source,
         "begins_at": None if training.begin is None else training.begin.what,
+        "benchmark": training.mllog.benchmark_name or None,
+        "target": _target(numbers.target),
         "time_to_train_s": numbers.time_to_train_s,
         "reached": _evaluation(numbers.reached),
         "whole_s": numbers.whole_s,
         "whole_until": numbers.whole_until,
         "throughput": numbers.throughput,
         "epochs": numbers.epochs,
+        "samples": numbers.samples,
+        "stated_throughput": _stated(training),
         "samples_per_epoch": numbers.samples_per_epoch,
-        "samples_per_epoch_from": numbers.samples_from,
+        "samples_per_epoch_from": numbers.samples_from if numbers.samples_per_epoch else "",
         "accuracy": numbers.accuracy,
         "best": _evaluation(numbers.best),
         "speedup": result.speedup,
@@ -165,6 +185,15 @@ def _training(result: TrainingResult) -> dict[str, Any]:
 
 def _evaluation(evaluation: Evaluation | None) -> dict[str, float | None] | None:
     return {"accuracy": evaluation.accuracy, "epochs": evaluation.epochs} if evaluation else None
+
+
+def _target(target: Target | None) -> dict[str, Any] | None:
+    return dataclasses.asdict(target) if target else None
+
+
+def _stated(training: Training) -> float | None:
+    """Returns the median of the rates in tracked_stats."""
+    return statistics.median(training.claims) if training.claims else None
 
 
 def _table(results: Sequence[TrainingResult], width: int) -> list[str]:
@@ -191,24 +220,56 @@ def _numbers(result: TrainingResult) -> tuple[str, ...]:
 
 
 def _remarks(result: TrainingResult) -> Iterator[str]:
-    """Yields the start of the clock, the reasons of missing numbers, and the rates in the log's summary."""
+    """Yields the start of the clock, the target, the reasons of missing numbers, and the rates that the log states."""
     training, numbers = result.training, result.numbers
     if numbers.whole_s is not None and training.begin is not None and training.begin.what != "test_begin":
         yield f"time is counted from {training.begin.what}: there is no test_begin"
+    yield from _on_target(result)
     for reason in dict.fromkeys(numbers.reasons.values()):
         yield f"no {', no '.join(name for name, absence in numbers.reasons.items() if absence == reason)}: {reason}"
     if result.reason and numbers.time_to_train_s is not None:
         yield f"no speedup: {result.reason}"
-    if numbers.throughput is not None:
-        yield f"an epoch has {numbers.samples_per_epoch:,} samples, {numbers.samples_from}"
-        if training.blocks and numbers.samples_per_epoch:
-            epochs = sum(block.epochs for block in training.blocks)
-            rate = epochs * numbers.samples_per_epoch / sum(block.seconds for block in training.blocks)
-            yield f"without evaluations {rate:.2f} samples/s in {len(training.blocks)} blocks of {epochs} epochs"
+    yield from _on_throughput(result)
     for name, rate in training.summaries:
         apart = f" ({rate / numbers.throughput - 1:+.1%})" if numbers.throughput else ""
         yield f"it sums up with {name} {rate:.2f}{apart}"
     yield from training.remarks
+
+
+def _on_target(result: TrainingResult) -> Iterator[str]:
+    training, numbers = result.training, result.numbers
+    if numbers.target and (training.source == "mllog" or training.mllog.benchmark_name):
+        limit = " at most" if numbers.target.lower else ""
+        yield f"the target is {numbers.target.text()}{limit}, {numbers.target.source}"
+    elif numbers.target and numbers.target.source != "as asked" and not training.facts.get("model"):
+        yield f"the target is {numbers.target.text()}, {numbers.target.source}: the log names no model"
+    if numbers.until_finish:
+        yield "the evaluation that reached the target is stamped after run_stop, so the time ends with run_stop"
+    elif training.source == "mllog" and training.whole_s is not None and training.finish is not None:
+        yield f"run_stop - run_start, MLPerf's own result, is {training.whole_s:.2f} s"
+
+
+def _on_throughput(result: TrainingResult) -> Iterator[str]:
+    training, numbers = result.training, result.numbers
+    own, scope, highest = numbers.throughput, "with evaluations", STATED_OVER_PAUSES
+    if own is not None and numbers.samples is not None:
+        yield f"{numbers.samples:,.0f} samples are trained until the last evaluation, as the log counts them"
+    elif own is not None:
+        yield f"an epoch has {numbers.samples_per_epoch:,} samples, {numbers.samples_from}"
+        if training.blocks and numbers.samples_per_epoch:
+            epochs = sum(block.epochs for block in training.blocks)
+            own = epochs * numbers.samples_per_epoch / sum(block.seconds for block in training.blocks)
+            scope, highest = "without evaluations", STATED_HIGHER
+            yield f"without evaluations {own:.2f} samples/s in {len(training.blocks)} blocks of {epochs} epochs"
+    if (stated := _stated(training)) is None:
+        return
+    text = f"it states a throughput of {stated:.2f} (median of {len(training.claims)})"
+    if own is None:
+        yield f"{text}: there is no own figure beside it"
+        return
+    apart = stated / own - 1
+    warning = "" if STATED_LOWER <= apart <= highest else "warning: "
+    yield f"{warning}{text}, {apart:+.1%} from {own:.2f} samples/s {scope}"
 
 
 def _claim_row(comparison: ClaimComparison) -> tuple[str, ...]:

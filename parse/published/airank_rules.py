@@ -135,7 +135,7 @@ def _every_epoch(result: TrainingResult) -> Iterator[Breach]:
         form = "{lacking} of {evaluations} evaluations do not say after how many epochs"
         yield breach(form, lacking=lacking, evaluations=len(evaluations))
     steps = enumerate(pairwise([0.0, *epochs]), 1)
-    gaps = [(nth, before, after) for nth, (before, after) in steps if after - before != 1]
+    gaps = [(nth, before, after) for nth, (before, after) in steps if after - before != 1 and (nth, after) != (1, 0)]
     if gaps:
         (nth, before, after), *others = gaps
         form = "evaluation {nth} comes after epoch {epoch:g}, the one before it after {before:g}"
@@ -151,9 +151,13 @@ def _count(result: TrainingResult) -> Iterator[Breach]:
 
 def _target(result: TrainingResult) -> Iterator[Breach]:
     """An evaluation reaches the target."""
-    if result.numbers.reached is None and (best := result.numbers.accuracy) is not None:
-        form = "{target:g} % is not reached in {evaluations} evaluations: {best:.3f} % at best"
-        yield breach(form, target=result.settings.target, evaluations=len(result.training.evaluations), best=best)
+    target, best = result.numbers.target, result.numbers.best
+    if target is None or best is None or result.numbers.reached is not None:
+        return
+    form = "{needed} is not reached in {evaluations} evaluations: {at_best} at best"
+    needed, at_best = target.text(), target.text(best.accuracy, best.second, ".3f")
+    text, figures = breach(form, needed=needed, evaluations=len(result.training.evaluations), at_best=at_best)
+    yield text, {"target": target.value, "evaluations": figures["evaluations"], "best": best.accuracy}
 
 
 def _target_quality_time(result: TrainingResult) -> Iterator[Breach]:
@@ -272,10 +276,12 @@ def _runs_on(result: TrainingResult, printed: float) -> bool:
 
 
 def _reached(result: TrainingResult) -> str:
-    if (reached := result.numbers.reached) is None:
+    reached, target = result.numbers.reached, result.numbers.target
+    if reached is None or target is None:
         return ""
     epoch = "" if reached.epochs is None else f", epoch {reached.epochs:g}"
-    return f"the first evaluation at or above {result.settings.target:g} % ({reached.accuracy:.3f} %{epoch})"
+    quality = target.text(reached.accuracy, reached.second, ".3f")
+    return f"the first evaluation at or {'below' if target.lower else 'above'} {target.text()} ({quality}{epoch})"
 
 
 def _log_names(results: Sequence[TrainingResult]) -> Iterator[Breach]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from parse.published.airank_rules import Breach, Violation, breach, violations
 from parse.published.files import DocumentError, read_lines
 from parse.published.tables import TrainingClaim, claims, tables, wall_clocks
-from parse.published.training_result import RESNET50, RuleSettings, TrainingResult
+from parse.published.target import RESNET50
+from parse.published.training_result import RuleSettings, TrainingResult
 from parse.published.vocabulary import IMAGENET, stated_times
 
 TIME, RATE, TOP_1 = "time to train (s)", "throughput (samples/s)", "accuracy (%)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,18 +14,29 @@ class DocumentError(ValueError):
     """A file has no results or cannot be read; the text has the path and the reason."""
 
 
+def check_regular(path: Path) -> None:
+    """Raises DocumentError if the path is a pipe, a socket or a device: reading one may never end."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # who reads it says why it cannot be
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DocumentError(f"{path}: cannot be read (no regular file)")
+
+
 def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yields the named files, and the wanted files in named folders, each file once."""
+    """Yields the named files, and the wanted files in named folders, each file once; these may be pipes or devices."""
     seen: set[Path] = set()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if (file == path or (wanted(file) and file.is_file())) and (real := file.resolve()) not in seen:
+            if (file == path or (wanted(file) and not file.is_dir())) and (real := file.resolve()) not in seen:
                 seen.add(real)
                 yield file
 
 
 def read_lines(path: Path) -> list[str]:
     """Returns the lines of a document. Raises DocumentError if it cannot be read, is too large or no text."""
+    check_regular(path)
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)

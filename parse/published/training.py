@@ -14,7 +14,9 @@ import numpy as np
 from parse.logs.engine.log_format import NO_NUMBER, LogRecord, Steps
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.formats.mllog import Block, blocks
+from parse.logs.formats.mllog import RATES, Block, blocks
+from parse.published.clock import Clock, Evaluation, Moment, finite, in_percent
+from parse.published.mllog_clock import KEYS, mllog_clock
 from parse.published.vocabulary import whole_number
 
 MAX_RECORDS = 20_000
@@ -23,34 +25,21 @@ DEVICES = re.compile(
     r"(?:GPU|[AHTV]\d{1,3})x(?P<devices>\d{1,6})|(?P<nodes>\d{1,5})n(?P<gpus>\d{1,4})[gc](?![a-z0-9])", re.IGNORECASE
 )
 """Devices in a name: `GPUx8`, `V100x8`, `1n8g`."""
+SAME_EVENT_S = 0.5
+"""The last evaluation may be stamped so much later than the end that it leads to."""
 FIRST_STEP = "the first step's time stamp"
+CLAIMS = ("tracked_stats", *RATES)
+"""Keys of MLPerf's lines that state a rate; the first that a log has counts."""
 RECORD_KINDS = ("mark", "mllog", "evaluation", "summary", "remark")
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A time in the log, and the line that it is taken from."""
-
-    time_s: float
-    what: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """An accuracy in percent after `epochs` epochs; `time_s` and `epochs` are None if the log does not print them."""
-
-    time_s: float | None
-    accuracy: float
-    epochs: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """A whole training; all times are by the clock of one kind of line.
 
-    `source` is that kind: `marks` (AI-Rank's), `mllog`, `lines` (the log format's own evaluations), or empty if the log
-    has no evaluation. `counted_from` is the log's number of the first epoch; it is None if the log starts at a later
-    epoch, because it then continues an earlier training. `remarks` are printed beside the numbers.
+    `counted_from` is the log's number of the first epoch; it is None if the log starts at a later epoch, because it
+    then continues an earlier training. `mllog` is the clock of the log's MLPerf lines, `clock` the one that counts.
+    `claims` are the rates in tracked_stats. `remarks` are printed beside the numbers.
     """
 
     path: Path
@@ -59,14 +48,37 @@ class Training:
     named_devices: int | None
     facts: Mapping[str, str]
     marks: tuple[LogRecord, ...]
-    source: str
-    begin: Moment | None
-    finish: Moment | None
-    evaluations: tuple[Evaluation, ...]
-    counted_from: int | None
+    clock: Clock
+    mllog: Clock
     summaries: tuple[tuple[str, float], ...] = ()
     blocks: tuple[Block, ...] = ()
+    claims: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """The kind of lines that its times are from."""
+        return self.clock.source
+
+    @property
+    def begin(self) -> Moment | None:
+        """The beginning of the training."""
+        return self.clock.begin
+
+    @property
+    def finish(self) -> Moment | None:
+        """The end that the log states."""
+        return self.clock.finish
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        """All evaluations."""
+        return self.clock.evaluations
+
+    @property
+    def counted_from(self) -> int | None:
+        """The number of the first epoch."""
+        return self.clock.counted_from
 
     @property
     def end(self) -> Moment | None:
@@ -82,20 +94,28 @@ class Training:
         return None if self.begin is None or self.end is None else self.end.time_s - self.begin.time_s
 
     @property
+    def last(self) -> Evaluation | None:
+        """The last evaluation that is not later than `finish`; of those that all are, the last."""
+        finish_s = math.inf if self.finish is None else self.finish.time_s + SAME_EVENT_S
+        in_time = [item for item in self.evaluations if item.time_s is None or item.time_s <= finish_s]
+        return next(reversed(in_time or self.evaluations), None)
+
+    @property
     def epochs(self) -> float | None:
         """The epochs trained until the last evaluation."""
-        return self.evaluations[-1].epochs if self.evaluations else None
+        return self.last.epochs if self.last else None
 
+    @property
+    def samples(self) -> float | None:
+        """The samples trained until the last evaluation, if the log counts them."""
+        return self.last.samples if self.last else None
 
-@dataclass(frozen=True)
-class _Clock:
-    """The moments and evaluations by the clock of one kind of line; `first_epoch` is the epoch of the first step."""
-
-    source: str
-    begin: Moment | None
-    finish: Moment | None
-    evaluations: list[Evaluation]
-    first_epoch: int | None = None
+    @property
+    def trained_until(self) -> Moment | None:
+        """The end of the time that `epochs` and `samples` took: a run that was aborted trained on after them."""
+        if self.clock.aborted and self.last is not None:
+            return None if self.last.time_s is None else Moment(self.last.time_s, "the last evaluation")
+        return self.end
 
 
 @dataclass
@@ -108,11 +128,16 @@ class _Collected:
     first_step_s: float | None = None
     first_epoch: int | None = None
     dropped: int = 0
+    claims: dict[str, list[float]] = field(default_factory=lambda: {key: [] for key in CLAIMS})
 
     def collect(self, steps: Steps, records: Iterable[LogRecord]) -> None:
         for record in records:
             if record.kind == "facts":
                 self.facts = {**record.values, **self.facts}
+            elif record.kind == "mllog" and record.values["key"] not in KEYS:
+                claimed, rate = self.claims.get(record.values["key"]), finite(record.values.get("rate"))
+                if claimed is not None and rate is not None and len(claimed) < MAX_RECORDS:
+                    claimed.append(rate)
             elif record.kind in RECORD_KINDS and len(self.records) < MAX_RECORDS:
                 self.records.append(record)
             else:
@@ -138,10 +163,12 @@ def read_training(path: Path, log_format: str | None = None) -> Training:
     for batch in batches(path, known):
         collected.collect(batch.steps, batch.records)
     marks, mllog = (tuple(record for record in collected.records if record.kind == kind) for kind in ("mark", "mllog"))
-    clock = _clock(collected, marks, mllog)
-    counted_from, named = _counted_from(clock), named_devices(path)
-    if counted_from == 0:
-        clock = replace(clock, evaluations=[_counted_from_1(evaluation) for evaluation in clock.evaluations])
+    mllog_lines = mllog_clock(mllog)
+    clock = _clock(collected, marks, mllog_lines)
+    if clock.counted_from == 0:
+        evaluations = tuple(_counted_from_1(evaluation) for evaluation in clock.evaluations)
+        clock = replace(clock, evaluations=evaluations)
+    named = named_devices(path)
     return Training(
         path=path,
         log_format=known.name,
@@ -149,37 +176,37 @@ def read_training(path: Path, log_format: str | None = None) -> Training:
         named_devices=named,
         facts=collected.facts,
         marks=marks,
-        source=clock.source,
-        begin=clock.begin,
-        finish=clock.finish,
-        evaluations=tuple(clock.evaluations),
-        counted_from=counted_from,
+        clock=clock,
+        mllog=mllog_lines,
         summaries=_summaries(collected.records),
-        blocks=blocks(mllog),
-        remarks=_remarks(collected, clock),
+        blocks=() if clock.no_epochs else blocks(mllog),
+        claims=tuple(next(filter(None, collected.claims.values()), ())),
+        remarks=_remarks(collected, clock, mllog_lines),
     )
 
 
-def _clock(collected: _Collected, marks: tuple[LogRecord, ...], mllog: tuple[LogRecord, ...]) -> _Clock:
+def _clock(collected: _Collected, marks: tuple[LogRecord, ...], mllog: Clock) -> Clock:
     """Returns AI-Rank's marks if they hold an accuracy, else MLPerf's lines if they do, else the format's own lines."""
     if accuracies := [record for record in marks if record.values["mark"] == "eval_accuracy"]:
-        begin, finish = _moment(marks, "mark", "test_begin"), _moment(marks, "mark", "test_finish")
-        evaluations = _in_percent(_evaluations(accuracies, "eval_accuracy", "total_epoch_cnt"))
-        return _Clock("marks", begin, finish, evaluations)
-    if accuracies := [record for record in mllog if record.values["key"] == "eval_accuracy"]:
-        begin, finish = _moment(mllog, "key", "run_start"), _moment(mllog, "key", "run_stop", last=True)
-        # Every rank may print an evaluation.
-        distinct: dict[tuple[float, float | None], Evaluation] = {}
-        for evaluation in _evaluations(accuracies, "value", "epoch_num", "epoch"):
-            distinct.setdefault((evaluation.accuracy, evaluation.epochs), evaluation)
-        return _Clock("mllog", begin, finish, _in_percent(distinct.values()))
+        begin, finish = _moment(marks, "test_begin"), _moment(marks, "test_finish")
+        printed = tuple(in_percent(_evaluations(accuracies, "eval_accuracy", "total_epoch_cnt")))
+        return Clock(
+            source="marks", begin=begin, finish=finish, evaluations=printed, counted_from=_counted_from(None, printed)
+        )
+    if mllog.source:
+        return mllog
     lines = _evaluations((record for record in collected.records if record.kind == "evaluation"), "top1", "epoch")
-    evaluations = [
+    evaluations = tuple(
         evaluation
         for before, evaluation in pairwise([None, *lines])
         if evaluation and not (before and evaluation.epochs is not None and before.epochs == evaluation.epochs)
-    ]
-    return _Clock("lines" if evaluations else "", collected.begin(), None, evaluations, collected.first_epoch)
+    )
+    return Clock(
+        source="lines" if evaluations else "",
+        begin=collected.begin(),
+        evaluations=evaluations,
+        counted_from=_counted_from(collected.first_epoch, evaluations),
+    )
 
 
 def named_devices(path: Path) -> int | None:
@@ -190,32 +217,22 @@ def named_devices(path: Path) -> int | None:
     return None
 
 
-def _evaluations(records: Iterable[LogRecord], accuracy_key: str, *epoch_keys: str) -> Iterator[Evaluation]:
-    """Yields the evaluations that print an accuracy; the first of `epoch_keys` that a record has is its epoch."""
+def _evaluations(records: Iterable[LogRecord], accuracy_key: str, epoch_key: str) -> Iterator[Evaluation]:
+    """Yields the evaluations that print an accuracy."""
     for record in records:
-        if (accuracy := _number(record.values.get(accuracy_key))) is not None:
-            epochs = next((record.values[key] for key in epoch_keys if key in record.values), None)
-            yield Evaluation(time_s=record.time_s, accuracy=accuracy, epochs=_number(epochs))
+        if (accuracy := finite(record.values.get(accuracy_key))) is not None:
+            epochs = finite(record.values.get(epoch_key))
+            yield Evaluation(time_s=record.time_s, accuracy=accuracy, epochs=epochs)
 
 
-def _in_percent(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """The rules of marks and MLPerf require fractions; any number above 1 shows that the log prints percent."""
-    printed = list(evaluations)
-    if any(evaluation.accuracy > 1 for evaluation in printed):
-        return printed
-    return [replace(evaluation, accuracy=round(evaluation.accuracy * 100, 10)) for evaluation in printed]
+def _moment(marks: Iterable[LogRecord], what: str) -> Moment | None:
+    times = (mark.time_s for mark in marks if mark.values["mark"] == what and mark.time_s is not None)
+    return next((Moment(time_s, what) for time_s in times), None)
 
 
-def _moment(records: Iterable[LogRecord], name: str, what: str, *, last: bool = False) -> Moment | None:
-    times = [record.time_s for record in records if record.values[name] == what and record.time_s is not None]
-    return Moment(times[-1 if last else 0], what) if times else None
-
-
-def _counted_from(clock: _Clock) -> int | None:
-    """Returns the number of the first epoch, or None if the log starts at a later one."""
-    first = clock.first_epoch
-    numbers = [first, *(evaluation.epochs for evaluation in clock.evaluations)]
-    if 0 in numbers:
+def _counted_from(first: int | None, evaluations: Iterable[Evaluation]) -> int | None:
+    """Returns the number of the first epoch, or None if the log starts at a later one; `first`: of the first step."""
+    if 0 in (first, *(evaluation.epochs for evaluation in evaluations)):
         return 0
     # Only steps show where an epoch begins: the first evaluation may come after several epochs.
     return 1 if first is None or first == 1 else None
@@ -238,28 +255,18 @@ def _summaries(records: Iterable[LogRecord]) -> tuple[tuple[str, float], ...]:
     return tuple(
         (record.values.get("what", "rate"), rate)
         for record in records
-        if record.kind == "summary" and (rate := _number(record.values.get("rate"))) is not None
+        if record.kind == "summary" and (rate := finite(record.values.get("rate"))) is not None
     )
 
 
-def _remarks(collected: _Collected, clock: _Clock) -> tuple[str, ...]:
+def _remarks(collected: _Collected, clock: Clock, mllog: Clock) -> tuple[str, ...]:
     remarks = [record.values.get("text", "") for record in collected.records if record.kind == "remark"]
     if collected.dropped:
         remarks.append(f"only the first {MAX_RECORDS:,} marks and evaluations are read, {collected.dropped:,} are not")
     if clock.source == "lines" and clock.begin is not None and clock.begin.what == FIRST_STEP:
         remarks.append("the launcher's clock is ahead of the program's, so time is counted from the first step")
-    mllog = (record.values for record in collected.records if record.kind == "mllog")
-    stopped = [values for values in mllog if values["key"] == "run_stop"]
-    if stopped and (status := stopped[-1].get("status", stopped[-1].get("success", ""))) not in ("", "success", "true"):
-        remarks.append(f"run_stop says {status!r}")
+    if mllog.aborted:
+        remarks.append(f"run_stop says {mllog.status!r}")
     if clock.source == "lines" and any(record.kind == "mark" for record in collected.records):
         remarks.append("its marks hold no evaluation, so all times are those of the program's own lines")
     return tuple(remark for remark in remarks if remark)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text) if text else math.nan
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from parse.published.training import DEVICES, Evaluation, Training
-from parse.published.vocabulary import IMAGENET, whole_number
+from parse.published.clock import Evaluation, Moment
+from parse.published.mlperf import Target
+from parse.published.target import samples_of_epoch, target_of
+from parse.published.training import DEVICES, Training
 
-TARGET = 75.9
-"""Top-1 accuracy in percent that the rules require of ResNet50."""
-RESNET50 = re.compile(r"(?:resnet|rn)[-_]?50", re.IGNORECASE)
-OTHER_DATA = re.compile(r"arcface|insightface|tsm|rcnn|retinanet|ssd", re.IGNORECASE)
-"""Models that may have a ResNet50 backbone and train on other data than ImageNet."""
 TIME_TO_TRAIN, THROUGHPUT, ACCURACY = "time to train", "throughput", "accuracy"
 """Names of numbers; `Numbers.reasons` has them as keys."""
 NO_EVALUATION = "no evaluation is printed"
@@ -24,9 +20,12 @@ NO_EVALUATION = "no evaluation is printed"
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
-    """Settings that the rules do not fix: target in percent, warm-up epochs, samples that logs do not print."""
+    """Settings that the rules do not fix: warm-up epochs, samples that logs do not print, another target.
 
-    target: float = TARGET
+    `target` up to 1 is a fraction, above it percent; of a benchmark with a loss it is that loss.
+    """
+
+    target: float | None = None
     warmup_epochs: int | None = None
     samples_per_epoch: int | None = None
 
@@ -35,25 +34,31 @@ class RuleSettings:
 class Numbers:
     """The numbers of a training; `reasons`, by name, of those that are None.
 
-    `time_to_train_s` runs from the beginning to `reached`, the first evaluation at or above the target; `whole_s` runs
-    to test_finish, or to the last evaluation. `epochs` is the number of epochs that the throughput covers.
+    `time_to_train_s` runs from the beginning to `reached`, the first evaluation at the `target`; `whole_s` runs to
+    test_finish, or to the last evaluation. `epochs` is the number of epochs that the throughput covers, `samples` that
+    of the samples if the log counts these. `until_finish` is true if an evaluation after the end reached the target.
     """
 
+    target: Target | None = None
     time_to_train_s: float | None = None
     reached: Evaluation | None = None
     whole_s: float | None = None
     whole_until: str = ""
     throughput: float | None = None
     epochs: float | None = None
+    samples: float | None = None
     samples_per_epoch: int | None = None
     samples_from: str = ""
+    until_finish: bool = False
     best: Evaluation | None = None
     reasons: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float | None:
-        """The accuracy of the best evaluation, in percent."""
-        return None if self.best is None else self.best.accuracy
+        """The accuracy of the best evaluation, in percent; None if the quality is another."""
+        if self.best is None or (self.target is not None and not self.target.is_accuracy):
+            return None
+        return self.best.accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,22 +94,30 @@ def training_results(trainings: Sequence[Training], settings: RuleSettings) -> l
 
 def numbers(training: Training, settings: RuleSettings) -> Numbers:
     """Returns the numbers of one training."""
-    evaluations = training.evaluations
-    best = max(evaluations, key=lambda evaluation: evaluation.accuracy, default=None)
-    reached = next((evaluation for evaluation in evaluations if evaluation.accuracy >= settings.target), None)
-    samples, samples_from = _samples(training, settings)
-    time_to_train_s = _time_to_train(training, settings, best, reached)
-    throughput = _throughput(training, settings, samples)
-    values = {ACCURACY: best or NO_EVALUATION, THROUGHPUT: throughput, TIME_TO_TRAIN: time_to_train_s}
+    target = target_of(training, settings.target)
+    known = None if isinstance(target, str) else target
+    best = _best(training, known)
+    reached = next((item for item in training.evaluations if known and known.reached(item.accuracy, item.second)), None)
+    samples, samples_from = samples_of_epoch(training, settings.samples_per_epoch)
+    time_to_train_s = _time_to_train(training, target, best, reached)
+    throughput = _throughput(training, settings, samples, samples_from)
+    accuracy = NO_EVALUATION if not training.evaluations else target if best is None else best
+    if known and best and not known.is_accuracy:
+        accuracy = f"its quality is {known.text(best.accuracy, best.second, '.4g')} at best"
+    values = {ACCURACY: accuracy, THROUGHPUT: throughput, TIME_TO_TRAIN: time_to_train_s}
+    has_rate = not isinstance(throughput, str)
     return Numbers(
+        target=known,
         time_to_train_s=None if isinstance(time_to_train_s, str) else time_to_train_s,
         reached=reached,
         whole_s=training.whole_s,
         whole_until=training.end.what if training.end else "",
-        throughput=None if isinstance(throughput, str) else throughput,
-        epochs=None if isinstance(throughput, str) else (training.epochs or 0) - (settings.warmup_epochs or 0),
+        throughput=throughput if not isinstance(throughput, str) else None,
+        epochs=training.epochs - (settings.warmup_epochs or 0) if has_rate and training.epochs else None,
+        samples=training.samples if has_rate else None,
         samples_per_epoch=samples,
         samples_from=samples_from,
+        until_finish=not isinstance(time_to_train_s, str) and _is_late(training, reached),
         best=best,
         reasons={name: value for name, value in values.items() if isinstance(value, str)},
     )
@@ -112,41 +125,79 @@ def numbers(training: Training, settings: RuleSettings) -> Numbers:
 
 def rate(training: Training, samples: int, warmup_epochs: int) -> float | None:
     """Returns (epochs − warm-up epochs) · samples per epoch / time after warm-up; None if the log lacks a time."""
-    end, last, began_s = training.end, training.epochs, _after(training, warmup_epochs)
+    end, last, began_s = training.trained_until, training.epochs, _after(training, warmup_epochs)
     if end is None or last is None or began_s is None or last <= warmup_epochs or end.time_s <= began_s:
         return None
     return (last - warmup_epochs) * samples / (end.time_s - began_s)
 
 
+def _best(training: Training, target: Target | None) -> Evaluation | None:
+    """Returns the best evaluation; without a target, that of marks and programs' own lines, which print accuracies."""
+    if target is None and training.source == "mllog":
+        return None
+    lower = target is not None and target.lower
+    return max(training.evaluations, key=lambda item: -item.accuracy if lower else item.accuracy, default=None)
+
+
 def _time_to_train(
-    training: Training, settings: RuleSettings, best: Evaluation | None, reached: Evaluation | None
+    training: Training, target: Target | str, best: Evaluation | None, reached: Evaluation | None
 ) -> float | str:
     """Returns the seconds, or the reason why there are none."""
-    if best is None:
+    if not training.evaluations:
         return NO_EVALUATION
+    if isinstance(target, str):
+        return target
     if reached is None:
+        at_best = target.text(best.accuracy, best.second, ".3f") if best else ""
         return (
-            f"the target of {settings.target:g} % is not reached: {best.accuracy:.3f} % at best in "
+            f"the target of {target.text()} is not reached: {at_best} at best in "
             f"{len(training.evaluations)} evaluations{_duration(training)}"
         )
     if training.begin is None or training.counted_from is None:
         return _no_begin(training)
+    return _until(training, reached, training.begin)
+
+
+def _until(training: Training, reached: Evaluation, begin: Moment) -> float | str:
+    """Returns the seconds from the beginning until the target was reached, or the reason why there are none."""
     if reached.time_s is None:
         return "the evaluation that reached the target has no time stamp"
-    if reached.time_s <= training.begin.time_s:
-        return f"the target is reached before {training.begin.what}"
-    return reached.time_s - training.begin.time_s
+    if reached.time_s <= begin.time_s:
+        return f"the target is reached before {begin.what}"
+    if training.finish is not None and _is_late(training, reached):
+        late_s = reached.time_s - training.finish.time_s
+        if training.clock.aborted:
+            return f"the evaluation that reached the target is stamped {late_s:.2f} s after run_stop"
+        return training.finish.time_s - begin.time_s
+    return reached.time_s - begin.time_s
 
 
-def _throughput(training: Training, settings: RuleSettings, samples: int | None) -> float | str:
+def _is_late(training: Training, reached: Evaluation | None) -> bool:
+    """Whether MLPerf's run_stop stands before the evaluation: it is the time of the model that was evaluated later."""
+    if reached is None or reached.time_s is None or training.finish is None or training.source != "mllog":
+        return False
+    return reached.time_s > training.finish.time_s
+
+
+def _throughput(training: Training, settings: RuleSettings, samples: int | None, why_none: str) -> float | str:
     """Returns samples/s, or the reason why there are none."""
-    warmup_epochs, last = settings.warmup_epochs or 0, training.epochs
-    if samples is None:
-        return "the samples of an epoch are not known (--samples-per-epoch)"
-    if last is None or training.end is None:
+    end = training.trained_until
+    if training.samples is None and (samples is None or training.clock.no_epochs):
+        return training.clock.no_epochs if samples else why_none
+    if end is None or (training.epochs is None and training.samples is None):
         return "no evaluation says how many epochs were trained until when"
     if training.begin is None or training.counted_from is None:
         return _no_begin(training)
+    if training.samples is None:
+        return _of_epochs(training, samples or 0, settings.warmup_epochs or 0)
+    if settings.warmup_epochs:
+        return f"{training.clock.no_epochs}: no warm-up epochs can be left out"
+    seconds = end.time_s - training.begin.time_s
+    return training.samples / seconds if seconds > 0 else "no time passes"
+
+
+def _of_epochs(training: Training, samples: int, warmup_epochs: int) -> float | str:
+    last = training.epochs or 0
     if last <= warmup_epochs:
         return f"only {last:g} epochs are there, {warmup_epochs} of them warm-up"
     if (samples_per_s := rate(training, samples, warmup_epochs)) is None:
@@ -172,18 +223,6 @@ def _duration(training: Training) -> str:
     if training.whole_s is None or training.begin is None or training.end is None:
         return ""
     return f", {training.whole_s:.2f} s from {training.begin.what} to {training.end.what}"
-
-
-def _samples(training: Training, settings: RuleSettings) -> tuple[int | None, str]:
-    """Returns the samples per epoch and their source."""
-    if settings.samples_per_epoch:
-        return settings.samples_per_epoch, "as asked"
-    if in_log := whole_number(training.facts.get("samples_per_epoch"), max_digits=15):
-        return in_log, "as the log says"
-    name = "/".join(training.path.parts[-4:])
-    if training.facts.get("classes") == "1000" or (RESNET50.search(name) and not OTHER_DATA.search(name)):
-        return IMAGENET, "ImageNet's, which the rules ask of ResNet50"
-    return None, ""
 
 
 def _with_speedup(result: TrainingResult, results: Sequence[TrainingResult]) -> TrainingResult:

@@ -9,6 +9,7 @@ from hpc.model.recipe import Difference, PublishedTable, Recipe
 from parse.alarms.table import judge
 from parse.published.recipes import recipe_results
 from parse.result import Result
+from parse.run_fields import SAMPLES
 
 HEADS = (("published", "samples/s"), ("ratio", ""), ("published speedup", ""))
 """Names and units of the columns."""
@@ -66,7 +67,7 @@ def against(recipe: Recipe, results: Sequence[Result]) -> Against:
     for result in results:
         options, env = _in_effect(result), result.requested.target_env
         own_env = {name: value for name, value in result.run.env.items() if env.get(name) != value}
-        nearest = recipe.nearest(result.run, options, own_env)
+        nearest = recipe.nearest(result.run, options, own_env) if result.run.unit == SAMPLES else None
         if nearest is None:
             continue
         point, differences = nearest

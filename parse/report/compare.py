@@ -1,4 +1,4 @@
-"""The same work under several backends, side by side: cases down, backends across, one point in a cell."""
+"""The same work under several backends, or measured more than once, side by side: cases down, one point in a cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from parse.report.summary import SIZE, USUAL, requested_values, shared
+from parse.report.summary import SIZE, USUAL, by_unit, requested_values, shared
 from parse.result import Result
 
 WORK = (
@@ -22,7 +22,7 @@ A log is excluded from no table by its unknown settings.
 LOG_DIFFERENCES = ("warmup_steps", "measured_steps", "data")
 """Settings in which a log of one table may differ, named above it: every log format has its own protocol and data."""
 
-BACKEND_FIELDS = ("container", "folder", "name", *LOG_DIFFERENCES)
+BACKEND_FIELDS = ("container", "folder", "date", "name", *LOG_DIFFERENCES)
 """Settings that may differ per backend: part of a column's name only if a backend has several values."""
 
 MACHINE = ("device", "driver", "cpu")
@@ -66,8 +66,10 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """One table. `same` has the settings of all its points; `cases` go from few devices to many."""
+    """One table. `unit` and `same` are the speeds' unit and the settings of all its points; `cases` go from few devices
+    to many."""
 
+    unit: str
     same: Mapping[str, str]
     cases: tuple[str, ...]
     columns: tuple[Column, ...]
@@ -97,9 +99,12 @@ class Comparison:
 
 
 def compare(results: Sequence[Result]) -> tuple[Comparison, ...]:
-    """A table for all work that was requested of more than one backend."""
+    """A table for all work that was requested of more than one backend or measured more than once."""
+    tables = [points for of_unit in by_unit(results) for points in _tables(of_unit)]
     return tuple(
-        _comparison(points) for points in _tables(results) if len({result.run.backend for result in points}) > 1
+        _comparison(points)
+        for points in tables
+        if len({(result.run.backend, result.requested.measurement) for result in points}) > 1
     )
 
 
@@ -162,15 +167,19 @@ def _comparison(points: Sequence[Result]) -> Comparison:
     settings = _settings(points, same)
     cases = {result.requested.case: (result.run.devices, result.run.nodes or 1) for result in points}
     return Comparison(
+        unit=points[0].unit,
         same=same,
         cases=tuple(sorted(cases, key=lambda case: cases[case])),
-        columns=tuple(sorted(_named(settings), key=lambda column: column.name)),
+        columns=tuple(
+            sorted(_named(settings), key=lambda each: (each.backend, each.differs.get("date", ""), each.name))
+        ),
     )
 
 
 def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Setting, list[Result]]:
     def setting(result: Result) -> Setting:
-        return tuple((name, value) for name, value in requested_values(result).items() if name not in (*same, *SIZE))
+        shared_names = {*same, *SIZE} - {"backend"}
+        return tuple((name, value) for name, value in requested_values(result).items() if name not in shared_names)
 
     settings: dict[Setting, list[Result]] = {}
     for points in _grouped(results, setting):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import inflect
 from parse.report.notices import Notice, merged
-from parse.report.summary import Summary, named, no_speedup_text, requested_values, varying
+from parse.report.summary import Summary, named, naming, no_speedup_text, requested_values
 from parse.result import Result, by_setting
 from parse.text import shortened
 
@@ -46,7 +46,7 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
 
 
 def _names(firsts: Sequence[Result]) -> list[str]:
-    names = [name for name in varying(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
+    names = [name for name in naming(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
     return [named(requested_values(first), ("backend", "workload"), names) for first in firsts]
 
 
@@ -69,7 +69,8 @@ def _of_setting(setting: Sequence[Result]) -> str:
         return f"no speed of {', '.join(result.requested.case for result in setting)}"
     largest_measured = max(measured, key=lambda result: result.run.devices)
     reason = no_speedup_text(largest_measured) if largest_measured.speedup is None else "no larger case has a speed"
-    return f"{largest_measured.median_speed:.2f} samples/s on {largest_measured.requested.case}; no speedup: {reason}"
+    speed = f"{largest_measured.median_speed:.2f} {largest_measured.unit}"
+    return f"{speed} on {largest_measured.requested.case}; no speedup: {reason}"
 
 
 def _speedup(result: Result) -> str:

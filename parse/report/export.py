@@ -12,11 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpc.system.sanitize import plain
+from parse.ledger.network import Segments
 from parse.ledger.notes import telemetry_text
-from parse.ledger.sentence import because_text, ledger_problems, merged_text, no_loss_text, problem_texts, sentence
+from parse.ledger.reasons import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
+from parse.ledger.sentence import sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
+from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against, PublishedBeside, own_devices
+from parse.report.bandwidths import problems
 from parse.report.compare import Comparison, compare, outcomes
 from parse.report.largest import Largest, largest
 from parse.report.nodes import (
@@ -29,6 +33,7 @@ from parse.report.nodes import (
     node_alarm_text,
     per_node,
 )  # fmt: skip
+from parse.report.provenance import MACHINE, provenance
 from parse.report.summary import (
     Summary,
     TableError,
@@ -41,11 +46,23 @@ from parse.report.summary import (
 from parse.report.trainings import trainings
 from parse.result import Result, Run
 
+TOKENS = "tokens/s"
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
+SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
+"""Columns of the CSV that hold a speed; in tokens/s it stands in another, `median_speed_tokens` and so on."""
 LOG_SPEEDS = ("wall_clock", "printed")
 """The two speeds of a log; the result is the first where there is one."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
 """The reference suite's names for workloads in its result JSON; others keep their own name."""
+
+PROVENANCE = ("folder", "date", *MACHINE, "versions", "header")
+CSV_COLUMNS = (
+    "point_id", "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "precision", "scaling",
+    "batch_size_per_device", "global_batch_size", "runs_ok", "runs_requested", "median_speed", "average_speed",
+    "interval_coverage", "cv", "speedup", "no_speedup", "scaling_efficiency", "oversubscribed", "nodes_simulated",
+    "alarms", "runs", "interval_low", "interval_high", "requested", "hosts", *PROVENANCE,
+)  # fmt: skip
+"""The columns that every CSV page has, also one without a point."""
 
 AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     Ledger: {
@@ -55,11 +72,13 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     },
     RunLedger: {"problems": lambda run: problem_texts(run.problems)},
     Standalone: {"overlapped": lambda standalone: standalone.overlapped},
+    Segments: {"share": lambda segments: segments.share},
     Verdict: {"because": because_text},
     PerNode: {"missing": missing_text},
     NodeAlarm: {"text": node_alarm_text},
     Drift: {"alarm": drift_alarm_text},
     Largest: {"problem": lambda row: row.problem},
+    NcclTest: {"case": lambda test: test.case, "problems": problems},
 }
 """Members of the JSON page that are made from several fields, or from an enum."""
 
@@ -68,11 +87,12 @@ def comma_separated(summary: Summary) -> str:
     """One row per point, every number as it is; what is wrong with a point stands in its last columns."""
     out = io.StringIO()
     rows = [_flat(_as_json(result, summary.against)) for result in summary.results]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    writer.writeheader()
+    columns = list(dict.fromkeys(name for row in rows for name in row)) or CSV_COLUMNS
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(plain, columns))
     for row in rows:
-        writer.writerow({name: plain(value) if isinstance(value, str) else value for name, value in row.items()})
+        values = (row.get(name, "") for name in columns)
+        writer.writerow([plain(value) if isinstance(value, str) else value for value in values])
     return out.getvalue()
 
 
@@ -88,6 +108,7 @@ def as_json(summary: Summary) -> str:
         "trainings": [_significant(_fields(row)) for row in trainings(summary.results)],
         "largest": [_fields(row) for row in largest(summary.diagnostics)],
         "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],
+        "nccl_tests": _fields(summary.nccl_tests),
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),
@@ -102,8 +123,14 @@ def as_json(summary: Summary) -> str:
 def dlperf(summary: Summary) -> str:
     """The reference suite's result JSON: by workload and case, two decimals; `speedup` is null where there is none.
 
-    Points without a speed are left out. Raises TableError where two points would have the same place.
+    Points without a speed are left out. Raises TableError where two points would have the same place, or where a speed
+    is in tokens/s: the format has samples/s only.
     """
+    if backends := sorted({result.run.backend for result in summary.results if result.unit == TOKENS}):
+        raise TableError(
+            f"the speeds of {', '.join(backends)} are in {TOKENS}, and this format has samples/s only; choose others, "
+            "by --where backend=NAME"
+        )
     places: dict[tuple[str, str], list[Result]] = {}
     for result in summary.results:
         if result.median_speed is not None:
@@ -161,6 +188,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "global_batch_size": run.global_batch_size,
         "runs_ok": len(result.ok),
         "runs_requested": result.planned_runs,
+        "unit": result.unit,
         "median_speed": result.median_speed,
         "average_speed": result.average_speed,
         "interval": result.interval and [result.interval.low, result.interval.high],
@@ -173,6 +201,8 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "meetings_ms": dict(result.meetings_ms),
         "oversubscribed": result.oversubscribed,
         "nodes_simulated": result.nodes_simulated,
+        "folder": requested_values(result).get("folder"),
+        **provenance(result.runs),
         "requested": requested_values(result),
         "alarms": _alarms_as_json(result),
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
@@ -223,6 +253,7 @@ def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
     """The requested cells, a list; a column is named as in the table."""
     columns = comparison.columns
     return {
+        "unit": comparison.unit,
         "requested": dict(comparison.same),
         "apart": list(comparison.apart),
         "cases": list(comparison.cases),
@@ -237,6 +268,7 @@ def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
                 "speedup": _significant(column.points[case].speedup),
                 "outcome": outcomes(column.points[case])[0],
                 "point_id": _point_id(column.points[case]),
+                "folder": requested_values(column.points[case]).get("folder"),
             }
             for case in comparison.cases
             for column in columns
@@ -249,6 +281,7 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
     """All fields of a ledger, by the names of parse.ledger.types."""
     content = {
         "point_id": _point_id(ledger.result),
+        "folder": requested_values(ledger.result).get("folder"),
         "case": ledger.result.requested.case,
         "unit": "ms",
         "sentence": plain(sentence(ledger, name)),
@@ -305,18 +338,20 @@ def _run_as_json(run: Run) -> dict[str, Any]:
         "trace": str(run.trace) if run.trace else None,
         "hosts": list(run.machine.hosts) if run.machine else [],
         "job_id": record and record.job_id,
-        "begin_unix_s": record and record.begin_unix_s,
+        "begin_unix_s": attempt and attempt.begin_unix_s,
+        **provenance([run]),
     }
     if attempt and log:
         content |= {"log": str(log.path), "family": log.log_format, "problem": attempt.problem}
         content |= {"window": log.window, "wall_clock": log.wall_clock, "printed": log.printed}
+        content |= {"steady_run": log.steady_run, "steady_window": log.steady_window}
         content |= {"remarks": list(log.remarks)}
     return content
 
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """A row of a table: lists of things as text."""
-    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published", "against")
+    apart = ("interval", "step_time_ms", "meetings_ms", "requested", "published", "against", *PROVENANCE)
     row = {name: value for name, value in result.items() if name not in apart}
     row["interval_low"], row["interval_high"] = result["interval"] or ("", "")
     row |= {f"step_time_ms_{name}": value for name, value in result["step_time_ms"].items()}
@@ -330,4 +365,10 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     row["runs"] = "; ".join(f"{run['repeat']} {run['outcome']}" for run in result["runs"])
     row["hosts"] = "; ".join(f"{run['repeat']} {' '.join(run['hosts'])}" for run in result["runs"] if run["hosts"])
     row["alarms"] = "; ".join(alarm["text"] for alarm in result["alarms"])
+    row |= {"folder": result["folder"], "date": result["date"]}
+    row |= {name: "; ".join(result[name]) for name in MACHINE}
+    for group in ("versions", "header"):  # one text: a column of 2.10 alone would be read as the number 2.1
+        row[group] = "; ".join(f"{name} {value}" for name, values in result[group].items() for value in values)
+    if result["unit"] == TOKENS:
+        row = {f"{name}_tokens" if name in SPEED_COLUMNS else name: value for name, value in row.items()}
     return row

@@ -56,7 +56,7 @@ def _without_value(result: Result) -> str:
     run, sought = result.run, result.run.search
     options = {name: value for name, value in run.options.items() if name != sought}
     size = 1 if sought == "batch-size" else run.batch_size
-    return dataclasses.replace(run, options=options, batch_size=size, repeat=1).key(result.requested.extra)
+    return dataclasses.replace(run, options=options, batch_size=size, repeat=1).key(result.requested.distinction)
 
 
 def _value(result: Result) -> int:
@@ -119,7 +119,12 @@ def _heads(searches: Sequence[Largest]) -> list[tuple[str, str]]:
 
 
 def _problems(searches: Sequence[Largest]) -> list[str]:
-    return [f"{row.case}, {row.sought}: {row.problem}" for row in searches if row.problem]
+    folders = [row.settings.get("folder") for row in searches]
+    return [
+        f"{row.case}, {row.sought}{f', {folder}' if folder else ''}: {row.problem}"
+        for row, folder in zip(searches, folders, strict=True)
+        if row.problem
+    ]
 
 
 def largest_text(summary: Summary, page: Page) -> list[str]:

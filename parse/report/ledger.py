@@ -6,17 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from parse.ledger.figures import Figures, numbers, share
 from parse.ledger.notes import notes
-from parse.ledger.sentence import (
-    Figures,
-    host_of,
-    ledger_problems,
-    merged_text,
-    numbers,
-    sentence,
-    share,
-    verdict_text,
-)  # fmt: skip
+from parse.ledger.reasons import host_of, ledger_problems, merged_text, verdict_text
+from parse.ledger.sentence import sentence
 from parse.ledger.types import TERMS, Ledger, Place
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.text import (

@@ -63,24 +63,32 @@ class PerNode:
     """The nodes of one site, slowest first, by the one-node runs of `points` points.
 
     `scatter` is the standard deviation of runs of one point on one node, as a share of their speed; None where no node
-    has two. `alarms` has the nodes that differ from the others by more than that leaves open, the worst first.
+    has two. `alarms` has the nodes that differ from the others by more than that leaves open, the worst first. `folder`
+    is that of its measurement, None if there is only one.
     """
 
     site: str
+    folder: str | None
     points: int
     nodes: tuple[NodeSpeed, ...]
     scatter: float | None
     alarms: tuple[NodeAlarm, ...]
+
+    @property
+    def name(self) -> str:
+        """Its site, and its folder if there are several measurements."""
+        return _with_folder(self.site, self.folder)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
     """The change of speed from a job's first run to its last, as a share; `margin` is half of the interval.
 
-    `minutes` lie between the two.
+    `minutes` lie between the two. `folder` is that of its measurement, None if there is only one.
     """
 
     job: str
+    folder: str | None
     runs: int
     minutes: float
     change: float
@@ -91,10 +99,23 @@ class Drift:
         """Whether the change is more than the margin."""
         return abs(self.change) > self.margin
 
+    @property
+    def name(self) -> str:
+        """Its job, and its folder if there are several measurements."""
+        return _with_folder(self.job, self.folder)
+
+
+def _with_folder(name: str, folder: str | None) -> str:
+    return f"{name} ({folder})" if folder else name
+
+
+def _folder(result: Result) -> str | None:
+    return result.requested.measurement.folder if result.requested.measurement else None
+
 
 def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
-    """For each site the speeds of its nodes, where ok one-node runs of a point were on several."""
-    sites: dict[str, list[Logs]] = defaultdict(list)
+    """For each site and measurement the speeds of its nodes, where ok one-node runs of a point were on several."""
+    sites: dict[tuple[str, str | None], list[Logs]] = defaultdict(list)
     for result in results:
         logs: dict[str, list[float]] = defaultdict(list)
         for run in result.ok if result.run.nodes == 1 else ():
@@ -102,11 +123,11 @@ def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
             if len(hosts) == 1 and run.measured:
                 logs[hosts[0]].append(math.log(run.measured.throughput))
         if len(logs) > 1:
-            sites[result.run.site or ""].append(logs)
-    return tuple(_site(site, points) for site, points in sites.items())
+            sites[result.run.site or "", _folder(result)].append(logs)
+    return tuple(_site(site, folder, points) for (site, folder), points in sites.items())
 
 
-def _site(site: str, points: Sequence[Logs]) -> PerNode:
+def _site(site: str, folder: str | None, points: Sequence[Logs]) -> PerNode:
     """Each point is taken by itself against its median node; a node's effect is the mean over all runs on it."""
     apart: dict[str, list[float]] = defaultdict(list)
     for logs in points:
@@ -118,6 +139,7 @@ def _site(site: str, points: Sequence[Logs]) -> PerNode:
     scatter = _scatter(points)
     return PerNode(
         site=site,
+        folder=folder,
         points=len(points),
         nodes=tuple(
             NodeSpeed(node=node, runs=runs[node], relative=math.expm1(effects[node]))
@@ -174,12 +196,12 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
     Fits a straight line through the logarithms of the speeds over time: one slope for the job, and one intercept for
     each point on each set of nodes, so that a slow node is not taken for a drift.
     """
-    jobs: dict[str, list[tuple[Hashable, int, float]]] = defaultdict(list)
+    jobs: dict[tuple[str, str | None], list[tuple[Hashable, int, float]]] = defaultdict(list)
     for result in results:
         for run in result.ok:
-            if run.record and run.measured and (job := _job(run.record)):
+            if run.record and run.measured and (name := _job(run.record)):
                 place = result.requested.point, run.machine and run.machine.hosts
-                jobs[job].append((place, run.record.begin_unix_s, math.log(run.measured.throughput)))
+                jobs[name, _folder(result)].append((place, run.record.begin_unix_s, math.log(run.measured.throughput)))
     lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
     drift_list = []
     for job, (slope, error, free) in lines.items():
@@ -187,7 +209,9 @@ def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
         seconds = max(begins) - min(begins)
         change = math.expm1(slope * seconds)
         margin = math.expm1(stats.student(1 - (1 - CONFIDENCE) / len(lines), free) * error * seconds)
-        drift_list.append(Drift(job=job, runs=len(begins), minutes=seconds / 60, change=change, margin=margin))
+        drift_list.append(
+            Drift(job=job[0], folder=job[1], runs=len(begins), minutes=seconds / 60, change=change, margin=margin)
+        )
     return tuple(drift_list)
 
 
@@ -233,8 +257,8 @@ def drift_alarm_text(drift: Drift) -> str:
     if not drift.is_beyond:
         return ""
     return (
-        f"job {drift.job}: speeds change by {drift.change:+.1%} (± {drift.margin:.1%}) from its first run to its last, "
-        f"{drift.minutes:.1f} min later: what ran early and what ran late do not compare"
+        f"job {drift.name}: speeds change by {drift.change:+.1%} (± {drift.margin:.1%}) from its first run to its "
+        f"last, {drift.minutes:.1f} min later: what ran early and what ran late do not compare"
     )
 
 
@@ -265,16 +289,16 @@ def nodes_alarms(summary: Summary) -> list[str]:
     """Alarms about nodes and about the course of jobs, a line each."""
     alarms = []
     for site in per_node(summary.results):
-        alarms += [f"nodes of {site.site}: {node_alarm_text(alarm)}" for alarm in site.alarms[:NAMED]]
+        alarms += [f"nodes of {site.name}: {node_alarm_text(alarm)}" for alarm in site.alarms[:NAMED]]
         if len(site.alarms) > NAMED:
-            alarms.append(f"nodes of {site.site}: {len(site.alarms) - NAMED} more differ; --format json names them all")
+            alarms.append(f"nodes of {site.name}: {len(site.alarms) - NAMED} more differ; --format json names them all")
     return [*alarms, *filter(None, map(drift_alarm_text, drifts(summary.results)))]
 
 
 def _title(site: PerNode) -> str:
     scatter = missing_text(site) if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
     runs = f"one-node runs of {plural(site.points, 'point')}"
-    return f"speed by node of {site.site}: {runs}, against the median node; {scatter}"
+    return f"speed by node of {site.name}: {runs}, against the median node; {scatter}"
 
 
 def _rows(site: PerNode) -> tuple[list[list[str]], str]:
@@ -291,7 +315,7 @@ def _rows(site: PerNode) -> tuple[list[list[str]], str]:
 def _courses(summary: Summary) -> list[str]:
     nested = any(result.run.placement == "nested" for result in summary.results)
     return [
-        f"job {drift.job}: {drift.runs} runs in {drift.minutes:.1f} min; from the first to the last, speeds change by "
+        f"job {drift.name}: {drift.runs} runs in {drift.minutes:.1f} min; from the first to the last, speeds change by "
         f"{drift.change:+.1%} (± {drift.margin:.1%})"
         for drift in drifts(summary.results)
         if nested and not drift.is_beyond

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from hpc.model.spec import FIND_MAX
 from hpc.system.sanitize import plain
-from hpc.system.text import first_of, plural
+from hpc.system.text import first_of
 from parse import stats
+from parse.report.bandwidths import problems
 from parse.report.nodes import nodes_alarms
-from parse.report.summary import Summary, labels, no_speedup_text, requested_values
+from parse.report.summary import Summary, labels, measured_in, named, no_speedup_text, requested_values
 from parse.result import Result, Run
 from parse.text import cut, shortened, wrapped
 
@@ -99,12 +100,17 @@ def before_the_numbers(summary: Summary) -> list[Notice]:
         for result in summary.results:
             for alarm in result.alarms:
                 if alarm.name == flag:
-                    texts.setdefault(alarm.text, []).append(requested_values(result)[of])
+                    texts.setdefault(alarm.text, []).append(_in_the_head(result, of))
         notices += [Notice(labels=tuple(dict.fromkeys(which)), text=text) for text, which in texts.items()]
     if summary.reduced:
         text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
         notices.append(Notice(text=text, is_warning=False))
     return notices
+
+
+def _in_the_head(result: Result, of: str) -> str:
+    """The value of that column, with the measurement where there are several."""
+    return named(requested_values(result), (of,), ["folder"] if measured_in(result) else [])
 
 
 def below_the_table(summary: Summary) -> list[Notice]:
@@ -134,6 +140,9 @@ def below_the_table(summary: Summary) -> list[Notice]:
     notices += _input_costs(summary)
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
+    notices += [
+        Notice(labels=(test.file,), text=text, noun="files") for test in summary.nccl_tests for text in problems(test)
+    ]
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
 
@@ -147,9 +156,8 @@ def _meetings(summary: Summary) -> Iterator[Notice]:
         total_ms = sum(result.meetings_ms.values())
         of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
         text = (
-            f"ranks meet {plural(len(result.meetings_ms), 'time')} inside forward and backward, which takes "
-            f"{total_ms:.2f} ms of a step of {step_ms:.2f} ms ({total_ms / step_ms * 100:.1f} %), waiting for the last "
-            f"rank included: {of_each} ms"
+            f"collectives inside forward and backward take {total_ms:.2f} ms of a step of {step_ms:.2f} ms "
+            f"({total_ms / step_ms * 100:.1f} %), waiting for the last rank included: {of_each} ms"
         )
         yield Notice(labels=(label,), text=text, is_warning=False)
 

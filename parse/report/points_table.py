@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpc.system.text import inflect
 from parse.report.against import HEADS, Against
 from parse.report.notices import runs_ok
-from parse.report.summary import of_logs, requested_values, varying
+from parse.report.summary import by_unit, of_logs, requested_values, varying
 from parse.result import Result
 from parse.text import (
     Head,
@@ -33,7 +33,11 @@ FIRST_LEFT_OUT = (
 
 
 def points_text(results: Sequence[Result], page: Page, beside: Against | None = None) -> list[str]:
-    """The table as lines of at most `page.width` cells, and a line for the columns left out."""
+    """The table as lines of at most `page.width` cells, and a line for the columns left out; one for each unit."""
+    units = by_unit(results)
+    if len(units) > 1:
+        tables = [points_text(of_unit, page, beside) for of_unit in units]
+        return [line for table in tables for line in (*table, "")][:-1]
     heads, rows = points_cells(results, beside)
     keys = ["case", *varying(results)]
     names = [name for name, _ in heads]
@@ -60,12 +64,12 @@ def points_text(results: Sequence[Result], page: Page, beside: Against | None = 
 
 
 def points_cells(results: Sequence[Result], beside: Against | None = None) -> tuple[list[Head], list[list[str]]]:
-    """Heads as (name, unit), and a row of texts per result, published figures `beside` its own."""
-    differ = varying(results)
+    """Heads as (name, unit), and a row of texts per result of one unit, published figures `beside` its own."""
+    differ, (unit,) = varying(results), {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    heads += [("runs", "ok/asked"), ("median", "samples/s")]
-    heads += [(name, "samples/s") for name in LOG_SPEEDS.values()]
-    heads += [("average", "samples/s"), ("interval", "samples/s")]
+    heads += [("runs", "ok/asked"), ("median", unit)]
+    heads += [(name, unit) for name in LOG_SPEEDS.values()]
+    heads += [("average", unit), ("interval", unit)]
     heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%")]
     heads += [("step p50", "ms"), ("step p95", "ms")]
     rows = [_row(result, differ) for result in results]

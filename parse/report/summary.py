@@ -10,14 +10,16 @@ from typing import Any
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC
 from parse import stats
 from parse.ledger.types import Ledger
+from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against
 from parse.result import NoSpeedup, Result
+from parse.run_fields import SAMPLES
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
 COLUMNS = (
-    "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "batch_size", "precision", "scaling", "on",
-    "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
+    "case", "nodes", "ranks_per_node", "devices", "unit", "backend", "workload", "batch_size", "precision", "scaling",
+    "on", "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
     "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site",
     "container", "code_digest",
 )  # fmt: skip
@@ -48,7 +50,8 @@ class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
 
     `diagnostics` explain results of training and are not among them. `ledgers` are of the results that have one, in
-    their order, `against` the published figures beside the results; None if not requested.
+    their order, `against` the published figures beside the results; None if not requested. `nccl_tests` are measured
+    outside of any run.
     """
 
     results: tuple[Result, ...]
@@ -58,6 +61,7 @@ class Summary:
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     against: Against | None = None
+    nccl_tests: tuple[NcclTest, ...] = ()
 
 
 def requested_values(result: Result) -> dict[str, str]:
@@ -67,11 +71,16 @@ def requested_values(result: Result) -> dict[str, str]:
     """
     run = result.run
     other: dict[str, Any] = {"case": result.requested.case, "on": "CPU" if run.gpus_per_node == 0 else "GPU"}
-    other |= {"block_steps": run.block_steps or "", "epochs": run.epochs or ""}
+    other |= {
+        "unit": "" if run.unit == SAMPLES else run.unit,
+        "block_steps": run.block_steps or "",
+        "epochs": run.epochs or "",
+    }
     other |= {"target_accuracy": run.target_accuracy or "", "eval_every": "" if run.eval_every == 1 else run.eval_every}
     requested = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
     return {
         **{name: str(value) for name, value in requested.items() if value not in ("", None)},
+        **measured_in(result),
         **{f"option.{name}": value for name, value in sorted(run.options.items())},
         **{f"env.{name}": value for name, value in sorted(run.env.items())},
         **{
@@ -79,6 +88,13 @@ def requested_values(result: Result) -> dict[str, str]:
             for name, value in sorted(result.requested.extra.items())
         },
     }
+
+
+def measured_in(result: Result) -> dict[str, str]:
+    """The folder and the days of the point's measurement, by the names of columns; empty where there is only one."""
+    measurement = result.requested.measurement
+    values = {} if measurement is None else {"folder": measurement.folder, "date": measurement.date}
+    return {name: value for name, value in values.items() if value}
 
 
 def no_speedup_text(result: Result) -> str:
@@ -124,10 +140,24 @@ def varying(results: Sequence[Result]) -> list[str]:
     return [name for name, values in _values(results).items() if name not in SIZE and len({*values}) > 1]
 
 
+def naming(results: Sequence[Result]) -> list[str]:
+    """Those of `varying` that names are made of: a measurement is named by its folder alone."""
+    names = varying(results)
+    return [name for name in names if name != "date" or "folder" not in names]
+
+
 def shared(results: Sequence[Result]) -> dict[str, str]:
     """The settings that all points share, as far as known, without those that the case implies."""
     alike = {name: {*values} for name, values in _values(results).items() if name not in SIZE}
     return {name: value for name, values in alike.items() if len(values) == 1 and (value := values.pop()) is not None}
+
+
+def by_unit(results: Sequence[Result]) -> list[list[Result]]:
+    """The results by the unit of their speeds; there is one list where all have the same."""
+    units: dict[str, list[Result]] = {}
+    for result in results:
+        units.setdefault(result.unit, []).append(result)
+    return [units[unit] for unit in sorted(units)]
 
 
 def knowing(results: Sequence[Result], name: str) -> tuple[str, ...]:
@@ -138,7 +168,7 @@ def knowing(results: Sequence[Result], name: str) -> tuple[str, ...]:
 
 def labels(results: Sequence[Result]) -> list[str]:
     """A name for each point: its case and the settings that differ; for logs without those that their systems imply."""
-    differ = varying(results)
+    differ = naming(results)
     settings = [requested_values(result) for result in results]
     if "backend" in differ and any(result.requested.partly for result in results):
         values: dict[tuple[str, str], set[str | None]] = {}

@@ -10,6 +10,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.alarms.placement import nested_summary
 from parse.report.against import against_lines
+from parse.report.bandwidths import bandwidths_markdown, bandwidths_text
 from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
 from parse.report.export import as_json, comma_separated, dlperf
@@ -18,7 +19,7 @@ from parse.report.ledger import ledger_markdown, ledger_text
 from parse.report.nodes import nodes_markdown, nodes_text
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines
 from parse.report.points_table import points_cells, points_text
-from parse.report.summary import USUAL, Summary, knowing, labels, shared, varying
+from parse.report.summary import USUAL, Summary, by_unit, knowing, labels, shared, varying
 from parse.report.trainings import trainings_markdown, trainings_text
 from parse.result import Result
 from parse.text import (
@@ -57,7 +58,8 @@ def text(summary: Summary, page: Page | None = None) -> str:
         blocks += _side_by_side(comparison, page)
     blocks += [points_text(summary.results, page, summary.against)] if summary.results else []
     blocks += [wrapped(_against_lines(summary), page.width)]
-    blocks += [trainings_text(summary, page), largest_text(summary, page), nodes_text(summary, page), last]
+    blocks += [trainings_text(summary, page), largest_text(summary, page), nodes_text(summary, page)]
+    blocks += [bandwidths_text(summary, page), last]
     blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
@@ -70,11 +72,12 @@ def markdown(summary: Summary) -> str:
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*_markdown_cells(comparison))]
-    if summary.results:
-        heads, rows = points_cells(summary.results, summary.against)
+    for of_unit in by_unit(summary.results):
+        heads, rows = points_cells(of_unit, summary.against)
         parts += [markdown_table(with_units(heads), rows)]
     parts += [markdown_list(_against_lines(summary))]
     parts += [*trainings_markdown(summary), *largest_markdown(summary), *nodes_markdown(summary)]
+    parts += bandwidths_markdown(summary)
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
@@ -143,7 +146,7 @@ def _side_by_side(comparison: Comparison, page: Page) -> list[list[str]]:
     room = page.table_width
     name_parts = [part for column in comparison.columns for part in column.words]
     short = shortened(name_parts, page.width - width - len(COLUMN_GAP)) if room is not None else {}
-    pillars = [_pillar(column, comparison.cases, short) for column in comparison.columns]
+    pillars = [_pillar(column, comparison, short) for column in comparison.columns]
     blocks: list[list[list[str]]] = [[]]
     taken = width
     for pillar in pillars:
@@ -172,9 +175,9 @@ def _block(pillars: Sequence[Sequence[str]], cases: Sequence[str], width: int) -
     ]
 
 
-def _pillar(column: Column, cases: Sequence[str], short: Mapping[str, str]) -> list[str]:
+def _pillar(column: Column, comparison: Comparison, short: Mapping[str, str]) -> list[str]:
     """Lines of equal width: the column's name in several, units, and a line for each case."""
-    pairs = [("samples/s", "speedup"), *(_cell(column, case) for case in cases)]
+    pairs = [(comparison.unit, "speedup"), *(_cell(column, case) for case in comparison.cases)]
     widths = [max(map(cell_len, side)) for side in zip(*pairs, strict=True)]
     lines = [plain(short.get(part, part)) for part in column.words]
     lines += [f"{speed.rjust(widths[0])}  {speedup.rjust(widths[1])}" for speed, speedup in pairs]
@@ -194,7 +197,8 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
 
 
 def _markdown_cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    heads = ["case", *(head for column in comparison.columns for head in (f"{column.name} (samples/s)", "speedup"))]
+    names = [f"{column.name} ({comparison.unit})" for column in comparison.columns]
+    heads = ["case", *(head for name in names for head in (name, "speedup"))]
     return heads, [
         [case, *(cell for column in comparison.columns for cell in _cell(column, case))] for case in comparison.cases
     ]

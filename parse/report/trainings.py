@@ -151,10 +151,12 @@ def _lines(rows: Sequence[TrainingRow]) -> list[str]:
         }  # fmt: skip
         total = sum(parts.values())
         shares = ", ".join(f"{name} {value:.1f} s" for name, value in parts.items() if value)
-        lines.append(f"{row.case} {row.settings.get('backend', '')}: {total:.1f} s = {shares}")
-        lines += [f"{row.case} {row.settings.get('backend', '')}: {problem}" for problem in row.problems]
+        folder = row.settings.get("folder")
+        name = f"{row.case} {row.settings.get('backend', '')}{f' folder={folder}' if folder else ''}"
+        lines.append(f"{name}: {total:.1f} s = {shares}")
+        lines += [f"{name}: {problem}" for problem in row.problems]
         if row.no_speedup and row.case != "1n1g":
-            lines.append(f"{row.case} {row.settings.get('backend', '')}: no speedup: {row.no_speedup}")
+            lines.append(f"{name}: no speedup: {row.no_speedup}")
     return lines
 
 

@@ -3,52 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Sequence
 
-BEGIN = datetime(2021, 3, 23, 10, 16, 49, 131815)
-STEP_S, SAMPLES = 0.31, 1024
-RATE = SAMPLES / STEP_S
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """A log of so many steps, and a plain pattern for its step lines whose groups are `step`, and `epoch`, `rate`."""
-
-    name: str
-    log_format: str
-    lines: Callable[[int], Iterator[str]]
-    plain: re.Pattern[str]
-
-    def text(self, steps: int) -> bytes:
-        """The log."""
-        return ("\n".join(self.lines(steps)) + "\n").encode()
-
-
-def _clock(step: int) -> datetime:
-    return BEGIN + timedelta(seconds=step * STEP_S)
-
-
-def _unix(step: int) -> float:
-    return (_clock(step) - datetime(1970, 1, 1)).total_seconds()
-
-
-def _comma(step: int) -> str:
-    return f"{_clock(step):%Y-%m-%d %H:%M:%S,%f}"[:-3]
+from tests.fuzz.language_samples import SAMPLES
+from tests.fuzz.sample import BATCH, NUMBER, RATE, STEP_S, Sample, clock, comma, sample, unix
+from tests.fuzz.vision_samples import VISION
 
 
 def _ngc_pytorch(steps: int) -> Iterator[str]:
     yield (
-        f"DLL {_clock(0)} - PARAMETER data : /data/image  arch : resnet50  epochs : 1  batch_size : 128  "
+        f"DLL {clock(0)} - PARAMETER data : /data/image  arch : resnet50  epochs : 1  batch_size : 128  "
         "optimizer_batch_size : -1  print_freq : 1  amp : True  fp16 : False  world_size : 8  seed : None"
     )
     for step in range(1, steps + 1):
         yield (
-            f"DLL {_clock(step)} - Epoch: 0 Iteration: {step}  train.loss : 7.09304  train.total_ips : {RATE:.2f} img/s"
+            f"DLL {clock(step)} - Epoch: 0 Iteration: {step}  train.loss : 7.09304  train.total_ips : {RATE:.2f} img/s"
         )
-    at = f"DLL {_clock(steps)} - "
+    at = f"DLL {clock(steps)} - "
     yield at + f"Epoch: 0 Iteration: {steps} Validation Iteration: 10  val.top1 : 76.24 % val.top5 : 93.09 %"
     yield at + "Summary: train.loss : 6.55774  train.total_ips : 854.37 img/s val.top1 : 76.63 % "
 
@@ -56,7 +27,7 @@ def _ngc_pytorch(steps: int) -> Iterator[str]:
 def _ngc_pytorch_json(steps: int) -> Iterator[str]:
     for step in range(1, steps + 1):
         content = {
-            "timestamp": f"{_unix(step):.6f}", "datetime": str(_clock(step)), "elapsedtime": f"{step}.5",
+            "timestamp": f"{unix(step):.6f}", "datetime": str(clock(step)), "elapsedtime": f"{step}.5",
             "type": "LOG", "step": [0, step], "data": {"train.loss": 7.09, "train.total_ips": RATE},
         }  # fmt: skip
         yield "DLLL " + json.dumps(content)
@@ -66,7 +37,7 @@ def _tagged(steps: int) -> Iterator[str]:
     for number, line in enumerate(_ngc_pytorch(steps)):
         for rank in (1, 0):
             text = line if rank == 0 else "NCCL INFO Channel 00 : 0[1a] -> 1[1b] via P2P/IPC"
-            yield f"{_clock(number):%a %b %e %H:%M:%S %Y}[1,{rank}]<stdout>:{text}"
+            yield f"{clock(number):%a %b %e %H:%M:%S %Y}[1,{rank}]<stdout>:{text}"
 
 
 def _pytorch_imagenet(steps: int) -> Iterator[str]:
@@ -85,7 +56,7 @@ def _paddle(steps: int) -> Iterator[str]:
     yield from ("-----------  Configuration Arguments -----------", "batch_size : 1024", "use_fp16 : False")
     for step in range(steps):
         yield (
-            f"{_comma(step)}-INFO: [Pass 0, train batch {step}] \tloss 7.10000, acc1 0.00000, acc5 0.00000, "
+            f"{comma(step)}-INFO: [Pass 0, train batch {step}] \tloss 7.10000, acc1 0.00000, acc5 0.00000, "
             f"lr 0.00100, elapse {STEP_S:.4f} sec"
         )
 
@@ -93,7 +64,7 @@ def _paddle(steps: int) -> Iterator[str]:
 def _paddle_newer(steps: int) -> Iterator[str]:
     for step in range(steps):
         yield (
-            f"{_comma(step)}-INFO: [Pass 0, train batch {step}] \tloss 7.10000, lr 0.10000, "
+            f"{comma(step)}-INFO: [Pass 0, train batch {step}] \tloss 7.10000, lr 0.10000, "
             f"batch_cost {STEP_S:.5f} sec, reader_cost 0.00069 sec, ips {RATE:.5f} images/sec"
         )
 
@@ -103,33 +74,33 @@ def _plsc(steps: int) -> Iterator[str]:
     for step in range(steps):
         for _ in range(2):
             yield (
-                f"INFO {_comma(10 * step)} entry.py:1022] Pass:0 batch:{10 * step} lr:0.10000000 loss:44.123456 "
+                f"INFO {comma(10 * step)} entry.py:1022] Pass:0 batch:{10 * step} lr:0.10000000 loss:44.123456 "
                 f"qps:{RATE:.2f}"
             )
 
 
 def _plsc_newer(steps: int) -> Iterator[str]:
-    yield f"Training: {_comma(0)} - batch_size: 128"
+    yield f"Training: {comma(0)} - batch_size: 128"
     for step in range(1, steps + 1):
         yield (
-            f"Training: {_comma(10 * step)} - loss 43.9714, lr: 0.200000, epoch: 0, step: {10 * step}, "
+            f"Training: {comma(10 * step)} - loss 43.9714, lr: 0.200000, epoch: 0, step: {10 * step}, "
             f"eta: 7.52 hours, throughput: {RATE:.2f} imgs/sec"
         )
-    yield f"Training: {_comma(10 * steps)} - Save model to ./out."
+    yield f"Training: {comma(10 * steps)} - Save model to ./out."
 
 
 def _ngc_tensorflow(steps: int) -> Iterator[str]:
     for step in range(1, steps + 1):
         yield (
-            f"DLL {_clock(step)} - (0, {step}) imgs_per_sec : {RATE!r}  cross_entropy : 3.44898  l2_loss : 0.66942  "
+            f"DLL {clock(step)} - (0, {step}) imgs_per_sec : {RATE!r}  cross_entropy : 3.44898  l2_loss : 0.66942  "
             "total_loss : 4.11840  learning_rate : 0.10318"
         )
-    yield f"DLL {_clock(steps)} -  train_throughput : 1149.207"
+    yield f"DLL {clock(steps)} -  train_throughput : 1149.207"
 
 
 def _tf2_official(steps: int) -> Iterator[str]:
     for step in range(100, 100 * (steps + 1), 100):
-        at = _clock(step)
+        at = clock(step)
         yield (
             f"I{at:%m%d %H:%M:%S.%f} 139725706671936 keras_utils.py:145] TimeHistory: {100 * STEP_S:.2f} seconds, "
             f"{RATE:.2f} examples/second between steps {step - 100} and {step}"
@@ -141,7 +112,7 @@ def _ngc_mxnet(steps: int) -> Iterator[str]:
     for step in range(steps):
         for _ in range(2):
             yield (
-                f"{_comma(step)}:INFO: Epoch[0] Batch [{max(step - 1, 0)}-{step}]\tSpeed: {RATE:.2f} samples/sec"
+                f"{comma(step)}:INFO: Epoch[0] Batch [{max(step - 1, 0)}-{step}]\tSpeed: {RATE:.2f} samples/sec"
                 "\tLR: 0.256"
             )
 
@@ -153,9 +124,7 @@ def _gluon(steps: int) -> Iterator[str]:
 
 def _partial_fc(steps: int) -> Iterator[str]:
     for step in range(20, 20 * (steps + 1), 20):
-        yield (
-            f"rank-id:0:{_comma(step)}-Iter:{step} Rank:{RATE / 8:.2f} it/sec Total:{RATE:.2f} it/sec [0][loss]:0.01"
-        )
+        yield (f"rank-id:0:{comma(step)}-Iter:{step} Rank:{RATE / 8:.2f} it/sec Total:{RATE:.2f} it/sec [0][loss]:0.01")
 
 
 def _oneflow(steps: int) -> Iterator[str]:
@@ -163,7 +132,7 @@ def _oneflow(steps: int) -> Iterator[str]:
     for step in range(1, steps + 1):
         yield (
             f"train: epoch 0, iter {step}, loss: 7.087004, top_1: 0.000000, top_k: 0.000000, samples/s: {RATE:.3f} "
-            f"{_unix(step)!r}"
+            f"{unix(step)!r}"
         )
 
 
@@ -174,14 +143,14 @@ def _oneflow_older(steps: int) -> Iterator[str]:
 
 def _mllog_line(step: int, key: str, value: object, **metadata: object) -> str:
     content = {
-        "namespace": "", "time_ms": int(_unix(step) * 1000), "event_type": "POINT_IN_TIME", "key": key,
+        "namespace": "", "time_ms": int(unix(step) * 1000), "event_type": "POINT_IN_TIME", "key": key,
         "value": value, "metadata": {"file": "fit.py", "lineno": 1, **metadata},
     }  # fmt: skip
     return ":::MLLOG " + json.dumps(content)
 
 
 def _mllog(steps: int) -> Iterator[str]:
-    yield _mllog_line(0, "global_batch_size", SAMPLES)
+    yield _mllog_line(0, "global_batch_size", BATCH)
     yield _mllog_line(0, "train_samples", 1281167)
     for block in range(steps):
         yield _mllog_line(400 * block, "block_start", None, first_epoch_num=4 * block + 1, epoch_count=4)
@@ -192,7 +161,7 @@ def _mllog(steps: int) -> Iterator[str]:
 
 
 def _ai_rank(steps: int) -> Iterator[str]:
-    at = _unix(0)
+    at = unix(0)
     yield f"- AI-Rank-log {at:.3f} load_data, checksum:0123456789abcdef"
     yield f"- AI-Rank-log {at + 1:.3f} test_begin"
     for epoch in range(steps):
@@ -210,42 +179,58 @@ def _marked(steps: int) -> Iterator[str]:
     yield from marks
 
 
-_NUMBER = r"(?P<rate>[-+\w.]+)"
-_DLL = r"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) .*?train\.total_ips : " + _NUMBER
-_TF = r"\((?P<epoch>\d+), (?P<step>\d+)\) .*?imgs_per_sec : " + _NUMBER
-_MXNET = r"Epoch\[(?P<epoch>\d+)\] Batch \[(?:\d+-)?(?P<step>\d+)\]\s+Speed: " + _NUMBER
-_ONEFLOW = r"epoch (?P<epoch>\d+), iter (?P<step>\d+),.*?samples/s: " + _NUMBER
+_DLL = r"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) .*?train\.total_ips : " + NUMBER
+_TF = r"\((?P<epoch>\d+), (?P<step>\d+)\) .*?imgs_per_sec : " + NUMBER
+_MXNET = r"Epoch\[(?P<epoch>\d+)\] Batch \[(?:\d+-)?(?P<step>\d+)\]\s+Speed: " + NUMBER
+_ONEFLOW = r"epoch (?P<epoch>\d+), iter (?P<step>\d+),.*?samples/s: " + NUMBER
 _PADDLE = r"\[Pass (?P<epoch>\d+), train batch (?P<step>\d+)\]"
 _IMAGENET = r"Epoch: \[ *(?P<epoch>\d+)\]\s*\[ *(?P<step>\d+)/"
 
 
-def _sample(name: str, log_format: str, lines: Callable[[int], Iterator[str]], plain: str) -> Sample:
-    return Sample(name=name, log_format=log_format, lines=lines, plain=re.compile(plain))
+def _ngc_ssd(steps: int) -> Iterator[str]:
+    for step in range(steps):
+        yield (f"Iteration: {step:6d}, Loss function: 20.681, Average Loss: 0.445, avg. samples / sec: {RATE:.2f}")
+    for epoch in (1, 2):
+        yield (f"[Training][Epoch {epoch}] training time: 10.081 [sec],avg speed: {RATE:.3f} [imgs/sec],loss=14.149")
+
+
+def _ngc_rnnt(steps: int) -> Iterator[str]:
+    yield f"DLL {clock(0):%Y-%m-%d %H:%M:%S.%f} - PARAMETER | batch_size :  128"
+    for step in range(1, steps + 1):
+        yield (
+            f"DLL {clock(step):%Y-%m-%d %H:%M:%S.%f} - epoch    1 | iter {step:4d}/272 | loss  341.00 | "
+            f"utts/s  1119 | took {STEP_S:5.2f} s | lrate 1.00e-05"
+        )
+    yield f"DLL {clock(steps):%Y-%m-%d %H:%M:%S.%f} - epoch    1 | avg train utts/s  3779 | took 73.70 s"
 
 
 SAMPLES_OF_ALL: Sequence[Sample] = (
-    _sample("ngc-pytorch", "ngc-pytorch", _ngc_pytorch, _DLL),
-    _sample(
+    sample("ngc-pytorch", "ngc-pytorch", _ngc_pytorch, _DLL),
+    sample(
         "ngc-pytorch json", "ngc-pytorch", _ngc_pytorch_json,
-        r'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].*?"train\.total_ips": ' + _NUMBER,
+        r'"step": \[(?P<epoch>\d+), (?P<step>\d+)\].*?"train\.total_ips": ' + NUMBER,
     ),
-    _sample("ngc-pytorch tagged", "ngc-pytorch", _tagged, _DLL),
-    _sample("pytorch-imagenet", "pytorch-imagenet", _pytorch_imagenet, _IMAGENET),
-    _sample("pytorch-imagenet with marks", "pytorch-imagenet", _marked, _IMAGENET),
-    _sample("paddle", "paddle-resnet50", _paddle, _PADDLE),
-    _sample("paddle newer", "paddle-resnet50", _paddle_newer, _PADDLE + ".*? ips " + _NUMBER),
-    _sample("plsc", "plsc", _plsc, r"Pass:(?P<epoch>\d+) batch:(?P<step>\d+) .*?qps:" + _NUMBER),
-    _sample("plsc newer", "plsc", _plsc_newer, r"epoch: (?P<epoch>\d+), step: (?P<step>\d+),.*?throughput: " + _NUMBER),
-    _sample("ngc-tensorflow", "ngc-tensorflow", _ngc_tensorflow, _TF),
-    _sample(
+    sample("ngc-pytorch tagged", "ngc-pytorch", _tagged, _DLL),
+    sample("pytorch-imagenet", "pytorch-imagenet", _pytorch_imagenet, _IMAGENET),
+    sample("pytorch-imagenet with marks", "pytorch-imagenet", _marked, _IMAGENET),
+    sample("paddle", "paddle-resnet50", _paddle, _PADDLE),
+    sample("paddle newer", "paddle-resnet50", _paddle_newer, _PADDLE + ".*? ips " + NUMBER),
+    sample("plsc", "plsc", _plsc, r"Pass:(?P<epoch>\d+) batch:(?P<step>\d+) .*?qps:" + NUMBER),
+    sample("plsc newer", "plsc", _plsc_newer, r"epoch: (?P<epoch>\d+), step: (?P<step>\d+),.*?throughput: " + NUMBER),
+    sample("ngc-tensorflow", "ngc-tensorflow", _ngc_tensorflow, _TF),
+    sample(
         "tf2-official", "tf2-official", _tf2_official,
         r"TimeHistory: .*?seconds, (?P<rate>\S+) examples/second between steps (?P<first>\d+) and (?P<step>\d+)",
     ),
-    _sample("ngc-mxnet", "ngc-mxnet", _ngc_mxnet, _MXNET),
-    _sample("gluon", "ngc-mxnet", _gluon, _MXNET),
-    _sample("partial fc", "ngc-mxnet", _partial_fc, r"Iter:(?P<step>\d+) Rank:.*?Total:" + _NUMBER),
-    _sample("oneflow", "oneflow", _oneflow, _ONEFLOW),
-    _sample("oneflow older", "oneflow", _oneflow_older, _ONEFLOW),
-    _sample("mllog", "mllog", _mllog, r"(?P<step>\d+)(?!)"),
-    _sample("ai-rank", "ai-rank", _ai_rank, r"(?P<step>\d+)(?!)"),
+    sample("ngc-mxnet", "ngc-mxnet", _ngc_mxnet, _MXNET),
+    sample("gluon", "ngc-mxnet", _gluon, _MXNET),
+    sample("partial fc", "ngc-mxnet", _partial_fc, r"Iter:(?P<step>\d+) Rank:.*?Total:" + NUMBER),
+    sample("oneflow", "oneflow", _oneflow, _ONEFLOW),
+    sample("oneflow older", "oneflow", _oneflow_older, _ONEFLOW),
+    sample("ngc-ssd", "ngc-ssd", _ngc_ssd, r"Iteration: +(?P<step>\d+), .*?avg\. samples / sec: " + NUMBER),
+    sample("ngc-rnnt", "ngc-rnnt", _ngc_rnnt, r"epoch +(?P<epoch>\d+) \| iter +(?P<step>\d+)/"),
+    *SAMPLES,
+    *(sample(*row) for row in VISION),
+    sample("mllog", "mllog", _mllog, r"(?P<step>\d+)(?!)"),
+    sample("ai-rank", "ai-rank", _ai_rank, r"(?P<step>\d+)(?!)"),
 )  # fmt: skip

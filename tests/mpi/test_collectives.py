@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from hpc.backends import BACKENDS, missing_modules, operations_of
-from hpc.model.collective_plan import plan_of
-from hpc.model.collective_times import collective_times, table
+from hpc.model.collective_plan import PAIRS, plan_of
+from hpc.model.collective_times import collective_times, pair_times, table
 from hpc.model.outcome import Outcome, read_rank_note
 from hpc.model.timestamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
@@ -49,7 +49,7 @@ def test_every_collective_of_a_backend_gives_what_it_must(
         pytest.skip("; ".join(missing))
     done = collectives(ranks, size, tmp_path, backend, "--site", "here")
     trace = only_trace(tmp_path)
-    operations = operations_of(backend, gpus=False)
+    operations = [name for name in operations_of(backend, gpus=False) if name != PAIRS]  # of one node
     assert (trace.outcome, trace.run.diagnostic, trace.run.site, trace.evidence) == (
         Outcome.OK,
         "collectives",
@@ -67,6 +67,20 @@ def test_every_collective_of_a_backend_gives_what_it_must(
     assert f"# {backend} by {trace.environment['backend']['transport']} on 1 nodes x {size} ranks, CPUs" in done.stdout
     assert trace.environment["software"][BACKENDS[backend].framework]
     stamps_are_those_of_calls(trace)
+
+
+@pytest.mark.parametrize("backend", ["mpi", "torch-ddp"])
+def test_every_pair_of_nodes_exchanges_what_it_must(ranks: Ranks, tmp_path: Path, backend: str) -> None:
+    if missing := missing_modules(backend):
+        pytest.skip("; ".join(missing))
+    collectives(ranks, 3, tmp_path, backend, "--simulate-nodes", "3", "--operations", PAIRS)
+    trace = only_trace(tmp_path)
+    assert {each["wrong"] for each in trace.environment["backend"]["collectives"]} == {0}
+    pairs = pair_times(trace)
+    assert sorted((pair.nodes, pair.bytes) for pair in pairs) == [
+        (nodes, size) for nodes in ((0, 1), (0, 2), (1, 2)) for size in (1024, 16384)
+    ]
+    assert all(pair.time_ns > 0 for pair in pairs)
 
 
 def stamps_are_those_of_calls(trace: Trace) -> None:

@@ -185,6 +185,34 @@ def test_a_host_whose_name_is_another_address(new_root, tmp_path):
     assert re.findall(r": step on (\w+)", done.stdout) == ["node1", "node2"]
 
 
+def test_a_machine_with_loopback_only(new_root, tmp_path):
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("no mpi4py here: pip install mpi4py")
+    user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
+    alone = ["unshare", *user, "--net", "bash", "-ec"]
+    up = "ip link set lo up"
+    tried = subprocess.run([*alone, up], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no network of loopback only can be made here: {tried.stderr.strip()}")
+    (tmp_path / "world.py").write_text(WORLD)
+    root = new_root()
+    script = f"""
+        {up}
+        trap '{sys.executable} -m launch.devcluster stop --root {root}' EXIT
+        {sys.executable} -m launch.devcluster start --nodes 2 --gpus 0 --root {root}
+        eval "$({sys.executable} -m launch.devcluster env --root {root})"
+        srun --mpi=pmix -N2 -n4 --ntasks-per-node=2 {sys.executable} {tmp_path}/world.py
+        sbatch -W -N2 -o {tmp_path}/out --wrap "srun sh -c 'echo step on \\$SLURMD_NODENAME'" >/dev/null
+        cat {tmp_path}/out
+    """
+    argv = [*alone, script]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "started: 2 nodes" in done.stdout and done.stdout.endswith("stopped\n")
+    assert len(re.findall(r"^\d 4 2 node\d node\d 6$", done.stdout, re.MULTILINE)) == 4
+    assert sorted(re.findall(r"step on (\w+)", done.stdout)) == ["node1", "node2"]
+
+
 def test_mpi_works_in_the_longest_root(new_root, tmp_path):
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("no mpi4py here: pip install mpi4py")

@@ -82,12 +82,16 @@ def test_the_summary_has_the_sentence(traces: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     for value, *parts in (
-        ("5+80@rank=1", "rank 1 (node1) is late", "its compute"),
-        ("5+80@rank=2+80@rank=3", "node node2 (ranks 2, 3) is late", "its compute"),
-        ("5+80@rank=rotate", "ranks take turns", "its compute"),
-        ("5+150@rank=3;every=5", "rank 3 (node2) is late in steps 5, ", "its compute"),
-        ("80@rank=2", "rank 2 (node2) is late", "its previous optimizer step"),
+        ("5+80@rank=1", "rank 1 (node1) computes "),
+        ("5+80@rank=2+80@rank=3", "node node2 (ranks 2, 3) computes "),
+        ("5+80@rank=rotate", "ranks 0 to 3 take turns: in ", "one of them computes "),
+        ("5+150@rank=3;every=5", "rank 3 (node2) computes ", " in steps 5, ", " only (one in 5)"),
+        ("80@rank=2", "rank 2 (node2) takes ", " longer for its previous optimizer step than the median rank"),
     ):
-        sentence = re.search(rf"{re.escape(value)}: (a step takes .*?) which costs", text)
+        sentence = re.search(rf"{re.escape(value)}: (a step takes .*?) samples/s\.", text)
         assert sentence is not None, value
         assert all(part in sentence[1] for part in parts), sentence[1]
+        recorded = re.search(r"which costs .* ms a step; without that ([\d,.]+) instead of ([\d,.]+)$", sentence[1])
+        assert recorded is not None, sentence[1]
+        without, instead = (float(speed.replace(",", "")) for speed in recorded.groups())
+        assert without > instead

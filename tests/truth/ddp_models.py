@@ -5,6 +5,7 @@ the first.
 """
 
 import torch
+import torch.distributed.nn.functional as differentiable
 from torch import nn
 
 from hpc.workloads.delay import PHASES, Sleeper
@@ -77,3 +78,24 @@ class WithBatchNorm(WithoutBatchNorm):
     """The same with batch norm after each convolution: buffers that DDP broadcasts before each forward if told so."""
 
     batch_norm = True
+
+
+class _CommonNorm(nn.Module):
+    """Normalises by mean and variance over all ranks, which meet for it in forward and in backward."""
+
+    def forward(self, values):
+        moments = torch.stack((values.mean((0, 2, 3)), (values * values).mean((0, 2, 3))))
+        mean, square = (differentiable.all_reduce(moments) / torch.distributed.get_world_size()).unbind()
+        variance = (square - mean * mean).clamp_min(1e-5)
+        return (values - mean[:, None, None]) / variance.sqrt()[:, None, None]
+
+
+class WithCommonNorm(WithoutBatchNorm):
+    """The same with a norm over all ranks after each convolution."""
+
+    def __init__(self, run, device, rank):
+        super().__init__(run, device, rank)
+        layers = [*self.model]
+        layers[1] = layers[5] = _CommonNorm()
+        self.model = nn.Sequential(*layers)
+        self.early_collectives = ["a norm over all ranks"]

@@ -97,7 +97,7 @@ def run_sweep(sweep: Sweep, folder: Path, cluster: DevCluster, *, steps: int = S
         sys.executable, "-m", "hpc.sweep", "--site", str(cluster.site_file), "--nodes", str(NODES),
         "--ranks-per-node", str(RANKS_PER_NODE), "--cpus-per-rank", "1", "--steps", str(steps), "--warmup", str(warmup),
         "--repeats", str(sweep.repeats), "--backend", sweep.backend, "--workload", sweep.workload,
-        "--option" if sweep.is_option else "--env", varied, "--minutes-per-run", "2", "--out", str(folder),
+        "--option" if sweep.is_option else "--env", varied, "--minutes-per-run", "4", "--out", str(folder),
         *(argument for name, value in sweep.options.items() for argument in ("--option", f"{name}={value}")),
         *(() if sweep.baseline else ("--no-baseline",)),
     ]  # fmt: skip

@@ -12,7 +12,8 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True)
 class SyntheticClock:
-    """A clock that shows a true time T with an offset, a drift, a rate that wanders, and a step at some time."""
+    """A clock that shows a true time T with an offset, a drift, a rate that wanders, and from some times on a step, or
+    a rate on top."""
 
     offset_ns: int = 0
     drift: float = 0.0
@@ -20,10 +21,13 @@ class SyntheticClock:
     period_ns: float = 5e9
     step_at_ns: float = math.inf
     step_ns: int = 0
+    slew_at_ns: float = math.inf
+    slew: float = 0.0
 
     def read(self, true_ns: int) -> int:
         turn = 2 * math.pi / self.period_ns
         gained = true_ns * self.drift + self.wander / turn * (1 - math.cos(true_ns * turn))
+        gained += self.slew * max(0.0, true_ns - self.slew_at_ns)
         return true_ns + self.offset_ns + round(gained) + (self.step_ns if true_ns >= self.step_at_ns else 0)
 
 

@@ -29,7 +29,9 @@ PROC = {
     "  eth0:   98084    21    2    3    0     0          0         0    11036    14    5    7    0     0       0    0\n"
     "eth0.12:  40    21    0    0    0     0          0         0    50    14    0    0    0     0       0          0\n"
     "  ifb0:       0   0    0    0    0     0          0         0        0     0    0    0    0     0       0    0\n",
-    "net/snmp": "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm RetransSegs InErrs\nTcp: 1 43265 0\n",
+    "net/snmp": "Ip: Forwarding DefaultTTL\nIp: 1 64\nTcp: RtoAlgorithm OutSegs RetransSegs InErrs\n"
+    "Tcp: 1 990000 43265 0\n",
+    "net/netstat": "TcpExt: TCPDSACKRecv TCPDSACKRecvSegs\nTcpExt: 40 41\nIpExt: InOctets\nIpExt: 7\n",
     # A process may call itself anything.
     "17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 1020 0 33 0 250 50 0 0 20 0 1 0 3593603 2998272 415 1 1 1 1 1\n",
     "17/status": "Name:\tpy\nState:\tR (running)\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t34\n",
@@ -39,6 +41,7 @@ SYS = {
     "class/infiniband/mlx5_0/ports/1/counters/port_rcv_data": "250\n",
     "class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "1000\n",
     "class/infiniband/mlx5_0/ports/1/counters/symbol_error": "0\n",
+    "class/infiniband/mlx5_0/ports/1/rate": "100 Gb/sec (4X EDR)\n",
     "class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence": "6\n",
     "class/infiniband/rdmap0/ports/1/hw_counters/rx_bytes": "77\n",
     "class/infiniband/rdmap0/ports/1/hw_counters/tx_bytes": "88\n",
@@ -77,12 +80,15 @@ class Node:
 
     def readings(self, *ranks: RankProcess) -> Readings:
         sources = sources_of_node(ranks or (RANK,), self.proc, self.sys)
-        return Readings({what: source for what, source in sources.items() if what != "telemetry"})
+        return Readings({what: source for what, source in sources.items() if what not in OF_THIS_MACHINE})
 
     def read(self, *ranks: RankProcess) -> dict[str, float]:
         node_readings = self.readings(*ranks)
         return dict(zip(node_readings.series, node_readings.read(), strict=True))
 
+
+OF_THIS_MACHINE = ("telemetry", "link speed")
+"""Sources that no folder stands in for."""
 
 UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000000", "GPU-bbbbbbbb-0000-0000-0000-000000000000")
 

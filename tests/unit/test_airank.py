@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,45 @@ def test_a_file_that_is_no_log_has_a_line(tmp_path, capsys):
     assert code == 0
     assert out.count("not read: ") == 1
     assert "notes.txt: no step line of a known system" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("target", ["0.765", "76.5"])
+def test_a_target_as_a_fraction_or_in_percent(tmp_path, capsys, target):
+    report = json.loads(run(capsys, submission(tmp_path), "--target", target, "--format", "json")[1])
+    assert [(log["target"]["value"], log["time_to_train_s"]) for log in report["logs"]] == [
+        (76.5, 3200), (76.5, 400), (76.5, 120),
+    ]  # fmt: skip
+
+
+def test_pipes_devices_and_sockets_are_refused(tmp_path, capsys):
+    folder = submission(tmp_path)
+    os.mkfifo(folder / "GPUx2.log")
+    (folder / "GPUx4.log").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "doc.md")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket.log"))
+        code, out, _ = run(capsys, folder, tmp_path / "socket.log", "--published", tmp_path / "doc.md")
+    words = " ".join(out.split())
+    assert code == 0
+    for name in ("GPUx2.log", "GPUx4.log", "socket.log", "doc.md"):
+        assert f"{name}: cannot be read (no regular file)" in words
+    assert run(capsys, folder / "GPUx2.log")[0] == 1
+
+
+def test_names_of_files_cannot_steer_the_terminal(tmp_path, capsys):
+    folder = tmp_path / "\x1b[31mred"
+    folder.mkdir()
+    (folder / "GPUx8\x1b]0;title\x07\nno rule is broken.log").write_text(text(marks(accuracies=(0.3, 0.5)), seed=None))
+    (folder / "empty\x1b[2J.log").write_text("nothing of the kind\n")
+    os.mkfifo(folder / "pipe\x9b2J.log")
+    document = folder / "\x1b[1m.md"
+    document.write_text(DOCUMENT)
+    results = [run(capsys, folder, "--published", document), run(capsys, folder / "empty\x1b[2J.log")]
+    results.append(run(capsys, folder, "--published", folder / "missing\x1b[2J.md", "--format", "json"))
+    for _, out, err in results:
+        assert not {"\x1b", "\x07", "\x9b"} & {*out, *err}
+    assert "no rule is broken" not in results[0][1].splitlines()
+    assert "\\x1b]0;title" in results[0][1]
 
 
 def test_nothing_to_read_ends_with_1(tmp_path, capsys):

@@ -36,6 +36,7 @@ def read(
     problem: str = "",
     samples: int = 1,
     is_numbered: bool = True,
+    steady_run: float | None = None,
     **facts: str,
 ) -> Attempt:
     """An attempt as the readers of logs make them."""
@@ -52,7 +53,7 @@ def read(
         machine=Machine(ranks=devices, facts={name: (value,) for name, value in facts.items()}), problem=problem,
         log=FromLog(
             path=Path("a.log"), log_format="plsc", window="steps 20 to 120", wall_clock=wall_clock, printed=printed,
-            remarks=remarks,
+            remarks=remarks, steady_run=steady_run, steady_window="steps 20 to 900" if steady_run else "",
         ),
     )  # fmt: skip
 
@@ -111,6 +112,23 @@ def test_the_printed_speed_of_a_log_and_its_time_stamps():
 def test_printed_speeds_without_an_alarm(speed, printed, wall_clock):
     log = read(speed=speed, printed=printed, wall_clock=wall_clock)
     assert figures(judged(log), "rates_and_wall_clock") == []
+
+
+@pytest.mark.parametrize(("speed", "rings"), [(95.5, False), (104.5, False), (94.0, True), (106.0, True)])
+def test_a_window_and_the_whole_steady_run(speed, rings):
+    attempts = [
+        read(repeat=repeat, speed=value, wall_clock=value, steady_run=100.0)
+        for repeat, value in ((1, 100.0), (2, speed))
+    ]
+    alarms = figures(judged(*attempts), "window_and_steady_run")
+    assert bool(alarms) == rings
+    if rings:
+        assert same(alarms[0], {"run": 2, "speed": speed, "steady_run": 100.0, "difference": speed / 100 - 1})
+        (text,) = [alarm.text for alarm in judged(*attempts)[0].alarms if alarm.name == "window_and_steady_run"]
+        assert text == (
+            f"run 2: steps 20 to 120 ran at {speed:.2f} samples/s, {speed / 100 - 1:+.1%} from the 100.00 of the log's "
+            "whole steady run (steps 20 to 900, pauses left out); the protocol's window is the result"
+        )
 
 
 def test_logs_of_different_versions():

@@ -80,6 +80,12 @@ def test_an_attempt_without_blocks_is_no_measure():
         measure(cut_short(make_trace(), 3, Outcome.RANK_FAIL))
 
 
+def test_a_window_without_samples_has_no_speed():
+    trace = make_trace(make_run(nodes=2))
+    with pytest.raises(TraceError, match="no samples"):
+        measure(dataclasses.replace(trace, samples=np.zeros_like(trace.samples)))
+
+
 # Machine
 
 

@@ -153,5 +153,5 @@ def test_a_trace_in_its_file_gives_the_same_times(tmp_path):
 
 def test_clocks_that_contradict_themselves_name_the_run_and_the_rank():
     trace = make_trace(make_run(nodes=2), clock_offset_ns=np.array([[0.0, 0.0], [0.0, 1e12]]))
-    with pytest.raises(TraceError, match=rf"{trace.run_id}: the offset jumped .*\(rank 1\)"):
+    with pytest.raises(TraceError, match=rf"{trace.run_id}: the offset moved .*\(rank 1\)"):
         trace.bounds_of(trace.stamps[:, :, 3])

@@ -81,6 +81,13 @@ def test_only_the_login_side_listens_beyond_the_host_name() -> None:
     assert "CommunicationParameters=NoCtldInAddrAny\n" in texts()["login.conf"]
 
 
+def test_where_there_is_loopback_only_slurm_resolves_names_of_any_family() -> None:
+    alone = texts(replace(HOST, loopback_only=True), Shape(accounting=True))
+    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny,EnableIPv6\n" in alone["slurm.conf"]
+    assert "CommunicationParameters=NoCtldInAddrAny,EnableIPv6\n" in alone["login.conf"]
+    assert "CommunicationParameters=NoInAddrAny,EnableIPv6\n" in alone["slurmdbd.conf"]
+
+
 def test_no_gpus_means_no_gres() -> None:
     without = texts(shape=Shape(gpus=0))
     assert "gpu" not in without["slurm.conf"].lower() and without["gres.conf"] == ""

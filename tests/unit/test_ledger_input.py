@@ -11,9 +11,9 @@ from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
+from parse.ledger.figures import Figures
 from parse.ledger.input import InputCause, InputReading, input_of_point, reduce_input
 from parse.ledger.notes import input_text
-from parse.ledger.sentence import Figures
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 MS = 1_000_000
@@ -47,7 +47,7 @@ def reading_of(*traces: Trace) -> InputReading:
 
 
 def line(trace: Trace) -> str:
-    return input_text(reading_of(trace), STEP_MS, Figures([]))
+    return input_text(reading_of(trace), Figures([]))
 
 
 def test_input_that_is_ready_has_no_cause():

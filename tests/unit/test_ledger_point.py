@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.spec import RunSpec
+from hpc.model.timestamps import BATCH_READY, BEGIN
 from hpc.model.trace import Trace
+from parse.ledger.input import InputCause
 from parse.ledger.point import ledgers
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Because, Ledger, Merged, NoLoss
+from parse.ledger.sentence import sentence
+from parse.ledger.types import (
+    CANNOT_TELL,
+    NONE,
+    PERSISTENT,
+    TRANSIENT,
+    Because,
+    Change,
+    Ledger,
+    Merged,
+    NoLoss,
+    Repeats,
+)  # fmt: skip
+from parse.ledger.what_if import what_ifs
 from parse.load import load
 from parse.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.simulated import MS
 from tests.unit.traces import put
 
 NOISE = 0.05
@@ -150,6 +169,16 @@ def test_most_runs_decide(
     assert all((run.verdict.kind == NONE) == (run.verdict.ranks == ()) for run in ledger.runs)
 
 
+def test_incidents_of_most_runs_are_named_run_by_run(tmp_path: Path) -> None:
+    def stopped(run: RunSpec, repeat: int) -> Trace:
+        late = {1: (), 2: (20,), 3: (33,)}[repeat]
+        return trace_of(run, noise=NOISE, seed=repeat, data=lambda rank, step: 2000.0 * (rank == 2 and step in late))
+
+    verdict = by_case(tmp_path, repeated(run_of(), 3, stopped))["2n2g"].verdict
+    assert (verdict.kind, verdict.ranks, verdict.steps) == (TRANSIENT, (2,), ())
+    assert (verdict.run_steps, verdict.in_runs, verdict.of_runs) == (((), (20,), (33,)), 2, 3)
+
+
 def test_stamp_errors_are_those_of_their_run(tmp_path: Path) -> None:
     traces = repeated(run_of(), 2, make())
     stamps = traces[0].stamps.copy()
@@ -165,3 +194,94 @@ def test_the_bound_of_a_run_is_the_clocks_and_not_the_straggler_s(tmp_path: Path
     (folder := tmp_path / "coarse").mkdir()
     coarse = by_case(folder, repeated(run_of(timing="step"), 1, make()))["2n2g"]
     assert coarse.runs[0].bound is None
+
+
+# What the sentence is made of
+
+
+def test_the_speed_without_the_straggler_is_that_of_runs_without_its_delay(tmp_path: Path) -> None:
+    late = by_case(tmp_path, repeated(run_of(), 3, make(backward=on(3, ms=7.0))))["2n2g"]
+    (folder := tmp_path / "usual").mkdir()
+    usual = by_case(folder, repeated(run_of(), 3, make()))["2n2g"]
+    without = late.without_straggler
+    assert without is not None and without.interval is not None
+    assert without.recorded == pytest.approx(late.result.median_speed, rel=1e-9)
+    assert without.recorded < 0.75 * without.speed
+    assert without.speed == pytest.approx(usual.result.median_speed, rel=0.01)
+    assert without.interval.low <= without.speed <= without.interval.high
+    changes = {what_if.change: what_if.speed for what_if in what_ifs(late)}
+    assert changes[Change.STRAGGLER] == without.speed
+    assert usual.without_straggler is None and usual.verdict.lowering is not None
+
+
+def test_of_a_straggler_that_differs_from_run_to_run_its_own_steps_are_replayed(tmp_path: Path) -> None:
+    def stopped(run: RunSpec, repeat: int) -> Trace:
+        late = {1: 12, 2: 20, 3: 33}[repeat]
+        return trace_of(run, noise=NOISE, seed=repeat, data=lambda rank, step: 2000.0 * (rank == 2 and step == late))
+
+    ledger = by_case(tmp_path, repeated(run_of(), 3, stopped))["2n2g"]
+    assert ledger.without_straggler is not None
+    assert ledger.without_straggler.speed == pytest.approx(4 * ledger.without_straggler.recorded, rel=0.5)
+    text = sentence(ledger, "2n2g")
+    assert (
+        "longer for its data than the median rank in step 12 of run 1 and step 20 of run 2 and step 33 of run 3" in text
+    )
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3])
+@pytest.mark.parametrize("every", [5, 10, 40])
+@pytest.mark.parametrize("same", [True, False])
+def test_what_is_late_in_some_steps_has_its_steps_in_the_sentence(
+    tmp_path: Path, runs: int, every: int, same: bool
+) -> None:
+    """Whatever the runs, no sentence says that somebody is late in steps without naming one."""
+
+    def at_times(run: RunSpec, repeat: int) -> Trace:
+        phase = 7 if same else 7 + repeat
+        extra = lambda rank, step: 60.0 * (rank == 1 and step % every == phase % every)  # noqa: E731
+        return trace_of(run, noise=NOISE, seed=repeat, backward=extra)
+
+    ledger = by_case(tmp_path, repeated(run_of(), runs, at_times))["2n2g"]
+    assert (ledger.verdict.kind, ledger.verdict.ranks) == (TRANSIENT, (1,))
+    assert len(ledger.verdict.run_steps) == runs and all(ledger.verdict.run_steps)
+    assert re.search(r" in steps? \d[\d, …]*(of run \d and .*)? ?(of run \d )?only", sentence(ledger, "2n2g"))
+
+
+def test_the_runs_behind_a_loss(tmp_path: Path) -> None:
+    def drifting(run: RunSpec, repeat: int) -> Trace:
+        return trace_of(run, noise=NOISE, seed=repeat, forward=on(*range(run.ranks), ms=repeat % 3))
+
+    ledger = by_case(tmp_path, [*repeated(SINGLE, 3, drifting), *repeated(run_of(), 4, drifting)])["2n2g"]
+    repeats = ledger.repeats
+    assert repeats is not None and (repeats.point, repeats.baseline) == (4, 3)
+    assert repeats.for_half is not None and 6 <= repeats.for_half <= 20
+    (folder := tmp_path / "single").mkdir()
+    single = by_case(folder, [*repeated(SINGLE, 1, drifting), *repeated(run_of(), 1, drifting)])
+    assert single["2n2g"].repeats == Repeats(point=1, baseline=1, for_half=None)
+    assert single["1n1g"].repeats is None
+
+
+def test_why_a_straggler_s_data_is_late_is_that_of_its_own_reader(tmp_path: Path) -> None:
+    """Rank 1 reads with one of eight workers: its batches take 26 ms, nearly a step."""
+
+    def reading(run: RunSpec, repeat: int) -> Trace:
+        trace = trace_of(run, noise=NOISE, seed=repeat, data=on(1, ms=14.0))
+        begin, ready = trace.stamps[..., BEGIN], trace.stamps[..., BATCH_READY]
+        slow = np.arange(run.ranks)[:, None] == 1
+        done = np.where(slow, ready, begin - MS)
+        work = np.where(slow, 26 * MS, 2 * MS) + 0 * begin
+        figures = np.stack([begin, ready, done - work, done, work // 8, work - work // 8, work - work // 8], axis=-1)
+        workers = [1 if rank == 1 else 8 for rank in range(run.ranks)]
+        inputs = [{"workers": count, "prefetched_batches": 2 * count} for count in workers]
+        ranks = [{**facts, "input": each} for facts, each in zip(trace.ranks, inputs, strict=True)]
+        return dataclasses.replace(trace, input=figures, input_names=INPUT_FIGURES, ranks=ranks)
+
+    ledger = by_case(tmp_path, repeated(run_of(), 2, reading))["2n2g"]
+    own = ledger.straggler_input
+    assert own is not None and (own.workers, own.usual_workers, own.cause) == (1, 8, InputCause.WORKERS)
+    assert own.late == pytest.approx(15.0, abs=0.2) and own.work == pytest.approx(26.0)
+    assert own.enough == 3
+    assert (
+        ". Its reader has 1 of 8 workers. 1 worker per rank is too few: 3 with cores of their own would keep up. "
+        "To do: --option workers=3. By terms: "
+    ) in sentence(ledger, "2n2g")

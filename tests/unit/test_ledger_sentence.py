@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from parse.ledger.compute_loss import WAITS_FOR_A_CORE, explained
+from parse.ledger.figures import numbers, share
+from parse.ledger.input import InputCause, InputReading
 from parse.ledger.notes import notes
-from parse.ledger.sentence import merged_text, numbers, problem_texts, sentence, share
+from parse.ledger.reasons import merged_text, problem_texts
+from parse.ledger.sentence import sentence
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -17,12 +22,21 @@ from parse.ledger.types import (
     TRANSIENT,
     Because,
     ComputeSplit,
+    Contention,
+    Explanation,
+    Floor,
     Ledger,
+    Lowering,
     Merged,
     NoLoss,
+    Repeats,
+    Shape,
+    ShapeKind,
     StampErrors,
     Standalone,
+    Symptom,
     Verdict,
+    WithoutStraggler,
 )  # fmt: skip
 from parse.report.ledger import ledger_text
 from parse.report.summary import Summary
@@ -40,6 +54,8 @@ from tests.unit.ledgers import (
     with_problem,
 )  # fmt: skip
 
+QUEUED = Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0, usual=0.3, explains=10.2)
+BEHIND = dataclasses.replace(LATE, ranks=(0,), arrival_skew=9.0, cause={"data": 9.0}, share=0.8, costs=8.0)
 UNSPLIT = ComputeSplit(contention=None, interference=None, unexplained=7.5)
 SPLIT = ComputeSplit(contention=around(6.0), interference=around(0.2, 0.5), unexplained=1.3)
 STANDALONE = Standalone(gradient_bytes=102_228_128, standalone=55.0, exposed=41.0, run_id="c_r1")
@@ -65,18 +81,28 @@ def single_rank() -> Ledger:
     ("ledger", "parts"),
     [
         pytest.param(
+            lambda: two_nodes(verdict=LATE, repeats=Repeats(point=2, baseline=3, for_half=4)),
+            ["2n2g: 33.90 ms a step slower than 1n1g (63.10 instead of 29.20 ms). Cause: rank 3 (n1) computes 30.00 ms "
+             "longer than the median rank in 97 % of the steps, which costs 29.20 ms a step. By terms: wait +22.50 ms "
+             "(66 %), compute +7.50 ms (22 %), communication +3.90 ms (12 %). Confidence (95 %): [33.85, 33.95] ms "
+             "slower, by 2 runs and 3 of 1n1g."],
+            id="a straggler is the cause",
+        ),
+        pytest.param(
             lambda: two_nodes(terms=CROWD | {"communication": 60.2}, verdict=dataclasses.replace(LATE, costs=5.0)),
-            [": communication +60.00 ms (67 %), wait +22.50 ms (25 %), compute +7.50 ms (8 %); rank 3"],
+            [". By terms: communication +60.00 ms (67 %), wait +22.50 ms (25 %), compute +7.50 ms (8 %). "
+             "Straggler: rank 3"],
             id="a term that costs more than the straggler is first",
         ),
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5),
-            [": within the scatter, so no cause of it is named; no rank is late"], id="within the scatter",
+            [", which is within the scatter: no cause of it is named. No straggler: no rank is late",
+             "Confidence (95 %): [-0.20, 0.80] ms slower."], id="within the scatter",
         ),
         pytest.param(
             lambda: two_nodes(margin=None),
-            ["33.90 ms (too few steps for an interval) longer",
-             "wait +22.50 ms, compute +7.50 ms, communication +3.90 ms"],
+            ["33.90 ms a step slower", "wait +22.50 ms, compute +7.50 ms, communication +3.90 ms. ",
+             "Confidence: too few steps for an interval."],
             id="no interval, no share",
         ),
         pytest.param(
@@ -85,34 +111,143 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: two_nodes(terms=ALONE | {"compute": 20.0, "wait": 1.0}),
-            ["6.00 ms [5.95, 6.05] shorter than 1n1g's 29.20 ms: compute -7.00 ms (117 %), wait +1.00 ms (-17 %)"],
+            ["6.00 ms a step faster than 1n1g (23.20 instead of 29.20 ms). By terms: compute -7.00 ms (117 %), wait "
+             "+1.00 ms (-17 %). ", "[5.95, 6.05] ms faster."],
             id="shorter",
         ),
         pytest.param(
             lambda: two_nodes(baseline=None, no_loss=NoLoss.NO_BASELINE),
-            ["2n2g: a step takes 63.10 ms: compute 34.50 ms, wait 22.50 ms, communication 4.10 ms, the rest 2.00 ms; ",
-             "; no loss is given: no 1n1g baseline with all else equal is here"],
+            ["2n2g: a step takes 63.10 ms. By terms: compute 34.50 ms, wait 22.50 ms, communication 4.10 ms, the rest "
+             "2.00 ms. ", ". No loss is given: no 1n1g baseline with all else equal is here."],
             id="no baseline",
         ),
         pytest.param(
             lambda: two_nodes(baseline=None, verdict=LATE),
-            ["63.10 ms: rank 3 (n1) is late in", "; the step by terms: compute 34.50 ms"], id="straggler, no baseline",
+            ["63.10 ms. Straggler: rank 3 (n1) computes ", ". By terms: compute 34.50 ms"], id="straggler, no baseline",
         ),
         pytest.param(
             lambda: strong().ledgers[1],
-            ["2.90 ms [2.85, 2.95] longer than 1n1g's divided by 2 devices, 14.60 ms (strong scaling)"], id="strong",
+            ["2.90 ms a step slower than 1n1g divided by 2 devices (17.50 instead of 14.60 ms, strong scaling)"],
+            id="strong",
         ),
         pytest.param(
             lambda: two_nodes(terms={name: ms / 100 for name, ms in CROWD.items()}, baseline=None),
-            ["2n2g: a step takes 0.631 ms: compute 0.345 ms"], id="a short step",
+            ["2n2g: a step takes 0.631 ms. By terms: compute 0.345 ms"], id="a short step",
         ),
-        pytest.param(single_rank, ["; no loss is given: it is the baseline"], id="the baseline"),
-        pytest.param(lambda: with_problem(two_nodes()), ["; the measurement has errors"], id="errors"),
+        pytest.param(single_rank, [". No loss is given: it is the baseline."], id="the baseline"),
+        pytest.param(lambda: with_problem(two_nodes()), [". The measurement has errors."], id="errors"),
+        pytest.param(
+            lambda: two_nodes(
+                verdict=LATE, without_straggler=WithoutStraggler(speed=4210.4, interval=None, recorded=298.04),
+            ),
+            ["which costs 29.20 ms a step; without that 4,210 instead of 298 samples/s. By terms"], id="without it",
+        ),
+        pytest.param(
+            lambda: two_nodes(verdict=LATE, symptoms=(QUEUED,)),
+            ["ms a step. It waits for a core 54 % of the time (on the others 0.3), which explains 10.20 ms. To do: "
+             "something else runs on its core", ". By terms: "],
+            id="why, and what to do",
+        ),
+        pytest.param(
+            lambda: two_nodes(verdict=dataclasses.replace(LATE, ranks=(1, 3), in_runs=2, of_runs=3), further=(BEHIND,)),
+            ["ranks 1, 3 compute 30.00 ms longer than the median rank in 97 % of the steps of 2 of 3 runs, which costs",
+             ". Behind it rank 0 (n0) waits 9.00 ms longer for its data than the median rank in 80 % of the steps, "
+             "which costs 8.00 ms a step more. "],
+            id="two stragglers",
+        ),
+        pytest.param(
+            lambda: two_nodes(contention=(Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),)),
+            [". Warning: 1n1g did not have its machine for itself (its rank waits for a core 21.4 % of the time), so "
+             "that the loss is larger than this."],
+            id="a contended baseline",
+        ),
     ],
 )  # fmt: skip
 def test_parts_of_the_sentence(ledger, parts):
     text = sentence(ledger(), "2n2g")
     assert [part for part in parts if part not in text] == [], text
+    assert ".." not in text and ". ." not in text and text.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("margin", "repeats", "text"),
+    [
+        (20.0, Repeats(point=2, baseline=2, for_half=3),
+         "[13.90, 53.90] ms slower, by 2 runs and 2 of 1n1g; 3 of each (--repeats 3) would halve that."),
+        (2.0, Repeats(point=5, baseline=5, for_half=18), "[31.90, 35.90] ms slower, by 5 runs and 5 of 1n1g."),
+        (20.0, Repeats(point=2, baseline=2, for_half=None), "ms slower, by 2 runs and 2 of 1n1g."),
+        (20.0, Repeats(point=1, baseline=1, for_half=None),
+         "by 1 run and 1 of 1n1g, of this window only: --repeats 3 or more shows how runs differ."),
+    ],
+)  # fmt: skip
+def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -> None:
+    assert text in sentence(two_nodes(margin=margin, repeats=repeats), "2n2g")
+
+
+@pytest.mark.parametrize(
+    ("lowering", "text"),
+    [
+        (None, ". "),
+        (Lowering(times=3.6, least=0.4, floor=Floor.SHARE), "; 4 times as many runs or steps would halve that. "),
+        (Lowering(times=None, least=1.0, floor=Floor.SHARE),
+         "; more runs or steps lower that to 1.00 ms at most: a straggler is late by 1 % of a step in most steps. "),
+        (Lowering(times=None, least=1.78, floor=Floor.CLOCK),
+         "; more runs or steps would not lower that: the clocks leave as much open. "),
+    ],
+)  # fmt: skip
+def test_none_is_a_limit(lowering: Lowering | None, text: str) -> None:
+    said = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, lowering=lowering)), "2n2g")
+    assert f"No straggler: one that is late by 1.80 ms in every step would have been found{text}" in said
+
+
+READING = InputReading(
+    workers=1, late=48.0, late_share=0.96, work=190.0, reading=20.0, processor=150.0, busy=0.98, ready=0.1
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"cause": InputCause.WORKERS, "enough": 8},
+         "1 worker per rank is too few: 8 with cores of their own would keep up. To do: --option workers=8."),
+        ({"cause": InputCause.STORAGE},
+         "Storage is slow: 11 % of the 190.00 ms that a batch takes are for reading files."),
+        ({"cause": InputCause.CORES}, "Too few cores for the rank and its 1 worker."),
+        ({"cause": InputCause.BURSTS}, "Single batches come late, as where an epoch begins: 1 worker per rank"),
+        ({"cause": InputCause.NO_WORKERS}, "The rank reads and decodes its batches itself. To do: --option "),
+    ],
+)  # fmt: skip
+def test_why_data_is_late(changes: dict[str, Any], text: str) -> None:
+    reading = dataclasses.replace(READING, **changes)
+    late = two_nodes(terms=CROWD | {"data": 60.0}, input=reading)
+    assert f". {text}" in sentence(late, "2n2g")
+    assert text not in sentence(two_nodes(input=reading), "2n2g")  # most is lost elsewhere
+    assert text not in sentence(two_nodes(terms=ALONE | {"data": 0.5}, input=reading), "2n2g")  # nothing is lost
+
+
+COMPUTES = CROWD | {"compute": 90.0}
+CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0, usual=0.3, explains=62.0)
+
+
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        (ComputeSplit(contention=None, interference=None, unexplained=63.0),
+         ". Compute is unexplained. To do: hpc.sweep --no-sync, to tell contention from interference."),
+        (ComputeSplit(contention=None, interference=None, straggler=40.0, unexplained=23.0),
+         ". Of compute 23.00 ms are unexplained. To do: "),
+        (ComputeSplit(contention=None, interference=None, explanations=(CORES,), unexplained=1.0),
+         ". Telemetry shows: a rank ready to run waits for a core 54 % of the time (0.3 alone), which explains up to "
+         "62.00 ms of compute."),
+        (ComputeSplit(contention=around(60.0), interference=around(3.0), unexplained=0.0),
+         ". Of compute, by its no-sync runs: contention +60.00 ms, interference +3.00 ms."),
+        (ComputeSplit(contention=None, interference=None, straggler=62.0, unexplained=1.0), " ms. No straggler: "),
+    ],
+)  # fmt: skip
+def test_compute_is_unexplained_only_where_nothing_is_known(split: ComputeSplit, text: str) -> None:
+    said = sentence(two_nodes(terms=COMPUTES, split=split), "2n2g")
+    assert text in said
+    assert ("unexplained" in said) == (split.contention is None and split.unexplained > 1.0)
 
 
 def test_no_share_without_intervals_and_no_straggler_among_one_rank():
@@ -133,43 +268,84 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
 @pytest.mark.parametrize(
     ("verdict", "text"),
     [
-        (Verdict(kind=NONE), "no rank is late more than equal ranks would be"),
+        (Verdict(kind=NONE), "No straggler: no rank is late more than equal ranks would be."),
         (
             Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21),
-            "who is waited for cannot be told (clock): the clocks leave 0.21 ms open",
+            "Who is waited for cannot be told (clock): the clocks leave 0.21 ms open.",
         ),
-        (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS), "who is waited for cannot be told (steps)"),
+        (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS), "Who is waited for cannot be told (steps)."),
         (
             Verdict(
                 kind=PERSISTENT, ranks=(2, 3), node="n1", arrival_skew=30.0, cause={"optimizer": 10.0, "data": 20.0},
                 share=1,
             ),
-            "node n1 (ranks 2, 3) is late in 100 % of the steps by 30.00 ms for its data (+20.00 ms) and its previous "
-            "optimizer step (+10.00 ms)",
+            "node n1 (ranks 2, 3) waits 20.00 ms longer for its data and takes 10.00 ms longer for its previous "
+            "optimizer step than the median rank in 100 % of the steps.",
         ),
         (
             Verdict(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),
-            "ranks 1, 3 are late in 80 % of the steps by 3.00 ms, which costs 2.50 ms a step",
+            "ranks 1, 3 come to the reduction 3.00 ms later than the median rank in 80 % of the steps, which costs "
+            "2.50 ms a step.",
         ),
         (
-            Verdict(kind=TRANSIENT, ranks=(1,), steps=(*range(21, 72, 10),), arrival_skew=30.0, cause={"data": 30.0}),
-            "rank 1 (n0) is late in steps 21, 31, 41, 51, 61, … only, by 30.00 ms for its data (+30.00 ms)",
+            Verdict(
+                kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"compute": 4.0}, share=0.9,
+                shape=Shape(kind=ShapeKind.GROWING, per_100_steps=8.0),
+            ),
+            "in 90 % of the steps, growing by 8.00 ms in 100 steps.",
         ),
         (
-            Verdict(kind=TRANSIENT, ranks=(1,), steps=(21,), arrival_skew=3.0),
-            "rank 1 (n0) is late in step 21 only, by 3.00 ms",
+            Verdict(
+                kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"compute": 4.0}, share=0.9,
+                meetings={"all-gather of layer 12": 3.0, "all-gather of layer 3": 0.9},
+            ),
+            "in 90 % of the steps, 3.00 ms of it before all-gather of layer 12.",
+        ),
+        (
+            Verdict(
+                kind=PERSISTENT, ranks=(3,), arrival_skew=4.0, cause={"release": 4.0}, share=0.5,
+                shape=Shape(kind=ShapeKind.BEGINS, step=60),
+            ),
+            "rank 3 (n1) leaves the reduction before 4.00 ms later than the median rank in 50 % of the steps, from "
+            "step 60 on.",
+        ),
+        (
+            Verdict(
+                kind=TRANSIENT, ranks=(1,), steps=(*range(21, 72, 10),), arrival_skew=30.0, cause={"data": 30.0},
+                shape=Shape(kind=ShapeKind.PERIODIC, period=10),
+            ),
+            "rank 1 (n0) waits 30.00 ms longer for its data than the median rank in steps 21, 31, 41, 51, 61, … only "
+            "(one in 10).",
+        ),
+        (
+            Verdict(kind=TRANSIENT, ranks=(1,), run_steps=((21,), (7, 9)), arrival_skew=3.0),
+            "rank 1 (n0) comes to the reduction 3.00 ms later than the median rank in step 21 of run 1 and steps 7, 9 "
+            "of run 2 only.",
         ),
         (
             Verdict(
                 kind=ROTATING, ranks=(0, 1, 2, 3), arrival_skew=30.0, cause={"compute": 30.0}, share=0.95, costs=28.0
             ),
-            "ranks take turns in being late (0 to 3): in 95 % of the steps one is, by 30.00 ms for its compute (+30.00 "
-            "ms), which costs 28.00 ms a step",
+            "ranks 0 to 3 take turns: in 95 % of the steps one of them computes 30.00 ms longer than the median rank, "
+            "which costs 28.00 ms a step.",
+        ),
+        (
+            Verdict(
+                kind=ROTATING, ranks=(0, 1, 2, 3), node="n0, n1", arrival_skew=3.0, cause={"data+compute": 3.0},
+                share=0.95,
+            ),
+            "nodes n0, n1 take turns: in 95 % of the steps one of them takes 3.00 ms longer for data and compute than",
         ),
     ],
 )  # fmt: skip
 def test_every_verdict_has_its_words(verdict, text):
     assert text in sentence(two_nodes(verdict=verdict), "2n2g")
+
+
+@pytest.mark.parametrize("run_steps", [(), ((),), ((), ())])
+def test_nobody_is_late_in_steps_that_are_not_named(run_steps: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(ValueError, match=r"ranks \(1,\) are late in some steps, and none is named"):
+        Verdict(kind=TRANSIENT, ranks=(1,), run_steps=run_steps, arrival_skew=3.0)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +384,8 @@ def uneven(slow: tuple[float, ...], others: tuple[float, ...]) -> Ledger:
     ledger = two_nodes(verdict=LATE, split=UNSPLIT)
     terms = (others, others, others, slow)
     ranks = (dataclasses.replace(place, terms=its) for place, its in zip(ledger.ranks, terms, strict=True))
-    return dataclasses.replace(ledger, ranks=tuple(ranks))
+    ledger = dataclasses.replace(ledger, ranks=tuple(ranks))
+    return dataclasses.replace(ledger, split=explained(ledger))
 
 
 def one_clock() -> Ledger:
@@ -232,7 +409,7 @@ def runs_differ() -> Ledger:
         (lambda: two_nodes(split=UNSPLIT), "compute +7.50 ms: unexplained; no "),
         (
             lambda: uneven((1.0, 57.0, 0.0, 4.1, 1.0), (1.0, 27.0, 30.0, 4.1, 1.0)),
-            "compute +7.50 ms, +7.50 ms of it by rank 3 beyond the median rank: unexplained",
+            "compute +7.50 ms, +7.50 ms of it by rank 3 beyond the median rank",
         ),
         (
             lambda: two_nodes(standalone=STANDALONE),
@@ -262,6 +439,7 @@ def test_a_note(ledger, note):
     [
         (lambda: two_nodes(terms=CROWD | {"compute": 27.0}, split=UNSPLIT), "unexplained"),
         (lambda: two_nodes(verdict=LATE, split=UNSPLIT), "beyond the median rank"),
+        (lambda: uneven((1.0, 57.0, 0.0, 4.1, 1.0), (1.0, 27.0, 30.0, 4.1, 1.0)), "unexplained"),
         (lambda: two_nodes(median_step=62.0), "the median step"),
         (lambda: two_nodes(verdict=LATE), "differ"),
     ],

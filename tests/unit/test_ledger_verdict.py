@@ -12,7 +12,8 @@ import pytest
 from hpc.model.trace import Trace
 from parse.ledger.arrivals import longest_of
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.straggler import _events, _tail, incidents, verdict
+from parse.ledger.straggler import verdict
+from parse.ledger.transient import first_of_events, incidents, tail
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -184,13 +185,13 @@ def test_equal_ranks_have_no_incidents(timing: str) -> None:
 @pytest.mark.parametrize(("events", "its", "ranks"), [(6, 6, 4), (10, 3, 2), (7, 0, 3)])
 def test_the_chance_that_one_rank_has_so_many_events(events: int, its: int, ranks: int) -> None:
     ways = [chosen.count(0) for chosen in itertools.product(range(ranks), repeat=events)]
-    assert _tail(events, its, 1 / ranks) == pytest.approx(sum(count >= its for count in ways) / len(ways))
+    assert tail(events, its, 1 / ranks) == pytest.approx(sum(count >= its for count in ways) / len(ways))
 
 
 def test_steps_in_a_row_by_one_rank_are_one_event() -> None:
     steps = np.array([1, 1, 0, 1, 1, 1, 0, 1], bool)
     who = np.array([0, 0, 0, 2, 2, 1, 1, 1])
-    assert _events(steps, who).tolist() == [0, 3, 5, 7]
+    assert first_of_events(steps, who).tolist() == [0, 3, 5, 7]
 
 
 def test_the_longest_of_a_few_drawn_from_a_pool() -> None:

@@ -222,13 +222,13 @@ def test_the_transport_of_nccl_is_compared_with_the_expected_one(
     run = dataclasses.replace(RUN, ranks_per_node=1, gpus_per_node=1, data="synthetic")
     comm: Any = FakeComm()
     world = World(rank=0, size=2, local_rank=0, local_size=1, node_rank=0, nodes=2, hostname="n0")
-    preflight = Preflight(
-        run, Expectations(expect_transport="ib", levels={"fabric": Level.OFF, "gpu_per_rank": Level.OFF})
-    )
+    levels = {"fabric": Level.OFF, "gpu_per_rank": Level.OFF}
+    preflight = Preflight(run, Expectations(expect_transport="ib", levels=levels, network={"latency_us": 3.0}))
     preflight.met(comm, world)
     preflight.enable_nccl_log(tmp_path)
     report = RankReport(device={"kind": "gpu", "name": "H200", "uuid": "GPU-A"}, software={"nccl": "2.27"})
     report = preflight.built(comm, report)
+    assert report.start and report.start["network"] == {"latency_us": 3.0}
     assert report.preflight and report.preflight["same_nccl"]["text"] == "NCCL 2.27 on all ranks"
     report = preflight.stepped(comm, report)
     assert report.preflight and report.preflight["transport"]["state"] == "unknown"

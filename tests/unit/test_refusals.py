@@ -63,6 +63,14 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
         (CPUS, {"backend": "torch-dp"}, "backend torch-dp: it splits a batch over the GPUs"),
         (GPUS, {"backend": "torch-dp", "nodes": "2"}, "2n8g with backend torch-dp: it is one rank"),
         (GPUS, {"backend": "torch-dp", "options": {"compile": "on"}}, "torch.compile does not go with DataParallel"),
+        (CPUS, {"backend": "torch-fsdp", "options": {"channels_last": "on"}}, "leave it out, or take torch-ddp"),
+        (GPUS, {"backend": "torch-fsdp", "options": {"compile": "on"}}, "collectives inside compiled graphs"),
+        (GPUS, {"backend": "torch-fsdp", "precision": "amp-fp16"}, "take bf16, or torch-ddp"),
+        (
+            GPUS,
+            {"backend": "torch-fsdp", "workload": "arcface"},
+            "not among FSDP2's shards: take torch-ddp, or head=re",
+        ),
         (CPUS, {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}}, "take auto or ring"),
         (
             CPUS,
@@ -91,6 +99,7 @@ def test_runs_that_would_end_as_invalid_are_refused(target: Target, options: dic
         (GPUS, {"precision": "tf32,amp-fp16,bf16"}),
         (GPUS, {"backend": "torch-dp", "options": {"compile": "off"}}),
         (GPUS, {"workload": "arcface", "nodes": "2"}),
+        (GPUS, {"backend": "torch-fsdp", "precision": "tf32,bf16", "options": {"reshard_after_forward": "off"}}),
         (GPUS, {"backend": "torch-dp", "workload": "arcface", "options": {"head": "replicated"}}),
         (GPUS, {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}}),
         (CPUS, {"backend": "mpi", "workload": "delay", "nodes": "2", "options": {"data_ms": "5@rank=1;every=2+1"}}),

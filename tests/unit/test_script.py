@@ -131,7 +131,13 @@ def test_limits_reach_launch_step(tmp_path: Path) -> None:
 
 
 def test_what_a_site_expects_reaches_the_ranks(tmp_path: Path) -> None:
-    site = dataclasses.replace(SITE, expect_transport="ib", preflight={"load": "fatal", "cores": "off"})
+    site = dataclasses.replace(
+        SITE,
+        expect_transport="ib",
+        preflight={"load": "fatal", "cores": "off"},
+        network={"latency_us": "3", "bandwidth_gbit": "200"},
+    )
     text = render_job([RUN], "#!/bin/bash\n", site, Folders.under(tmp_path), FRAMEWORKS)
-    assert "--expect-transport ib --check cores=off --check load=fatal" in " ".join(text.replace("\\\n", " ").split())
+    expected = "--expect-transport ib --check cores=off --check load=fatal --expect-network bandwidth_gbit=200 "
+    assert f"{expected}--expect-network latency_us=3" in " ".join(text.replace("\\\n", " ").split())
     assert "--check" not in render_job([RUN], "#!/bin/bash\n", SITE, Folders.under(tmp_path), FRAMEWORKS)

@@ -124,3 +124,27 @@ def test_cutting_a_window_into_touching_blocks_changes_nothing(step_ns):
 def test_student_is_as_in_the_published_table(confidence, freedom, published):
     """NIST/SEMATECH e-Handbook, 1.3.6.7.2: two-sided, so the table's 0.975, 0.995, 0.999."""
     assert stats.student(confidence, freedom) == pytest.approx(published, abs=0.0006)
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5, 0.2])
+def test_so_many_repeats_have_the_margin(part):
+    values, others = [10.0, 11.0, 12.5, 9.0], [5.0, 5.5, 6.0, 5.2]
+    margin = part * stats.difference_margin(values, others) * (1 + 1e-9)
+
+    def margin_of(n):
+        """Of n values that scatter as these."""
+        return stats.difference_margin(
+            *(
+                (np.arange(n) * np.std(each, ddof=1) / np.std(np.arange(n), ddof=1)).tolist()
+                for each in (values, others)
+            )
+        )
+
+    count = stats.repeats_within(values, others, margin)
+    assert margin_of(count) <= margin < margin_of(count - 1)
+
+
+def test_repeats_that_are_no_advice():
+    assert stats.repeats_within([1.0], [1.0, 2.0], 0.1) is None
+    assert stats.repeats_within([1.0, 9.0], [1.0, 2.0], 0.001) is None
+    assert stats.repeats_within([1.0, 1.0], [2.0, 2.0], 0.0) == 2

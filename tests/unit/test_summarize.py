@@ -116,7 +116,8 @@ def test_the_ledger_stands_below_the_table_and_names_what_is_lost(tmp_path, caps
     assert main([str(tmp_path), "--ledger"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(table_alone)
-    assert "\n2n1g: a step takes 150.00 ms, 50.00 ms [50.00, 50.00] longer than 1n1g's 100.00 ms: " in out
+    assert "\n2n1g: 50.00 ms a step slower than 1n1g (150.00 instead of 100.00 ms). " in out
+    assert "Confidence (95 %): [50.00, 50.00] ms slower, by 2 runs and 2 of 1n1g." in " ".join(out.split())
     assert main([str(tmp_path), "--ledger", "--format", "json"]) == 0
     ledgers = json.loads(capsys.readouterr().out)["ledgers"]
     assert [ledger["case"] for ledger in ledgers] == ["1n1g", "2n1g"]
@@ -128,7 +129,7 @@ def test_the_ledger_of_chosen_points_has_their_baseline(tmp_path, capsys):
         put(tmp_path, make_trace(make_run(nodes=nodes)))
     assert main([str(tmp_path), "--ledger", "--where", "case=2n1g"]) == 0
     out = capsys.readouterr().out
-    assert "\n2n1g: a step takes 100.00 ms, 0.00 ms " in out
+    assert "\n2n1g: 0.00 ms a step slower than 1n1g (100.00 instead of 100.00 ms)" in out
     assert "\n1n1g" not in out
 
 
@@ -192,28 +193,31 @@ def test_what_meetings_inside_a_step_take_stands_below_the_table(tmp_path, capsy
     """Two ranks, steps of 100 ms: a gather of 3 ms on rank 0 and 5 on rank 1, a sum of 1 ms on both."""
     for devices in (1, 2):
         run = make_run(nodes=devices, workload="arcface")
-        meetings = np.zeros((devices, run.steps, 2, 2), np.int64)
-        meetings[:, :, :, 1] = 1_000_000
-        meetings[:, :, 0, 1] += np.array([2_000_000, 4_000_000])[:devices, None]
+        meetings = np.zeros((devices, run.steps, 3, 3), np.int64)
+        meetings[..., 2] = 1_000_000
+        meetings[:, :, 0, 2] += np.array([2_000_000, 4_000_000])[:devices, None]
         meetings[:, : run.warmup_steps] *= 100  # outside the window
-        put(tmp_path, make_trace(run, meetings=meetings, meeting_names=["gather", "sum"]))
+        meetings[:, :, 1, 0] = ABSENT + 1  # called long before it is waited for
+        meetings[:, :, 2, 1] = ABSENT  # waited for at once
+        names = ["gather", "sum", "sum"]
+        put(tmp_path, make_trace(run, meetings=meetings, meeting_names=names, meeting_roots=[-1] * 3))
         put_exit_record(tmp_path, run, Outcome.OK)
     assert main([str(tmp_path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("inside forward and backward") == 1
-    takes = "which takes 5.00 ms of a step of 100.00 ms (5.0 %)"
-    of_each = "waiting for the last rank included: gather 4.00, sum 1.00 ms"
-    assert f"2n1g: ranks meet 2 times inside forward and backward, {takes}, {of_each}" in out
+    takes = "take 6.00 ms of a step of 100.00 ms (6.0 %)"
+    of_each = "waiting for the last rank included: gather 4.00, sum 2.00 ms"
+    assert f"2n1g: collectives inside forward and backward {takes}, {of_each}" in out
     assert main([str(tmp_path), "--format", "json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
-    assert [result["meetings_ms"] for result in results] == [{"gather": 3.0, "sum": 1.0}, {"gather": 4.0, "sum": 1.0}]
+    assert [result["meetings_ms"] for result in results] == [{"gather": 3.0, "sum": 2.0}, {"gather": 4.0, "sum": 2.0}]
 
 
 def test_meetings_that_a_rank_lacks_are_not_counted(tmp_path, capsys):
     run = make_run(nodes=2)
-    meetings = np.full((2, run.steps, 2, 2), 7, np.int64)
-    meetings[1, -1, 0, 1] = ABSENT
-    put(tmp_path, make_trace(run, meetings=meetings, meeting_names=["gather", "sum"]))
+    meetings = np.full((2, run.steps, 2, 3), 7, np.int64)
+    meetings[1, -1, 0, 2] = ABSENT
+    put(tmp_path, make_trace(run, meetings=meetings, meeting_names=["gather", "sum"], meeting_roots=[-1, -1]))
     put_exit_record(tmp_path, run, Outcome.OK)
     assert main([str(tmp_path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["meetings_ms"] == {"sum": 0.0}

@@ -168,7 +168,7 @@ def conditions(**quantities: Any) -> Conditions:
     """`clock={"n0": 1755}`, or with a deviation `{"n0": (1755, 20)}`."""
     names = {
         "clock": "SM clock", "capped": "GPUs throttled (power cap) in", "ecc": "uncorrected ECC errors",
-        "faults": "minor page faults of a rank", "again": "TCP segments sent again",
+        "faults": "minor page faults of a rank", "swapped": "swapped out",
     }  # fmt: skip
     figures = {
         names[name]: {
@@ -199,7 +199,7 @@ BASE = [conditions(clock={"n0": 1980}, capped={"n0": 0.0}), conditions(clock={"n
         ({"capped": {"n0": 1.5}}, []),
         ({"faults": {"n0": 1e6}}, []),  # the baseline has none
         ({"ecc": {"n0": 2}}, [("uncorrected ECC errors", 2, None, ())]),
-        ({"again": {"n0": 0.5}}, []),
+        ({"swapped": {"n0": 0.5}}, []),
     ],
 )
 def test_what_differs_notably(point, changes):

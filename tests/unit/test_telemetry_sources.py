@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 from collections.abc import Iterator
 from math import isnan
 from pathlib import Path
@@ -9,9 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.node_agent.sources import MAX_CORES, MAX_INTERFACES, KernelFile, RankProcess, Reading, Unread, sources_of_node
+from hpc.node_agent.sources import (
+    MAX_CORES,
+    MAX_INTERFACES,
+    KernelFile,
+    RankProcess,
+    Reading,
+    Unread,
+    link_speed,
+    sources_of_node,
+)
 from hpc.node_agent.telemetry import Readings
-from tests.unit.telemetry_nodes import PAGE_BYTES, PROC, RANK, Node
+from tests.unit.telemetry_nodes import OF_THIS_MACHINE, PAGE_BYTES, PROC, RANK, Node
 
 
 @pytest.fixture
@@ -40,9 +51,11 @@ def test_all_that_a_node_tells_in_the_units_of_the_names(node):
             "net.eth0.12.received_bytes": 40, "net.eth0.12.sent_bytes": 50, "net.eth0.12.dropped_packets": 0,
             "net.eth0.12.errors": 0,
             "net.lo.received_bytes": 100, "net.lo.sent_bytes": 100, "net.lo.dropped_packets": 0, "net.lo.errors": 0,
-            "net.tcp_retransmitted_segments": 43265,
+            "net.tcp_sent_segments": 990_000, "net.tcp_retransmitted_segments": 43265,
+            "net.tcp_needlessly_retransmitted_segments": 41,
             "net.mlx5_0_port1.received_bytes": 1000, "net.mlx5_0_port1.sent_bytes": 4000,
-            "net.mlx5_0_port1.symbol_errors": 0, "net.mlx5_0_port1.out_of_sequence_packets": 6,
+            "net.mlx5_0_port1.link_bytes_per_s": 12.5e9, "net.mlx5_0_port1.symbol_errors": 0,
+            "net.mlx5_0_port1.out_of_sequence_packets": 6,
             "net.rdmap0_port1.received_bytes": 77, "net.rdmap0_port1.sent_bytes": 88,
             "local_rank0.minor_faults": 1020, "local_rank0.major_faults": 33, "local_rank0.cpu_s": 3.0,
             "local_rank0.memory_bytes": 415 * PAGE_BYTES,
@@ -53,9 +66,8 @@ def test_all_that_a_node_tells_in_the_units_of_the_names(node):
 
 
 def test_what_a_machine_does_not_have_is_absent_with_the_reason(node, tmp_path):
-    readings = Readings(
-        {k: v for k, v in sources_of_node([RANK], node.proc, tmp_path / "none").items() if k != "telemetry"}
-    )
+    sources = sources_of_node([RANK], node.proc, tmp_path / "none")
+    readings = Readings({what: source for what, source in sources.items() if what not in OF_THIS_MACHINE})
     assert set(readings.absent) == {"CPU frequency", "CPU throttling", "CPU power", "fabric"}
     assert all(readings.absent.values())
     assert "cpu.busy_s" in readings.series
@@ -89,6 +101,34 @@ def test_where_the_kernel_names_no_namespace_nobody_is_taken_for_the_rank(node):
     (node.proc / "self/ns/pid").unlink()
     unnamed = RankProcess(pid=17, cores=(0,), pid_namespace="")
     assert "processes of ranks" in node.readings(unnamed).absent
+
+
+@pytest.mark.parametrize(
+    ("mbit", "said"),
+    [(100, 12.5e6), (400_000, 50e9), (10, "10 Mbit/s"), (0, "0 Mbit/s"), (0xFFFFFFFF, "knows no speed")],
+)
+def test_the_speed_of_a_link_is_what_its_driver_says(monkeypatch, mbit: int, said: float | str) -> None:
+    """Two halves in `struct ethtool_cmd`, at bytes 12 and 28; unknown is -1, and a tun device claims 10 Mbit/s."""
+
+    def answer(control: object, number: int, request: bytes) -> None:
+        name, address = struct.unpack_from("16sP", request)
+        assert (number, name.rstrip(b"\0")) == (0x8946, b"eth0")
+        place = ctypes.c_char_p(address)
+        command = (ctypes.c_char * 44).from_address(ctypes.cast(place, ctypes.c_void_p).value or 0)
+        struct.pack_into("H", command, 12, mbit & 0xFFFF)
+        struct.pack_into("H", command, 28, mbit >> 16)
+
+    monkeypatch.setattr("fcntl.ioctl", answer)
+    if isinstance(said, str):
+        with pytest.raises(Unread, match=said):
+            link_speed("eth0")
+    else:
+        assert link_speed("eth0") == (said,)
+
+
+def test_an_interface_without_a_link_has_no_speed() -> None:
+    with pytest.raises(OSError, match=r"\[Errno"):
+        link_speed("no such device")
 
 
 def test_an_interface_that_goes_is_nan_and_the_rest_stays(node):

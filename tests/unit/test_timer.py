@@ -184,38 +184,43 @@ def test_the_bound_covers_the_time_of_reading_the_host_clock(steps_ns: list[int]
     assert abs(timer.stamps[5] - end_ns) <= timer.bound_ns + 1
 
 
-MEETINGS = ("gather", "sum")
+NAMES = ("gather", "sum")
 
 
-def steps_with_meetings(timer: StepTimer, meetings: Meetings, wait: Callable[[], None]) -> None:
-    """Two steps of two meetings each, in segments of their own."""
+def steps_with_meetings(timer: StepTimer, meetings: Meetings, wait: Callable[[], None], steps: int = 2) -> None:
+    """Steps of two meetings each, in segments of their own; the second is called before the first is waited for."""
     timer.record_meetings(meetings)
-    for step in range(2):
+    for step in range(steps):
         timer.begin(step)
         meetings.begin(step)
         timer.batch_ready()
-        for _ in MEETINGS:
+        numbers = []
+        for name in NAMES:
             wait()
-            meetings.arrived()
+            numbers.append(meetings.arrived(name))
+        for number in numbers:
             wait()
-            meetings.ended()
+            meetings.waits(number)
+            wait()
+            meetings.ended(number)
         timer.forward_end()
         timer.grads_ready()
         timer.reduced()
+        meetings.finish()
         timer.end()
         timer.resolve()
 
 
 def test_meetings_are_recorded_by_the_clock_of_the_steps() -> None:
-    meetings = Meetings(MEETINGS, 2)
+    meetings = Meetings(2, 1, NAMES)
     timer = HostTimer(2, clock=count(0).__next__)
     steps_with_meetings(timer, meetings, lambda: None)
-    assert list(timer.stamps) == [0, 1, 6, 7, 8, 9, 10, 11, 16, 17, 18, 19]
-    assert list(meetings.stamps) == [2, 3, 4, 5, 12, 13, 14, 15]
+    assert list(timer.stamps) == [0, 1, 8, 9, 10, 11, 12, 13, 20, 21, 22, 23]
+    assert list(meetings.stamps) == [2, 4, 5, 3, 6, 7, 14, 16, 17, 15, 18, 19]
 
 
 def test_meetings_on_a_device_become_times_of_the_host() -> None:
-    device, meetings, true_ns = FakeDevice(50e-6), Meetings(MEETINGS, 2), []
+    device, meetings, true_ns = FakeDevice(50e-6), Meetings(2, 1, NAMES), []
 
     def wait() -> None:
         device.now_ns += 10**7
@@ -223,22 +228,68 @@ def test_meetings_on_a_device_become_times_of_the_host() -> None:
 
     timer = DeviceTimer(2, device.event, device, clock=device.host_clock)
     steps_with_meetings(timer, meetings, wait)
-    assert np.abs(np.array(meetings.stamps) - true_ns).max() < 1000
+    in_order = np.sort(np.array(meetings.stamps).reshape(2, 6), axis=1).ravel()
+    assert np.abs(in_order - true_ns).max() < 1000
+    assert list(np.argsort(np.array(meetings.stamps)[:6])) == [0, 3, 1, 2, 4, 5]
     assert ABSENT not in timer.stamps
 
 
 def test_where_whole_steps_are_stamped_meetings_are_absent() -> None:
-    meetings = Meetings(MEETINGS, 2)
+    meetings = Meetings(2, 1, NAMES)
     steps_with_meetings(host_timer("step", 2), meetings, lambda: None)
     assert set(meetings.stamps) == {ABSENT}
 
 
-def test_a_meeting_too_many_is_an_error() -> None:
-    meetings = Meetings(("gather",), 2)
-    with pytest.raises(RuntimeError, match="not begun"):
-        meetings.arrived()
+@pytest.mark.parametrize("on_device", [False, True])
+def test_the_meetings_of_a_step_are_learned_while_warming_up(on_device: bool) -> None:
+    meetings, device = Meetings(3, 2), FakeDevice(50e-6)
+    host, clock = HostTimer(3), device.host_clock
+    timer: StepTimer = DeviceTimer(3, device.event, device, clock=clock) if on_device else host
+    steps_with_meetings(timer, meetings, lambda: None, steps=3)
+    assert (meetings.names, meetings.roots, meetings.irregular_steps) == (NAMES, (-1, -1), 0)
+    stamps = np.array(meetings.stamps).reshape(3, 6)
+    assert (stamps[0] == ABSENT).all()
+    assert (stamps[1:] != ABSENT).all()
+
+
+def called(meetings: Meetings, step: int, *names: str) -> None:
+    meetings.begin(step)
+    for name in names:
+        meetings.ended(meetings.arrived(name))
+    meetings.finish()
+
+
+def test_a_measured_step_with_other_meetings_is_absent_and_counted() -> None:
+    meetings, timer = Meetings(5, 2), HostTimer(5)
+    timer.record_meetings(meetings)
+    sequences = [("first",), NAMES, NAMES, ("gather",), (*NAMES, "sum")]
+    for step, names in enumerate(sequences):
+        called(meetings, step, *names)
+    stamps = np.array(meetings.stamps).reshape(5, 2, 3)
+    assert meetings.names == NAMES
+    assert [bool((each[:, [0, 2]] != ABSENT).all()) for each in stamps] == [False, False, True, False, False]
+    assert (stamps[3:] == ABSENT).all()
+    assert meetings.irregular_steps == 2
+
+
+def test_steps_behind_the_measured_ones_leave_the_stamps_alone() -> None:
+    meetings, timer = Meetings(2, 1, ("sum",)), HostTimer(2)
+    timer.record_meetings(meetings)
+    for step in range(4):
+        called(meetings, step, "sum")
+    before = list(meetings.stamps)
+    called(meetings, 7, "sum", "sum")
+    assert list(meetings.stamps) == before and ABSENT not in before[::3]
+    assert meetings.irregular_steps == 0
+
+
+def test_collectives_that_a_meeting_calls_in_turn_are_a_part_of_it() -> None:
+    meetings, timer = Meetings(2, 1, ("sum",)), HostTimer(2, clock=count(0).__next__)
+    timer.record_meetings(meetings)
     meetings.begin(0)
-    meetings.arrived()
-    meetings.ended()
-    with pytest.raises(RuntimeError, match="more meetings than gather"):
-        meetings.arrived()
+    assert meetings.meet("sum", lambda value: meetings.meet("inner", lambda: value), 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        meetings.meet("sum", lambda: 1 / 0)
+    assert meetings.arrived("another") == 2  # not taken for a part of the one that failed
+    meetings.finish()
+    assert meetings.names == ("sum", "sum", "another")

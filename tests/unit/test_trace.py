@@ -19,7 +19,7 @@ from hpc.model import trace_file as trace_module
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, END, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
-from hpc.model.trace_file import SCHEMA_VERSION, read_trace, write_trace
+from hpc.model.trace_file import SCHEMA_VERSION, open_trace, read_trace, write_trace
 from tests.unit.traces import OFFSET_NS, cut_short, make_run, make_trace, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -31,7 +31,7 @@ def assert_equal(loaded: Trace, expected: Trace) -> None:
         if isinstance(b, np.ndarray):
             assert a.dtype == b.dtype, field.name
             np.testing.assert_array_equal(a, b, err_msg=field.name)
-        elif field.name in ("clock_domains", "injected_phases", "meeting_names", "input_names"):
+        elif field.name in ("clock_domains", "injected_phases", "meeting_names", "meeting_roots", "input_names"):
             assert list(a) == list(b)
         else:
             assert a == b, field.name
@@ -40,11 +40,11 @@ def assert_equal(loaded: Trace, expected: Trace) -> None:
 def full_trace() -> Trace:
     run = make_run(nodes=2, ranks_per_node=2, options={"data_ms": "3@rank=1"}, env={"NCCL_ALGO": "Ring"})
     injected = np.arange(4 * run.steps * 2, dtype=np.int64).reshape(4, run.steps, 2)
-    meetings = np.arange(4 * run.steps * 6, dtype=np.int64).reshape(4, run.steps, 3, 2)
+    meetings = np.arange(4 * run.steps * 9, dtype=np.int64).reshape(4, run.steps, 3, 3)
     return make_trace(
         run, attempt=3, evidence="srun returned 0", script="#!/bin/bash\necho 'ä'\n", recovered=True,
         injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
-        meetings=meetings, meeting_names=["features", "maximum", "größe"],
+        meetings=meetings, meeting_names=["features", "maximum", "größe"], meeting_roots=[-1, 0, -2],
         input=meetings[:, :, :2, 0].copy(), input_names=["requested", "received"],
     )  # fmt: skip
 
@@ -52,6 +52,23 @@ def full_trace() -> Trace:
 def test_every_field_is_read_back(tmp_path):
     expected = full_trace()
     assert_equal(read_trace(put(tmp_path, expected)), expected)
+
+
+def test_meetings_of_older_files_lack_the_moment_at_which_a_rank_begins_to_wait(tmp_path):
+    expected = full_trace()
+    path = put(tmp_path, expected)
+    with h5py.File(path, "r+") as file:
+        attributes, old = dict(file["meetings"].attrs), file["meetings"][:][..., [0, 2]]
+        del file["meetings"]
+        file.create_dataset("meetings", data=old).attrs["names"] = attributes["names"]
+    assert expected.meetings is not None
+    with open_trace(path) as streamed:
+        for trace in (read_trace(path), streamed):
+            assert trace.meetings is not None and trace.meetings.shape == expected.meetings.shape
+            some = np.asarray(trace.meetings[:, 2:5])
+            np.testing.assert_array_equal(some[..., [0, 2]], expected.meetings[:, 2:5][..., [0, 2]])
+            assert (some[..., 1] == ABSENT).all()
+            assert list(trace.meeting_roots) == [-1, -1, -1]
 
 
 def test_an_attempt_that_died_in_warm_up_is_read_back(tmp_path):

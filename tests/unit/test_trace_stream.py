@@ -49,8 +49,9 @@ def test_a_range_of_steps_equals_that_of_the_whole_trace(tmp_path, pieces):
 
 def test_ranges_of_meetings_are_read_from_the_file(tmp_path):
     run = make_run(ranks_per_node=2)
-    meetings = np.arange(2 * run.steps * 6, dtype=np.int64).reshape(2, run.steps, 3, 2)
-    trace = make_trace(run, meetings=meetings, meeting_names=["features", "maximum", "sums"])
+    meetings = np.arange(2 * run.steps * 9, dtype=np.int64).reshape(2, run.steps, 3, 3)
+    names = ["features", "maximum", "sums"]
+    trace = make_trace(run, meetings=meetings, meeting_names=names, meeting_roots=[-1] * 3)
     with open_trace(put(tmp_path, trace)) as opened:
         assert opened.meetings is not None
         assert opened.meetings.shape == meetings.shape and opened.meeting_names == trace.meeting_names

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.spec import SpecError
-from hpc.workloads import code_digest
+from hpc.workloads import code_digest, load_factory
 from hpc.workloads.user_code import check_factory, code_files, defined_names, files_newer_than
 
 
@@ -142,3 +142,13 @@ def test_a_missing_factory_is_refused_with_the_nearest_name(tmp_path: Path) -> N
         check_factory(f"{tmp_path}/main.py:MyTrainin")
     put(tmp_path, main="from elsewhere import *\n")
     check_factory(f"{tmp_path}/main.py:Anything")
+
+
+def test_a_persons_file_may_define_dataclasses_whose_annotations_are_text(tmp_path: Path) -> None:
+    """Which look for their module among those that are loaded."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n"
+        "@dataclass\nclass Mine:\n    size: int = 3\n"
+    )
+    assert load_factory(f"{file}:Mine", "torch")().size == 3

@@ -41,8 +41,6 @@ AuthType=auth/none
 CredType=cred/none
 # A requeued job waits for its old credential to expire: this and a second, in place of two minutes.
 AuthInfo=cred_expire=5
-# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmctldSyslogDebug=quiet
 SlurmdSyslogDebug=quiet
 MailProg=/bin/true
@@ -122,7 +120,7 @@ class Host:
     own, and whether the library behind `srun --mpi=pmix` is there.
 
     Storage of its own is a node's /dev/shm, /tmp and spool folder. `shared` are the folders below /tmp that all nodes
-    see all the same: see `shared_folders`.
+    see all the same: see `shared_folders`. A machine with `loopback_only` has no IPv4 address but 127.0.0.1.
     """
 
     name: str
@@ -134,6 +132,7 @@ class Host:
     own_names: bool
     own_storage: bool
     pmix: bool
+    loopback_only: bool = False
     shared: tuple[str, ...] = ()
 
     @property
@@ -214,7 +213,9 @@ def slurm_conf(host: Host, shape: Shape, root: Path, *, ports: Sequence[int], fi
     return f"""\
 # A development cluster on one machine, written by launch.devcluster at each start.
 ClusterName=devcluster
-{_FIXED_CONF}SlurmctldHost={CONTROLLER if host.own_names else host.name}(127.0.0.1)
+{_FIXED_CONF}# Daemons listen on what their host name resolves to, 127.0.0.1, and on nothing else.
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny{_any_family(host)}
+SlurmctldHost={CONTROLLER if host.own_names else host.name}(127.0.0.1)
 SlurmctldPort={ports[0]}
 SlurmUser={host.uid}
 SlurmdUser={host.uid}
@@ -242,6 +243,15 @@ PartitionName=high PriorityTier=10 PreemptMode=OFF
 """
 
 
+def _any_family(host: Host) -> str:
+    """The setting with which Slurm resolves names where there is loopback only, and empty elsewhere.
+
+    Slurm asks getaddrinfo with AI_ADDRCONFIG, which refuses IPv4 by name where 127.0.0.1 is the only address; where
+    IPv6 is allowed too, Slurm asks for any family, and gets 127.0.0.1.
+    """
+    return ",EnableIPv6" if host.loopback_only else ""
+
+
 def _accounting(shape: Shape, ports: Sequence[int]) -> str:
     if not shape.accounting:
         return "AccountingStorageType=accounting_storage/none"
@@ -256,7 +266,7 @@ AuthType=auth/none
 DbdHost={ACCOUNTING if host.own_names else host.name}
 DbdAddr={LOOPBACK}
 DbdPort={port}
-CommunicationParameters=NoInAddrAny
+CommunicationParameters=NoInAddrAny{_any_family(host)}
 SlurmUser={host.user}
 PidFile={root}/run/slurmdbd.pid
 LogFile={root}/log/slurmdbd.log

@@ -68,8 +68,17 @@ def this_host(root: Path) -> Host:
         name=name, address=address, hosts=Path("/etc/hosts").read_text(), uid=os.getuid(), user=_user_name(),
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         own_names=not namespaces_refused(), own_storage=not namespaces_refused(storage=True), pmix=_loads("libpmix.so"),
-        shared=shared_folders([root, *needed]),
+        loopback_only=_loopback_only(), shared=shared_folders([root, *needed]),
     )  # fmt: skip
+
+
+def _loopback_only() -> bool:
+    """Whether getaddrinfo refuses IPv4 addresses to those who want only what is configured, as Slurm does."""
+    try:
+        socket.getaddrinfo(LOOPBACK, None, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
+    except socket.gaierror:
+        return True
+    return False
 
 
 def _user_name() -> str:

@@ -36,7 +36,7 @@ class WindowTarget:
 
     `span` counts from the begin of the window, or, if `absolute`, from `begin_at`. `numbered` is `epoch` if numbers
     start anew per epoch; `from_zero`: they start at 0. `keeps_pauses`: intervals that contain a pause or the end of an
-    epoch count.
+    epoch count. `consumes`: the points' `batch` counts all steps so far. `mean_from` is the format's.
     """
 
     begin_at: int
@@ -45,6 +45,8 @@ class WindowTarget:
     numbered: str
     from_zero: bool
     absolute: bool = False
+    consumes: bool = False
+    mean_from: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +79,27 @@ def steps_between(points: Points, target: WindowTarget, per_epoch: int | None) -
     return np.where(anew, per_epoch * (epochs - 1) + remaining + step[1:], steps), np.ones(len(steps), np.bool_)
 
 
+def durations_by_means(points: Points, target: WindowTarget) -> Floats:
+    """Seconds per step of the intervals between points, from the running means of an epoch at both ends.
+
+    NaN over the border of epochs, where a mean is missing, and where the difference is not above 0.
+    """
+    if not np.isfinite(points.mean_s).any():
+        return np.full(max(len(points) - 1, 0), np.nan)
+    left_out = -int(target.from_zero) if target.mean_from is None else target.mean_from
+    counted = points.step - left_out
+    total_s = np.where(counted > 0, points.mean_s * counted, np.nan)
+    seconds = np.diff(total_s) / np.maximum(np.diff(points.step), 1)
+    return np.where((np.diff(points.epoch) == 0) & (seconds > 0), seconds, np.nan)
+
+
 class WindowSum:
     """Adds up the window's intervals as points come, in their order."""
 
-    def __init__(self, target: WindowTarget) -> None:
+    def __init__(self, target: WindowTarget, *, only_sums: bool = False) -> None:
         self.target = target
+        self.only_sums = only_sums
+        """Neither pauses nor the times of single intervals are kept, nor the stamps' resolution."""
         self.begin: Place | None = None
         self.end: Place | None = None
         self.last: Place | None = None
@@ -89,6 +107,8 @@ class WindowSum:
         """The end that was aimed at is reached."""
         self.steps = 0
         self.seconds = 0.0
+        self.taken_in = 0.0
+        """What the steps took in, by what their lines print; NaN where they do not print it."""
         self.resolution_s = 1.0
         self.backwards: tuple[int, int] | None = None
         """The steps between which the stamps go back."""
@@ -99,7 +119,10 @@ class WindowSum:
         self.repeated = 0
         """Steps that have more than one line."""
         self.fresh = True
-        self.rates, self.durations, self.paces, self.times = Series(), Series(), Series(), Series()
+        self.rates, self.durations, self.paces, self.times, self.by_means = (
+            Series(only_sum=only_sums) for _ in range(5)
+        )
+        """`by_means` are durations from running means, also where the lines print those of single steps."""
         self._points = NO_POINTS
 
     def add(self, points: Points, pauses: Mapping[int, Sequence[str]], per_epoch: int | None) -> None:
@@ -131,7 +154,8 @@ class WindowSum:
     def _sum(
         self, points: Points, steps: Integers, known: Truths, reached: Integers, pauses: Mapping[int, Sequence[str]]
     ) -> None:
-        self.resolution_s = min(self.resolution_s, resolution_s(points.time_s))
+        if not self.only_sums:
+            self.resolution_s = min(self.resolution_s, resolution_s(points.time_s))
         seconds = np.diff(points.time_s)
         counted = known & self._free_of_pauses(points, seconds, known, pauses)
         self.borders += int((~known).sum())
@@ -139,22 +163,32 @@ class WindowSum:
         self.fresh = False
         self.steps += int(steps[counted].sum())
         self.seconds += float(seconds[counted].sum())
+        taken_in = np.diff(points.batch) if self.target.consumes else points.batch[1:] * steps
+        self.taken_in += float(taken_in[counted].sum())
         if self.backwards is None and (back := np.flatnonzero(counted & (seconds < 0))).size:
             self.backwards = int(points.step[back[0]]), int(points.step[back[0] + 1])
-        self.times.add((seconds / np.maximum(steps, 1))[counted])
-        self._add_printed(points.take(slice(1, None)), steps, reached[1:], counted)
+        if not self.only_sums:
+            self.times.add((seconds / np.maximum(steps, 1))[counted])
+        by_means = durations_by_means(points, self.target)
+        self.by_means.add(by_means[counted & np.isfinite(by_means)])
+        self._add_printed(points.take(slice(1, None)), steps, reached[1:], counted, by_means)
 
-    def _add_printed(self, points: Points, steps: Integers, reached: Integers, counted: Truths) -> None:
+    def _add_printed(
+        self, points: Points, steps: Integers, reached: Integers, counted: Truths, by_means: Floats
+    ) -> None:
         """The printed numbers whose interval lies in the window."""
         assert self.begin is not None
         printed_interval = points.first != NO_NUMBER
         long = np.where(printed_interval, points.step - points.first, steps)
         counted = counted & (reached - long >= self.begin.reached)
         self.rates.add(points.rate[counted & np.isfinite(points.rate)])
-        durations = np.where(np.isnan(points.duration_s), points.elapsed_s / np.maximum(long, 1), points.duration_s)
+        durations = by_means
+        for printed, steps_of_it in ((points.elapsed_s, np.maximum(long, 1)), (points.duration_s, 1)):
+            if (known := np.isfinite(printed)).any():
+                durations = np.where(known, printed / steps_of_it, durations)
         durations = durations[counted & np.isfinite(durations)]
         self.durations.add(durations)
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             self.paces.add(1 / durations)
 
     def _free_of_pauses(
@@ -174,7 +208,7 @@ class WindowSum:
         free = np.ones(len(seconds), np.bool_)
         for place in sorted(reasons):
             free[place] = False
-            if len(self.pauses) == MAX_PAUSES:
+            if self.only_sums or len(self.pauses) == MAX_PAUSES:
                 self.more_pauses += 1
                 continue
             long = float(seconds[place])
@@ -190,9 +224,13 @@ class WindowSum:
 
 
 class Series:
-    """Numbers in their order with their sum; if they become many, means over neighbours are stored."""
+    """Numbers in their order with their sum; if they become many, means over neighbours are stored.
 
-    def __init__(self) -> None:
+    `only_sum`: nothing but the sum and the count.
+    """
+
+    def __init__(self, *, only_sum: bool = False) -> None:
+        self.only_sum = only_sum
         self.count = 0
         self.sum = 0.0
         self.stride = 1
@@ -214,6 +252,8 @@ class Series:
         """Goes on with these."""
         self.count += len(values)
         self.sum += float(values.sum())
+        if self.only_sum:
+            return
         self._take(values)
         while sum(map(len, self._parts)) > MAX_TIMES:
             whole = np.concatenate(self._parts)
@@ -231,11 +271,17 @@ class Series:
 
 
 def why_no_window(
-    window_sum: WindowSum | None, log_format: LogFormat, *, warmup: int, whole: bool, step_lines: int
+    window_sum: WindowSum | None,
+    log_format: LogFormat,
+    *,
+    warmup: int,
+    whole: bool,
+    step_lines: int,
+    printed_every: int,
 ) -> str:
     """Why the intervals that were added up make no window; empty where they make one."""
     if not log_format.steps and (window_sum is None or window_sum.last is None):
-        return "it prints no steps, only whole epochs at best: python -m parse.airank has their speed"
+        return "no step line of a known form is in it"
     if window_sum is None or window_sum.last is None:
         return "it has no line of a step" if not step_lines else "none of its step lines can be used"
     last, begin = window_sum.last, window_sum.begin
@@ -247,7 +293,9 @@ def why_no_window(
         begins = f"that begins at step {begin}" if begin else f"begins at step {warmup} and"
         if last.reached != last.step:
             needed = f"{needed} counted through the epochs, of which the last is number {last.reached}"
-        return f"too short: {last_text}; the window {begins} needs step {needed}"
+        remaining = last.reached - begin.reached if begin and printed_every <= warmup else 0
+        remedy = f"; --steps {warmup + remaining} takes what is there" if remaining else ""
+        return f"too short: {last_text}; the window {begins} needs step {needed}{remedy}"
     if not window_sum.steps:
         return f"no interval between the printed steps {begin} to {window_sum.end or begin} is free of pauses"
     return ""

@@ -76,16 +76,17 @@ class MarkerIndex:
     def __init__(self, texts: tuple[bytes, ...]) -> None:
         self._names = np.zeros(1 << 16, np.uint8)
         self._bits = np.zeros((PAIRS, NAMES + 1), np.uint64)
-        names: dict[int, int] = {}
+        names = 0
         for number, text in enumerate(texts):
             for begin in (0, 1):
-                row = _telling(np.frombuffer(text[begin : begin + (len(text) - begin) // 2 * 2], np.uint16))
+                row = _row(text, begin)
                 bit = np.uint64(1 << (2 * number + begin) % BITS)
                 for place in range(PAIRS):
                     if place < len(row):
-                        name = names.setdefault(int(row[place]), 1 + len(names) % NAMES)
-                        self._names[row[place]] = name
-                        self._bits[place, name] |= bit
+                        new = row[place][self._names[row[place]] == 0]
+                        self._names[new] = 1 + names % NAMES
+                        names += bool(len(new))
+                        self._bits[place, self._names[row[place]]] |= bit
                     else:
                         self._bits[place] |= bit
         self._begins = self._bits[0][self._names] != 0
@@ -110,6 +111,16 @@ class MarkerIndex:
 def marker_index(texts: tuple[bytes, ...]) -> MarkerIndex:
     """The index of these texts, made once."""
     return MarkerIndex(texts)
+
+
+def _row(text: bytes, begin: int) -> list[npt.NDArray[np.uint16]]:
+    """The pairs of a text at even places, of one that begins at an even place or at an odd one: for each place those
+    that may stand there. Of a text of two characters at an odd place they are halves of two pairs."""
+    if begin == 1 and len(text) == 2:
+        any_other = np.arange(1 << 8, dtype=np.uint16)
+        return [any_other | np.uint16(text[0] << 8), (any_other << np.uint16(8)) | np.uint16(text[1])]
+    pairs = np.frombuffer(text[begin : begin + (len(text) - begin) // 2 * 2], np.uint16)
+    return list(_telling(pairs)[:, None])
 
 
 def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:

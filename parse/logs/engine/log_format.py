@@ -13,28 +13,42 @@ import numpy.typing as npt
 NO_NUMBER = -1
 """Absent value in a whole-number column; in a column of floats it is NaN."""
 
-FIELDS = ("time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "epoch_steps")
-"""The groups that a step line's pattern may name.
+FIELDS = ("time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "mean_s", "epoch_steps", "batch")
+"""The groups that a step line's pattern may name, beside those IN_OTHER_UNITS.
 
 `time` is a time stamp in any of the forms of `parse.logs.engine.fields`. `step` is the number of the last step that the
 line speaks of, as printed; `first` the number that it counts from, where it prints an interval (`steps 100 to 200`).
-`rate` is in samples/s, `duration_s` the seconds of one step, `elapsed_s` those of the whole interval. `epoch_steps` is
-the number of steps in an epoch, where lines print it (`[ 6/53]`).
+`rate` is in the format's unit per second, `duration_s` the seconds of one step, `elapsed_s` those of the whole
+interval, `mean_s` the mean of all steps since the epoch began (`Time 0.403 ( 2.123)`, or since `mean_from`).
+`epoch_steps` is the number of steps in an epoch, where lines print it (`[ 6/53]`), or that a progress bar counts to.
+`batch` is what a step takes in, in the format's unit: the mean over the steps since the line before.
 """
+
+IN_OTHER_UNITS = ("duration_ms", "steps_per_s", "runtime", "consumed")
+"""Groups that are printed in the place of another: milliseconds of a step, or steps per second, for `duration_s`; the
+time since a progress bar began, `02:03` or `1:02:03`, for `time`; what all steps so far took in for `batch`."""
 
 FACTS = (
     "batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model", "steps_per_epoch",
     "samples_per_epoch", "epochs", "warmup_epochs", "print_every", "data", "seed", "classes", "accumulation",
-    "checksum",
+    "checksum", "sequence_length", "tokens_per_step", "micro_batch_size", "micro_batches", "processes",
+    "gpus_per_process",
 )  # fmt: skip
 """The known facts of a header; its other facts (versions, devices) are stored under their own names.
 
 `batch_size` is per device. `precision` is one of this project's (fp32, tf32, bf16, amp-fp16; fp16 with master weights
-is the latter). `accumulation` is the number of printed steps per optimizer step."""
+is the latter). `accumulation` is the number of printed steps per optimizer step; `micro_batches` is, the other way
+round, the number of passes of `micro_batch_size` samples of a device in a printed step. `sequence_length` is the number
+of tokens of a sample, `tokens_per_step` that of a printed step. `processes` is the number of ranks that print facts,
+where these are 0 to the last without a gap, `gpus_per_process` the devices of one."""
 
 
 class LogError(ValueError):
     """A file is no log of a known format, or cannot be read; the text names the file and the reason."""
+
+
+class UnknownFormatError(LogError):
+    """A file can be read, and is no log of the formats looked for."""
 
 
 Floats = npt.NDArray[np.float64]
@@ -46,7 +60,8 @@ class Steps:
     """Step lines in the order of the file, a column per field; all columns are equally long.
 
     `time_s` counts from 1970 in whatever zone the log was printed (1904 is taken where a log prints no year).
-    `offset` is where the line begins, in bytes of the text (of what a .gz holds, where it is one).
+    `offset` is where the line begins, in bytes of the text (of what a .gz holds, where it is one). `batch` counts all
+    steps so far where the format's lines print what they `consumed`.
     """
 
     offset: Integers
@@ -58,7 +73,9 @@ class Steps:
     rate: Floats
     duration_s: Floats
     elapsed_s: Floats
+    mean_s: Floats
     epoch_steps: Integers
+    batch: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +85,9 @@ class LogRecord:
     Kinds: `facts` (by the names of FACTS or others); `pause` (the training stands still: validation, checkpoint, the
     end of an epoch; perhaps a `reason`); `evaluation` (`top1` in percent, `epoch`, as far as printed); `mark` (an
     AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary` (rates of the whole run
-    as the program reports them: `rate`, `what`); `remark` (`text`: what is odd about the file itself).
+    as the program reports them: `rate`, `what`); `epoch` (one whole epoch: `rate`, `seconds`, `epoch`, as far as
+    printed); `heading` (what stands above progress bars: `epoch`, or nothing where those below it count no steps);
+    `remark` (`text`: what is odd about the file itself).
     """
 
     kind: str
@@ -83,11 +102,12 @@ class StepLine:
     """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
 
     Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit, before the
-    end of its match.
+    end of its match; where it does, `certain_digits` has all lines matched one by one.
     """
 
     marker: bytes
     pattern: re.Pattern[bytes]
+    certain_digits: bool = False
 
 
 Values = Callable[[re.Match[bytes]], Mapping[str, str]]
@@ -97,9 +117,10 @@ Values = Callable[[re.Match[bytes]], Mapping[str, str]]
 class LogPattern:
     """A form of any other line. A match has as values its named groups, or those by `values`, and the `constants`.
 
-    A group named `time` is the time stamp and none of the values; a group `rank` the rank. Only the
+    A group named `time` is the time stamp and none of the values, `time_ms` one in milliseconds since any origin; a
+    group `rank` the rank. Only the
     first of several lines of one shape with a `pause` between two steps is read, so such a pattern must not match
-    certain digits.
+    certain digits. A `block` goes on over the lines below its marker's, BLOCK_BYTES at most.
     """
 
     kind: str
@@ -107,6 +128,7 @@ class LogPattern:
     pattern: re.Pattern[bytes]
     values: Values | None = None
     constants: tuple[tuple[str, str], ...] = ()
+    block: bool = False
 
 
 def step(marker: bytes, pattern: bytes) -> StepLine:
@@ -125,24 +147,38 @@ def line(kind: str, marker: bytes, pattern: bytes, values: Values | None = None,
     )
 
 
-fact, pause, evaluation, summary = (partial(line, kind) for kind in ("facts", "pause", "evaluation", "summary"))
+fact, pause, evaluation, summary, epoch_line, heading = (
+    partial(line, kind) for kind in ("facts", "pause", "evaluation", "summary", "epoch", "heading")
+)
+
+
+def block(marker: bytes, pattern: bytes, values: Values | None = None) -> LogPattern:
+    """A form of facts that stand on several lines, of which the first has the marker."""
+    return LogPattern(kind="facts", marker=marker, pattern=re.compile(pattern), values=values, block=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogFormat:
     """A system whose logs are read, and its rule.
 
-    `rates` is the scope of a printed rate: `all` ranks together, or one `rank`. `mean` is the kind of average of
-    printed numbers: over `rates`, over step `durations`, whose mean divides the batch, or over `paces`, batch /
-    duration. `numbered`: step numbers start anew in every `epoch` or go through the whole `run`; `from_zero`: the first
-    step is number 0 even if a log does not show it. `warmup` and `total` are the reference protocol's. `model` is the
-    default if neither header nor name has the model; `task` is the prefix of its name (`arcface`).
+    `unit` is what its rates count, `samples` or `tokens`; `rates` is their scope: `all` ranks together, or one `rank`.
+    `mean` is the kind of average of printed numbers: over `rates`, over step `durations`, whose mean divides the batch,
+    or over `paces`, batch / duration. `numbered`: step numbers start anew in every `epoch` or go through the whole
+    `run`; `from_zero`: the first step is number 0 even if a log does not show it. `warmup` and `total` are the
+    reference protocol's. `mean_from`: running means (`mean_s`) leave out the steps of an epoch up to that printed
+    number; None: they have all. `model` is the default if neither header nor name has the model; `task` is the prefix
+    of its name (`arcface`). `bars`: its step lines are progress bars, drawn anew after a pause; `one_bar`: several of
+    them are alike but for what they count to, and the one that is drawn for the longest time has the steps. `anywhere`:
+    any program may print such lines, so that step lines of another format win; one of the texts `signs`, where there
+    are any, must be in the log, too. `continued` matches the line ends after
+    which a line goes on.
     """
 
     name: str
     title: str
     steps: tuple[StepLine, ...]
     patterns: tuple[LogPattern, ...] = ()
+    unit: str = "samples"
     rates: str = "all"
     mean: str = "rates"
     numbered: str = "epoch"
@@ -151,6 +187,26 @@ class LogFormat:
     model: str = ""
     task: str = ""
     from_zero: bool = False
+    mean_from: int | None = None
+    bars: bool = False
+    one_bar: bool = False
+    anywhere: bool = False
+    signs: tuple[bytes, ...] = ()
+    continued: re.Pattern[bytes] | None = None
+
+    @property
+    def consumes(self) -> bool:
+        """Whether `batch` counts all steps so far."""
+        return any("consumed" in form.pattern.groupindex for form in self.steps)
+
+    def joined(self, text: bytes) -> bytes:
+        """The text, as long as it was, with a blank for each line end after which a line goes on."""
+        return self.continued.sub(b" ", text) if self.continued else text
+
+    @property
+    def headed(self) -> bool:
+        """Whether its steps are progress bars under headings."""
+        return any(log_pattern.kind == "heading" for log_pattern in self.patterns)
 
 
 @dataclass(frozen=True, kw_only=True)

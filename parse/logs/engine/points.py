@@ -15,6 +15,8 @@ from parse.logs.engine.log_format import Floats, Integers
 STEP_BITS = 40
 MAX_STEP, MAX_EPOCH = 1 << STEP_BITS, 1 << 20
 """Larger numbers are none that a program counted to."""
+MAX_SIZES = 8
+"""Up to as many sizes of groups are sorted one by one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +29,10 @@ class _Columns:
     rate: Floats
     duration_s: Floats
     elapsed_s: Floats
+    mean_s: Floats
     first: Integers
     epoch_steps: Integers
+    batch: Floats
 
     def take(self, which: npt.NDArray[np.bool_] | Integers | slice) -> Self:
         """Those rows."""
@@ -76,7 +80,8 @@ class Points(_Columns):
 _NO_NUMBERS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
 NO_POINTS = Points(
     key=_NO_NUMBERS, offset=_NO_NUMBERS, time_s=_NO_FLOATS, rate=_NO_FLOATS, duration_s=_NO_FLOATS,
-    elapsed_s=_NO_FLOATS, first=_NO_NUMBERS, epoch_steps=_NO_NUMBERS, lines=_NO_NUMBERS,
+    elapsed_s=_NO_FLOATS, mean_s=_NO_FLOATS, first=_NO_NUMBERS, epoch_steps=_NO_NUMBERS, batch=_NO_FLOATS,
+    lines=_NO_NUMBERS,
 )  # fmt: skip
 
 
@@ -95,29 +100,42 @@ def merged(lines: Lines) -> Points:
     begins = np.flatnonzero(np.concatenate([[True], np.diff(lines.key) > 0]))
     counts = np.diff(np.append(begins, len(lines)))
     latest = begins + counts - 1
-    group = np.repeat(np.arange(len(begins)), counts)
     return Points(
         key=lines.key[begins],
         offset=lines.offset[latest],
         time_s=lines.time_s[latest],
-        rate=_medians(lines.rate, group, begins),
-        duration_s=_medians(lines.duration_s, group, begins),
-        elapsed_s=_medians(lines.elapsed_s, group, begins),
+        rate=_medians(lines.rate, begins, counts),
+        duration_s=_medians(lines.duration_s, begins, counts),
+        elapsed_s=_medians(lines.elapsed_s, begins, counts),
+        mean_s=_medians(lines.mean_s, begins, counts),
         first=lines.first[latest],
         epoch_steps=np.maximum.reduceat(lines.epoch_steps, begins),
+        batch=_medians(lines.batch, begins, counts),
         lines=counts,
     )
 
 
-def _medians(values: Floats, group: Integers, begins: Integers) -> Floats:
-    """The median of each group's numbers, NaN where it has none."""
+def _medians(values: Floats, begins: Integers, counts: Integers) -> Floats:
+    """The median of the numbers of each group, `counts` values from `begins` on; NaN where it has none."""
     finite = np.isfinite(values)
     if not finite.any():
         return np.full(len(begins), np.nan)
-    ordered = values[np.lexsort((values, group))]
-    counts = np.add.reduceat(finite.astype(np.int64), begins)
-    middle = (ordered[begins + np.maximum(counts - 1, 0) // 2] + ordered[begins + np.maximum(counts // 2, 0)]) / 2
-    return np.where(counts > 0, middle, np.nan)
+    ordered = _ordered(values, begins, counts)
+    numbers = np.add.reduceat(finite.astype(np.int64), begins)
+    middle = (ordered[begins + np.maximum(numbers - 1, 0) // 2] + ordered[begins + np.maximum(numbers // 2, 0)]) / 2
+    return np.where(numbers > 0, middle, np.nan)
+
+
+def _ordered(values: Floats, begins: Integers, counts: Integers) -> Floats:
+    """The values in their groups, each group in ascending order and NaN last; groups of one size are sorted at once."""
+    sizes = np.unique(counts)
+    if len(sizes) > MAX_SIZES:
+        return values[np.lexsort((values, np.repeat(np.arange(len(begins)), counts)))]
+    ordered = values.copy()
+    for size in sizes[sizes > 1].tolist():
+        rows = begins[counts == size, None] + np.arange(size)
+        ordered[rows] = np.sort(values[rows], axis=1)
+    return ordered
 
 
 def numbered(epoch: int, step: int) -> str:

@@ -29,6 +29,12 @@ LABELS = (
 """Launchers' prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
 
 
+MAX_LABEL = 1 << 9
+"""A launcher's prefix stands within as many characters of its line."""
+LONG_LINE, MAX_MARKERS = 1 << 10, 64
+"""Of a line above this length only so many places of a marker are searched."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepMatch:
     """The places of a step line's fields, and the length of text that decides them."""
@@ -57,10 +63,26 @@ def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> StepM
 
 def label(before: bytes) -> dict[str, tuple[int, int]]:
     """The places of rank and time stamp in a launcher's prefix of a line."""
+    begin = before[:MAX_LABEL]
     for form in LABELS:
-        if match := form.search(before):
+        if match := form.search(begin):
             return {name: match.span(name) for name in match.groupdict() if match[name] is not None}
     return {}
+
+
+def uncrowded(text: bytes, marker: bytes) -> bytes:
+    """A text that holds the marker, of a long line with very many of them only up to the last that is looked at.
+
+    A search that begins at each marker and goes on to the end of the line takes time by the square of its length.
+    """
+    if len(text) <= LONG_LINE:
+        return text
+    place = -1
+    for _ in range(MAX_MARKERS):
+        place = text.find(marker, place + 1)
+        if place < 0:
+            return text
+    return text[:place]
 
 
 class Shape:
@@ -115,6 +137,12 @@ class Shape:
         return np.asarray(
             np.bitwise_or.reduce((zeros - np.uint64(_ONES)) & ~zeros & np.uint64(0x80 * _ONES), axis=0) != 0
         )
+
+
+def equal_lines(lines: WordColumns, place: int, length: int) -> npt.NDArray[np.bool_]:
+    """Mask of the lines that are equal to the one at that place, [line]; all are of that length."""
+    inside = _word_columns(np.where(np.arange(len(lines) * WORD_BYTES) < length, 0xFF, 0))
+    return np.asarray(np.bitwise_or.reduce((lines ^ lines[:, place : place + 1]) & inside, axis=0) == 0)
 
 
 _ONES = 0x0101010101010101

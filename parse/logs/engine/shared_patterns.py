@@ -4,15 +4,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from parse.logs.engine.log_format import LogPattern, fact
 
 STAMP = rb"DLL (?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+) - "
 JSON = rb'DLLL \{.{0,40}?"timestamp": "(?P<time>\d+\.\d+)".{0,200}?'
+DATED = rb"(?P<time>\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
+"""A time stamp with its date."""
+BAR = rb"\d{1,3}%\|[^|\n]{0,2000}\| *"
+RUNTIME = rb" \[(?P<runtime>[\d:]{4,10})<"
+"""What stands before and behind `10/100` in a progress bar of tqdm (`tqdm.format_meter`); the time is that since the
+bar began."""
 ABSENT = ("", "None", "null")
 """Values of parameters that are not set."""
 END_OF_EPOCH = "the end of an epoch"
+LIGHTNING_WORLD = (
+    fact(b"All distributed processes registered", rb"Starting with (?P<world_size>\d{1,7}) processes"),
+    fact(b"Initializing distributed: ", rb"GLOBAL_RANK: \d{1,7}, MEMBER: \d{1,7}/(?P<world_size>\d{1,7})"),
+)
+"""PyTorch Lightning's lines of a process group (lightning/fabric/utilities/distributed.py)."""
 NCCL_VERSION = fact(b"NCCL version ", rb"NCCL version (?P<nccl>[\w.+-]+)")
+
+
+def _srun(match: re.Match[bytes]) -> Mapping[str, str]:
+    ranks, per_node = int(match["ranks"]), int(match["per_node"])
+    if not per_node or ranks % per_node:
+        raise ValueError("nodes of unequal size")
+    return {"world_size": str(ranks), "gpus_per_node": str(per_node), "nodes": str(ranks // per_node)}
+
+
+SRUN = fact(
+    b"--ntasks-per-node=",
+    rb"--ntasks=(?P<ranks>\d{1,9}) --ntasks-per-node=(?P<per_node>\d{1,9}) .{0,4000}run_and_time",
+    _srun,
+)
+"""The line that starts NVIDIA's MLPerf programs, as the shell shows it (`set -x`): one task for each GPU."""
+
+LAUNCHED = (
+    fact(b"--nproc_per_node", rb"\s--nproc_per_node[= ](?P<gpus_per_node>[1-9]\d{0,3})\b"),
+    fact(b"--nnodes", rb"\s--nnodes[= ](?P<nodes>[1-9]\d{0,5})\b"),
+)
+"""The options of torch.distributed's launcher and NVIDIA's bind_launch, as the shell shows them."""
 
 _FLAG = re.compile(r"(?:^|  )(\w+) : ((?:(?!  | $).)*)")
 _PAIR = re.compile(r'"(\w+)": (\[[^\]]{0,1000}\]|"[^"]{0,1000}"|[^",{}]+)')
@@ -37,6 +70,36 @@ def parameters(facts: Facts) -> tuple[LogPattern, LogPattern]:
 def arguments(marker: bytes, before: bytes, facts: Facts) -> LogPattern:
     """A program's arguments as argparse prints them behind `before`: `Namespace(name='value', …)`."""
     return fact(marker, before + rb"Namespace\((?P<pairs>.*)", lambda match: facts(_pairs(_ARGUMENT, match)))
+
+
+def table(names: Mapping[str, str], facts: Facts) -> tuple[LogPattern, ...]:
+    """Lines of a table of settings, `  seq_length ........ 2048` or `  seq_length: 2048`: a pattern for each of the
+    `names`, from settings to facts; `facts` makes facts of one of these."""
+    return tuple(
+        fact(
+            setting.encode(),
+            rb"(?:^|\s|:)%b(?: ?\.{2,80}+ ?| {2}|: )(?P<value>[^\s.]\S{0,79}+)\s{0,40}$" % setting.encode(),
+            partial(_setting, name, facts),
+        )
+        for setting, name in names.items()
+    )
+
+
+_ORIGIN = re.compile(r"\.{3,60}\w{1,10}$")
+"""GPT-NeoX prints behind a value where it is from: `1...........default`."""
+
+
+def _setting(name: str, facts: Facts, match: re.Match[bytes]) -> Mapping[str, str]:
+    """Raises ValueError where the setting is not set."""
+    value = _ORIGIN.sub("", match["value"].decode(errors="replace"))
+    if value in (*ABSENT, "False", "auto"):
+        raise ValueError(f"{name} is not set")
+    return facts({name: value})
+
+
+def digits(match: re.Match[bytes]) -> dict[str, str]:
+    """The groups that matched, without the commas between thousands."""
+    return {name: value.decode(errors="replace").replace(",", "") for name, value in match.groupdict().items() if value}
 
 
 def _pairs(form: re.Pattern[str], match: re.Match[bytes]) -> dict[str, str]:

@@ -19,6 +19,7 @@ LIMIT = 131_072
 """The maximum of lines held back, however far apart the lines of two ranks are."""
 NEAR = 2
 """Printed steps by which ranks that run together may be apart."""
+OTHER_BAR = "another progress bar"
 BEFORE = -1
 """Stands for a place before the first step line."""
 
@@ -45,9 +46,12 @@ class StepMerge:
     those of another run (an appended log, a requeued job) where their time stamps lie after all before them, or where,
     without stamps, the lines before are never taken up again, as those of interleaved ranks are: then `back` is set and
     only what stands before counts.
+
+    `bars`: the lines are progress bars, of which a step's first one counts: a bar is drawn anew after a pause.
+    `one_bar`: the one that is drawn for the longest time has the steps, and another one is a pause.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, bars: bool = False, one_bar: bool = False) -> None:
         self.back: Return | None = None
         self.late_lines = self.unusable = 0
         self.ranks: dict[int, int] = {}
@@ -57,13 +61,15 @@ class StepMerge:
         self.last = BEFORE
         """The key of the furthest step."""
         self.closed = False
-        """No more points are asked for."""
+        """The window is over: lines that come late are no longer counted."""
         self._waiting: list[Lines] = []
         self._pauses: list[tuple[LogRecord, str]] = []
         self._settled = 0
         self._flushed = BEFORE
         self._continued: set[int] = set()
         self._clock = _Clock()
+        self._bars, self._one_bar = bars, one_bar
+        self._counts_to: int | None = None
 
     def add(self, steps: Steps, pauses: Sequence[tuple[LogRecord, str]]) -> Points:
         """The points that are complete with these lines."""
@@ -71,7 +77,7 @@ class StepMerge:
             return NO_POINTS
         if len(steps.step):
             self._waiting.append(self._lines(steps))
-        if self._waiting and not self.closed:
+        if self._waiting:
             self._pauses += pauses
         if sum(map(len, self._waiting)) < BLOCK and len(self._pauses) < BLOCK:
             return NO_POINTS
@@ -94,39 +100,59 @@ class StepMerge:
             key=((steps.epoch + 1) << STEP_BITS) | steps.step,
             offset=steps.offset,
             time_s=time_s,
-            rate=np.where(np.isinf(steps.rate), np.nan, steps.rate),
-            duration_s=np.where(np.isinf(steps.duration_s), np.nan, steps.duration_s),
-            elapsed_s=np.where(np.isinf(steps.elapsed_s), np.nan, steps.elapsed_s),
+            rate=_finite(steps.rate),
+            duration_s=_finite(steps.duration_s),
+            elapsed_s=_finite(steps.elapsed_s),
+            mean_s=_finite(steps.mean_s),
             first=steps.first,
             epoch_steps=steps.epoch_steps,
             rank=steps.rank,
+            batch=steps.batch,
         )
         return lines if sane.all() else lines.take(sane)
 
     def _points(self, final: bool) -> Points:
         lines = Lines.joined(self._waiting)
+        if self._bars:
+            lines = self._of_bars(lines)
         until = len(lines) if final else max(len(lines) - HOLD, self._settled)
         lines, until = self._before_return(lines, until)
         if until:
             self.last = max(self.last, int(lines.key[:until].max()))
-        if self.closed:
-            lines = lines.take(slice(max(until - HOLD, 0), None))
-            self._waiting, self._settled = [lines], min(until, HOLD)
-            return NO_POINTS
         self._place_pauses(lines)
         in_time = lines.key > self._flushed
         settled = np.arange(len(lines)) < until
-        self.late_lines += int((settled & ~in_time).sum())
+        self.late_lines += 0 if self.closed else int((settled & ~in_time).sum())
         ripe = self._ripe(lines.key, in_time, settled)
-        done = lines.take(ripe)
         keep = ~ripe & (in_time | ~settled)
-        self._waiting, self._settled = [lines.take(keep)], int((keep & settled).sum())
+        done, remaining = lines.take(_rows(ripe)), lines.take(_rows(keep))
+        self._waiting, self._settled = [remaining], int((keep & settled).sum())
         if not len(done):
             return NO_POINTS
         self._flushed = max(self._flushed, int(done.key.max()))
         ranks, places = np.unique(done.rank, return_index=True)
         self.ranks = dict(zip(ranks.tolist(), done.key[places].tolist(), strict=True)) | self.ranks
         return merged(done)
+
+    def _of_bars(self, lines: Lines) -> Lines:
+        """The first line of each step; with `one_bar` of the bar that is drawn for the longest time, the others become
+        pauses."""
+        of_bar = np.ones(len(lines), np.bool_)
+        if self._one_bar and np.isfinite(lines.time_s).any():
+            if self._counts_to is None:
+                self._counts_to = int(lines.epoch_steps[np.nanargmax(lines.time_s)])
+            of_bar = lines.epoch_steps == self._counts_to
+            others = lines.offset[~of_bar]
+            _, first = np.unique(np.searchsorted(lines.offset[of_bar], others), return_index=True)
+            self._pauses += [
+                (LogRecord(kind="pause", offset=offset, time_s=None, rank=None, values={}), OTHER_BAR)
+                for offset in others[first].tolist()
+            ]
+        kept = np.flatnonzero(of_bar)
+        again = np.diff(lines.key[kept], prepend=-1) == 0
+        of_bar[kept[again]] = False
+        self._settled -= int((~of_bar[: self._settled]).sum())
+        return lines.take(of_bar)
 
     def _ripe(
         self, key: Integers, in_time: npt.NDArray[np.bool_], settled: npt.NDArray[np.bool_]
@@ -135,8 +161,7 @@ class StepMerge:
         open_keys = key[in_time & ~settled]
         ripe = in_time
         if len(open_keys):
-            closed = np.unique(key[in_time & (key < open_keys.min())])
-            ripe = in_time & (key < closed[-min(NEAR, len(closed))]) if len(closed) else np.zeros(len(key), np.bool_)
+            ripe = in_time & (key < _last_but(NEAR - 1, key[in_time & (key < open_keys.min())]))
         if (unripe := int((in_time & ~ripe).sum())) > LIMIT:
             ripe |= in_time & (key <= np.partition(key[in_time & ~ripe], unripe - LIMIT)[unripe - LIMIT])
         return ripe
@@ -264,6 +289,26 @@ def another_run(lines: Lines, continued: bool, judged: range) -> tuple[int | Non
     begins = np.flatnonzero(((stamped & later) | (strange & (seen | ~taken_up))) & mine)
     continued = continued or bool(continues[down < judged.stop].any())
     return (int(down[begins[0]]) if len(begins) else None), continued
+
+
+def _rows(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | slice:
+    """The same rows, as a slice where they follow each other: that copies nothing."""
+    first, count = int(mask.argmax()) if len(mask) else 0, int(mask.sum())
+    return slice(first, first + count) if mask[first : first + count].all() else mask
+
+
+def _finite(values: Floats) -> Floats:
+    """The values, NaN for infinite ones."""
+    infinite = np.isinf(values)
+    return np.where(infinite, np.nan, values) if infinite.any() else values
+
+
+def _last_but(others: int, key: Integers) -> int:
+    """The greatest key but for that many greater ones, or the smallest; BEFORE of no keys."""
+    for _ in range(others):
+        lower = key[key < key.max(initial=BEFORE)]
+        key = lower if len(lower) else key
+    return int(key.max(initial=BEFORE))
 
 
 def _places(key: Integers) -> Integers:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 
-from parse.logs.engine.log_format import LogError, LogFormat
-from parse.logs.engine.reader import ANSI, pieces
-from parse.logs.engine.shapes import find_step
+import numpy as np
+
+from parse.logs.engine.lines import MAX_LINE, Lines, line_starts, marker_index, without_repeats
+from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnknownFormatError
+from parse.logs.engine.reader import ANSI, ESCAPE, last_pieces, pieces
+from parse.logs.engine.shapes import find_step, uncrowded
 
 FORMATS = {
     "ngc-pytorch": "parse.logs.formats.ngc_pytorch",
@@ -21,18 +27,55 @@ FORMATS = {
     "tf2-official": "parse.logs.formats.tf2_official",
     "ngc-mxnet": "parse.logs.formats.mxnet",
     "oneflow": "parse.logs.formats.oneflow",
+    "ngc-ssd": "parse.logs.formats.ngc_ssd",
+    "ngc-rnnt": "parse.logs.formats.ngc_rnnt",
+    "timm": "parse.logs.formats.timm",
+    "torchvision": "parse.logs.formats.torchvision_references",
+    "paddle-suites": "parse.logs.formats.paddle_suites",
+    "paddle-tokens": "parse.logs.formats.paddle_tokens",
+    "mmengine": "parse.logs.formats.mmengine",
+    "detectron2": "parse.logs.formats.detectron2",
+    "keras": "parse.logs.formats.keras",
+    "tf-cnn-benchmarks": "parse.logs.formats.tf_cnn_benchmarks",
+    "horovod-synthetic": "parse.logs.formats.horovod_synthetic",
+    "megatron": "parse.logs.formats.megatron",
+    "torchtitan": "parse.logs.formats.torchtitan",
+    "nemo": "parse.logs.formats.nemo",
+    "deepspeed": "parse.logs.formats.deepspeed",
+    "paddlenlp": "parse.logs.formats.paddlenlp",
+    "composer": "parse.logs.formats.composer",
+    "fairseq": "parse.logs.formats.fairseq",
+    "nanogpt": "parse.logs.formats.nanogpt",
+    "nanochat": "parse.logs.formats.nanochat",
+    "huggingface": "parse.logs.formats.huggingface",
+    "lightning": "parse.logs.formats.lightning",
     "mllog": "parse.logs.formats.mllog",
     "ai-rank": "parse.logs.formats.ai_rank",
 }
-"""Modules of the formats by name; those without steps come last."""
+"""Modules of the formats by name; those of progress bars come after the others with steps, those without steps last."""
 
-FEW, MANY = 3, 1000
-"""Step lines needed to recognise one format, and to choose between two."""
-HEAD = 1 << 13
+MANY = 1000
+"""Step lines that are enough to choose between formats."""
+FIRST_CHARACTERS = 1 << 13
 """Characters within which most logs show their format."""
-TRIED = 10
-"""As many lines that look like steps are tried for each that is wanted."""
+HEAD_BYTES, TAIL_BYTES = 64 << 20, 2 << 20
+"""A text without a step line or a mark in its first HEAD_BYTES, nor in its last TAIL_BYTES, is no log."""
+MAX_TRIED = 20_000
+"""Lines with a marker that are tried in HEAD_BYTES: some texts have one on every line."""
+TRIED_CHARACTERS = 1 << 8
+"""A line counts once more among those tried for each so many of its characters."""
+SNIFFED_BYTES = 1 << 16
+BINARY = "not a log (it is binary)"
+ZEROS = b"\0" * 8
+CONTROLS = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
+MAX_CONTROLS = 0.05
+"""Share of control characters above which a file is binary; compressed data have a tenth."""
 
+KNOWN = f" ({', '.join(FORMATS)})"
+"""The end of a refusal that names all formats."""
+
+TOTALS = ("summary", "epoch")
+"""Kinds of lines with figures of a whole run or of whole epochs."""
 MARKS = ("mllog", "ai-rank")
 """Marks of these may stand in a log of any format."""
 
@@ -42,7 +85,11 @@ def format_named(name: str) -> LogFormat:
     """The log format of that name, with the marks that any log may hold. Raises LogError for an unknown name."""
     if name not in FORMATS:
         raise LogError(f"no log format is called {name!r}; there are {', '.join(FORMATS)}")
-    declared: LogFormat = import_module(FORMATS[name]).FORMAT
+    return with_marks(import_module(FORMATS[name]).FORMAT)
+
+
+def with_marks(declared: LogFormat) -> LogFormat:
+    """The format with the marks that a log of any format may hold."""
     marks = [import_module(FORMATS[other]).PATTERNS for other in MARKS]
     return dataclasses.replace(
         declared,
@@ -51,45 +98,189 @@ def format_named(name: str) -> LogFormat:
 
 
 def recognise(path: Path) -> LogFormat:
-    """The format whose steps the log prints, else whose marks. Raises LogError where there are neither."""
-    known = [format_named(name) for name in FORMATS]
-    marked: list[LogFormat] = []
-    for buffer, size, _ in pieces(path):
-        text = bytes(memoryview(buffer)[:size])
-        if b"\0" * 8 in text:
-            raise LogError(f"{path}: not a log (it is binary)")
-        if printing := _printing_steps(ANSI.sub(b"", text) if b"\x1b" in text else text, known):
+    """The format whose steps the log prints, those that may stand `anywhere` last, else whose totals or marks.
+
+    Looks at the first HEAD_BYTES and the last TAIL_BYTES of the text; at all of it where the first show a log, as steps
+    may come late in it. Raises UnknownFormatError where it is no log, another LogError where it cannot be read.
+    """
+    search = _Search()
+    read_bytes = 0
+    is_whole = True
+    for buffer, size, offset in pieces(path):
+        if _is_binary(buffer, size, is_first=not offset):
+            raise UnknownFormatError(f"{path}: {BINARY}")
+        if printing := search.printing_steps(buffer, size):
             return printing
-        marked += [
-            log_format
-            for log_format in known
-            if not log_format.steps and log_format not in marked and _has_marks(log_format, text)
-        ]
-    if marked:
-        return marked[0]
-    raise LogError(f"{path}: no step line of a known system is in it ({', '.join(FORMATS)})")
+        read_bytes = offset + size
+        if offset // HEAD_BYTES < read_bytes // HEAD_BYTES:
+            if search.otherwise() is None:
+                is_whole = False
+                break
+            search.tried = [0] * len(search.tried)
+    if other := search.otherwise():
+        return other
+    if is_whole and max(search.tried) < MAX_TRIED:
+        raise UnknownFormatError(f"{path}: no step line of a known system is in it{KNOWN}")
+    searched = f"its first {HEAD_BYTES >> 20} MiB"
+    search.tried = [0] * len(search.tried)
+    for buffer, size, _ in last_pieces(path, TAIL_BYTES, 0 if is_whole else read_bytes):
+        if printing := search.printing_steps(buffer, size) or search.otherwise():
+            return printing
+        searched = f"its first {HEAD_BYTES >> 20} and its last {TAIL_BYTES >> 20} MiB"
+    raise UnknownFormatError(
+        f"{path}: no step line of a known system is in {searched}, where at most {MAX_TRIED} lines that look like one "
+        f"are tried{KNOWN}"
+    )
 
 
-def _printing_steps(text: bytes, known: list[LogFormat]) -> LogFormat | None:
-    """The format with the most step lines in the text; None without any."""
-    for part, enough in ((text[:HEAD], FEW), (text, FEW), (text, MANY)):
-        counts = {log_format.name: _step_lines_in(part, log_format, enough) for log_format in known}
-        names = [name for name, count in counts.items() if count]
-        if len(names) == 1:
-            break
-    return format_named(max(names, key=lambda name: counts[name])) if names else None
+def require_text(path: Path) -> None:
+    """Raises UnknownFormatError where the file begins as no text does, another LogError where it cannot be read."""
+    for buffer, size, _ in pieces(path, SNIFFED_BYTES):
+        if _is_binary(buffer, size, is_first=True):
+            raise UnknownFormatError(f"{path}: {BINARY}")
+        return
 
 
-def _step_lines_in(text: bytes, log_format: LogFormat, enough: int) -> int:
-    """Counts the step lines in the text, up to `enough`; tries TRIED times as many lines at most."""
-    markers = [form.marker for form in log_format.steps if form.marker in text]
-    if not markers:
-        return 0
-    lines = (line for line in text.split(b"\n") if any(marker in line for marker in markers))
-    looked_at = islice(lines, TRIED * enough)
-    return sum(1 for _ in islice((line for line in looked_at if find_step(line, log_format.steps)), enough))
+@dataclass(frozen=True, kw_only=True)
+class _Form:
+    """A form of line that shows a format: a step line, or with `pattern` a line of totals or marks."""
+
+    log_format: LogFormat
+    marker: bytes
+    step: tuple[StepLine, ...] = ()
+    pattern: re.Pattern[bytes] | None = None
+
+    def matches(self, text: bytes) -> bool:
+        searched = uncrowded(text, self.marker)
+        return bool(self.pattern.search(searched) if self.pattern else find_step(searched, self.step))
 
 
-def _has_marks(log_format: LogFormat, text: bytes) -> bool:
-    declared = import_module(FORMATS[log_format.name]).PATTERNS
-    return any(mark.marker in text and mark.pattern.search(text) for mark in declared)
+@cache
+def _forms() -> tuple[tuple[_Form, ...], ...]:
+    """The forms that show formats, in groups that are looked for together; the last are those of `anywhere`.
+
+    A format whose lines go on over line ends is a group by itself.
+    """
+    formats = [format_named(name) for name in FORMATS]
+    steps = {known.name: [_Form(log_format=known, marker=form.marker, step=(form,)) for form in known.steps]
+             for known in formats}  # fmt: skip
+    others = [
+        _Form(log_format=known, marker=form.marker, pattern=form.pattern)
+        for known in formats
+        for form in (known.patterns if known.steps else import_module(FORMATS[known.name]).PATTERNS)
+        if form.kind in TOTALS or not known.steps
+    ]
+    groups: dict[str, list[_Form]] = {"": others}
+    for known in formats:
+        group = known.name if known.continued else "anywhere" if known.anywhere else ""
+        groups.setdefault(group, []).extend(steps[known.name])
+    common = groups.pop("anywhere")
+    return (*map(tuple, groups.values()), tuple(common))
+
+
+@cache
+def _anywhere() -> tuple[LogFormat, ...]:
+    return tuple(known for known in map(format_named, FORMATS) if known.anywhere)
+
+
+class _Search:
+    """Looks for the lines of all formats in one text after the other.
+
+    Besides the steps: `totals` are the formats with steps whose totals were seen, `marks` those without steps whose
+    marks were, `drawn` is the first whose steps may stand anywhere, `signed` are those of these whose signs were seen;
+    `tried` counts lines, by group of forms.
+    """
+
+    def __init__(self) -> None:
+        self.totals: set[str] = set()
+        self.marks: set[str] = set()
+        self.drawn: str = ""
+        self.signed = {known.name for known in _anywhere() if not known.signs}
+        self.tried = [0] * len(_forms())
+
+    def otherwise(self) -> LogFormat | None:
+        """The format of a log that shows no steps but those that may stand anywhere."""
+        first = [name for name in FORMATS if name in self.totals]
+        last = [name for name in FORMATS if name in self.marks]
+        drawn = [self.drawn] if self.drawn in self.signed else []
+        return next((format_named(name) for name in (*first, *drawn, *last)), None)
+
+    def printing_steps(self, buffer: bytearray, size: int) -> LogFormat | None:
+        """The format with the most step lines in the text, of `anywhere` apart; None without any."""
+        if buffer.find(ESCAPE, 0, size) >= 0:
+            buffer = bytearray(ANSI.sub(b"", memoryview(buffer)[:size]))
+            size = len(buffer)
+            buffer += b"\0"
+        if not size:
+            return None
+        for known in _anywhere():
+            if known.name not in self.signed and any(buffer.find(sign, 0, size) >= 0 for sign in known.signs):
+                self.signed.add(known.name)
+        common = len(_forms()) - 1
+        counts = sum((self._counted(group, buffer, size) for group in range(common)), Counter[str]())
+        if counts:
+            return _most(counts)
+        if not self.drawn and (drawn := self._counted(common, buffer, size)):
+            self.drawn = _most(drawn).name
+        return None
+
+    def _counted(self, group: int, buffer: bytearray, size: int) -> Counter[str]:
+        """The step lines in the text, by format, as many as choose between them, none after MAX_TRIED lines."""
+        if self.tried[group] >= MAX_TRIED:
+            return Counter()
+        by_marker = _by_marker(group)
+        known = _forms()[group][-1].log_format
+        if known.continued:
+            if all(buffer.find(marker, 0, size) < 0 for marker in by_marker):
+                return Counter()
+            buffer = bytearray(known.joined(bytes(memoryview(buffer)[:size])) + b"\0")
+        counts: Counter[str] = Counter()
+        for start, text in self._lines(group, buffer, size):
+            if start >= FIRST_CHARACTERS and len(counts) == 1:
+                break
+            self.tried[group] += 1 + len(text) // TRIED_CHARACTERS
+            if self.tried[group] > MAX_TRIED:
+                break
+            present = [marker for marker in by_marker if marker in text]
+            if not present:
+                continue
+            shown = [form for marker in present for form in by_marker[marker] if form.matches(text)]
+            counts.update({form.log_format.name for form in shown if form.step})
+            self.totals |= {form.log_format.name for form in shown if not form.step and form.log_format.steps}
+            self.marks |= {form.log_format.name for form in shown if not form.log_format.steps}
+            if counts and max(counts.values()) >= MANY:
+                break
+        return counts
+
+    def _lines(self, group: int, buffer: bytearray, size: int) -> Iterator[tuple[int, bytes]]:
+        """The lines that may hold a marker, each with where it begins."""
+        letters = np.frombuffer(buffer, np.uint8)
+        places = marker_index(tuple(_by_marker(group))).passes(letters[: size + size % 2])
+        if not len(places):
+            return
+        starts, lengths = line_starts(letters[:size])
+        which = without_repeats(np.searchsorted(starts, places, side="right") - 1)
+        yield from Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE)).texts(which[:MAX_TRIED])
+
+
+@cache
+def _by_marker(group: int) -> Mapping[bytes, Sequence[_Form]]:
+    """A group of forms by their markers."""
+    by_marker: dict[bytes, list[_Form]] = {}
+    for form in _forms()[group]:
+        by_marker.setdefault(form.marker, []).append(form)
+    return by_marker
+
+
+def _most(counts: Counter[str]) -> LogFormat:
+    """The format that is counted most, of several the first."""
+    return format_named(max((name for name in FORMATS if name in counts), key=counts.__getitem__))
+
+
+def _is_binary(buffer: bytearray, size: int, *, is_first: bool) -> bool:
+    """Whether the text has bytes that no log has; of a file's first text also by its share of control characters."""
+    if is_first:
+        begin = bytes(buffer[: min(size, SNIFFED_BYTES)])
+        if len(begin) - len(begin.translate(None, CONTROLS)) > MAX_CONTROLS * len(begin):
+            return True
+    return buffer.find(0, 0, size) >= 0 and buffer.find(ZEROS, 0, size) >= 0

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord, fact, line
 
 MAX_TEXT = 200
 """Maximum of characters stored of a value; no number is longer."""
-METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num", "status", "success", "epoch")
+METADATA = (
+    "epoch_num", "first_epoch_num", "epoch_count", "samples_count", "step_num", "status", "success", "epoch", "metric",
+)  # fmt: skip
+RATES = ("throughput", "imgs_sec", "samples_per_sec", "samples_per_second")
+"""Rates that a program states, in the object of tracked_stats or as keys of their own."""
 FACTS_BY_KEY = {
     "global_batch_size": "global_batch_size",
     "train_samples": "samples_per_epoch",
@@ -25,6 +29,7 @@ FACTS_BY_KEY = {
     "opt_gradient_accumulation_steps": "accumulation",
     "submission_benchmark": "model",
     "submission_platform": "platform",
+    "d_batch_size": "batch_size",
     "submission_org": "submitter",
     "submission_division": "division",
     "eval_samples": "eval_samples",
@@ -54,6 +59,9 @@ def _values(key: object, value: object, metadata: object) -> dict[str, str]:
     values = {"key": key[:MAX_TEXT]}
     if value is not None:
         values["value"] = _text(value)
+    stated = value if isinstance(value, Mapping) else {key: value}
+    if rate := next((stated[name] for name in RATES if stated.get(name)), None):
+        values["rate"] = _text(rate)
     if isinstance(metadata, Mapping):
         values |= {name: _text(metadata[name]) for name in METADATA if metadata.get(name) is not None}
     return values
@@ -85,15 +93,18 @@ def _mlp(match: re.Match[bytes]) -> dict[str, str]:
 
 
 def _facts(values: Mapping[str, str]) -> dict[str, str]:
+    """The fact of a line; the platform `4xNVIDIA DGX-2H` has the number of nodes, `1 x NVIDIA A100 GPU` has not."""
     name, value = FACTS_BY_KEY.get(values["key"]), values.get("value")
     if name is None or value is None:
         raise ValueError("no fact")
+    if name == "platform" and (nodes := re.match(r"([1-9]\d{0,5})x\w", value)):
+        return {name: value, "nodes": nodes[1]}
     return {name: MODELS.get(value, value) if name == "model" else value}
 
 
 _KEYS = "|".join(FACTS_BY_KEY).encode()
 # The time stands before the object or inside it, in any order with the rest.
-_MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time>\d+)))?(?P<json>\{[^\n]*"key": ?"%s"[^\n]*\})'
+_MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time_ms>\d{1,15}\b)))?(?P<json>\{[^\n]*"key": ?"%s"[^\n]*\})'
 _MLL = rb":::MLL ++(?P<time>[\d.]+) +(?P<key>%s) ?: +(?P<json>\{[^\n]*\})"
 _MLP = rb":::MLPv[\d.]+ +\w+ +(?P<time>[\d.]+) +\([^)\n]*\) +(?P<key>%s)\b(?:: +(?P<text>[^\r\n]*))?"
 
@@ -112,6 +123,11 @@ PATTERNS = (
 )
 
 FORMAT = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), patterns=PATTERNS)
+
+
+BY_EPOCHS = ("resnet50", "ssd", "retinanet", "rnnt")
+"""Benchmarks whose epochs are passes through `train_samples`. Others count steps, games or samples in their place, or
+print a part of the data set (Mask R-CNN) or sentences where their batches are tokens (Transformer)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,40 +156,84 @@ def blocks(records: Iterable[LogRecord]) -> tuple[Block, ...]:
     return () if any(block is None for block in complete) else tuple(block for block in complete if block)
 
 
-def _blocks(lines: Iterable[LogRecord]) -> Iterator[Block | None]:
-    """Blocks as they end; None for one whose evaluation contradicts it."""
-    begun: LogRecord | None = None
+def epochs(records: Iterable[LogRecord]) -> tuple[Block, ...]:
+    """The epochs that end, each from epoch_start to the epoch_stop of the same number."""
+    begun: dict[int, float] = {}
+    complete: dict[int, Block] = {}
+    for record in records:
+        number = _whole(record, "epoch_num") if record.kind == "mllog" else None
+        if record.time_s is None or number is None:
+            continue
+        if record.values["key"] == "epoch_start":
+            begun.setdefault(number, record.time_s)
+        elif record.values["key"] == "epoch_stop" and record.time_s > begun.get(number, record.time_s):
+            block = Block(first_epoch=number, epochs=1, begin_s=begun[number], end_s=record.time_s)
+            complete.setdefault(number, block)
+    return tuple(complete.values())
+
+
+@dataclass
+class _Open:
+    """A block that has begun: by the numbers of its block_start lines their epochs, None if one has none."""
+
+    begin_s: float | None
+    counts: dict[int, int] | None = field(default_factory=dict)
     ended_s: float | None = None
+    epochs: int = 0
+
+    def add(self, record: LogRecord) -> None:
+        """Counts a block_start; ranks may print the same one."""
+        first, epochs = _whole(record, "first_epoch_num"), _whole(record, "epoch_count")
+        if first is None or not epochs:
+            self.counts = None
+        elif self.counts is not None and first not in self.counts:
+            self.counts[first] = epochs
+            self.epochs += epochs
+
+    @property
+    def first(self) -> int | None:
+        """The number of its first epoch."""
+        return next(iter(self.counts), None) if self.counts else None
+
+    def block(self, ended_s: float) -> Block | None:
+        """Returns the block; None if its epochs or times are none."""
+        if self.first is None or self.begin_s is None or ended_s <= self.begin_s:
+            return None
+        return Block(first_epoch=self.first, epochs=self.epochs, begin_s=self.begin_s, end_s=ended_s)
+
+
+def _blocks(lines: Iterable[LogRecord]) -> Iterator[Block | None]:
+    """Blocks as they end; None for one whose evaluation contradicts it.
+
+    A block_start without a stop before it adds its epochs to the block, unless an evaluation has ended that.
+    """
+    begun: _Open | None = None
     for record in lines:
         key = record.values["key"]
         if key == "block_start":
-            begun, ended_s = record, None
+            if begun is not None and begun.ended_s is not None and (block := begun.block(begun.ended_s)):
+                yield block
+            if begun is None or begun.ended_s is not None:
+                begun = _Open(record.time_s)
+            begun.add(record)
         elif begun is None or record.time_s is None:
             continue
         elif key == "eval_start":
-            ended_s = record.time_s if ended_s is None else ended_s
+            begun.ended_s = record.time_s if begun.ended_s is None else begun.ended_s
         elif key == "eval_accuracy" and not _ends_with(begun, record):
             yield None
         elif key in ("block_stop", "run_stop"):
-            if key == "block_stop" and (block := _block(begun, record.time_s if ended_s is None else ended_s)):
+            ended_s = record.time_s if begun.ended_s is None else begun.ended_s
+            if key == "block_stop" and (block := begun.block(ended_s)):
                 yield block
             begun = None
 
 
-def _block(begun: LogRecord, ended_s: float) -> Block | None:
-    first, epochs = _whole(begun, "first_epoch_num"), _whole(begun, "epoch_count")
-    if first is None or not epochs or begun.time_s is None or ended_s <= begun.time_s:
-        return None
-    return Block(first_epoch=first, epochs=epochs, begin_s=begun.time_s, end_s=ended_s)
-
-
-def _ends_with(begun: LogRecord, evaluated: LogRecord) -> bool:
-    first, epochs, epoch = (
-        _whole(begun, "first_epoch_num"),
-        _whole(begun, "epoch_count"),
-        _whole(evaluated, "epoch_num"),
-    )
-    return None in (first, epochs, epoch) or epoch in ((first or 0) + (epochs or 0) - 1, (first or 0) + (epochs or 0))
+def _ends_with(begun: _Open, evaluated: LogRecord) -> bool:
+    first, epoch = begun.first, _whole(evaluated, "epoch_num")
+    if first is None or epoch is None:
+        return True
+    return epoch in (first + begun.epochs - 1, first + begun.epochs)
 
 
 def _whole(record: LogRecord, name: str) -> int | None:

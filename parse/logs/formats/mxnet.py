@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from parse.logs.engine.log_format import LogFormat, evaluation, fact, pause, step, summary
+from parse.logs.engine.log_format import LogFormat, epoch_line, evaluation, pause, step, summary
 from parse.logs.engine.shared_patterns import (
     ABSENT,
     END_OF_EPOCH,
     JSON,
     NCCL_VERSION,
+    SRUN,
     STAMP,
     arguments,
     parameters,
@@ -34,10 +35,12 @@ def _of_process(arguments: Mapping[str, str]) -> Mapping[str, str]:
     if not batch.isdigit():
         return facts
     if store == "horovod":
-        return {**facts, "batch_size": batch}
+        return {**facts, "batch_size": batch, "gpus_per_process": "1"}
     if devices and int(batch) % devices == 0:
         facts |= {"batch_size": str(int(batch) // devices), "gpus_per_node": str(devices)}
-        if not store.startswith("dist"):
+        if store.startswith("dist"):
+            facts["gpus_per_process"] = str(devices)
+        else:
             facts |= {"world_size": str(devices), "nodes": "1"}
     return facts
 
@@ -107,13 +110,6 @@ def _device_count(gpus: str) -> int:
     return len(re.findall(r"\d+", gpus))
 
 
-def _srun(match: re.Match[bytes]) -> Mapping[str, str]:
-    ranks, per_node = int(match["ranks"]), int(match["per_node"])
-    if not per_node or ranks % per_node:
-        raise ValueError("nodes of unequal size")
-    return {"world_size": str(ranks), "gpus_per_node": str(per_node), "nodes": str(ranks // per_node)}
-
-
 FORMAT = LogFormat(
     name="ngc-mxnet",
     title="MXNet (NVIDIA, MLPerf, Gluon, InsightFace)",
@@ -152,11 +148,7 @@ FORMAT = LogFormat(
         *parameters(_of_all),
         arguments(b"Namespace(", rb"(?:^|>:|INFO:root:)", _of_device),
         arguments(b"Called with argument: ", rb"Called with argument: ", _of_insightface),
-        fact(
-            b"--ntasks-per-node=",
-            rb"--ntasks=(?P<ranks>\d+) --ntasks-per-node=(?P<per_node>\d+) .{0,4000}run_and_time",
-            _srun,
-        ),
+        SRUN,
         NCCL_VERSION,
         pause(
             b"Time cost=",
@@ -168,6 +160,15 @@ FORMAT = LogFormat(
             rb"\[Epoch (?P<epoch>\d+)\] (?:speed: \d+ samples/sec\s+)?time cost: ",
             reason=END_OF_EPOCH,
         ),
+        epoch_line(
+            b"Time cost=",
+            _HEAD + rb"Epoch\[(?P<epoch>\d+)\](?: Rank\[\d+\] Batch\[\d+\])?\s+Time cost=(?P<seconds>[\d.]{1,24})",
+        ),
+        epoch_line(
+            b"time cost: ",
+            rb"\[Epoch (?P<epoch>\d+)\] (?:speed: (?P<rate>\d+) samples/sec\s+)?time cost: (?P<seconds>[\d.]{1,24})",
+        ),
+        epoch_line(b"Speed: ", _HEAD + rb"Epoch\[(?P<epoch>\d+)\]\s+Speed: (?P<rate>[\d.]{1,24}) samples/sec"),
         pause(b"Speed: ", _HEAD + rb"Epoch\[(?P<epoch>\d+)\]\s+Speed: ", reason=END_OF_EPOCH),
         pause(b"Starting epoch ", _HEAD + rb"(?P<reason>Starting epoch) \d+"),
         pause(b"Validating epoch ", _HEAD + rb"(?P<reason>Validating epoch) \d+"),

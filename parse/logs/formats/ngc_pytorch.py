@@ -29,8 +29,8 @@ FORMAT = LogFormat(
     steps=(
         step(
             b"train.total_ips : ",
-            STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +)?"
-            rb"train\.total_ips : (?P<rate>[\d.]+) ",
+            STAMP + rb"Epoch: (?P<epoch>\d+) Iteration: (?P<step>\d+) +(?:train\.loss : \S+ +(?:None +)?)?"
+            rb"(?:train\.compute_ips : \S+ \S+ +)?train\.total_ips : (?P<rate>[\d.]+) ",
         ),
         step(
             b'"train.total_ips": ',
@@ -49,13 +49,16 @@ FORMAT = LogFormat(
         ),
         evaluation(
             b"val.top1 : ",
-            STAMP + rb"Epoch: (?P<epoch>\d+) +(?:train\.loss : \S+ +)?(?:train\.total_ips : \S+ img/s )?"
-            rb"val\.top1 : (?P<top1>[\d.]+) %",
+            STAMP + rb"Epoch: (?P<epoch>\d+) +(?:train\.loss : [^%\n]{0,300}?)?val\.top1 : (?P<top1>[\d.]+) %",
         ),
         evaluation(b'"val.top1": ', JSON + rb'"step": \[(?P<epoch>\d+)\].{0,300}?"val\.top1": (?P<top1>[\d.]+)'),
         pause(b'"val.', JSON + rb'"step": \[(?P<epoch>\d+), \d+, \d+\].{0,300}?"(?P<reason>val)\.'),
         fact(b'"val.', JSON + rb'"step": \[\d+, (?P<steps_per_epoch>\d+), \d+\].{0,300}?"val\.'),
-        summary(b"Summary: ", STAMP + rb"Summary: .*?(?P<what>train\.(?:total|compute)_ips) : (?P<rate>[\d.]+)"),
+        summary(b"Summary: ", STAMP + rb"Summary: .*?(?P<what>train\.total_ips) : (?P<rate>[\d.]+)"),
+        summary(
+            b"Summary: ",
+            STAMP + rb"Summary: (?!.*train\.total_ips).*?(?P<what>train\.compute_ips) : (?P<rate>[\d.]+)",
+        ),
         pause(b"SAVING ", rb"(?P<reason>SAVING) "),
         fact(b"--nnodes ", rb"--nnodes (?P<nodes>\d+) "),
     ),

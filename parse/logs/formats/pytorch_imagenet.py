@@ -1,7 +1,8 @@
 """pytorch/examples imagenet and the many programs that took over its meters: apex, TSM, MoCo, …
 
-`Time` is the duration of the last step, data included; apex divides by the steps since it printed last. The batch size
-is printed only by programs that print their arguments. Every process prints, without its rank.
+`Time` is the duration of the last step, data included, with the mean since the epoch began in parentheses; apex divides
+by the steps since it printed last. The batch size is printed only by programs that print their arguments. Every process
+prints, without its rank.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ FORMAT = LogFormat(
         step(
             b"Epoch: [",
             _STAMP + rb"Epoch: \[ *(?P<epoch>\d+)\]\s*\[ *(?P<step>\d+)/ *(?P<epoch_steps>\d+)\][^E\n]{0,80}?"
-            rb"\bTime:?[ \t]+(?P<duration_s>\d+\.\d+)s?[ \t]",
+            rb"\bTime:?[ \t]+(?P<duration_s>\d+\.\d+)s?[ \t]+(?:\( *(?P<mean_s>\d+\.\d+)s?\))?",
         ),
     ),
     patterns=(

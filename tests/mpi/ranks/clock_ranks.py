@@ -154,6 +154,22 @@ def fast(comm: MPI.Intracomm) -> dict:
     return refused(comm, break_it, domain=f"clock {comm.rank}")
 
 
+def slewed(comm: MPI.Intracomm) -> dict:
+    """As `fast`, and the clock goes on so while the ranks wait to compare it once more."""
+
+    def break_it(global_clock: GlobalClock, clock: Clock) -> None:
+        def pass_time(seconds: float = 0) -> None:
+            clock.true_time.skip(10_000)
+            if comm.rank == comm.size - 1:
+                clock.offset_ns += 5 * SECOND_NS
+
+        global_clock.synchronise()
+        pass_time()
+        time.sleep = pass_time
+
+    return refused(comm, break_it, domain=f"clock {comm.rank}")
+
+
 def just_not_too_fast(comm: MPI.Intracomm) -> dict:
     def break_it(global_clock: GlobalClock, clock: Clock) -> None:
         if comm.rank == comm.size - 1:
@@ -200,6 +216,7 @@ SCENES: dict[str, Callable[[MPI.Intracomm], dict]] = {
     "real": real,
     "step": step,
     "suspend": suspend,
+    "slewed": slewed,
     "fast": fast,
     "just not too fast": just_not_too_fast,
     "slept": slept,

@@ -41,6 +41,11 @@ def in_order(parameters):
 def break_averaging(backend):
     if hasattr(backend._model, "module"):
         backend._model = backend._model.module  # DDP's hooks are in its forward
+    elif hasattr(backend._model, "set_gradient_divide_factor"):
+        for part in backend._model.modules():  # FSDP2's: gradients are added up, and not divided
+            if hasattr(part, "set_gradient_divide_factor"):
+                part.set_gradient_divide_factor(1.0)
+                part.set_force_sum_reduction_for_comms(True)
     else:
         # What Horovod's hooks begin, and synchronize() takes the gradient from: it stays the rank's own.
         backend._optimizer._allreduce_grad_async = lambda p: ((lambda: p.grad), (None, False))

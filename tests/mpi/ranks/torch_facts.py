@@ -5,7 +5,8 @@ One start of the ranks makes all runs, each with a group of its own (Horovod mak
 Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on different hosts have;
 `apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch; `unloadable`: it does
 not load; `unseen`: it sees this rank only; `without_mpi`, `without_nccl`: it lacks those; `twice`: a second MPI is
-loaded; `hooked` gives the workload's optimizer a hook; `one_gpu` makes torch see a GPU.
+loaded; `hooked` gives the workload's optimizer a hook; `tied` adds two layers with the same weights to
+its model; `one_gpu` makes torch see a GPU.
 """
 
 import json
@@ -58,6 +59,8 @@ def pretend(switches):
 
 
 def factory(run, switches):
+    import torch
+
     workload = load_factory(run.workload, "torch")
 
     class Changed(workload):
@@ -66,6 +69,10 @@ def factory(run, switches):
             if "apart_at_first" in switches:
                 for parameter in self.model.parameters():
                     parameter.data.add_(rank)
+            if "tied" in switches:
+                first, second = torch.nn.Linear(10, 10), torch.nn.Linear(10, 10)
+                second.weight = first.weight
+                self.model.extend([first, second])
 
         def optimizer(self, **implementation):
             optimizer = super().optimizer(**implementation)

@@ -29,7 +29,9 @@ class Row:
     first: int = NO_NUMBER
     duration: float = math.nan
     elapsed: float = math.nan
+    mean: float = math.nan
     epoch_steps: int = NO_NUMBER
+    batch: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,9 @@ def batch(lines: Sequence[Row | OtherLine], before: int = 0) -> Batch:
             rate=real("rate"),
             duration_s=real("duration"),
             elapsed_s=real("elapsed"),
+            mean_s=real("mean"),
             epoch_steps=whole("epoch_steps"),
+            batch=real("batch"),
         ),
         records=tuple(
             LogRecord(kind=other.kind, offset=offset, time_s=None, rank=other.rank, values=dict(other.values))

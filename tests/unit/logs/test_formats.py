@@ -7,9 +7,14 @@ import pytest
 from parse.logs.engine.log_format import LogError
 from parse.logs.formats import FORMATS, format_named, recognise
 from tests.unit.logs import made
+from tests.unit.logs.real_lines import REAL
 
 MLLOG = ':::MLLOG {"namespace": "", "time_ms": 1594790175195, "key": "run_start", "value": null, "metadata": {}}\n'
 MARK = "- AI-Rank-log 1618110628.249 test_begin\n"
+LANGUAGE_MODELS = (
+    "megatron", "torchtitan", "nemo", "deepspeed", "paddlenlp", "composer", "fairseq", "nanogpt", "nanochat",
+    "huggingface", "lightning",
+)  # fmt: skip
 STEPS = {
     "ngc-pytorch": made.ngc_pytorch([0.4] * 5, batch=128),
     "pytorch-imagenet": made.pytorch_imagenet([0.4] * 5),
@@ -21,6 +26,22 @@ STEPS = {
     "ngc-mxnet": "INFO:root:Epoch[0] Batch [20]\tSpeed: 84.39 samples/sec\taccuracy=0.000000\n",
     "oneflow": "train: epoch 0, iter 20, loss: 7.087004, top_1: 0.000000, top_k: 0.000000, samples/s: 3988.891 "
     "1597933942.9863544\n",
+    "timm": "Train: 0 [  50/73 ( 70%)]  Loss: 6.77 (6.83)  Time: 0.320s,  400.32/s  (0.470s,  272.39/s)  LR: 1e-05\n",
+    "torchvision": "Epoch: [0]  [ 103/5005]  eta: 4:43:31  lr: 0.1  img/s: 13.6  loss: 6.8  time: 2.54  data: 0.0\n",
+    "paddle-suites": "total step: 20, epoch: 0, batch: 19, loss: 11.09, avg_reader_cost: 0.00011 sec, avg_batch_cost: "
+    "0.14243 sec, avg_samples: 96.00000, ips: 673.51948 sequences/sec\n",
+    "paddle-tokens": "[2022-07-27 12:40:00,967] [    INFO] - global step 2, epoch: 0, batch: 1, loss: 1, "
+    "avg_batch_cost: 0.13314 sec, speed: 7.51 step/s, ips_total: 61529 tokens/s, ips: 7691 tokens/s, lr: 8e-09\n",
+    "mmengine": "2022/12/13 19:00:12 - mmengine - INFO - Epoch(train) [1][  50/3104]  lr: 1.0000e-02  eta: 0:26:28  "
+    "time: 0.1285  data_time: 0.0040  memory: 2581  loss: 0.7176\n",
+    "detectron2": "[04/14 09:05:02] d2.utils.events INFO:  eta: 0:11:54  iter: 119  total_loss: 9.214  time: 0.8153\n",
+    "keras": "422/422 [==============================] - 13s 29ms/step - loss: 0.7840 - accuracy: 0.7643\n",
+    "tf-cnn-benchmarks": "total images/sec: 308.27\n",
+    "horovod-synthetic": "Total img/sec on 8 GPU(s): 4801.4 +-42.7\n",
+    **{name: REAL[name].text for name in LANGUAGE_MODELS},
+    "ngc-ssd": "Iteration:     20, Loss function: 20.876, Average Loss: 0.450, avg. samples / sec: 8747.58\n",
+    "ngc-rnnt": "DLL 2021-05-19 10:22:33.848718 - epoch    1 | iter   20/272 | loss  340.75 | utts/s  5054 | "
+    "took  0.20 s | lrate 5.14e-05\n",
     "mllog": MLLOG,
     "ai-rank": MARK,
 }

@@ -15,6 +15,8 @@ from tests.fuzz.samples import SAMPLES_OF_ALL
 pytestmark = pytest.mark.slow
 
 PART = 300
+WITHOUT_SPEED = ("mllog", "ai-rank", "keras")
+"""Formats whose samples have no speed: marks alone, and bars of whole epochs."""
 BY_NAME = {sample.name: sample for sample in SAMPLES_OF_ALL}
 
 
@@ -45,7 +47,7 @@ def test_a_seed_makes_the_same_input_every_time():
 @pytest.mark.parametrize("name", BY_NAME)
 def test_each_sample_has_its_format(path, name):
     mutant = sound(name)
-    wanted = "no speed" if mutant.sample.log_format in ("mllog", "ai-rank") else "speed"
+    wanted = "no speed" if mutant.sample.log_format in WITHOUT_SPEED else "speed"
     assert check(mutant, path) == wanted
     assert recognise(path).name == mutant.sample.log_format
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import os
 import shutil
@@ -65,11 +66,27 @@ def test_logs_in_gz(tmp_path, name):
     assert outcomes(load([tmp_path])) == [("1n1g", 1, 350)]
 
 
-@pytest.mark.parametrize("name", ["oneflow", "workerlog.0", "a.log.1", ".hidden.log"])
-def test_other_names_are_read_where_they_are_named(tmp_path, name):
+NAMES = [
+    "oneflow", "workerlog.0", "a.log.1", "stdout", "train.err", "train.o123", "train_log", "slurm-123.out", "x.json",
+    "a\nb.log", "log.gz", "train.2021-03-04",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_log_in_a_folder_may_have_any_name(tmp_path, name):
     path = log(tmp_path, f"1n1g/{name}")
-    assert load([tmp_path]).attempts == ()
-    assert outcomes(load([path])) == [("1n1g", 1, 350)]
+    if name.endswith(".gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    for loaded in (load([tmp_path]), load([path]), load([tmp_path], kind="logs")):
+        assert outcomes(loaded) == [("1n1g", 1, 350)]
+        assert (loaded.refusals, loaded.remarks) == ((), ())
+
+
+@pytest.mark.parametrize("name", [".hidden.log", ".git/objects/stdout"])
+def test_hidden_files_are_read_where_they_are_named(tmp_path, name):
+    path = log(tmp_path, f"1n1g/{name}")
+    assert load([tmp_path]) == load([])
+    assert [round(attempt.measured.throughput) for attempt in load([path]).attempts] == [350]
 
 
 def test_kinds(tmp_path):
@@ -93,16 +110,77 @@ def test_unreadable_logs_are_listed_and_other_files_counted(tmp_path):
         (tmp_path / name).write_text("hello\n")
     loaded = load([tmp_path])
     assert [line.partition(":")[0] for line in loaded.refusals] == [str(tmp_path / "a.log"), str(tmp_path / "b.log")]
-    (remark,) = loaded.remarks
-    assert remark.startswith("4 files (.out, .txt, .txt.gz) in folders, no logs of a known system")
+    assert loaded.remarks == ("4 files are no logs of a known system: list them with --verbose",)
+    (tmp_path / "no suffix").write_bytes(bytes(64))
+    assert load([tmp_path]).remarks == ("5 files are no logs of a known system: list them with --verbose",)
+    assert load([tmp_path], verbose=True).remarks == (
+        f"{tmp_path / '1.out'}: no step line of a known system is in it",
+        f"{tmp_path / '2.out'}: no step line of a known system is in it",
+        f"{tmp_path / 'no suffix'}: not a log (it is binary)",
+        f"{tmp_path / 'x.txt'}: no step line of a known system is in it",
+        f"{tmp_path / 'y.txt.gz'}: no step line of a known system is in it",
+    )
     assert len(load([tmp_path], kind="logs").refusals) == 6
     (refusal,) = load([tmp_path / "x.txt"]).refusals
     assert refusal.startswith(f"{tmp_path / 'x.txt'}: ")
 
 
-def test_json_that_is_not_dllogger_is_left_alone(tmp_path):
+def test_json_that_is_no_log_is_counted(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
-    assert load([tmp_path]) == load([])
+    loaded = load([tmp_path])
+    assert loaded == dataclasses.replace(load([]), remarks=loaded.remarks)
+    assert loaded.remarks == ("1 file is no log of a known system: list it with --verbose",)
+
+
+def test_files_of_a_sweep_are_not_counted(tmp_path):
+    names = """x.1.checkpoint x.1.signal x.1.kept x.1.rerun x.1.stacks.txt x.1.hang.json x.1.exit.json.damaged
+    x.1.h5.damaged.2 2n.job.json scripts/0123456789abcdef.sh x.1.partial/rank0.json x.1.partial/rank0.stamps .lock"""
+    for name in names.split():
+        made.put(tmp_path, name, "x")
+    assert [line for line in load([tmp_path]).remarks if ".partial: " not in line] == []
+    assert load([tmp_path], kind="logs").remarks == ()
+
+
+def test_a_forced_format_makes_no_log_of_another_file(tmp_path):
+    log(tmp_path, "1n1g/a.log")
+    (tmp_path / "README").write_text("hello\n")
+    loaded = load([tmp_path], how=HowToRead(log_format="ngc-pytorch"))
+    assert (len(loaded.attempts), len(loaded.remarks)) == (1, 1)
+
+
+def test_a_packed_job_is_one_by_its_content_too(tmp_path):
+    (tmp_path / "weights_b128_fp32_7_9.npz").write_bytes(bytes(100))
+    path = log(tmp_path, "r50_b128_fp32_7_9")
+    packed, other = load([tmp_path]).remarks
+    assert packed.startswith(f"{path}: runs 7, 9 of a packed job") and other.startswith("1 file is no log")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("1n1g/workerlog.0", "1n1g/workerlog.1"),
+        ("1n1g/slurm-7.err", "1n1g/slurm-7.out"),
+        ("1n1g/train.e7", "1n1g/train.o7"),
+        ("1n1g/stderr", "1n1g/stdout"),
+        ("1n1g/1/rank.0/stdout", "1n1g/1/rank.1/stdout"),
+    ],
+)
+def test_outputs_of_one_run_count_once(tmp_path, first, second):
+    paths = [log(tmp_path, name, speed) for name, speed in ((first, 350), (second, 351))]
+    loaded = load([tmp_path])
+    assert outcomes(loaded) == [("1n1g", 1, 350)]
+    assert loaded.remarks == (f"{paths[1]}: another output of the run that {paths[0]} is of; counted once",)
+    log(tmp_path, first, count=30)
+    assert outcomes(load([tmp_path])) == [("1n1g", 1, 351)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("a/workerlog.0", "b/workerlog.0"), ("slurm-7.out", "slurm-8.out"), ("a.o7", "a.o8")]
+)
+def test_outputs_of_two_runs_count_twice(tmp_path, first, second):
+    for name, speed in ((first, 350), (second, 351)):
+        log(tmp_path, f"1n1g/{name}", speed)
+    assert len(load([tmp_path]).attempts) == 2
 
 
 def test_plans_beside_logs_ask_for_traces_only(tmp_path):
@@ -123,6 +201,8 @@ def test_pipes_and_broken_links_are_refused(tmp_path):
         f"{tmp_path / name}: cannot be read (no regular file)" for name in ("a.log", "b.log", "c.log")
     )
     assert load([tmp_path / "a.log"]).refusals == load([tmp_path]).refusals[:1]
+    os.mkfifo(tmp_path / "pipe")
+    assert load([tmp_path]).remarks == ("1 file is no log of a known system: list it with --verbose",)
 
 
 def test_a_system_can_be_forced(tmp_path):

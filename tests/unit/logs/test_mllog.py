@@ -151,6 +151,41 @@ def test_a_block_that_does_not_end_is_none(tmp_path):
     assert [block.first_epoch for block in blocks(read(tmp_path, *run()[:-2]))] == [1]
 
 
+def test_starts_without_a_stop_add_up(tmp_path):
+    """As in mlcommons/training_results_v0.7, Google/results/tpu-v3-4096-JAX/ssd/result_0.txt: a start per epoch."""
+    begun = [
+        line("block_start", time_ms=1593154760000 + 1300 * n, first_epoch_num=n + 1, epoch_count=1) for n in range(3)
+    ]
+    ended = [line("eval_start", time_ms=1593154763900, epoch_num=3), line("block_stop", time_ms=1593154764000)]
+    (block,) = blocks(read(tmp_path, *begun, *begun[-1:], *ended))  # two ranks print the last start
+    assert (block.first_epoch, block.epochs, block.seconds) == (1, 3, pytest.approx(3.9))
+
+
+def test_an_evaluation_ends_a_block_without_a_stop(tmp_path):
+    lines = [text for text in run() if "block_stop" not in text or '"first_epoch_num": 4' in text]
+    training = blocks(read(tmp_path, *lines))
+    assert [(block.first_epoch, block.epochs, block.seconds) for block in training] == [(1, 3, 400.0), (4, 4, 530.0)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("tracked_stats", {"loss": "x" * 300, "throughput": 12.5}), ("tracked_stats", {"imgs_sec": 12.5}),
+     ("throughput", 12.5)],
+)  # fmt: skip
+def test_stated_rates_are_read_whole(tmp_path, key, value):
+    """As in mlcommons/training_results_v1.0: ssd, resnet and rnnt of DSS8440x8A100-PCIE-40GB."""
+    (record,) = read(tmp_path, line(key, value))
+    assert record.values["rate"] == "12.5"
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "time_s"), [(1593049600, 1593049.6), (1594794481748, 1594794481.748), (0, None), (10**15, None)]
+)
+def test_times_are_milliseconds_whatever_they_count_from(tmp_path, time_ms, time_s):
+    (record,) = read(tmp_path, line("run_start", time_ms=time_ms))
+    assert record.time_s == time_s
+
+
 def test_no_blocks_where_epochs_are_not_epochs(tmp_path):
     """BERT counts steps in epoch_count and evaluations in epoch_num."""
     assert blocks(read(tmp_path, *run(evaluated=(3, 2)))) == ()

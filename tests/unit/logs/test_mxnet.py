@@ -93,13 +93,14 @@ def test_the_batch_of_a_rank_of_mlperf(tmp_path):
         "world_size": "128", "gpus_per_node": "8", "nodes": "16", "batch_size": "208", "print_every": "20",
         "precision": "amp-fp16", "network": "resnet-v1b-dbar-fl", "model": "resnet50", "classes": "1000", "epochs": "37",
         "samples_per_epoch": "1281167", "warmup_epochs": "2", "nccl": "2.7.5+cuda11.0",
+        "gpus_per_process": "1",
     }  # fmt: skip
     assert {record.rank for record in records} == {None, 1}
 
 
 @pytest.mark.parametrize(("store", "facts"), [
     ("device", {"batch_size": "128", "gpus_per_node": "4", "world_size": "4", "nodes": "1"}),
-    ("dist_sync", {"batch_size": "128", "gpus_per_node": "4"}),
+    ("dist_sync", {"batch_size": "128", "gpus_per_node": "4", "gpus_per_process": "4"}),
 ])  # fmt: skip
 def test_the_batch_of_a_process_with_several_devices(tmp_path, store, facts):
     _, records = read(

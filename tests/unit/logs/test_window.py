@@ -75,7 +75,7 @@ def test_the_reason_of_a_short_log_names_its_last_step_and_the_needed_one() -> N
     assert "last printed step is 10" in reading.reason and "needs step 120" in reading.reason
     reading = read(steady(range(100, 600, 100)))
     assert "last printed step is 500" in reading.reason and "needs step 600" in reading.reason
-    assert "no steps" in read([]).reason
+    assert "no step line of a known form" in read([]).reason
     assert "no line of a step" in read([], formats.format_named("ngc-pytorch")).reason
     assert read(steady([500]), protocol=WHOLE).window is None
     assert "500" in read(steady([500]), protocol=WHOLE).reason

@@ -11,7 +11,6 @@ import pytest
 from parse.logs import window as window_module
 from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
-from parse.logs.engine.points import merged
 from tests.unit.logs.made_lines import PER_EPOCH, T0, WHOLE, WIDTH, OtherLine, Row, batch, read, steady, window_of
 
 
@@ -127,14 +126,16 @@ def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
     assert any("go back from 619 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
 
 
-def test_lines_behind_the_window_are_counted_alone(monkeypatch) -> None:
-    calls = []
+def test_lines_behind_the_window_make_up_the_steady_run(monkeypatch) -> None:
     monkeypatch.setattr(step_merge, "BLOCK", 50)
     monkeypatch.setattr(step_merge, "HOLD", 20)
     monkeypatch.setattr(window_module, "HEAD", 30)
-    monkeypatch.setattr(step_merge, "merged", lambda lines: calls.append(len(lines)) or merged(lines))
     reading = read(steady(range(0, 3000)), cut=10)
-    assert sum(calls) < 300 and reading.step_lines == 3000 and reading.last == (0, 2999)
+    assert reading.step_lines == 3000 and reading.last == (0, 2999)
+    assert reading.window is not None and (reading.window.begin, reading.window.end) == (20, 120)
+    assert reading.steady_run is not None
+    assert (reading.steady_run.begin, reading.steady_run.end, reading.steady_run.steps) == (20, 2999, 2979)
+    assert reading.steady_run.seconds == pytest.approx(2979 * 0.5) and reading.steady_run.rate == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
@@ -152,16 +153,17 @@ def test_ranks_begin_before_any_line_is_taken_up_again(continued, judged, expect
     assert step_merge.another_run(lines, continued, judged) == expected
 
 
-def test_a_log_is_followed_beyond_its_window_without_points() -> None:
+def test_a_log_is_followed_beyond_its_window_in_bounded_memory() -> None:
     following = step_merge.StepMerge()
     following.closed = True
+    given = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_merge, "BLOCK", 16)
         patch.setattr(step_merge, "HOLD", 8)
         for at in range(0, 200, 10):
-            assert not len(following.add(batch(steady(range(at, at + 10)), at).steps, ()))
+            given += len(following.add(batch(steady(range(at, at + 10)), at).steps, ()))
             assert sum(map(len, following._waiting)) < 40
-        assert 180 < following.last < 200 + (1 << 40)
+        assert 180 < following.last < 200 + (1 << 40) and 160 < given < 200
         again = [dataclasses.replace(row, time=row.time + 600) for row in steady(range(0, 50))]
         following.add(batch(again, 200).steps, ())
     assert following.back is not None and following.back.offset == 200 * WIDTH

@@ -1,0 +1,108 @@
+"""PyTorch FSDP2 (`fully_shard`): parameters, gradients and the optimizer's state are shards, one on each rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+
+from hpc.backends import InvalidRun
+from hpc.backends.fsdp_limits import why_not
+from hpc.backends.torch_loop import MakeOptimizer
+from hpc.backends.torch_meetings import recorded
+from hpc.backends.torch_process_group import ProcessGroupLoop
+from hpc.measure.meetings import Meetings
+from hpc.measure.timer import StepTimer
+from hpc.model.collective_plan import REDUCE_SCATTER
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from hpc.measure.world import World
+    from hpc.model.spec import RunSpec
+
+RESHARD = {"auto": None, "on": True, "off": False}
+"""`reshard_after_forward` as FSDP2 takes it; None is its own default: every module is resharded but the root."""
+
+
+class TorchFSDP(ProcessGroupLoop):
+    """Each child of the model is gathered before its forward and its backward; its gradients are reduced and scattered.
+
+    t3 is the call of a step's last reduce-scatter, t4 when `backward()` has returned. One rank reduces nothing: both
+    are the latter. Collectives are recorded on CPUs. On GPUs FSDP2 calls them on streams of its own, where events of
+    the compute stream do not see them: there only t3 is taken from the calls.
+    """
+
+    def _begin(self, run: RunSpec, rank: int) -> None:
+        # The workload's images have the layout of the parameters, which FSDP2 wants contiguous.
+        super()._begin(replace(run, options={"channels_last": "off", **run.options}), rank)
+
+    def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
+        if reason := why_not(run, self._options):
+            raise InvalidRun(reason)
+        return super()._find_device(run, world, comm)
+
+    def _distribute(self, module: torch.nn.Module, make_optimizer: MakeOptimizer) -> tuple[Any, Any]:
+        if getattr(self._workload, "local_parameters", []):
+            raise InvalidRun(
+                "the workload has local_parameters, which its optimizer would update together with FSDP2's shards: "
+                "take torch-ddp, or for arcface head=replicated"
+            )
+        parts = [*_parts(module)]
+        if max(Counter(id(parameter) for part in parts for parameter in part.parameters()).values(), default=0) > 1:
+            raise InvalidRun(
+                "children of the model share a parameter, which FSDP2 would shard once only: take torch-ddp"
+            )
+        for value in chain(module.parameters(), module.buffers()):
+            dist.broadcast(value.detach(), 0)
+        world = dist.group.WORLD
+        assert world is not None  # joined
+        mesh = DeviceMesh.from_group(world, self._device.type)
+        reshard = RESHARD[str(self._options["reshard_after_forward"])]
+        for part in (*parts, module):
+            fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        return module, make_optimizer()
+
+    def _early_collectives(self) -> list[str]:
+        gathers = ["FSDP gathers parameters before each module"] if self._run.ranks > 1 else []
+        return [*gathers, *super()._early_collectives()]
+
+    def _records_collectives(self) -> bool:
+        return super()._records_collectives() and self._device.type == "cpu"
+
+    def make_timer(self, steps: int) -> StepTimer:
+        timer = super().make_timer(steps)
+        if self._device.type == "cuda" and not self._step_only:
+            self._recording.enter_context(recorded(Meetings(0, 0), self._collective_called))
+        return timer
+
+    def _collective_called(self, name: str) -> None:
+        if name == REDUCE_SCATTER:
+            self._timer.grads_ready()
+
+    def _reduce(self, timer: StepTimer) -> None:
+        if self._run.ranks == 1:
+            timer.grads_ready()
+        timer.reduced()
+
+    def parameters(self) -> list[Any]:
+        """Whole ones. Collective."""
+        whole = [parameter.full_tensor() for parameter in self._parameters]
+        return [value.detach().cpu().numpy().copy() for value in whole]
+
+
+def _parts(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The children that are gathered one by one: those with trainable parameters; of a list of modules, its own."""
+    for child in module.children():
+        if isinstance(child, torch.nn.ModuleList | torch.nn.ModuleDict):  # without a forward that could gather them
+            yield from _parts(child)
+        elif any(parameter.requires_grad for parameter in child.parameters()):
+            yield child

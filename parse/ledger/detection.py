@@ -1,0 +1,128 @@
+"""How late a rank would have to be to be named: the detection limit of the test for persistent stragglers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parse.ledger.arrivals import Arrivals, Floats, Ints
+from parse.ledger.types import Floor, Lowering
+
+SIGMAS_OF_POWER = 1.2816 * 2**0.5
+"""Standard errors above a critical value at which nine of ten other measurements are beyond it: the limit is itself
+measured, with the same error (normal distribution)."""
+RANKS = 8
+"""As many ranks are tried in the role of the late one, spread over all."""
+MAX_SHUFFLED = 1_000_000
+"""Values shuffled at most; it bounds time and memory."""
+HALVINGS = 30
+MAX_TIMES = 100.0
+"""More runs or steps than so many times as many are no advice."""
+
+
+def detection_limit_ns(
+    arrivals: Arrivals, *, least_ns: float, bound_ns: float, chance: float, shuffles: int
+) -> float | None:
+    """The delay in every step, in ns, from which a rank is named persistent in nine of ten measurements like this one.
+
+    As in the test, the rank must be beyond what permuted names of ranks show with probability `chance`, beyond the
+    clocks' bounds `bound_ns`, and typically late by `least_ns` and cost as much. None where no delay would be enough.
+    """
+    by_chance_ns = _beyond_chance_ns(arrivals.ranks.typical, chance, shuffles)
+    if by_chance_ns is None:
+        return None
+    usual, runs = arrivals.usual, arrivals.piece_run
+    late_ns = (
+        max(by_chance_ns, least_ns, bound_ns) - float(usual.mean()) + SIGMAS_OF_POWER * _standard_error(usual, runs)
+    )
+    return max(late_ns, _costing_ns(arrivals.margin, least_ns))
+
+
+def lowering(arrivals: Arrivals, *, limit_ns: float, least_ns: float, bound_ns: float) -> Lowering:
+    """How many times as many runs or steps would halve the limit of `detection_limit_ns`, which had these arguments.
+
+    The scatter of what permuted names show and all standard errors fall with the square root of the number; the clocks'
+    bounds, the least delay and the costs that make a straggler do not.
+    """
+    usual, typical = float(arrivals.usual.mean()), float(arrivals.ranks.typical.mean())
+    error_ns = SIGMAS_OF_POWER * _standard_error(arrivals.usual, arrivals.piece_run)
+    by_chance_ns = limit_ns + usual - error_ns  # or less, where the costs make the limit
+
+    def limit(times: float) -> float:
+        falls_by = float(times**0.5)
+        chance_ns = typical + (by_chance_ns - typical) / falls_by
+        late_ns = max(chance_ns, least_ns, bound_ns) - usual + error_ns / falls_by
+        return float(max(late_ns, _costing_ns(arrivals.margin, least_ns, times)))
+
+    floor_ns = limit(float("inf"))
+    by_clock = bound_ns > max(least_ns, typical) and bound_ns - usual >= floor_ns
+    floor = Floor.CLOCK if by_clock else Floor.SHARE
+    low, high = 1.0, MAX_TIMES
+    if limit(high) > limit_ns / 2:
+        return Lowering(times=None, least=floor_ns / 1e6, floor=floor)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if limit(middle) > limit_ns / 2 else (low, middle)
+    return Lowering(times=high, least=floor_ns / 1e6, floor=floor)
+
+
+def _costing_ns(margin: Ints, cost_ns: float, times: float = 1.0) -> float:
+    """How late a rank must be to add `cost_ns` to a step on average, in nine of ten windows of `times` as many
+    steps."""
+
+    def costs(delay: float) -> float:
+        lost = np.maximum(margin + delay, 0)
+        return float(lost.mean() - SIGMAS_OF_POWER * lost.std() / (times * len(lost)) ** 0.5)
+
+    low, high = 0.0, cost_ns + float(-margin.min(initial=0)) + float(np.ptp(margin))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if costs(middle) < cost_ns else (low, middle)
+    return high
+
+
+def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | None:
+    """The mean that a late rank needs to exceed those of permuted names: the median over ranks in that role."""
+    ranks, pieces = typical.shape
+    shuffles = max(round(1 / chance), min(shuffles, MAX_SHUFFLED // typical.size))
+    random = np.random.default_rng(ranks * 1_000_003 + pieces)
+    if shuffles * typical.size > MAX_SHUFFLED:  # of so many ranks none is dealt several of the late one's pieces
+        return max(float(random.permuted(typical, axis=0).mean(axis=1).max()) for _ in range(shuffles))
+    order = random.permuted(np.broadcast_to(np.arange(ranks)[:, None], (shuffles, ranks, pieces)), axis=1)
+    shuffled = np.take_along_axis(typical[None], order, axis=1).mean(axis=2)
+    allowed = int(chance * (1 + shuffles)) - 1
+    limits = []
+    for late in {*np.linspace(0, ranks - 1, min(RANKS, ranks)).round().astype(int).tolist()}:
+        takes = (order == late).mean(axis=2)
+        limit = _exceeding(shuffled - float(typical[late].mean()) * takes, takes, allowed)
+        if limit is not None:
+            limits.append(limit)
+    return float(np.median(limits)) if limits else None
+
+
+def _exceeding(shuffled: Floats, takes: Floats, allowed: int) -> float | None:
+    """The delay in ns that exceeds the largest mean of all but `allowed` of the shuffles [shuffle, rank], of which each
+    rank `takes` a share of the delay with it; None if none does."""
+
+    def is_beyond(delay: float) -> bool:
+        return int(((shuffled + delay * takes).max(axis=1) >= delay).sum()) <= allowed
+
+    low, high = 0.0, max(float(shuffled.max()), 1.0)
+    for _ in range(HALVINGS):
+        if is_beyond(high):
+            break
+        low, high = high, 2 * high
+    else:
+        return None
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_beyond(middle) else (middle, high)
+    return high
+
+
+def _standard_error(values: Floats, runs: Ints) -> float:
+    """That of the mean over pieces [piece]; where there are three runs the larger one, of pieces or of runs."""
+    errors = [float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0]
+    means = [float(values[runs == run].mean()) for run in np.unique(runs)]
+    if len(means) > 2:
+        errors.append(float(np.std(means, ddof=1)) / len(means) ** 0.5)
+    return max(errors)

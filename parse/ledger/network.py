@@ -1,0 +1,368 @@
+"""What the network does to a point: latency, bandwidth, loss, a slow link. Pure: figures in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import ceil, log2
+
+from parse import stats
+from parse.ledger.slow_links import MANIFOLD, SlowPlace, exceptions, slow_places
+
+NOTABLE = 0.05
+"""Communication below this share of a step is not judged by what it consists of."""
+HALF = 0.5
+"""What makes as much of an all-reduce is what it is bound by."""
+EXPLAINED = 0.25
+"""What explains less of exposed communication than this is not what it is bound by."""
+LOST_SHARE = 1e-3
+"""TCP does not notice less."""
+MIN_LOST, MIN_SENT = 10, 1000
+"""Fewer segments are no share."""
+SOFTWARE_MS = 0.02
+"""What MPI and Python add to the one-way latency of a fabric, at most."""
+WORTH = 0.1
+"""A link that costs less than this share of exposed communication is none that is waited for. Its latency counts as
+often as an all-reduce through a tree of nodes goes by it, its bandwidth for the bytes of the gradients."""
+FAR = 3.0
+"""Latencies that differ by a smaller factor are alike: ranks that wait for a core differ by as much."""
+ON_THE_WAY = 4.0
+"""The latency of an all-reduce that is so many times what its messages are on their way lies elsewhere."""
+BUSY_LINK = 0.7
+"""A link that carries this share of its speed over a whole window is what is waited for."""
+
+
+class Kind(StrEnum):
+    """Four different things that a network can have."""
+
+    LATENCY = "latency"
+    BANDWIDTH = "bandwidth"
+    LOSS = "loss"
+    SLOW_LINK = "slow link"
+
+
+class Basis(StrEnum):
+    """What a finding is concluded from."""
+
+    CURVE = "collectives by size"
+    ROUND_TRIPS = "round trips of the clocks' messages"
+    PROMISE = "promise of the site"
+    LINK_SPEED = "speed of the link"
+    SEGMENTS = "TCP segments"
+    PAIRS = "pairs of nodes"
+
+
+class Unknown(StrEnum):
+    """Why one of the four findings cannot be made."""
+
+    NO_COLLECTIVES = "no collectives of these ranks"
+    NOT_THE_WAY = "small all-reduces take longer than their messages' way: cores or software"
+    MORE_EXPOSED = "more is exposed than all-reduces by themselves take: cores, or many small pieces"
+    NO_VOLUME = "the bytes of the gradients, or their exposed communication, are not known"
+    OUTSIDE = "the collectives did not measure as many bytes as the gradients"
+    NO_COUNTERS = "no counters of TCP segments"
+    FEW_SEGMENTS = "too few TCP segments"
+    TWO_NODES = "two nodes have one link"
+    NO_PAIRS = "neither pairs of nodes nor the round trips of several nodes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """What the site promises of the network between two nodes: one-way latency in ms, GB/s of a node each way."""
+
+    latency_ms: float | None = None
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments:
+    """TCP segments of all nodes in the windows of the runs. `sent` has none that only repeat; of the `resent` ones the
+    receiver had `needless` already, None where the kernel does not count these."""
+
+    sent: float
+    resent: float
+    needless: float | None
+
+    @property
+    def lost(self) -> float:
+        """Segments sent again because they had not come; all that were sent again, where the kernel cannot tell."""
+        return max(0.0, self.resent - (self.needless or 0.0))
+
+    @property
+    def share(self) -> float:
+        """The lost of all that went out."""
+        return self.lost / max(1.0, self.sent + self.resent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkUse:
+    """The busiest link: GB/s that it carried over the windows in its busier direction, and its speed."""
+
+    node: str
+    carried: float
+    speed: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A pair of nodes: an exchange of the smallest message in ms, which is one way where its sender asks nobody first
+    (gloo does), and GB/s each way of the largest; None where that was not measured."""
+
+    nodes: tuple[str, str]
+    latency_ms: float
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """One all-reduce of a step's gradients by the collectives, `ms` long: Hockney's α + n β. `bandwidth_ms` is what its
+    bytes take at the rate of the largest messages, `latency_ms` the rest; `smallest_ms` the smallest all-reduce."""
+
+    bytes: int
+    ms: float
+    latency_ms: float
+    bandwidth_ms: float
+    smallest_ms: float
+    run_id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One of the four. Latencies in ms, bandwidths in GB/s of a node each way, loss as a share.
+
+    `usual` is what it was held against: a promise, a speed, other links, other points; None where there is none.
+    `quantity` of a slow link says in what it is slow; `nodes` are the ends of a slow link, or a node all of whose links
+    are slow. `explains`: ms of exposed communication, None where that is not known.
+    """
+
+    kind: Kind
+    basis: Basis
+    value: float
+    usual: float | None = None
+    quantity: Kind | None = None
+    nodes: tuple[str, ...] = ()
+    explains: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What is known of a point's network. `exposed_ms` and `step_ms` are means; `round_trips_ms` by node, from the
+    first node; `reductions` in a step, at least."""
+
+    nodes: int
+    step_ms: float
+    exposed_ms: float | None
+    reductions: int = 1
+    round_trips_ms: Mapping[str, float] = field(default_factory=dict)
+    reduction: Reduction | None = None
+    no_reduction: Unknown | None = None
+    links: tuple[Link, ...] = ()
+    segments: Segments | None = None
+    usual_loss: float | None = None
+    link_use: LinkUse | None = None
+    promise: Promise = field(default_factory=Promise)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTrip:
+    """The fastest way of a message from the first node to this one and back, ms."""
+
+    node: str
+    ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotKnown:
+    """Why a finding of this kind cannot be made."""
+
+    kind: Kind
+    reason: Unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The findings on a point's network, the figures behind them, and why a kind without a finding is not known.
+
+    `bandwidth` is that of a node in GB/s: the bytes that an all-reduce of the gradients must send from each node, over
+    the exposed communication.
+    """
+
+    findings: tuple[Finding, ...]
+    round_trips: tuple[RoundTrip, ...]
+    reduction: Reduction | None
+    bandwidth: float | None
+    segments: Segments | None
+    usual_loss: float | None
+    link_use: LinkUse | None
+    links: tuple[Link, ...]
+    unknown: tuple[NotKnown, ...]
+
+
+def judge(measured: Measured, gradient_bytes: int) -> Network:
+    """The findings, the most specific first: a slow link and loss stand in place of what they do to all-reduces."""
+    slow, no_slow = _slow_links(measured, gradient_bytes)
+    lost, no_lost = _loss(measured)
+    promised = _broken_promises(measured)
+    bound, no_bound = _bound_by(measured) if not slow and not lost else ((), None)
+    kinds = {finding.kind for finding in promised}
+    findings = (*slow, *lost, *promised, *(finding for finding in bound if finding.kind not in kinds))
+    unknown = {Kind.SLOW_LINK: no_slow, Kind.LOSS: no_lost, Kind.LATENCY: no_bound, Kind.BANDWIDTH: no_bound}
+    named = {finding.kind for finding in findings}
+    exposed = measured.exposed_ms
+    return Network(
+        findings=findings,
+        round_trips=tuple(RoundTrip(node=node, ms=ms) for node, ms in measured.round_trips_ms.items()),
+        reduction=measured.reduction,
+        bandwidth=node_bandwidth(gradient_bytes, exposed, measured.nodes) if gradient_bytes and exposed else None,
+        segments=measured.segments, usual_loss=measured.usual_loss, link_use=measured.link_use, links=measured.links,
+        unknown=tuple(
+            NotKnown(kind=kind, reason=reason)
+            for kind, reason in unknown.items()
+            if reason is not None and kind not in named
+        ),
+    )  # fmt: skip
+
+
+def node_bandwidth(size_bytes: int, ms: float, nodes: int) -> float:
+    """GB/s that a node sends at least in an all-reduce: 2 (nodes − 1) / nodes of its bytes (Patarasuk, Yuan 2009)."""
+    return 2 * (nodes - 1) / nodes * size_bytes / (ms * 1e6)
+
+
+def hockney(sizes: Sequence[int], ms: Sequence[float], size_bytes: int, at_ms: float, run_id: str = "") -> Reduction:
+    """What an all-reduce of `size_bytes`, which takes `at_ms`, consists of; sizes ascend, two at least.
+
+    β is the slope between the two largest messages, not a fit through all: algorithms change with the size.
+    """
+    slope = max(0.0, (ms[-1] - ms[-2]) / (sizes[-1] - sizes[-2]))
+    by_bytes = min(at_ms, slope * size_bytes)
+    return Reduction(
+        bytes=size_bytes, ms=at_ms, latency_ms=at_ms - by_bytes, bandwidth_ms=by_bytes, smallest_ms=ms[0], run_id=run_id
+    )
+
+
+def _bound_by(measured: Measured) -> tuple[tuple[Finding, ...], Unknown | None]:
+    """What exposed communication consists of, where it is notable."""
+    exposed = measured.exposed_ms
+    if exposed is None:
+        return (), Unknown.NO_VOLUME
+    if exposed < NOTABLE * measured.step_ms:
+        return (), None
+    finding = _by_link(measured.link_use)
+    if finding is None and measured.reduction is not None:
+        finding = _by_curve(measured.reduction, exposed, measured)
+        if finding.kind is Kind.LATENCY and not _on_the_way(measured, measured.reduction):
+            return (), Unknown.NOT_THE_WAY
+        if (finding.explains or 0.0) < EXPLAINED * exposed:
+            return (), Unknown.MORE_EXPOSED
+    if finding is None:
+        finding = _by_trips(measured, exposed)
+    return ((), measured.no_reduction) if finding is None else ((finding,), None)
+
+
+def _on_the_way(measured: Measured, reduction: Reduction) -> bool:
+    """Whether the latency of an all-reduce may be that of its messages: 2 (nodes − 1) one after another in a ring."""
+    trips = [*measured.round_trips_ms.values()]
+    return not trips or reduction.latency_ms <= ON_THE_WAY * (measured.nodes - 1) * stats.median(trips)
+
+
+def _by_link(use: LinkUse | None) -> Finding | None:
+    if use is None or use.carried < BUSY_LINK * use.speed:
+        return None
+    return Finding(kind=Kind.BANDWIDTH, basis=Basis.LINK_SPEED, value=use.carried, usual=use.speed, nodes=(use.node,))
+
+
+def _by_curve(reduction: Reduction, exposed_ms: float, measured: Measured) -> Finding:
+    """Exposed communication is taken to consist of the same as the whole all-reduce, hidden or not."""
+    latency, at_most_ms = reduction.latency_ms / reduction.ms, min(exposed_ms, reduction.ms)
+    if latency >= HALF:
+        explains = latency * at_most_ms
+        return Finding(kind=Kind.LATENCY, basis=Basis.CURVE, value=reduction.smallest_ms, explains=explains)
+    value, speed = node_bandwidth(reduction.bytes, reduction.bandwidth_ms, measured.nodes), None
+    if measured.link_use is not None:
+        speed = measured.link_use.speed
+    explains = (1 - latency) * at_most_ms
+    return Finding(kind=Kind.BANDWIDTH, basis=Basis.CURVE, value=value, usual=speed, explains=explains)
+
+
+def _by_trips(measured: Measured, exposed_ms: float) -> Finding | None:
+    """The least that a step's all-reduces take by their messages' way alone: there and back through a tree of nodes,
+    whose depth is log2 of their number, all at the median round trip."""
+    trips = [*measured.round_trips_ms.values()]
+    if not trips:
+        return None
+    least_ms = measured.reductions * ceil(log2(measured.nodes)) * stats.median(trips)
+    if least_ms < EXPLAINED * exposed_ms:
+        return None
+    value, explains = stats.median(trips) / 2, min(exposed_ms, least_ms)
+    return Finding(kind=Kind.LATENCY, basis=Basis.ROUND_TRIPS, value=value, explains=explains)
+
+
+def _loss(measured: Measured) -> tuple[tuple[Finding, ...], Unknown | None]:
+    segments, usual = measured.segments, measured.usual_loss
+    if segments is None:
+        return (), Unknown.NO_COUNTERS
+    if segments.sent < MIN_SENT:
+        return (), Unknown.FEW_SEGMENTS
+    ordinary = usual is not None and usual < LOST_SHARE and segments.share < MANIFOLD * usual
+    if segments.lost < MIN_LOST or segments.share < LOST_SHARE or ordinary:
+        return (), None
+    return (Finding(kind=Kind.LOSS, basis=Basis.SEGMENTS, value=segments.share, usual=usual),), None
+
+
+def _broken_promises(measured: Measured) -> tuple[Finding, ...]:
+    """Of the best that was measured: the fastest way between two nodes, the largest messages."""
+    findings = []
+    trips = [*measured.round_trips_ms.values()]
+    latency_ms = measured.promise.latency_ms
+    if latency_ms is not None and trips and stats.median(trips) / 2 > MANIFOLD * latency_ms + SOFTWARE_MS:
+        findings.append(
+            Finding(kind=Kind.LATENCY, basis=Basis.PROMISE, value=stats.median(trips) / 2, usual=latency_ms)
+        )
+    achieved, bandwidth = _best_bandwidth(measured), measured.promise.bandwidth
+    if bandwidth is not None and achieved is not None and achieved * MANIFOLD < bandwidth:
+        findings.append(Finding(kind=Kind.BANDWIDTH, basis=Basis.PROMISE, value=achieved, usual=bandwidth))
+    return tuple(findings)
+
+
+def _best_bandwidth(measured: Measured) -> float | None:
+    """GB/s of the median link; the bytes of the gradients at the rate of the largest all-reduces without links."""
+    by_link = [link.bandwidth for link in measured.links if link.bandwidth is not None]
+    if by_link:
+        return stats.median(by_link)
+    reduction = measured.reduction
+    if reduction is None or not reduction.bandwidth_ms:
+        return None
+    return node_bandwidth(reduction.bytes, reduction.bandwidth_ms, measured.nodes)
+
+
+def _slow_links(measured: Measured, gradient_bytes: int) -> tuple[tuple[Finding, ...], Unknown | None]:
+    """By pairs of nodes; without them by the round trips from the first node, which tell its own links only."""
+    if measured.nodes < 3:
+        return (), Unknown.TWO_NODES
+    exposed = measured.exposed_ms
+    worth_ms = WORTH * (NOTABLE * measured.step_ms if exposed is None else exposed)
+    way_ms = max(SOFTWARE_MS, worth_ms / (2 * measured.reductions * ceil(log2(measured.nodes))))
+    if measured.links:
+        latencies = {link.nodes: link.latency_ms for link in measured.links}
+        slow = [*_findings(slow_places(latencies, way_ms, FAR), Kind.LATENCY, Basis.PAIRS)]
+        # As times, so that more is slower: ms for a MB.
+        ms_per_mb = {link.nodes: 1 / link.bandwidth for link in measured.links if link.bandwidth}
+        if gradient_bytes:
+            by_bandwidth = _findings(
+                slow_places(ms_per_mb, worth_ms * 1e6 / gradient_bytes), Kind.BANDWIDTH, Basis.PAIRS
+            )
+            slow += [link for link in by_bandwidth if link.nodes not in [known.nodes for known in slow]]
+        return tuple(slow), None
+    if len(measured.round_trips_ms) < 2:
+        return (), Unknown.NO_PAIRS
+    one_way_ms = [((node,), ms / 2) for node, ms in measured.round_trips_ms.items()]
+    return (*_findings(exceptions(one_way_ms, way_ms, FAR), Kind.LATENCY, Basis.ROUND_TRIPS),), None
+
+
+def _findings(slow: Sequence[SlowPlace], quantity: Kind, basis: Basis) -> Iterator[Finding]:
+    for place in slow:
+        value, usual = place.time, place.usual
+        if quantity is Kind.BANDWIDTH:
+            value, usual = 1 / value, 1 / usual
+        yield Finding(kind=Kind.SLOW_LINK, basis=basis, value=value, usual=usual, quantity=quantity, nodes=place.nodes)

@@ -1,0 +1,241 @@
+"""What traces say of the network of a point: round trips, TCP segments, use of links, collectives by size and pair."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from hpc.model.clock_model import STAR
+from hpc.model.collective_plan import ALL_REDUCE
+from hpc.model.collective_times import PairTime, collective_times, pair_times
+from hpc.model.trace import Telemetry, Trace, TraceError
+from hpc.model.trace_file import read_trace
+from parse import stats
+from parse.ledger.network import (
+    Link,
+    LinkUse,
+    Measured,
+    Network,
+    Promise,
+    Reduction,
+    Segments,
+    Unknown,
+    hockney,
+    judge,
+)  # fmt: skip
+from parse.ledger.standalone import Curve, matching
+from parse.ledger.telemetry import Ints, Quantity, node_figures, samples_in_window
+from parse.result import Result
+
+_TCP = r"net\.tcp_{}_segments"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkReading:
+    """One run's network. `round_trips_ms` by host, from the first node; `reductions` in a step, at least. `simulated`:
+    its nodes are groups of ranks on one machine, which has none."""
+
+    simulated: bool = False
+    round_trips_ms: Mapping[str, float] = field(default_factory=dict)
+    segments: Segments | None = None
+    link_use: LinkUse | None = None
+    reductions: int = 1
+    promise: Promise = field(default_factory=Promise)
+
+
+def reduce_network(trace: Trace) -> NetworkReading:
+    """What a training's trace has of the network between its nodes."""
+    telemetry = trace.telemetry
+    block = None if telemetry is None else samples_in_window(trace, telemetry)
+    buckets = trace.reports[0].backend_fact("parameters_per_bucket")
+    return NetworkReading(
+        simulated=any(report.nodes_simulated for report in trace.reports),
+        round_trips_ms=_round_trips(trace),
+        segments=None if telemetry is None or block is None else _segments(telemetry, block),
+        link_use=None if telemetry is None or block is None else _link_use(trace, telemetry, block),
+        reductions=len(buckets) if isinstance(buckets, Sequence) and buckets else 1,
+        promise=_promise(trace),
+    )
+
+
+def _round_trips(trace: Trace) -> dict[str, float]:
+    """The fastest round trip of a message of MPI's between the first node and each other one, ms by host name.
+
+    From the clocks: what causality leaves open of an offset is half a round trip (hpc.model.clock_model.estimate). None
+    of nodes that share a clock, and none where clocks are compared in a tree.
+    """
+    if len({*trace.clock_domains}) > STAR or not trace.clock_local_ns.shape[1]:
+        return {}
+    bound_ns = trace.clock_bound_ns.min(axis=1)
+    by_node: dict[int, float] = {}
+    hosts: dict[int, str] = {}
+    for rank, report in enumerate(trace.reports):
+        node = report.node_rank or 0
+        if bound_ns[rank] > 0:
+            hosts[node] = report.hostname or f"node {node}"
+            by_node[node] = min(by_node.get(node, np.inf), 2 * float(bound_ns[rank]) / 1e6)
+    return {hosts[node]: ms for node, ms in by_node.items()}
+
+
+def _segments(telemetry: Telemetry, block: Ints) -> Segments | None:
+    """The sum over the nodes; None where segments sent are not counted, as in traces of earlier versions."""
+    counts = {}
+    for name in ("sent", "retransmitted", "needlessly_retransmitted"):
+        figures = node_figures(Quantity(name=name, series="", kind="count"), _TCP.format(name), telemetry, block)
+        if figures is not None and not np.isnan(figures[0]).all():
+            counts[name] = float(np.nansum(figures[0]))
+    if not {"sent", "retransmitted"} <= {*counts}:
+        return None
+    return Segments(
+        sent=counts["sent"], resent=counts["retransmitted"], needless=counts.get("needlessly_retransmitted")
+    )
+
+
+def _link_use(trace: Trace, telemetry: Telemetry, block: Ints) -> LinkUse | None:
+    """The link that carries the largest share of its speed; None where no speed is known."""
+    uses = []
+    for name in telemetry.series:
+        link = re.fullmatch(r"(net\..+)\.link_bytes_per_s", name)
+        if link is None:
+            continue
+        speed = node_figures(Quantity(name=name, series=""), re.escape(name), telemetry, block)
+        for direction in ("received", "sent"):
+            series = rf"{re.escape(link[1])}\.{direction}_bytes"
+            carried = node_figures(Quantity(name=name, series="", kind="rate"), series, telemetry, block)
+            if speed is None or carried is None:
+                continue
+            for rank, at_most, rate in zip(telemetry.ranks.tolist(), speed[0], carried[0], strict=True):
+                if at_most > 0 and rate >= 0:  # not NaN
+                    host = trace.reports[rank].hostname or f"rank {rank}"
+                    uses.append(LinkUse(node=host, carried=float(rate) / 1e9, speed=float(at_most) / 1e9))
+    return max(uses, key=lambda use: use.carried / use.speed, default=None)
+
+
+def _promise(trace: Trace) -> Promise:
+    promised = (trace.reports[0].start or {}).get("network") or {}
+    latency_us, gbit = promised.get("latency_us"), promised.get("bandwidth_gbit")
+    return Promise(
+        latency_ms=None if latency_us is None else float(latency_us) / 1e3,
+        bandwidth=None if gbit is None else float(gbit) / 8,
+    )
+
+
+def network_of_point(
+    result: Result, readings: Sequence[NetworkReading], others: Sequence[NetworkReading],
+    step_ms: float, exposed_ms: float | None, gradient_bytes: int, diagnostics: Sequence[Result],
+) -> Network | None:  # fmt: skip
+    """The network of a point of several nodes; None of one node. `others` are runs of other points with a network.
+
+    `exposed_ms` is None where communication is no term of its own, `gradient_bytes` 0 where they are not known.
+    """
+    nodes = result.run.nodes or 1
+    if nodes < 2 or not readings or readings[0].simulated:
+        return None
+    reduction, no_reduction, links = _collectives(result, gradient_bytes, diagnostics)
+    measured = Measured(
+        nodes=nodes, step_ms=step_ms, exposed_ms=exposed_ms if gradient_bytes else None,
+        reductions=max(reading.reductions for reading in readings),
+        round_trips_ms=_fastest([reading.round_trips_ms for reading in readings]),
+        reduction=reduction, no_reduction=no_reduction, links=links,
+        segments=_sum([reading.segments for reading in readings]),
+        usual_loss=_usual_loss(others),
+        link_use=max(
+            (reading.link_use for reading in readings if reading.link_use is not None),
+            key=lambda use: use.carried / use.speed, default=None,
+        ),
+        promise=readings[0].promise,
+    )  # fmt: skip
+    return judge(measured, gradient_bytes)
+
+
+def _fastest(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    fastest: dict[str, float] = {}
+    for run in runs:
+        for host, ms in run.items():
+            fastest[host] = min(ms, fastest.get(host, ms))
+    return fastest
+
+
+def _sum(runs: Sequence[Segments | None]) -> Segments | None:
+    """Of the runs that have them; the needless are known where all of these know them."""
+    counted = [segments for segments in runs if segments is not None]
+    if not counted:
+        return None
+    needless = [segments.needless for segments in counted]
+    return Segments(
+        sent=sum(segments.sent for segments in counted),
+        resent=sum(segments.resent for segments in counted),
+        needless=None if None in needless else sum(count for count in needless if count is not None),
+    )
+
+
+def _usual_loss(others: Sequence[NetworkReading]) -> float | None:
+    """The median share over the runs of other points with a network; None where there are none."""
+    shares = [reading.segments.share for reading in others if reading.segments is not None]
+    return stats.median(shares) if shares else None
+
+
+def _collectives(
+    result: Result, gradient_bytes: int, diagnostics: Sequence[Result]
+) -> tuple[Reduction | None, Unknown | None, tuple[Link, ...]]:
+    """From the collectives of the same ranks: the gradients' all-reduce, or why it is not known; links.
+
+    What cannot be read is a remark of `parse.ledger.standalone` already.
+    """
+    reduction: Reduction | None = None
+    links: tuple[Link, ...] = ()
+    reason = Unknown.NO_COLLECTIVES if gradient_bytes else Unknown.NO_VOLUME
+    for path in _paths(result, diagnostics):
+        try:
+            trace = read_trace(path)
+            curve, pairs = _median_curve(trace), _links(trace)
+        except TraceError:
+            continue
+        links = links or pairs
+        if curve is not None and gradient_bytes:
+            at_ms = curve.time_ms(gradient_bytes)
+            if at_ms is None or len(curve.sizes) < 2:
+                reason = Unknown.OUTSIDE
+            elif reduction is None:
+                reduction = hockney(curve.sizes, curve.ms, gradient_bytes, at_ms, trace.run_id)
+    return reduction, None if reduction else reason, links
+
+
+def _paths(result: Result, diagnostics: Sequence[Result]) -> list[Path]:
+    """The traces of the collectives of the same ranks."""
+    runs = [run for collectives in matching(result, diagnostics) for run in collectives.ok]
+    return [run.trace for run in runs if run.trace is not None]
+
+
+def _median_curve(trace: Trace) -> Curve | None:
+    """All-reduces by size, each the median call: one that lost a packet does not move it."""
+    points = sorted(
+        (each.bytes, each.median_ns / 1e6) for each in collective_times(trace) if each.operation == ALL_REDUCE
+    )
+    return Curve(sizes=tuple(size for size, _ in points), ms=tuple(ms for _, ms in points)) if points else None
+
+
+def _links(trace: Trace) -> tuple[Link, ...]:
+    """By pairs of nodes; bandwidth where a larger message than the smallest was measured."""
+    pairs = pair_times(trace)
+    smallest, largest = (choose((pair.bytes for pair in pairs), default=0) for choose in (min, max))
+    hosts = {report.node_rank or 0: report.hostname or f"node {report.node_rank}" for report in trace.reports}
+    large = {pair.nodes: pair for pair in pairs if pair.bytes == largest > smallest}
+    return tuple(
+        Link(
+            nodes=(hosts[pair.nodes[0]], hosts[pair.nodes[1]]),
+            latency_ms=pair.fastest_ns / 1e6,
+            bandwidth=_of_node(large[pair.nodes], trace.run.ranks_per_node) if pair.nodes in large else None,
+        )
+        for pair in pairs
+        if pair.bytes == smallest
+    )
+
+
+def _of_node(pair: PairTime, ranks_per_node: int) -> float:
+    """GB/s each way between two nodes whose ranks all exchange messages at once."""
+    return ranks_per_node * pair.bytes / pair.fastest_ns

@@ -1,0 +1,135 @@
+"""The network of a point as text: sentences, and the lines below them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpc.system.text import inflect
+from parse import stats
+from parse.ledger.network import Basis, Finding, Kind, Network, Unknown
+
+BELOW_US = 0.1
+"""Milliseconds below this are written in microseconds."""
+MUTE = (Unknown.TWO_NODES, Unknown.NO_PAIRS, Unknown.FEW_SEGMENTS)
+"""What a point without a fault lacks, too, is in the JSON only."""
+ADVICE = {
+    Kind.LATENCY: "fewer, larger reductions (--option bucket_cap_mb), a faster transport, nodes nearer to one another",
+    Kind.BANDWIDTH: "see which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA) and its speed",
+    Kind.LOSS: "see the error counters of cables and switch ports between these nodes, their MTU and duplex mode",
+    Kind.SLOW_LINK: "see cable, port and link speed; leave it out meanwhile (`exclude` of the site)",
+}
+HOW = {
+    Unknown.NO_COLLECTIVES: "no collectives of these ranks are here (hpc.sweep --collectives)",
+    Unknown.NOT_THE_WAY: "small all-reduces take longer than their messages' way: cores or software, not the network",
+    Unknown.OUTSIDE: "the collectives here did not measure as many bytes as the gradients have",
+}
+"""Reasons that stand with what to do; others as they are."""
+
+
+def network_sentences(network: Network | None) -> Iterator[str]:
+    """The findings as sentences without their full stops, each kind with what to do."""
+    if network is None:
+        return
+    trip = median_trip(network)
+    advised = set()
+    for finding in network.findings:
+        text = finding_text(finding, trip)
+        yield f"{text[0].upper()}{text[1:]}"
+        if finding.kind not in advised:
+            yield f"To do: {ADVICE[finding.kind]}"
+            advised.add(finding.kind)
+
+
+def median_trip(network: Network) -> float | None:
+    """ms there and back between the first node and another; None where it is not known."""
+    trips = [trip.ms for trip in network.round_trips]
+    return stats.median(trips) if trips else None
+
+
+def network_notes(network: Network | None) -> Iterator[str]:
+    """The figures behind the findings, and why a finding is not known."""
+    if network is None:
+        return
+    if figures := [*_figures(network)]:
+        yield f"network: {'; '.join(figures)}"
+    reasons: dict[Unknown, list[str]] = {}
+    for missing in network.unknown:
+        if missing.reason not in MUTE:
+            reasons.setdefault(missing.reason, []).append(missing.kind)
+    for reason, kinds in reasons.items():
+        yield f"network: {' and '.join(kinds)} not known: {HOW.get(reason, str(reason))}"
+
+
+def finding_text(finding: Finding, trip_ms: float | None = None) -> str:
+    """A finding with its figures; `trip_ms` is the round trip between two nodes."""
+    explains = "" if finding.explains is None else f", {_ms(finding.explains)} of the exposed communication"
+    match finding.kind, finding.basis:
+        case Kind.LATENCY, Basis.CURVE:
+            trip = "" if trip_ms is None else f"a round trip between nodes takes {_ms(trip_ms)}, "
+            text = f"communication is bound by latency: {trip}the smallest all-reduce {_ms(finding.value)}{explains}"
+        case Kind.LATENCY, Basis.ROUND_TRIPS:
+            trip = f"a round trip between nodes takes {_ms(2 * finding.value)}"
+            text = f"communication is bound by latency: {trip}, at least{explains[1:]}"
+        case Kind.LATENCY, _:
+            text = f"the network takes {_ms(finding.value)} one way, the site promises {_ms(finding.usual or 0)}"
+        case Kind.BANDWIDTH, Basis.CURVE:
+            link = "" if finding.usual is None else f" (its link has {_rate(finding.usual)})"
+            text = f"communication is bound by bandwidth: a node sends {_rate(finding.value)}{link}{explains}"
+        case Kind.BANDWIDTH, Basis.LINK_SPEED:
+            carried = (
+                f"node {finding.nodes[0]} carries {_rate(finding.value)} of its link's {_rate(finding.usual or 0)}"
+            )
+            text = f"communication is bound by bandwidth: {carried}"
+        case Kind.BANDWIDTH, _:
+            text = f"a node sends {_rate(finding.value)}, the site promises {_rate(finding.usual or 0)}"
+        case Kind.LOSS, _:
+            others = "" if finding.usual is None else f" (at other points {_percent(finding.usual)})"
+            text = f"packets are lost: {_percent(finding.value)} of the TCP segments{others}"
+        case _:
+            text = _slow_link(finding)
+    return text
+
+
+def _slow_link(finding: Finding) -> str:
+    of_bandwidth = finding.quantity is Kind.BANDWIDTH
+    write = _rate if of_bandwidth else _ms
+    small = "one way" if finding.basis is Basis.ROUND_TRIPS else "for a small message"
+    figures = f"{write(finding.value)} {'each way' if of_bandwidth else small}"
+    figures += "" if finding.usual is None else f", others {write(finding.usual)}"
+    if len(finding.nodes) > 1:
+        return f"the link between {finding.nodes[0]} and {finding.nodes[1]} is slow: {figures}"
+    if finding.basis is Basis.ROUND_TRIPS:
+        return f"the link from the first node to {finding.nodes[0]} is slow: {figures}"
+    return f"the links of node {finding.nodes[0]} are slow: {figures}"
+
+
+def _figures(network: Network) -> Iterator[str]:
+    if trips := [trip.ms for trip in network.round_trips]:
+        low, high = _ms(min(trips)), _ms(max(trips))
+        yield f"{inflect(len(trips), 'round trip')} from the first node {low if low == high else f'{low} to {high}'}"
+    if (reduction := network.reduction) is not None:
+        parts = f"{_ms(reduction.latency_ms)} of it latency, {_ms(reduction.bandwidth_ms)} bandwidth"
+        yield f"one all-reduce of the gradients by itself {_ms(reduction.ms)}, {parts}"
+    if network.bandwidth is not None:
+        yield f"a node sends {_rate(network.bandwidth)} at least while communication is exposed"
+    if (use := network.link_use) is not None:
+        yield f"the busiest link (node {use.node}) carries {_rate(use.carried)} of {_rate(use.speed)}"
+    if (segments := network.segments) is not None:
+        needless = "" if segments.needless is None else f", {segments.needless:.0f} of them needlessly"
+        resent = f"{segments.resent:.0f} of {segments.sent:.0f} TCP segments sent again{needless}"
+        others = "" if network.usual_loss is None else f", other points {_percent(network.usual_loss)}"
+        yield f"{resent}: {_percent(segments.share)} lost{others}"
+
+
+def _ms(ms: float) -> str:
+    return f"{ms * 1e3:.1f} µs" if 0 < ms < BELOW_US else f"{ms:.2f} ms"
+
+
+def _rate(gigabytes: float) -> str:
+    """GB/s as links are named."""
+    mbit = gigabytes * 8e3
+    return f"{mbit / 1e3:.3g} Gbit/s" if mbit >= 1e3 else f"{mbit:.3g} Mbit/s"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2g} %"

@@ -1,0 +1,130 @@
+"""The recorded steps of a run as what ranks do between their meetings, and the replay of these.
+
+A rank that has done its own work calls the next collective. It leaves it when all whom it waits for have called, after
+its own exposed communication. Without a change, that gives back the recorded ends to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
+from parse.ledger.arrivals import Floats, Ints
+from parse.ledger.meetings import ARRIVES, ENDS, NO_MEETINGS, NO_ROOT, WAITS, MeetingKinds, clear_unawaited_calls
+
+DATA, COMPUTE, OPTIMIZER = "data", "compute", "optimizer"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """A rank's own work by phase, each in ns [rank, step], and the event behind it.
+
+    At `calls` it calls that meeting, at `waits` it waits for its result, which it has `exposed` [rank, step] after the
+    last whom it waits for; a stage may have both, or none. All wait for `root`, NO_ROOT: for everybody.
+    """
+
+    work: Mapping[str, Floats]
+    calls: int | None = None
+    waits: int | None = None
+    root: int = NO_ROOT
+    exposed: Floats | None = None
+
+
+@dataclass(frozen=True)
+class _Event:
+    """A moment on each rank [rank, step], ns, and what happens then, as in Stage; `leaves` is when a wait is over."""
+
+    when: Ints
+    calls: int | None = None
+    waits: int | None = None
+    root: int = NO_ROOT
+    leaves: Ints | None = None
+    exposed: Ints | None = None
+
+
+def stages(
+    stamps_ns: Ints, terms: Set[str], meetings_ns: Ints | None = None, kinds: MeetingKinds = NO_MEETINGS
+) -> list[Stage]:
+    """From stamps on the global clock [rank, 1 + step, 6], of which the first step is there only for its end, and
+    meetings [rank, step, meeting, 3]. `terms` are the names of the ledger's terms: what precedes a border that is not
+    recorded is in the phase after it."""
+    before, now = stamps_ns[:, :-1, END], stamps_ns[:, 1:]
+    entered, end = now[:, :, GRADS_READY], now[:, :, END]
+    last = np.broadcast_to(entered.max(axis=0), end.shape)
+    edges = {
+        DATA: (before, now[:, :, BATCH_READY] if "data" in terms else before),
+        COMPUTE: (now[:, :, BATCH_READY] if "data" in terms else before, entered),
+        OPTIMIZER: (now[:, :, REDUCED] if "communication" in terms else last, end),
+    }
+    reduced = edges[OPTIMIZER][0]
+    reduction = _Event(entered, len(kinds), len(kinds), NO_ROOT, reduced, reduced - last)
+    events, after = [], []
+    for event in () if meetings_ns is None else _events(meetings_ns, kinds):
+        if (event.when - entered).mean() < 0:
+            events.append(event)
+        elif (event.when - reduced).mean() >= 0:
+            after.append(event)  # those between are a part of the reduction
+    to_reduction = _stages(before, [*events, reduction], {phase: edges[phase] for phase in (DATA, COMPUTE)})
+    return to_reduction + _stages(reduced, [*after, _Event(end)], {OPTIMIZER: edges[OPTIMIZER]})
+
+
+def _stages(begin: Ints, events: Sequence[_Event], edges: Mapping[str, tuple[Ints, Ints]]) -> list[Stage]:
+    """Those that end with these events; the last one ends the last phase."""
+    result = []
+    for event in events:
+        if len(events) == 1:
+            work = {phase: (until - since).astype(np.float64) for phase, (since, until) in edges.items()}
+        else:
+            work = {
+                phase: (np.clip(event.when, since, until) - np.clip(begin, since, until)).astype(np.float64)
+                for phase, (since, until) in edges.items()
+            }
+        exposed = None if event.exposed is None else event.exposed.astype(np.float64)
+        result.append(Stage(work=work, calls=event.calls, waits=event.waits, root=event.root, exposed=exposed))
+        begin = event.when if event.leaves is None else event.leaves
+    return result
+
+
+def _events(meetings_ns: Ints, kinds: MeetingKinds) -> list[_Event]:
+    """The calls of the meetings and the waits for them, in their order; both at once where ranks wait at once."""
+    events, awaited = [], meetings_ns.copy()
+    clear_unawaited_calls(awaited, kinds, 0.0)
+    for at, root in enumerate(kinds.roots):
+        arrives, waits, ends = (meetings_ns[:, :, at, stamp] for stamp in (ARRIVES, WAITS, ENDS))
+        for_all = root == NO_ROOT or (awaited[:, :, at, ARRIVES].max(axis=0) == arrives.max(axis=0)).mean() >= 0.5
+        its_root = NO_ROOT if for_all else root
+        exposed = ends - np.maximum(waits, arrives.max(axis=0) if for_all else arrives[root])
+        if (arrives == waits).all():
+            events.append(_Event(waits, at, at, its_root, ends, exposed))
+        else:
+            events += [_Event(arrives, at), _Event(waits, None, at, its_root, ends, exposed)]
+    return sorted(events, key=lambda event: float((event.when - meetings_ns[:, :, 0, ARRIVES]).mean()))
+
+
+def replay(ends: Floats, cases: Sequence[Sequence[Stage]]) -> Floats:
+    """The end of each rank [case, rank] after these steps, from its end before them."""
+    steps = []
+    for each in zip(*cases, strict=True):
+        first = each[0]
+        exposed = None if first.exposed is None else np.stack([_known(stage.exposed) for stage in each])
+        steps.append((np.stack([sum(stage.work.values()) for stage in each]), first, exposed))
+    for step in range(steps[0][0].shape[2]):
+        called: dict[int, Floats] = {}
+        for own, stage, exposed in steps:
+            ends = ends + own[:, :, step]
+            if stage.calls is not None:
+                called[stage.calls] = ends
+            if stage.waits is not None and exposed is not None:
+                its = called.pop(stage.waits)
+                needed = its.max(axis=1, keepdims=True) if stage.root == NO_ROOT else its[:, [stage.root]]
+                at_once = stage.root == NO_ROOT and stage.calls == stage.waits  # nobody waits later than the last calls
+                ends = (needed if at_once else np.maximum(ends, needed)) + exposed[:, :, step]
+    return ends
+
+
+def _known(exposed: Floats | None) -> Floats:
+    assert exposed is not None
+    return exposed

@@ -1,0 +1,226 @@
+"""What telemetry shows of a straggler: where its rank, or its node, differs from the others in the same runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isnan, nan
+from types import MappingProxyType
+
+import numpy as np
+
+from hpc.model.trace import Telemetry, Trace
+from hpc.model.trace_file import open_trace
+from parse import stats
+from parse.ledger.standstill import STANDSTILL, standstill_s
+from parse.ledger.telemetry import MIN_SAMPLES, QUANTITIES, Quantity, node_figures, samples_in_window
+from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Symptom
+
+BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+OF_RANK = ("local_rank", "gpu")
+"""Series of these names belong to a rank: the GPUs of a node are in the order of its ranks."""
+MAX_COMPARED = 32
+"""As many of the other ranks are compared with, spread over all."""
+MANIFOLD = 1.5
+"""A rate or count of the straggler is notable from this multiple of the others' on, beyond the quantity's floor."""
+CORE, LOSES = "a rank ready to run waits for a core", "a rank loses its core"
+POLLS = 1000.0
+"""A rank that loses its core so often in a second polls while it waits for others: it gives the core away each time."""
+EVENTS = 4
+"""So few late steps are single events."""
+LOWER = 0.97
+"""A clock of the straggler is notable up to this part of the others'."""
+
+
+class Explains(StrEnum):
+    """How much of a delay a symptom accounts for."""
+
+    WAITING = "the share of the time, of a step"
+    CLOCK = "the share that the clock is lower, of compute"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule:
+    """A quantity that can make a rank late, and what of the delay it explains."""
+
+    quantity: str
+    explains: Explains = Explains.UNKNOWN
+
+
+RULES = (
+    _Rule(quantity=CORE, explains=Explains.WAITING),
+    _Rule(quantity=LOSES),
+    _Rule(quantity="major page faults of a rank"),
+    _Rule(quantity="minor page faults of a rank"),
+    _Rule(quantity="SM clock", explains=Explains.CLOCK),
+    _Rule(quantity="CPU frequency", explains=Explains.CLOCK),
+    *(_Rule(quantity=quantity.name) for quantity in QUANTITIES if quantity.fault),
+)
+
+
+def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
+    """What distinguishes the straggler's ranks from the others in the telemetry of the same runs, in most of them or in
+    as many as show the straggler.
+
+    What explains the most of its delay stands first. Of single events their own steps are looked at, the whole window
+    says nothing of them. Reads the traces again. Empty without a persistent or transient straggler.
+    """
+    ranks, verdict = ledger.verdict.ranks, ledger.verdict
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or len(ranks) >= len(ledger.ranks):
+        return ()
+    if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
+        return tuple(_standstill(ledger))
+    readings: list[Mapping[str, tuple[float, float]]] = []
+    for run in ledger.result.ok:
+        if run.trace is not None:
+            with open_trace(run.trace) as trace:
+                readings.append(compare_ranks(trace, ranks, _waits(ledger)))
+    in_few = 2 * verdict.in_runs <= verdict.of_runs
+    needed = verdict.in_runs if in_few else len(readings) // 2 + 1
+    shown = []
+    for rule in RULES:
+        quantity = BY_NAME[rule.quantity]
+        pairs = [reading[rule.quantity] for reading in readings if rule.quantity in reading]
+        notable = [pair for pair in pairs if _notable(quantity, rule, *pair)]
+        if notable and len(notable) >= needed:
+            value, usual = (stats.mean(values) for values in zip(*(notable if in_few else pairs), strict=True))
+            shown.append(
+                Symptom(
+                    quantity=quantity.name, unit=quantity.unit, value=value, usual=usual,
+                    explains=_explained(rule, ledger, value, usual),
+                )
+            )  # fmt: skip
+    return tuple(sorted(shown, key=lambda symptom: -(symptom.explains or 0.0)))
+
+
+def _standstill(ledger: Ledger) -> Iterator[Symptom]:
+    """How long the straggler did not run in the steps in which it is late, against the other ranks in the same."""
+    own: list[float] = []
+    others: list[float] = []
+    runs = [run for run in ledger.result.ok if run.trace is not None]
+    for run, steps in zip(runs, ledger.verdict.run_steps, strict=False):
+        if run.trace is None or not steps:
+            continue
+        with open_trace(run.trace) as trace:
+            if trace.telemetry is None:
+                continue
+            for rank, place in places(trace, trace.telemetry).items():
+                seconds = standstill_s(trace, place, rank, steps)
+                if seconds is not None:
+                    (own if rank in ledger.verdict.ranks else others).append(seconds)
+    if own and others and stats.mean(own) > MANIFOLD * stats.mean(others):
+        value, usual = stats.mean(own), stats.mean(others)
+        explains = min((value - usual) * 1e3, ledger.verdict.arrival_skew)
+        yield Symptom(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
+
+
+def _notable(quantity: Quantity, rule: _Rule, value: float, usual: float) -> bool:
+    if rule.explains is Explains.CLOCK:
+        return value < LOWER * usual
+    return value - usual > quantity.floor and value > MANIFOLD * usual
+
+
+def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float | None:
+    """In ms of the delay, at most all of it; None where nothing is known."""
+    skew = ledger.verdict.arrival_skew
+    if ledger.verdict.kind != PERSISTENT:
+        return None  # it is in the figures of the whole window, and the delay in some of its steps
+    if rule.explains is Explains.WAITING:
+        return min((value - usual) / 100 * ledger.step.value, skew)
+    if rule.explains is Explains.CLOCK:
+        compute = next((at for at, term in enumerate(ledger.terms) if term.name == "compute"), None)
+        if compute is None or not usual:
+            return None
+        own = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*ledger.verdict.ranks}])
+        return min(own * (1 - value / usual), skew)
+    return None
+
+
+def _waits(ledger: Ledger) -> Mapping[int, float]:
+    """The share of the time in which each rank is in a reduction, %; empty where that is not known."""
+    columns = [at for at, term in enumerate(ledger.terms) if term.name in ("wait", "communication")]
+    return {place.ranks[0]: 100 * sum(place.terms[at] for at in columns) / sum(place.terms) for place in ledger.ranks}
+
+
+def compare_ranks(
+    trace: Trace, ranks: Sequence[int], waits: Mapping[int, float] = MappingProxyType({})
+) -> Mapping[str, tuple[float, float]]:
+    """By quantity: the mean over these ranks, or over their nodes, and the median over the others, in the run's window.
+
+    Empty without telemetry; without the quantities of which either side has no figure. `waits` is by rank the share of
+    the time, %, in which it is in a reduction: as long as that a rank that polls may wait for a core and be none the
+    later.
+    """
+    if trace.telemetry is None:
+        return {}
+    figures = _Figures(trace, trace.telemetry, waits)
+    others = [rank for rank in figures.places if rank not in ranks]
+    spread = np.linspace(0, max(len(others) - 1, 0), min(MAX_COMPARED, len(others)))
+    compared = [others[at] for at in spread.round().astype(int).tolist()]
+    read = {}
+    for quantity in QUANTITIES:
+        own = figures.of(quantity, ranks)
+        theirs = figures.of(quantity, compared, without_nodes_of=ranks)
+        if own and theirs:
+            read[quantity.name] = (stats.mean(own), stats.median(theirs))
+    return read
+
+
+class _Figures:
+    """The figures of ranks in a run's window: those of their own series, else those of their nodes."""
+
+    def __init__(self, trace: Trace, telemetry: Telemetry, waits: Mapping[int, float]) -> None:
+        self.waits = waits
+        self.telemetry, self.block = telemetry, samples_in_window(trace, telemetry)
+        enough = (self.block >= 0).sum(axis=1) >= MIN_SAMPLES
+        self.places = {rank: place for rank, place in places(trace, telemetry).items() if enough[place[0]]}
+        self._means: dict[tuple[str, str], list[float]] = {}
+
+    def of(self, quantity: Quantity, ranks: Sequence[int], without_nodes_of: Sequence[int] = ()) -> list[float]:
+        """What there is of it, of each of these ranks; of a node's figure once, and not of the nodes of the others."""
+        name, number, rest = quantity.series.partition(r"\d+")
+        known = [self.places[rank] for rank in ranks if rank in self.places]
+        if quantity.name == CORE:
+            values = [self._queued(quantity, rank) for rank in ranks if rank in self.places]
+        elif number and name in OF_RANK:
+            values = [self._mean(quantity, f"{name}{place}{rest}", node) for node, place in known]
+        else:
+            left_out = {self.places[rank][0] for rank in without_nodes_of if rank in self.places}
+            nodes = dict.fromkeys(node for node, _ in known if node not in left_out)
+            values = [self._mean(quantity, quantity.series, node) for node in nodes]
+        return [value for value in values if not isnan(value)]
+
+    def _queued(self, quantity: Quantity, rank: int) -> float:
+        """The share of the time in which it waits for a core, %, without what may lie in its waiting for others."""
+        node, place = self.places[rank]
+        queued, lost = (
+            self._mean(each, each.series.replace(r"\d+", str(place)), node) for each in (quantity, BY_NAME[LOSES])
+        )
+        return max(0.0, queued - self.waits.get(rank, 0.0)) if lost > POLLS else queued
+
+    def _mean(self, quantity: Quantity, series: str, node: int) -> float:
+        key = quantity.name, series
+        if key not in self._means:
+            figures = node_figures(quantity, series, self.telemetry, self.block)
+            self._means[key] = [nan] * len(self.block) if figures is None else figures[0].tolist()
+        return self._means[key][node]
+
+
+def places(trace: Trace, telemetry: Telemetry) -> dict[int, tuple[int, int]]:
+    """For each rank the row of its node in the telemetry, and its place among the ranks of that row.
+
+    Nodes that are simulated on one machine have one row together.
+    """
+    single = len(telemetry.ranks) == 1
+    node_of = [0 if single else report.node_rank for report in trace.reports]
+    rows = {node_of[rank]: row for row, rank in enumerate(telemetry.ranks.tolist())}
+    places: dict[int, tuple[int, int]] = {}
+    counts: Counter[int] = Counter()
+    for rank, node in enumerate(node_of):
+        if (row := rows.get(node)) is not None:
+            places[rank] = row, counts[row]
+            counts[row] += 1
+    return places

@@ -1,0 +1,236 @@
+"""Stragglers in some of the steps: those that stand out, those that recur, and single events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import exp, lgamma, log, log1p
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, Floats, Ints, LastArrivals
+from parse.ledger.breakdown import StepBreakdown
+from parse.ledger.pool import Bools, Pool, Suspect
+from parse.ledger.recurrence import REGULAR, Recurrence, recurrence
+from parse.ledger.types import ROTATING, Incident, Verdict
+
+SIGMAS = 4.0
+"""Standard deviations by which ranks that alternate in being late avoid one another."""
+IN_TURN = 0.3
+"""Of those whose delays recur by turns each is late in this share of its steps: beside many others seldom last."""
+MOSTLY = 0.5
+"""The ranks that alternate are provably last in more than this share of the steps."""
+ALONE = 0.8
+"""A rank is meant, and not its node, where it is the latest in this part of the steps in which its node is; delays that
+recur, where they are this part of those that stand out."""
+TOGETHER = 0.5
+"""With the steps that stand out go those in which a rank is last by this part of what it mostly is in them."""
+SPIKE, SEVERE = 5.0, 50.0
+"""Multiples of the median arrival skew from which a step stands out, and from which it is reported by itself."""
+ONCE = 10.0
+"""An event that is this many times as late as all other steps of the window is one by itself, without comparison."""
+FEW = 3
+"""There are at most so many such events."""
+COSTLY = 0.05
+"""Delays in some steps that half of the runs or fewer show are the point's where they cost this share of its step."""
+SELDOM = 0.4
+"""Steps that stand out are at most this share of the window."""
+SPIKE_CHANCE, SEVERE_CHANCE = 0.005, 0.02
+"""The maximum probability that so many of them fall on one rank by chance; the single test of severe ones may have more
+than the many tests at all sizes."""
+
+
+def transients(pool: Pool) -> tuple[Verdict, ...]:
+    """Who is late in some of the steps: the rank or node whose delays recur, or on whom those fall that stand out."""
+    recurring, standing_out = _recurring(pool), _standing_out(pool)
+    if recurring and standing_out and recurring.costs < ALONE * standing_out.costs:
+        recurring = None  # what stands out has no period, or another
+    candidate = recurring or standing_out
+    return (candidate,) if candidate and shows(pool, candidate) else ()
+
+
+def shows(pool: Pool, verdict: Verdict) -> bool:
+    """Whether more than half of the runs show it, or it is COSTLY: in single runs equal ranks have incidents, too."""
+    return 2 * verdict.in_runs > verdict.of_runs or verdict.costs * 1e6 >= COSTLY * pool.step_ns
+
+
+def _recurring(pool: Pool) -> Verdict | None:
+    """A rank whose delays recur every so many steps; a node where none of its ranks is the latest in most of them."""
+    verdicts: list[Verdict] = []
+    for group in pool.groups():
+        for number, recurring in _recurrences(pool, group):
+            of, suspect, its = group, pool.suspect(group, number), recurring.its
+            latest = np.bincount(pool.arrivals.ranks.last[its])
+            if latest.max() >= ALONE * its.sum():
+                of, suspect = pool.arrivals.ranks, Suspect(ranks=(int(latest.argmax()),))
+                its = its & (of.last == latest.argmax())
+            if its.mean() <= SELDOM and pool.is_material(its, of):
+                verdicts.append(pool.in_steps(suspect, its, of, recurring.chance * len(pool.nodes), recurring.period))
+    return min(verdicts, key=lambda each: each.chance or 0.0, default=None)
+
+
+def _recurrences(
+    pool: Pool, group: LastArrivals, period: int | None = None, regular: float = REGULAR
+) -> Iterator[tuple[int, Recurrence]]:
+    """The recurrences of those whose delays are material and not in most of the steps, where they are not by chance; of
+    this period alone."""
+    late = group.provable
+    steps, costs_ns = np.bincount(group.last[late]), np.bincount(group.last[late], weights=group.gap[late])
+    for number in np.flatnonzero((costs_ns >= MATERIAL * pool.step_ns * len(late)) & (steps <= LATE_IN * len(late))):
+        its_ns = np.where(late & (group.last == number), group.gap, 0)
+        recurring = recurrence(its_ns, pool.arrivals.steps, period, regular)
+        if recurring and recurring.chance * len(pool.nodes) <= SPIKE_CHANCE:
+            yield int(number), recurring
+
+
+def _standing_out(pool: Pool) -> Verdict | None:
+    """Steps that stand out, and the rank or node on which more of them fall than by chance."""
+    arrivals = pool.arrivals
+    skew = arrivals.skew
+    verdicts: list[Verdict] = []
+    sizes = 0
+    least_ns = smallest_ns = np.maximum(SPIKE * float(np.median(skew)), arrivals.skew_bound)
+    while (out := skew > least_ns).any():
+        if out.mean() <= SELDOM:
+            verdicts += _most_of(pool, out, SPIKE_CHANCE, smallest_ns)
+            sizes += 1
+        least_ns = np.maximum(1.0, 2 * least_ns)  # small incidents of others hide no large ones
+    if verdicts:
+        best = min(verdicts, key=lambda candidate: candidate.chance or 0.0)
+        return replace(best, chance=min(1.0, sizes * (best.chance or 0.0)))
+    if (severe := _severe(arrivals)).any() and severe.mean() <= SELDOM:
+        return next(_most_of(pool, severe, SEVERE_CHANCE), None)
+    return None
+
+
+def single_events(pool: Pool) -> Iterator[tuple[Verdict, Bools]]:
+    """Events of one rank that are ONCE as late as all other steps, and their steps [step]: those for one cause
+    together, the others apart."""
+    arrivals = pool.arrivals
+    events = sorted(_events(_severe(arrivals), arrivals), key=lambda its: -int(arrivals.skew[its].max()))
+    for count in range(min(FEW, len(events)), 0, -1):
+        rest = np.ones(len(arrivals.skew), np.bool_)
+        for its in events[:count]:
+            rest[its] = False
+        alone = arrivals.skew[events[count - 1]].max() > ONCE * arrivals.skew[rest].max(initial=0)
+        if alone and len({*arrivals.ranks.last[~rest].tolist()}) == 1:
+            break
+    else:
+        return
+    together: dict[int, Bools] = {}
+    for its in events[:count]:
+        worst = its[int(arrivals.skew[its].argmax())]
+        together.setdefault(int(arrivals.cause[worst].argmax()), np.zeros(len(rest), np.bool_))[its] = True
+    for steps in together.values():
+        verdict = pool.in_steps(Suspect(ranks=(int(arrivals.ranks.last[worst]),)), steps, arrivals.ranks)
+        if pool.is_material(steps, arrivals.ranks) and shows(pool, verdict):
+            yield verdict, steps
+
+
+def _events(steps: Bools, arrivals: Arrivals) -> list[npt.NDArray[np.intp]]:
+    """The indices of these steps, those in a row by the same last rank together."""
+    at = np.flatnonzero(steps)
+    starts = np.isin(at, first_of_events(steps, arrivals.ranks.last))
+    return np.split(at, np.flatnonzero(starts)[1:]) if len(at) else []
+
+
+def incidents(breakdown: StepBreakdown) -> tuple[Incident, ...]:
+    """Steps in which a rank is late beyond all that is usual, the worst first, where together they cost something.
+
+    Equal ranks have them too, so they make no straggler.
+    """
+    arrivals = breakdown.arrivals
+    if arrivals is None:
+        return ()
+    severe = _severe(arrivals)
+    lost_ns = arrivals.ranks.gap[severe].sum()
+    if not severe.any() or lost_ns < MATERIAL * breakdown.step_ns * len(severe) or severe.mean() > SELDOM:
+        return ()
+    worst_first = np.flatnonzero(severe)[np.argsort(-arrivals.skew[severe], kind="stable")]
+    return tuple(
+        Incident(step=int(step), rank=int(rank), arrival_skew=float(skew) / 1e6)
+        for step, rank, skew in zip(
+            *(column[worst_first] for column in (arrivals.steps, arrivals.ranks.last, arrivals.skew)), strict=True
+        )
+    )
+
+
+def _severe(arrivals: Arrivals) -> Bools:
+    return (arrivals.skew > SEVERE * float(np.median(arrivals.skew))) & (arrivals.skew > arrivals.skew_bound)
+
+
+def _most_of(pool: Pool, out: Bools, limit: float, smallest_ns: Floats | None = None) -> Iterator[Verdict]:
+    """The rank and the node with most of these steps, if so many by chance are no likelier than `limit`.
+
+    An incident of another rank may leave only larger steps to it. With `smallest_ns`, the skew [step] from which one
+    stands out, its steps are also those in which it is last by TOGETHER of what it mostly is.
+    """
+    arrivals = pool.arrivals
+    for group in pool.groups():
+        events = group.last[first_of_events(out, group.last)]
+        number = int(np.bincount(events).argmax())
+        its = out & (group.last == number)
+        if smallest_ns is not None and its.any():
+            usual = TOGETHER * float(np.median(arrivals.skew[its]))
+            its |= (group.last == number) & (arrivals.skew > np.maximum(smallest_ns, usual))
+        names = pool.names(group)
+        chance = names * tail(len(events), int((events == number).sum()), 1 / names)
+        if chance <= limit and pool.is_material(its, group):
+            yield pool.in_steps(pool.suspect(group, number), its, group, chance)
+
+
+def first_of_events(steps: Bools, who: Ints) -> npt.NDArray[np.intp]:
+    """Indices of these steps; of those in a row by the same one, that of the first."""
+    at = np.flatnonzero(steps)
+    return at[np.diff(at, prepend=-2) + np.abs(np.diff(who[at], prepend=-1)) > 1]
+
+
+def tail(events: int, its: int, chance: float) -> float:
+    """The probability of so many or more of the events, where each falls on it with that chance (binomial)."""
+    all_ways = lgamma(events + 1)
+    return sum(
+        exp(all_ways - lgamma(k + 1) - lgamma(events - k + 1) + k * log(chance) + (events - k) * log1p(-chance))
+        for k in range(its, events + 1)
+    )
+
+
+def rotating(pool: Pool) -> Verdict | None:
+    """Ranks, or nodes, that alternate: nearly always one is late, hardly ever two, and none in most of the steps."""
+    arrivals = pool.arrivals
+    for group in pool.groups():
+        provable = group.gap > np.maximum(group.gap_bound, MATERIAL * pool.step_ns)
+        if group.exclusive >= SIGMAS and provable.mean() > MOSTLY:
+            in_turn = [_takes_turns(group.last[provable & (arrivals.run == run)]) for run in range(pool.runs)]
+            if 2 * sum(in_turn) > pool.runs:
+                counts = np.bincount(group.last[provable])
+                return _in_turn(pool, group, np.flatnonzero(counts >= counts.max() / 2).tolist(), provable)
+        by_period = _strict_turns(pool, group)
+        if by_period:
+            return _in_turn(pool, group, by_period, provable & np.isin(group.last, by_period))
+    return None
+
+
+def _strict_turns(pool: Pool, group: LastArrivals) -> list[int]:
+    """Those of the group whose delays recur with one period, each in a phase of its own, and who are together last in
+    most of the steps; empty where there are none."""
+    for _, recurring in _recurrences(pool, group, regular=IN_TURN):
+        phases = {number: again.phase for number, again in _recurrences(pool, group, recurring.period, IN_TURN)}
+        if 1 < len(phases) == len({*phases.values()}) and len(phases) > MOSTLY * recurring.period:
+            return sorted(phases)
+    return []
+
+
+def _in_turn(pool: Pool, group: LastArrivals, often: list[int], its: Bools) -> Verdict:
+    """The verdict on those of the group who are late by turns, in these steps [step]."""
+    ranks, hosts = often, ""
+    if group is pool.arrivals.nodes:
+        ranks = [rank for rank, node in enumerate(pool.nodes) if node in often]
+        hosts = ", ".join(pool.host(pool.node(node)) for node in often)
+    in_steps = pool.in_steps(Suspect(ranks=tuple(ranks)), its, group)
+    return replace(in_steps, kind=ROTATING, steps=(), run_steps=(), shape=None, node=hosts)
+
+
+def _takes_turns(last: Ints) -> bool:
+    """Whether none of those who come last does so in most of the steps."""
+    return len(last) > 0 and bool(np.bincount(last).max() <= LATE_IN * len(last))

@@ -1,0 +1,164 @@
+"""What a change would be worth: the recorded steps of each run replayed with some of their times changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.model.timestamps import END
+from hpc.model.trace import Trace
+from hpc.model.trace_file import open_trace
+from parse import stats
+from parse.ledger.arrivals import Floats, Ints
+from parse.ledger.breakdown import PIECE_STAMPS
+from parse.ledger.meetings import NO_MEETINGS, MeetingKinds, local_meetings, meeting_kinds
+from parse.ledger.replay import COMPUTE, DATA, OPTIMIZER, Stage, replay, stages
+from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
+
+Late = npt.NDArray[np.bool_]
+
+
+def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
+    """The changes that the recorded time stamps allow, the one that pays most first; reads the traces again.
+
+    Empty where there is one rank, or where ranks' arrivals cannot be compared.
+    """
+    terms = {term.name for term in ledger.terms}
+    if len(ledger.ranks) < 2 or "wait" not in terms:
+        return ()
+    possible = {
+        Change.STRAGGLER: bool(ledger.verdict.ranks), Change.MEDIAN: True,
+        Change.COMMUNICATION: "communication" in terms, Change.INPUT: "data" in terms,
+    }  # fmt: skip
+    changes = [change for change, is_possible in possible.items() if is_possible]
+    recorded, by_change = _speeds(ledger, changes)
+    values = (
+        WhatIf(
+            change=change, speed=stats.median(speeds), interval=stats.median_interval(speeds),
+            gain=stats.median(speeds) / stats.median(recorded) - 1,
+        )
+        for change, speeds in by_change.items()
+        if speeds
+    )  # fmt: skip
+    return tuple(sorted(values, key=lambda what_if: -what_if.gain))
+
+
+def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
+    """The speed if the straggler's ranks took no longer than the median of the others; of a transient one in the steps
+    in which it is late. Reads the traces again.
+
+    None where nobody is named, or where the order in which ranks arrive is not a term.
+    """
+    if not ledger.verdict.ranks or all(term.name != "wait" for term in ledger.terms):
+        return None
+    recorded, by_change = _speeds(ledger, [Change.STRAGGLER])
+    if not recorded:
+        return None
+    speeds = by_change[Change.STRAGGLER]
+    return WithoutStraggler(
+        speed=stats.median(speeds), interval=stats.median_interval(speeds), recorded=stats.median(recorded)
+    )
+
+
+def _speeds(ledger: Ledger, changes: Sequence[Change]) -> tuple[list[float], dict[Change, list[float]]]:
+    """Of each run of the ledger with a trace: the recorded speed, and that with each change."""
+    terms, late_steps = {term.name for term in ledger.terms}, _late_steps(ledger)
+    recorded: list[float] = []
+    by_change: dict[Change, list[float]] = {change: [] for change in changes}
+    for run in ledger.result.ok:
+        if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps:
+            recorded.append(run.measured.throughput)
+            late = late_steps[run.requested.run_id]
+            with open_trace(run.trace) as trace:
+                speeds = replayed_speeds(trace, terms, changes, ledger.verdict.ranks, late)
+            for change, speed in zip(changes, speeds, strict=True):
+                by_change[change].append(speed)
+    return recorded, by_change
+
+
+def replayed_speeds(
+    trace: Trace, terms: Set[str], changes: Sequence[Change | None], ranks: Sequence[int] = (),
+    late_steps: Sequence[int] | None = None,
+) -> list[float]:  # fmt: skip
+    """The speed of a run in samples/s with each of these changes, None for no change.
+
+    `terms` are the names of the ledger's terms, `ranks` the straggler's, which is late in `late_steps`, None for all.
+    Raises TraceError where the clocks cannot be compared.
+    """
+    kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
+    length = max(1, PIECE_STAMPS // (len(trace.stamps) * (1 + len(kinds))))
+    duration_ns, samples = np.zeros(len(changes)), 0
+    for first, stop in trace.blocks.tolist():
+        ends: Floats | None = None
+        for begin in range(first, stop, length):
+            until = min(begin + length, stop)
+            stamps_ns = trace.global_stamps(begin - 1, until)
+            if ends is None:
+                origin_ns = stamps_ns[:, 0, END].max()
+                ends = np.repeat((stamps_ns[None, :, 0, END] - origin_ns).astype(np.float64), len(changes), axis=0)
+            meetings_ns = _meetings(trace, kinds, begin, until)
+            its_stages = stages(stamps_ns, terms, meetings_ns, kinds)
+            steps = np.arange(begin, until + 1)
+            late = np.ones(len(steps), bool) if late_steps is None else np.isin(steps, late_steps)
+            ends = replay(ends, [[_changed(each, change, ranks, late) for each in its_stages] for change in changes])
+        if ends is not None:
+            duration_ns += ends.max(axis=1)
+        samples += int(np.asarray(trace.samples[:, first:stop]).sum())
+    return [samples / case_ns * 1e9 for case_ns in duration_ns.tolist()]
+
+
+def _meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> Ints | None:
+    """The meetings of these steps on the global clock; None where there are none."""
+    return trace.globally(local_meetings(trace, kinds, first, stop)) if len(kinds) else None
+
+
+def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: Late) -> Stage:
+    """The stage with this change; `late` [1 + step] are the straggler's steps, with the one that follows."""
+    match change:
+        case None:
+            return stage
+        case Change.COMMUNICATION:
+            return stage if stage.exposed is None else replace(stage, exposed=np.zeros_like(stage.exposed))
+        case Change.INPUT:
+            return replace(
+                stage, work={phase: np.zeros_like(ns) if phase == DATA else ns for phase, ns in stage.work.items()}
+            )
+        case Change.MEDIAN:
+            whole = np.sum([*stage.work.values()], axis=0)
+            return replace(stage, work={COMPUTE: np.broadcast_to(_median(whole), whole.shape)})
+        case Change.STRAGGLER:
+            # A late optimizer step delays the step that follows.
+            steps = {DATA: late[:-1], COMPUTE: late[:-1], OPTIMIZER: late[1:]}
+            return replace(
+                stage, work={phase: _at_the_median(ns, ranks, steps[phase]) for phase, ns in stage.work.items()}
+            )
+
+
+def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
+    """The times with those of `ranks` in these steps no longer than the median of the others in the same step.
+
+    Where all ranks take turns, the others are all but the one.
+    """
+    changed = part.copy()
+    others = [rank for rank in range(len(part)) if rank not in ranks]
+    for rank in ranks:
+        usual = _median(part[others or [other for other in range(len(part)) if other != rank]])
+        changed[rank, late] = np.minimum(part[rank], usual)[late]
+    return changed
+
+
+def _median(part: Floats) -> Floats:
+    """The median over ranks in each step, the lower one of an even number."""
+    middle = (len(part) - 1) // 2
+    median: Floats = np.partition(part, middle, axis=0)[middle]
+    return median
+
+
+def _late_steps(ledger: Ledger) -> dict[str, tuple[int, ...] | None]:
+    """By run the steps in which the point's straggler is late, None for all."""
+    verdict = ledger.verdict
+    by_run = verdict.run_steps if verdict.kind is TRANSIENT else [None] * len(ledger.runs)
+    return {run.run_id: steps for run, steps in zip(ledger.runs, by_run, strict=True)}

@@ -1,0 +1,384 @@
+"""A person's own step lines: `step {step:d} … {samples_per_s:f} img/s`, compiled to a LogFormat (docs/logs.md)."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+
+from parse.logs.engine.fields import MAX_DIGITS, TIME_STAMP
+from parse.logs.engine.log_format import LogFormat, StepLine
+
+WHOLE, RATE, DURATION, TIME, WORD = "whole number", "rate", "duration", "time stamp", "word"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """A field that a pattern may name: the group of a step line that it becomes; of a rate its unit and scope."""
+
+    kind: str
+    group: str = ""
+    unit: str = "samples"
+    rates: str = "all"
+
+
+FIELDS = {
+    "step": Field(kind=WHOLE, group="step"),
+    "epoch": Field(kind=WHOLE, group="epoch"),
+    "epoch_steps": Field(kind=WHOLE, group="epoch_steps"),
+    "rank": Field(kind=WHOLE, group="rank"),
+    "samples_per_s": Field(kind=RATE, group="rate"),
+    "tokens_per_s": Field(kind=RATE, group="rate", unit="tokens"),
+    "samples_per_s_per_device": Field(kind=RATE, group="rate", rates="rank"),
+    "tokens_per_s_per_device": Field(kind=RATE, group="rate", unit="tokens", rates="rank"),
+    "seconds": Field(kind=DURATION, group="duration_s"),
+    "ms": Field(kind=DURATION, group="duration_ms"),
+    "steps_per_s": Field(kind=DURATION, group="steps_per_s"),
+    "time": Field(kind=TIME, group="time"),
+    "_": Field(kind=WORD),
+}
+"""The fields by name. `seconds` and `ms` are of one step; `_` is a word that is not wanted."""
+SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (RATE, DURATION, TIME))
+MAX_PATTERN = 1000
+MAX_GAP = 400
+"""Characters that a `…` stands for, at most."""
+MAX_WORD = 200
+MAX_PADDING = 32
+MAX_SHOWN = 100
+"""Characters of a line that an error shows."""
+
+_TOKENS = re.compile(
+    r"(?P<gap>(?:…|\.{3,})+)|(?P<blank>[ \t]+)|\{\{|\}\}|\{(?P<field>[^{}]*)\}|(?P<open>\{)|.", re.DOTALL
+)
+_WHOLE_SPEC = re.compile(r"\d*d?")
+_REAL_SPEC = re.compile(r"\d*(?:\.\d+)?[dfeg]?")
+_DIGITS = tuple(b"%d" % digit for digit in range(10))
+_SEPARATORS = frozenset(" ,;|\t")
+"""Text of these alone tells no number of a line from another."""
+
+# Possessive, and all bounded: a pattern is matched in time linear in the line.
+_WHOLE = rb"\d{1,%d}+" % MAX_DIGITS
+_REAL = rb"\d{1,%d}+(?:\.\d{1,30}+)?+(?:[eE][+-]?\d{1,3}+)?+" % MAX_DIGITS
+_BLANKS = rb"[ \t]++"
+_PADDING = rb"[ \t]{0,%d}+" % MAX_PADDING
+_NUMBER_BEGINS = rb"(?<![\w.+-])(?<!\d[,:/])"
+"""In the middle of a number, a date or a time of day none begins."""
+_NUMBER_ENDS = rb"(?![\dkKMG]|[.,:/-]\d)"
+"""What follows a number that no text follows: neither more of it nor its factor of 1000 (`1,234.5`, `12k`)."""
+_LAST_NUMBER_ENDS = rb"(?:[.,:/-](?!\d)|(?![\d.,:/kKMG-]))"
+"""At the end of a pattern. It takes a full stop: lines of one shape are equal up to the end of the match."""
+_TIME_BEGINS, _TIME_ENDS = rb"(?<![\d.:/-])", rb"(?:Z|[+-]\d\d:?\d\d)?+(?![\d:])"
+
+
+class PatternError(ValueError):
+    """A pattern cannot be used; the text names the place and the remedy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Token:
+    """A part of a pattern: `text`, `blank`, `gap` or `field`, with its text or its field's name, and its place."""
+
+    kind: str
+    text: str
+    start: int
+    stop: int
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is a field that is read."""
+        return self.kind == "field" and FIELDS[self.text].kind != WORD
+
+
+@dataclass(frozen=True)
+class LinePattern:
+    """A form of step line as a person writes it. Raises PatternError where it can be none."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        _check(self.tokens)
+
+    @cached_property
+    def tokens(self) -> tuple[Token, ...]:
+        """Its parts, without blanks, gaps and unwanted words that do not matter at its ends."""
+        return _without_ends(tuple(_tokens(self.text)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its fields."""
+        return tuple(token.text for token in self.tokens if token.kind == "field")
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(FIELDS[name] for name in self.names)
+
+    def step_line(self) -> StepLine:
+        """The pattern for the log reader; its longest text is the marker."""
+        texts = [token.text for token in self.tokens if token.kind == "text"]
+        return StepLine(
+            marker=max(texts, key=len, default="").encode(),
+            pattern=re.compile(_regex(self.tokens, len(self.tokens))),
+            certain_digits=any(letter.isdigit() for text in texts for letter in text),
+        )
+
+
+@cache
+def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
+    """The log format whose step lines have one of these forms. Raises PatternError where their rates differ in kind.
+
+    Step numbers are those of the run; where they fall back at a new epoch they start anew in each.
+    """
+    rates = [field for pattern in patterns for field in pattern.fields if field.kind == RATE]
+    for first, other in pairwise(rates):
+        if (first.unit, first.rates) != (other.unit, other.rates):
+            raise PatternError("the rates of all patterns must count the same: samples or tokens, of all or per device")
+    kinds = {field.kind for pattern in patterns for field in pattern.fields}
+    paces = any("steps_per_s" in pattern.names for pattern in patterns)
+    return LogFormat(
+        name="pattern",
+        title="lines of the form --pattern",
+        steps=tuple(pattern.step_line() for pattern in patterns),
+        unit=rates[0].unit if rates else "samples",
+        rates=rates[0].rates if rates else "all",
+        mean="rates" if RATE in kinds else "paces" if paces else "durations",
+        numbered="run",
+    )
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    if len(text) > MAX_PATTERN or "\n" in text or "\r" in text:
+        raise PatternError(f"a pattern is one line of {MAX_PATTERN} characters at most")
+    literal, begin = "", 0
+    for match in _TOKENS.finditer(text):
+        kind = match.lastgroup
+        if kind is None:
+            begin = begin if literal else match.start()
+            literal += match[0][:1]
+            continue
+        if literal:
+            yield Token(kind="text", text=literal, start=begin, stop=match.start())
+            literal = ""
+        if kind == "open":
+            raise PatternError(f"character {match.start() + 1}: {{ without }}; {{{{ stands for a brace of the line")
+        name = _field(match["field"], match.start()) if kind == "field" else match[0]
+        yield Token(kind=kind, text=name, start=match.start(), stop=match.end())
+    if literal:
+        yield Token(kind="text", text=literal, start=begin, stop=len(text))
+
+
+def _field(written: str, start: int) -> str:
+    """The name of a field. Raises PatternError if there is none of that name, or its type is another."""
+    where = f"character {start + 1}: {{{written}}}"
+    name, colon, spec = written.partition(":")
+    if name not in FIELDS:
+        near = difflib.get_close_matches(name, FIELDS, n=1)
+        nearest = f"did you mean {{{near[0]}}}? " if near else ""
+        raise PatternError(
+            f"{where}: no such field; {nearest}Fields: {', '.join(FIELDS)} (any word that is not wanted); "
+            "{{ and }} are braces of the line"
+        )
+    kind = FIELDS[name].kind
+    if kind == WHOLE and not _WHOLE_SPEC.fullmatch(spec):
+        raise PatternError(f"{where}: {name} is a whole number, {{{name}:d}}")
+    if kind in (RATE, DURATION) and not _REAL_SPEC.fullmatch(spec):
+        raise PatternError(f"{where}: {name} is a number, {{{name}:f}}")
+    if kind in (TIME, WORD) and colon:
+        raise PatternError(f"{where}: {name} has no type, {{{name}}}")
+    return name
+
+
+def _without_ends(tokens: Sequence[Token]) -> tuple[Token, ...]:
+    first = next((place for place, token in enumerate(tokens) if token.kind in ("text", "field")), 0)
+    wanted = [place for place, token in enumerate(tokens, 1) if token.kind == "text" or token.is_wanted]
+    return tuple(tokens[first : max(wanted, default=0)])
+
+
+def _check(tokens: Sequence[Token]) -> None:
+    """Raises PatternError if the fields make no step line, or leave open what they stand for."""
+    names = [token.text for token in tokens if token.kind == "field"]
+    missing = ["{step}"] if "step" not in names else []
+    if not set(names) & set(SPEEDS):
+        missing.append(f"one of {', '.join(f'{{{name}}}' for name in SPEEDS)}")
+    if missing:
+        raise PatternError(f"it lacks {' and '.join(missing)}")
+    for kind in (RATE, DURATION):
+        if len(of_kind := [name for name in names if FIELDS[name].kind == kind]) > 1:
+            raise PatternError(f"{' and '.join(of_kind)}: a line has one {kind}")
+    for place, name in enumerate(names):
+        if name != "_" and name in names[:place]:
+            raise PatternError(f"{{{name}}} stands in it twice")
+    for token, following in pairwise(tokens):
+        if token.kind == following.kind == "field":
+            raise PatternError(
+                f"character {following.start + 1}: nothing stands between {{{token.text}}} and {{{following.text}}}"
+            )
+    for segment in _segments(tokens)[1:-1]:
+        if not _is_told(segment):
+            raise PatternError(
+                f"character {segment[0].start + 1}: between two … stands no text that tells which word of the line "
+                f"{{{next(token.text for token in segment if token.kind == 'field')}}} is: write the text beside it"
+            )
+
+
+def _segments(tokens: Sequence[Token]) -> list[list[Token]]:
+    """The parts between gaps."""
+    segments: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.kind == "gap":
+            segments.append([])
+        else:
+            segments[-1].append(token)
+    return [segment for segment in segments if any(token.kind != "blank" for token in segment)]
+
+
+def _is_told(segment: Sequence[Token]) -> bool:
+    """Whether its text, or a time stamp, tells its place in a line."""
+    return any(
+        not _SEPARATORS.issuperset(token.text) if token.kind == "text" else token.text == "time"
+        for token in segment
+        if token.kind in ("text", "field")
+    )
+
+
+def _regex(tokens: Sequence[Token], count: int) -> bytes:
+    """The regular expression of the first `count` tokens; of all, with the rule for numbers that no text tells.
+
+    A pattern that begins with such numbers matches from the beginning of a line; where it ends with them no other
+    number may follow in the line.
+    """
+    segments = _segments(tokens)
+    parts = [] if _is_told(segments[0]) else [rb"^[ \t]*+"]
+    in_gap = False
+    for place, token in enumerate(tokens[:count]):
+        before, behind = _neighbour(tokens, place, -1), _neighbour(tokens, place, 1)
+        if token.kind == "gap":
+            parts.append((b")" if in_gap else b"") + rb"(?>[^\n]{0,%d}?" % MAX_GAP)
+            in_gap = True
+        elif token.kind == "blank":
+            # Beside a gap, blanks only say that a word ends or begins there.
+            parts.append(b"" if "gap" in (before, behind) else _BLANKS)
+        elif token.kind == "text":
+            literal = re.escape(token.text.encode())
+            is_word = token.text[0].isalnum() and (
+                place == 0 or (tokens[place - 1].kind == "blank" and before == "gap")
+            )
+            # The text comes first: a lazy repeat that a plain character follows is a fast search.
+            parts.append(literal + (rb"(?<!\w%b)" % literal if is_word else b""))
+            if behind == "gap" and tokens[place + 1].kind == "blank" and token.text[-1].isalnum():
+                parts.append(rb"(?!\w)")
+        else:
+            following = tokens[place + 1].text if behind == "text" else ""
+            parts.append(_field_regex(token, before, behind, following))
+    parts.append(b")" if in_gap else b"")
+    if count == len(tokens) and not _is_told(segments[-1]):
+        parts.append(rb"[^\d\n]{0,%d}+$" % MAX_GAP)
+    return b"".join(parts)
+
+
+def _neighbour(tokens: Sequence[Token], place: int, direction: int) -> str:
+    """The kind of the token before (-1) or behind (1): `gap` also where blanks lie between; empty at the ends."""
+    kinds = [tokens[at].kind for at in (place + direction, place + 2 * direction) if 0 <= at < len(tokens)]
+    return "gap" if kinds[:2] == ["blank", "gap"] else kinds[0] if kinds else ""
+
+
+def _field_regex(token: Token, before: str, behind: str, following: str) -> bytes:
+    """A field between tokens of these kinds; `following` is the text behind it."""
+    field = FIELDS[token.text]
+    if field.kind == WORD:
+        if behind in ("gap", ""):
+            return rb"\S{1,%d}+" % MAX_WORD
+        stop = re.escape(following.encode()) or rb"[ \t]"
+        return rb"(?>\S{1,%d}?(?=%b))" % (MAX_WORD, stop)
+    if field.kind == TIME:
+        return (_TIME_BEGINS if before in ("gap", "") else b"") + rb"(?P<time>%b)" % TIME_STAMP + _TIME_ENDS
+    begin = _NUMBER_BEGINS if before in ("gap", "") else _PADDING if before == "text" else b""
+    digits = _WHOLE if field.kind == WHOLE else _REAL
+    ends = {"gap": _NUMBER_ENDS, "": _LAST_NUMBER_ENDS}.get(behind, b"")
+    return begin + rb"(?P<%b>%b)" % (field.group.encode(), digits) + ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestLine:
+    """The line that a pattern fits furthest, its `number` counted from 1.
+
+    It fits up to the character `reached` of the pattern's text, where `expected` is to follow and `rest` stands in the
+    line. `expected` is empty where all fits, but the last number goes on or is not the only one.
+    """
+
+    pattern: LinePattern
+    number: int
+    line: str
+    reached: int
+    expected: str
+    rest: str
+
+
+def nearest_line(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> NearestLine | None:
+    """The first of the lines that a pattern fits furthest; None where none has even its beginning."""
+    nearest, most = None, 0.0
+    for pattern in patterns:
+        tokens = pattern.tokens
+        for count in range(len(tokens), 0, -1):
+            if count / len(tokens) <= most:
+                break
+            hit = None if tokens[count - 1].kind in ("gap", "blank") else _first_match(tokens, count, lines)
+            if hit is not None:
+                most = count / len(tokens)
+                nearest = _nearest(pattern, count, *hit, lines)
+                break
+    return nearest
+
+
+def why_unmatched(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> str:
+    """Why no line has the form of a pattern, by the nearest of these `lines`, the first of a file."""
+    head = f"no line has the form of {' or '.join(f'--pattern {pattern.text!r}' for pattern in patterns)}"
+    nearest = nearest_line(patterns, lines)
+    if nearest is None:
+        return f"{head}; {_by_texts(patterns, lines)}"
+    rest = repr(_cut(nearest.rest)) if nearest.rest else "nothing"
+    text = f"{head}; line {nearest.number} comes nearest, {_cut(nearest.line)!r}: "
+    if nearest.expected:
+        of = f" of {nearest.pattern.text!r}" if len(patterns) > 1 else ""
+        return f"{text}behind character {nearest.reached}{of} it expects {nearest.expected!r}, and there stands {rest}"
+    last = nearest.pattern.names[-1]
+    return f"{text}{{{last}}} could be another number of it, or goes on with {rest}: write the text beside {{{last}}}"
+
+
+def _by_texts(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> str:
+    """The first of the lines that hold most of the patterns' texts, and the texts that it lacks."""
+    texts = tuple(dict.fromkeys(token.text for pattern in patterns for token in pattern.tokens if token.kind == "text"))
+    if not lines:
+        return "it has no lines"
+    held = [(sum(text.encode() in line for text in texts), any(map(line.__contains__, _DIGITS))) for line in lines]
+    place = held.index(max(held))
+    lacking = [repr(text) for text in texts if text.encode() not in lines[place]]
+    line = _cut(lines[place].decode(errors="replace"))
+    return f"line {place + 1} comes nearest, {line!r}" + (f": it lacks {', '.join(lacking)}" if lacking else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def _first_match(tokens: Sequence[Token], count: int, lines: Sequence[bytes]) -> tuple[int, int] | None:
+    """The place of the first line that the first `count` tokens match, and where the match ends."""
+    form = re.compile(_regex((*tokens, Token(kind="blank", text="", start=0, stop=0)), count))
+    matches = ((place, form.search(line)) for place, line in enumerate(lines))
+    return next(((place, match.end()) for place, match in matches if match), None)
+
+
+def _nearest(pattern: LinePattern, count: int, place: int, end: int, lines: Sequence[bytes]) -> NearestLine:
+    following = pattern.tokens[count:]
+    stop = next((token.stop for token in following if token.kind in ("text", "field")), 0)
+    reached = pattern.tokens[count - 1].stop
+    return NearestLine(
+        pattern=pattern,
+        number=place + 1,
+        line=lines[place].decode(errors="replace"),
+        reached=reached,
+        expected=pattern.text[reached:stop],
+        rest=lines[place][end:].decode(errors="replace"),
+    )

@@ -1,0 +1,1 @@
+"""Traces of single operations of pipeline-parallel training: what a step would take without stragglers."""

@@ -1,0 +1,58 @@
+"""`python -m parse.pipeline_trace TRACE.parquet`: what stragglers cost a pipeline-parallel training, and which ones."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc.system.command_line import importing, run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import plain
+
+DESCRIPTION = (
+    "Replays the steps in a trace of the single operations of pipeline-parallel training: as recorded, with every "
+    "operation at the usual time of its kind, and with those of one worker, stage, data-parallel rank or kind at it."
+)
+EPILOG = """\
+The trace is Parquet as ByteDance publishes it with StragglerAnalysis: a row per operation (docs/pipeline_traces.md). It
+takes pyarrow: pip install -e '.[parquet]'.
+
+Exit status 0: the trace was replayed; 1: it could not be read or replayed; 2: usage.
+"""
+FORMATS = ("text", "json")
+WIDTH = 120
+"""Columns of the text; a wider terminal is filled."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns 0 if the trace was replayed, else 1; exits with 2 on wrong usage."""
+    parser = CommandParser(
+        "python -m parse.pipeline_trace", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("trace", type=Path, metavar="TRACE.parquet", help="the trace")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+    options = parser.parse_args(argv)
+    with importing():  # slow, so after --help
+        from parse.pipeline.read import read_pipeline_trace
+        from parse.pipeline.result import pipeline_result
+        from parse.pipeline.text import as_json, text
+        from parse.pipeline.types import PipelineTraceError
+
+    try:
+        result = pipeline_result(read_pipeline_trace(options.trace))
+    except (PipelineTraceError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        print(plain(f"{options.trace}: {reason}"), file=sys.stderr)
+        return 1
+    width = max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    sys.stdout.write(as_json(result) if options.format == "json" else text(result, width))
+    sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "parse.pipeline_trace"))

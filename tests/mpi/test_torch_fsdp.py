@@ -1,0 +1,113 @@
+"""The particulars of torch-fsdp, on real ranks; what it shares with every backend is in test_contract.py."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.model.timestamps import INNER
+from tests.mpi import facts as of_runs
+from tests.mpi.attempts import Ranks
+from tests.mpi.facts import refused
+
+TOGETHER: tuple[dict[str, Any], ...] = tuple(
+    {"backend": "torch-fsdp", **fields}
+    for fields in ({}, {"options": {"sgd": "for-loop"}}, {"precision": "bf16"}, {"timing": "step"})
+)
+ROOT = Path(__file__).resolve().parents[2]
+GATHERS = ["FSDP gathers parameters before each module"]
+
+
+def facts(ranks: Ranks, **fields: Any) -> dict[str, Any]:
+    return of_runs.facts(ranks, together=TOGETHER, backend="torch-fsdp", **fields)
+
+
+def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
+    result = facts(ranks)
+    assert result["options"] == {
+        "reshard_after_forward": "auto", "channels_last": False, "sgd": "foreach", "compile": False,
+    }  # fmt: skip
+    assert (result["transport"], result["absent_stamps"]) == ("gloo", [])
+    assert result["layouts"] == ["contiguous"]
+    assert (result["meets_before_gradients"], result["unrecorded_collectives"]) == (GATHERS, [])
+    assert (result["taken"], result["ordered"], result["hooks"]) == ([0, 1, 2, 3, 4, 5], True, [0, 0, 0])
+    assert result["listening"] == ["0100007F"]
+
+
+def test_one_rank_meets_nobody_and_has_all_stamps(ranks: Ranks) -> None:
+    result = of_runs.facts(ranks, size=1, backend="torch-fsdp")
+    assert (result["meets_before_gradients"], result["unrecorded_collectives"]) == ([], [])
+    assert (result["taken"], result["ordered"]) == ([0, 1, 2, 3, 4, 5], True)
+
+
+def test_where_only_steps_are_timed_its_collectives_are_not_recorded(ranks: Ranks) -> None:
+    result = facts(ranks, timing="step")
+    assert (result["taken"], result["absent_stamps"]) == ([0, 1, 5], list(INNER))
+    assert (result["meets_before_gradients"], result["unrecorded_collectives"]) == (GATHERS, GATHERS)
+    assert result["losses"] == facts(ranks)["losses"]
+
+
+def test_a_loop_over_parameters_learns_the_same(ranks: Ranks) -> None:
+    result = facts(ranks, options={"sgd": "for-loop"})
+    assert result["options"]["sgd"] == "for-loop"
+    assert result["losses"] == pytest.approx(facts(ranks)["losses"], rel=1e-6)
+
+
+def test_faces_with_a_replicated_head_learn_as_under_ddp(ranks: Ranks) -> None:
+    small = {"head": "replicated", "image_size": "32", "classes": "8", "channels_last": "off"}
+    fields: dict[str, Any] = {"workload": "arcface", "batch_size": 2, "options": small}
+    together = [{"backend": backend, **fields} for backend in ("torch-fsdp", "torch-ddp")]
+    sharded, replicated = (of_runs.facts(ranks, together=together, **run) for run in together)
+    assert sharded["losses"] == pytest.approx(replicated["losses"], rel=1e-5)
+    assert sharded["gradient_bytes"] == replicated["gradient_bytes"]
+
+
+def test_autocast_computes_in_bf16_and_reduces_in_fp32(ranks: Ranks) -> None:
+    result, single = facts(ranks, precision="bf16"), facts(ranks)
+    assert result["gradient_bytes"] == single["gradient_bytes"]
+    assert result["losses"] != single["losses"]
+    assert result["losses"] == pytest.approx(single["losses"], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"options": {"channels_last": "on"}}, "channels_last=on was requested; FSDP2 shards contiguous parameters"),
+        ({"options": {"compile": "on"}}, "compile=on was requested; collectives inside compiled graphs give no time"),
+        ({"precision": "amp-fp16"}, "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards"),
+        ({"precision": "tf32"}, "precision tf32 was requested; it is a mode of NVIDIA GPUs"),
+        ({"reduction": "off"}, "reduction was switched off; torch-fsdp has no no-sync run: every rank holds a shard"),
+        ({"gpus_per_node": 2}, "2 GPUs and 1 ranks per node were requested; torch-fsdp drives one GPU per rank"),
+        (
+            {"workload": "arcface", "options": {"image_size": "32", "classes": "8"}},
+            "the workload has local_parameters, .*take torch-ddp, or for arcface head=replicated",
+        ),
+    ],
+)  # fmt: skip
+def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks, fields: dict[str, Any], message: str) -> None:
+    assert re.search(f"InvalidRun: {message}", refused(ranks, backend="torch-fsdp", **fields))
+
+
+def test_children_that_share_a_parameter_are_refused(ranks: Ranks) -> None:
+    message = "InvalidRun: children of the model share a parameter, which FSDP2 would shard once only: take torch-ddp"
+    assert message in refused(ranks, "tied", backend="torch-fsdp")
+
+
+OF_A_LIST = """
+from torch import nn
+from hpc.backends.torch_fsdp import _parts
+
+frozen = nn.Linear(2, 2).requires_grad_(False)
+layers = nn.ModuleList([nn.Linear(2, 3), nn.Sequential(nn.Linear(3, 4)), frozen])
+print(*(type(part).__name__ for part in _parts(nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), layers))))
+"""
+
+
+def test_of_a_list_of_modules_each_is_sharded_and_what_is_not_trained_by_none() -> None:
+    done = subprocess.run([sys.executable, "-c", OF_A_LIST], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Conv2d", "Linear", "Sequential"]

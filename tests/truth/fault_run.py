@@ -1,0 +1,200 @@
+"""Real faults, and none, against what the ledger says of them, on a real Slurm whose nodes have clocks of their own.
+
+`python -m tests.truth.fault_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. Ends with 1
+where less than 95 of 100 faults above the stated limit are named rightly, or somebody is named in more than 3 of 100
+points of equal ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from tests.truth.cases import NOBODY, NODES, Sweep
+from tests.truth.fault_schedule import NOTHING, WARMUP, WINDOW
+from tests.truth.fault_verdicts import Judged, entries_of, judge
+from tests.truth.faults import EQUAL, REAL, WORKLOAD, FaultCase
+from tests.truth.run import TruthError, run_sweep
+from tests.truth.windows import cut, ledger_of
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import CLOCK_DISTANCE_S, Shape
+from tools.devcluster.daemons import missing_programs
+from tools.devcluster.processes import namespaces_refused
+
+RUNS, POINTS = 2, 3
+"""Runs of a point, and points of a case. Each window of a run has another case."""
+EQUAL_WINDOWS = 17
+RIGHT, INVENTED = 0.95, 0.03
+LOADS = ("idle", "loaded")
+
+
+def main() -> int:
+    """Command line: 0 where the ledger is right often enough, 1 where not, 2 where the runs could not be made."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the cluster is stopped
+    begin = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
+        folder = arguments.folder or arguments.keep or Path(scratch) / "runs"
+        cases = [case for case in REAL if arguments.only is None or arguments.only in case.name]
+        loads = [load for load in LOADS if arguments.only is None or arguments.only in f"nothing, {load}"]
+        loads = [] if arguments.no_equal else loads
+        try:
+            if arguments.folder is None:
+                run_all(cases, loads, folder, Path(scratch) / "cluster")
+            points = [*fault_points(folder / "faults", Path(scratch) / "points")] if cases else []
+            equal = {load: [*equal_points(folder / load, Path(scratch) / load)] for load in loads}
+        except TruthError as error:
+            print(error, file=sys.stderr)
+            return 2
+    failed = report(points, equal)
+    print(f"{perf_counter() - begin:.0f} s")
+    return 1 if failed else 0
+
+
+def run_all(cases: Sequence[FaultCase], loads: Sequence[str], folder: Path, root: Path) -> None:
+    """Makes the runs of the cases, and those of equal ranks, on a new development cluster.
+
+    Raises TruthError if a run does not end ok.
+    """
+    if refused := missing_programs() or namespaces_refused(clocks=True):
+        raise TruthError(f"no Slurm whose nodes have clocks of their own can be had here: {refused}")
+    with DevCluster(root, Shape(nodes=NODES, clocks=True)) as cluster:
+        if cases:
+            print(f"{len(cases)} faults, {RUNS * POINTS} runs", flush=True)
+            faults = {";".join(case.fault for case in cases): NOBODY}
+            sweep = Sweep(backend="torch-ddp", workload=WORKLOAD, varied="FAULT", cases=faults, repeats=RUNS * POINTS)
+            _run(sweep, folder / "faults", cluster, len(cases))
+        for load in loads:
+            print(f"nothing, {load}", flush=True)
+            with busy_cores() if load == "loaded" else _idle():
+                for sweep in EQUAL:
+                    _run(sweep, folder / load, cluster, EQUAL_WINDOWS)
+
+
+def _run(sweep: Sweep, folder: Path, cluster: DevCluster, windows: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    run_sweep(sweep, folder, cluster, steps=WARMUP + windows * WINDOW, warmup=WARMUP)
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """A busy loop on each core."""
+    loops = [
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(100000))"]
+        )
+        for _ in sorted(os.sched_getaffinity(0))
+    ]
+    for loop, core in zip(loops, sorted(os.sched_getaffinity(0)), strict=True):
+        os.sched_setaffinity(loop.pid, {core})
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+@contextmanager
+def _idle() -> Iterator[None]:
+    yield
+
+
+def fault_points(folder: Path, scratch: Path) -> Iterator[Judged]:
+    """Each window of every two runs, judged by its case."""
+    traces = _traces(folder)
+    of_fault = {case.fault: case for case in REAL}
+    for first in range(0, len(traces), RUNS):
+        runs = traces[first : first + RUNS]
+        yield from _points([of_fault[text] for text in runs[0].run.env["FAULT"].split(";")], runs, scratch / str(first))
+
+
+def equal_points(folder: Path, scratch: Path) -> Iterator[Judged]:
+    """Each window of the runs of equal ranks, judged."""
+    points: dict[str, list[Trace]] = {}
+    for trace in _traces(folder):
+        points.setdefault(trace.point_id, []).append(trace)
+    for point, runs in points.items():
+        name = f"nothing: {runs[0].run.backend} {runs[0].run.workload.rpartition('/')[2]}"
+        yield from _points([FaultCase(name=name, fault=NOTHING)], runs, scratch / point)
+
+
+def _points(cases: Sequence[FaultCase], runs: Sequence[Trace], scratch: Path) -> Iterator[Judged]:
+    """Each window of these runs, whose cases come one after another."""
+    for number, windows in enumerate(zip(*(cut(run, WINDOW) for run in runs), strict=True)):
+        ledger = ledger_of(windows, scratch / str(number))
+        entries = [entries_of(window, CLOCK_DISTANCE_S) for window in windows]
+        yield judge(cases[number % len(cases)], ledger, entries)
+
+
+def _traces(folder: Path) -> list[Trace]:
+    traces = [read_trace(path) for path in sorted((folder / "traces").glob("*.h5"))]
+    if not traces:
+        raise TruthError(f"{folder} holds no traces")
+    return sorted(traces, key=lambda trace: (trace.point_id, trace.run.repeat))
+
+
+def report(points: Sequence[Judged], equal: dict[str, list[Judged]]) -> bool:
+    """Prints a line for each case and what is wrong; whether too much is."""
+    failed = False
+    print(f"\n{'case':42} {'points':>6} {'below':>6} {'right':>6}  effect, ms a step")
+    for case in dict.fromkeys(point.case for point in points):
+        its = [point for point in points if point.case == case]
+        above = [point for point in its if not point.below]
+        right = sum(not point.wrong for point in above)
+        print(f"{case:42} {len(its):6} {len(its) - len(above):6} {right:6}  {_range(point.effect for point in its)}")
+        for point in its:
+            if point.wrong:
+                _show(point)
+    above = [point for point in points if not point.below]
+    right = sum(not point.wrong for point in above)
+    if points:
+        more = sum(point.only_more for point in above)
+        print(
+            f"{right} of {len(above)} right above the stated limit, {more} more but for others who are named beside; "
+            f"{len(points) - len(above)} below the limit"
+        )
+        failed |= right < RIGHT * len(above)
+    for load, its in equal.items():
+        named = [point for point in its if point.wrong]
+        limits = _range(point.limit for point in its if point.limit is not None)
+        print(f"\nnothing, {load}: somebody is named in {len(named)} of {len(its)}; limits {limits} ms")
+        for point in named:
+            _show(point)
+        failed |= len(named) > INVENTED * len(its)
+    return failed
+
+
+def _show(point: Judged) -> None:
+    limit = "" if point.limit is None else f", limit {point.limit:.2f}"
+    print(
+        f"    {'below' if point.below else 'WRONG'}: {'; '.join(point.wrong)} [{point.effect:.2f}{limit}] {point.said}"
+    )
+
+
+def _range(values: Iterable[float]) -> str:
+    ordered = sorted(values)
+    return f"{ordered[0]:.2f} to {ordered[-1]:.2f}" if ordered else "-"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
+    parser.add_argument("--only", metavar="WORDS", help="only cases that have this in their names")
+    parser.add_argument("--no-equal", action="store_true", help="only faults")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""Faults of a real network against what the ledger says of it: three hosts with a network each, on this machine.
+
+`python -m tests.truth.network [--keep DIR] [--backend torch-ddp] [--only NAME]`; `--traces DIR` looks once more at what
+an earlier run kept. Prints a table; ends with 1 where a fault is not told, or one is told that is not there, 2 where
+the runs could not be made. Needs what benchmarks.network needs: root, namespaces, /dev/net/tun, Open MPI 4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.network import Network, NetworkError, Paths, refused
+from hpc.model.spec import RunSpec
+from hpc.workloads import code_digest
+from parse.ledger.network import Kind
+from parse.ledger.network_text import network_sentences
+from parse.ledger.point import ledgers
+from parse.ledger.types import Ledger
+from parse.load import load
+from parse.result import results
+
+HOSTS, REPEATS, STEPS, WARMUP = 3, 2, 250, 10
+MODELS = Path(__file__).with_name("network_models.py")
+MODEL_OF = {"mpi": "Numpy", "torch-ddp": "Torch"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A network, and what must be found: kinds with the node that a slow link must name; nothing else."""
+
+    paths: Paths
+    kinds: tuple[Kind, ...] = ()
+    node: str = ""
+
+
+CASES = (
+    Case(paths=Paths(name="no fault")),
+    Case(paths=Paths(name="3 ms delay", delay_us=3000), kinds=(Kind.LATENCY,)),
+    Case(paths=Paths(name="50 Mbit/s", rate_mbit=50), kinds=(Kind.BANDWIDTH,)),
+    Case(paths=Paths(name="1 % loss", loss_percent=1), kinds=(Kind.LOSS,)),
+    Case(paths=Paths(name="3 ms delay of host 2", delay_us=3000, of_host=2), kinds=(Kind.SLOW_LINK,), node="h2"),
+    Case(paths=Paths(name="20 Mbit/s of host 1", rate_mbit=20, of_host=1), kinds=(Kind.SLOW_LINK,), node="h1"),
+)
+
+
+def main() -> int:
+    """Command line: 0 where all is told, 1 where not, 2 where the runs could not be made."""
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the hosts are ended
+    cases = [case for case in CASES if arguments.only in (None, case.paths.name)]
+    begin = perf_counter()
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
+        folder = arguments.traces or arguments.keep or Path(scratch)
+        try:
+            if arguments.traces is None:
+                run_all(cases, folder, arguments.backend)
+            lines = [judged(case, folder) for case in cases]
+        except NetworkError as error:
+            print(error, file=sys.stderr)
+            return 2
+    print("| network | step | communication | says | |\n|---|---|---|---|---|")
+    print("\n".join(line for line, _ in lines))
+    wrong = sum(not right for _, right in lines)
+    print(f"\n{len(lines) - wrong} of {len(lines)} told; {perf_counter() - begin:.0f} s")
+    return 1 if wrong else 0
+
+
+def run_all(cases: Sequence[Case], folder: Path, backend: str) -> None:
+    """The runs of each case: two trainings and the collectives of three hosts; one training on one host for all.
+
+    Raises NetworkError.
+    """
+    if reason := refused():
+        raise NetworkError(f"no hosts with networks of their own can be had here: {reason}")
+    folder.mkdir(parents=True, exist_ok=True)
+    baseline: Path | None = None
+    for number, case in enumerate(cases, 1):
+        print(f"{number} of {len(cases)}: {case.paths.name}", flush=True)
+        traces = traces_of(case, folder)
+        traces.mkdir(parents=True)
+        with Network(case.paths, HOSTS) as network:
+            if baseline is None:
+                train(network, spec(backend, nodes=1, repeat=1), traces)
+                (baseline,) = traces.glob("*.h5")
+            else:
+                shutil.copy(baseline, traces)
+            for repeat in range(1, REPEATS + 1):
+                train(network, spec(backend, nodes=HOSTS, repeat=repeat), traces)
+            network.run(
+                "-m", "hpc.collectives", "--backend", backend, "--gpus-per-node", "0", "--site", "hosts",
+                "--operations", "all-reduce,pairs", "--min-bytes", "1K", "--max-bytes", "1M", "--traces", traces,
+            )  # fmt: skip
+
+
+def spec(backend: str, *, nodes: int, repeat: int, steps: int = STEPS) -> RunSpec:
+    """A training of one rank per node."""
+    workload = f"{MODELS}:{MODEL_OF[backend]}"
+    return RunSpec(
+        nodes=nodes, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend=backend, workload=workload,
+        batch_size=4, precision="fp32", scaling="weak", warmup_steps=WARMUP, measured_steps=steps, repeat=repeat,
+        seed=0, site="hosts", code_digest=code_digest(workload),
+    )  # fmt: skip
+
+
+def train(network: Network, run: RunSpec, traces: Path, *words: str) -> None:
+    """Makes the run on the first hosts. Raises NetworkError."""
+    described, script = traces.parent / f"{run.run_id}.json", traces.parent / "job.sh"
+    described.write_text(json.dumps(run.to_json()))
+    script.write_text("#!/bin/sh\n")
+    network.run(
+        "-m", "hpc.rank", described, "--attempt", "1", "--traces", traces, "--script", script, *words, ranks=run.ranks
+    )
+
+
+def ledger_of(traces: Path) -> Ledger:
+    """The ledger of the point on all hosts. Raises NetworkError where there is none."""
+    read = results(load([traces]))
+    points = [result for result in read if not result.run.diagnostic]
+    made = ledgers(points, [result for result in read if result.run.diagnostic])
+    for ledger in made:
+        if ledger.result.run.nodes == HOSTS:
+            return ledger
+    raise NetworkError(f"{traces} holds no run on {HOSTS} hosts that ended ok")
+
+
+def traces_of(case: Case, folder: Path) -> Path:
+    """The traces of a case in the folder of all."""
+    return folder / case.paths.name.replace(" ", "-").replace("/", "-").replace("%", "percent") / "traces"
+
+
+def judged(case: Case, folder: Path) -> tuple[str, bool]:
+    """A row of the table, and whether just what there is was told."""
+    ledger = ledger_of(traces_of(case, folder))
+    assert ledger.network is not None
+    found = {finding.kind for finding in ledger.network.findings}
+    named = {node for finding in ledger.network.findings for node in finding.nodes if finding.kind is Kind.SLOW_LINK}
+    right = found == {*case.kinds} and named == {case.node} - {""}
+    exposed = next(term.mean.value for term in ledger.terms if term.name == "communication")
+    text = ". ".join(network_sentences(ledger.network)) or "nothing"
+    mark = "right" if right else "WRONG"
+    return f"| {case.paths.name} | {ledger.step.value:.1f} ms | {exposed:.1f} ms | {text} | {mark} |", right
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the traces there")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
+    parser.add_argument("--backend", choices=[*MODEL_OF], default="mpi", help="whose all-reduce (%(default)s)")
+    parser.add_argument("--only", choices=[case.paths.name for case in CASES], help="one network")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

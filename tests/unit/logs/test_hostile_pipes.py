@@ -1,0 +1,37 @@
+"""No command waits for a pipe, whichever way it is named."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WITHIN_S = 300
+"""A command that waits for a pipe waits for ever: it is ended then, and the test fails."""
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "parse.summarize", *map(str, words)], capture_output=True, text=True, timeout=WITHIN_S,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    (folder := tmp_path / "logs").mkdir()
+    os.mkfifo(folder / "train.log")
+    return folder / "train.log"
+
+
+@pytest.mark.parametrize("words", [["{pipe}"], ["{folder}"], ["--explain", "{pipe}"], ["--kind", "table", "{pipe}"],
+                                   ["--kind", "table", "{folder}"], ["--kind", "logs", "{folder}"],
+                                   ["--kind", "traces", "{pipe}"]])  # fmt: skip
+def test_nothing_waits_for_a_pipe(pipe, words):
+    ended = run(*(word.format(pipe=pipe, folder=pipe.parent) for word in words))
+    assert ended.returncode in (1, 2)
+    assert "train.log" in ended.stderr or words == ["--kind", "table", "{folder}"]  # which reads documents alone
+    assert "Traceback" not in ended.stderr

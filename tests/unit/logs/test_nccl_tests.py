@@ -1,0 +1,403 @@
+"""The output of nccl-tests: read as evidence, shown by size and devices, beside --collectives in the ledger.
+
+Samples are of public outputs, shortened to a few sizes; the source stands above each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parse import summarize
+from parse.ledger.notes import notes
+from parse.ledger.standalone import beside_nccl_tests, curve_of_test
+from parse.ledger.types import BesideNcclTests, Standalone
+from parse.logs.engine.log_format import LogError
+from parse.logs.nccl_tests import NcclTest, nccl_tests
+from parse.report.bandwidths import problems
+from tests.unit.ledger_traces import run_of, trace_of
+from tests.unit.ledgers import two_nodes
+from tests.unit.logs import made
+from tests.unit.traces import put
+
+COLUMNS = """\
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+"""
+OLD_COLUMNS = """\
+#
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+"""
+
+
+def ranks(host: str, first: int = 0, count: int = 8) -> str:
+    return "".join(
+        f"#  Rank {first + device:2} Group  0 Pid {295203 + device} on    {host} device  {device} [0x18] "
+        "NVIDIA H100 80GB HBM3\n"
+        for device in range(count)
+    )
+
+
+# github.com/NVIDIA/nccl-tests/issues/290, on one node
+ONE_NODE = (
+    "# nThread 1 nGpus 8 minBytes 134217728 maxBytes 4294967296 step: 2(factor) warmup iters: 5 iters: 2 agg iters: 1 "
+    "validation: 1 graph: 0\n#\n# Using devices\n"
+    + ranks("node005")
+    + COLUMNS
+    + """\
+   134217728      33554432     float     sum      -1    613.3  218.85  382.99      0    614.3  218.48  382.34      0
+   268435456      67108864     float     sum      -1   1139.2  235.63  412.35      0   1134.8  236.56  413.97      0
+   536870912     134217728     float     sum      -1   2175.8  246.75  431.81      0   2181.4  246.11  430.69      0
+  1073741824     268435456     float     sum      -1   4038.8  265.85  465.25      0   4043.6  265.54  464.70      0
+  2147483648     536870912     float     sum      -1   8020.3  267.76  468.57      0   8002.1  268.36  469.64      0
+  4294967296    1073741824     float     sum      -1    15870  270.63  473.60      0    15773  272.30  476.53      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 439.369
+#
+"""
+)
+# The same issue, on two nodes under srun --label, results not checked
+TWO_NODES = "".join(
+    f" 0: {line}\n"
+    for line in (
+        "# nThread 1 nGpus 1 minBytes 8388608 maxBytes 8589934592 step: 2(factor) warmup iters: 5 iters: 200 "
+        "agg iters: 1 validation: 0 graph: 0\n#\n# Using devices\n"
+        + ranks("node005")
+        + ranks("node007", first=8)
+        + COLUMNS
+        + """\
+     8388608       2097152     float     sum      -1    215.3   38.96   73.04    N/A    180.0   46.60   87.38    N/A
+   134217728      33554432     float     sum      -1   1575.6   85.19  159.72    N/A   1566.6   85.68  160.64    N/A
+  8589934592    2147483648     float     sum      -1   103530   82.97  155.57    N/A   103538   82.96  155.56    N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 142.735
+"""
+    ).splitlines()
+)
+# github.com/aws-ia/terraform-aws-eks-blueprints, the example with EFA: mpirun -tag-output, NCCL_DEBUG=INFO
+TAGGED = """\
+Warning: Permanently added 'test-nccl-efa-worker-1.test-nccl-efa-worker.default.svc,10.11.5.31' (ECDSA) to the list of known hosts.
+[1,0]<stdout>:# nThread 1 nGpus 1 minBytes 1 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 100 agg iters: 1 validation: 1 graph: 0
+[1,0]<stdout>:#
+[1,0]<stdout>:# Using devices
+[1,0]<stdout>:#  Rank  0 Group  0 Pid     21 on test-nccl-efa-worker-0 device  0 [0x35] Tesla T4
+[1,0]<stdout>:#  Rank  1 Group  0 Pid     21 on test-nccl-efa-worker-1 device  0 [0xf5] Tesla T4
+[1,0]<stdout>:test-nccl-efa-worker-0:21:21 [0] NCCL INFO Using network AWS Libfabric
+[1,0]<stdout>:NCCL version 2.12.7+cuda11.4
+[1,1]<stdout>:test-nccl-efa-worker-1:21:21 [0] NCCL INFO Bootstrap : Using eth0:10.11.5.31<0>
+[1,0]<stdout>:#
+[1,0]<stdout>:#                                                              out-of-place                       in-place
+[1,0]<stdout>:#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+[1,0]<stdout>:#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+[1,0]<stdout>:           0             0     float     sum      -1     6.36    0.00    0.00      0     6.40    0.00    0.00      0
+[1,0]<stdout>:           0             0     float     sum      -1     6.43    0.00    0.00      0     6.35    0.00    0.00      0
+[1,1]<stdout>:test-nccl-efa-worker-1:21:21 [0] NCCL INFO comm 0x7f9c0c000f60 rank 1 nranks 2 cudaDev 0 busId f5000 - Destroy COMPLETE
+[1,0]<stdout>:  1073741824     268435456     float     sum      -1   344981    3.11    3.11      0   344454    3.12    3.12      0
+[1,0]<stdout>:# Out of bounds values : 0 OK
+[1,0]<stdout>:# Avg bus bandwidth    : 1.15327
+"""  # noqa: E501
+# Head: github.com/NVIDIA/nccl/issues/398 (2020, no Group); rows: github.com/NVIDIA/nccl/issues/439 (no root, `error`);
+# its end by the format strings of src/common.cu, 2.10
+OLD = f"""\
+# nThread 1 nGpus 1 minBytes 8388608 maxBytes 268435456 step: 2(factor) warmup iters: 5 iters: 50 validation: 1\x20
+#
+# Using devices
+#   Rank  0 Pid   7846 on ip-172-31-0-112 device  0 [0x00] Tesla V100-SXM2-32GB
+#   Rank  1 Pid   7998 on ip-172-31-13-129 device  0 [0x00] Tesla V100-SXM2-32GB
+ip-172-31-0-112:7846:7846 [0] ofi_init:700 NCCL WARN NET/OFI Only EFA provider is supported
+NCCL version 2.4.8+cuda10.1
+{OLD_COLUMNS}\
+           8             2   float     sum     9.75    0.00    0.00  0e+00     9.73    0.00    0.00  0e+00
+         512           128   float     sum    10.05    0.05    0.05  0e+00     9.87    0.05    0.05  2e-07
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.414483\x20
+#
+"""
+# github.com/NVIDIA/dgx-spark-playbooks/issues/25 (2.17.6; its end by the format strings of src/util.cu)
+# and pull 103 (2.20.0; cut off)
+NEW = """\
+# nccl-tests version 2.17.6 nccl-headers=22803 nccl-library=22803
+# Collective test starting: all_gather_perf
+# nThread 1 nGpus 1 minBytes 17179869184 maxBytes 17179869184 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid 1935208 on      spark device  0 [000f:01:00] NVIDIA GB10
+#  Rank  1 Group  0 Pid 1278829 on spark-3995 device  0 [000f:01:00] NVIDIA GB10
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+ 17179869184    2147483648     float    none      -1   453650   37.87   18.94       0   410049   41.90   20.95       0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 19.9441
+#
+# Collective test concluded: all_gather_perf
+#
+# nccl-tests version 2.20.0 (b4d5bee) nccl-headers=23102 nccl-library=23102
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 8192 maxBytes 8589934592 step: 2(factor) warmup iters: 10 iters: 100 agg iters: 1 validation: 1 graph: 0 unalign: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid 1666603 on spark-d708 device  0 [000f:01:00] NVIDIA GB10
+#  Rank  1 Group  0 Pid 1669515 on spark-dbf4 device  0 [000f:01:00] NVIDIA GB10
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
+        8192          2048     float     sum      -1    35.15    0.23    0.23       0    30.33    0.27    0.27       0
+       65536         16384     float     sum      -1    67.93    0.96    0.96       0    64.71    1.01    1.01       0
+"""  # noqa: E501
+# github.com/NVIDIA/nccl-tests/issues/107: built without MPI, two processes that know nothing of each other
+WITHOUT_MPI = f"""\
+# nThread 1 nGpus 1 minBytes 1310720000 maxBytes 1310720000 step: 1048576(bytes) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+# nThread 1 nGpus 1 minBytes 1310720000 maxBytes 1310720000 step: 1048576(bytes) warmup iters: 5 iters: 20 validation: 1
+#
+# Using devices
+#   Rank  0 Pid   1320 on ip-172-31-20-228 device  0 [0x00] Tesla V100-SXM2-16GB
+#   Rank  0 Pid   2066 on ip-172-31-22-230 device  0 [0x00] Tesla V100-SXM2-16GB
+{OLD_COLUMNS}"""
+
+
+def one(text: str) -> NcclTest:
+    (test,) = nccl_tests(text, "x.txt")
+    return test
+
+
+@pytest.mark.parametrize(
+    ("text", "operation", "case", "model", "nccl", "average", "wrong", "last"),
+    [
+        (ONE_NODE, "all-reduce", "1n8g", "NVIDIA H100 80GB HBM3", "", 439.369, 0, (4294967296, 473.60, 476.53)),
+        (TWO_NODES, "all-reduce", "2n8g", "NVIDIA H100 80GB HBM3", "", 142.735, None, (8589934592, 155.57, 155.56)),
+        (TAGGED, "all-reduce", "2n1g", "Tesla T4", "2.12.7+cuda11.4", 1.15327, 0, (1073741824, 3.11, 3.12)),
+        (OLD, "all-reduce", "2n1g", "Tesla V100-SXM2-32GB", "2.4.8+cuda10.1", 0.414483, 0, (512, 0.05, 0.05)),
+    ],
+    ids=["one node", "srun --label", "mpirun -tag-output", "2020"],
+)
+def test_forms(text, operation, case, model, nccl, average, wrong, last):
+    test = one(text)
+    assert (test.operation, test.case, test.models, test.nccl) == (operation, case, (model,), nccl)
+    assert (test.average, test.wrong, test.groups, test.cpu_time) == (average, wrong, 1, False)
+    row = test.rows[-1]
+    assert row.out_of_place is not None
+    assert row.in_place is not None
+    assert (row.bytes, row.out_of_place.busbw, row.in_place.busbw) == last
+
+
+def test_every_row_of_a_table():
+    rows = one(TWO_NODES).rows
+    assert [row.bytes for row in rows] == [8388608, 134217728, 8589934592]
+    first = rows[0].out_of_place
+    assert dataclasses.astuple(first) == (215.3, 38.96, 73.04, None)
+    assert [row.timing.time_us for row in rows] == [180.0, 1566.6, 103538.0]
+
+
+def test_several_tests_in_one_file_of_the_newest_form():
+    gather, reduce = nccl_tests(NEW, "x.txt")
+    assert (gather.operation, gather.case, gather.tests_version, gather.nccl) == (
+        "all-gather",
+        "2n1g",
+        "2.17.6",
+        "2.28.3",
+    )
+    assert (reduce.operation, reduce.tests_version, reduce.nccl) == ("all-reduce", "2.20.0", "2.31.2")
+    assert [len(test.rows) for test in (gather, reduce)] == [1, 2]
+    assert problems(gather) == []
+    assert problems(reduce) == ["all-reduce of nccl-tests on 2n1g: it did not come to its end, sizes may be missing"]
+
+
+def test_the_operation_is_that_of_the_command_or_of_the_bandwidths():
+    scatter = ONE_NODE.replace("382.34", "191.17").replace("413.97", "206.99").replace("476.53", "238.26")
+    assert one(scatter).operation == ""
+    assert one("+ srun ./build/reduce_scatter_perf -b 128M\n" + scatter).operation == "reduce-scatter"
+    twice = "./all_gather_perf\n" + ONE_NODE + ONE_NODE
+    assert [test.operation for test in nccl_tests(twice, "x")] == ["all-gather", "all-reduce"]
+
+
+def test_processes_without_mpi_are_refused():
+    for text in (WITHOUT_MPI, ONE_NODE + "# Avg bus bandwidth    : 439.0\n"):
+        with pytest.raises(LogError, match=r"x\.txt: several processes print tests .*make MPI=1"):
+            nccl_tests(text, "x.txt")
+    labelled = "".join(f"{rank}: {line}\n" for line in ONE_NODE.splitlines() for rank in (0, 1))
+    assert [test.average for test in nccl_tests(labelled, "x.txt")] == [439.369, 439.369]
+
+
+def test_wrong_elements_groups_and_times_of_launches():
+    wrong = ONE_NODE.replace("413.97      0", "413.97      7").replace("values : 0 OK", "values : 7 FAILED")
+    assert one(wrong).wrong == 7
+    assert problems(one(wrong))[0].startswith("all-reduce of nccl-tests on 1n8g: 7 wrong elements")
+    old = OLD.replace("values : 0 OK", "values : 248 FAILED")
+    assert one(old).wrong == 248
+    groups = "".join(
+        line.replace("Group  0", f"Group  {at % 2}") + "\n" for at, line in enumerate(ONE_NODE.splitlines())
+    )
+    test = one(groups)
+    assert (test.devices, test.groups, test.nodes) == (4, 2, 1)
+    assert "2 groups of devices reduced at once" in problems(test)[0]
+    cpu = one(ONE_NODE.replace("    time   algbw", " cputime   algbw"))
+    assert (cpu.cpu_time, cpu.rows) == (True, ())
+    assert "times are those of the launches" in problems(cpu)[0]
+    begun = one(ONE_NODE[: ONE_NODE.index("   134217728 ")])
+    assert "it ended before its first size" in problems(begun)[0]
+
+
+def test_not_applicable_in_place():
+    # github.com/NVIDIA/nccl-tests/issues/287
+    row = "33554432 8388608 float none -1    19.56  1715.44    0.00      0     0.78  43046.10    0.00    N/A\n"
+    text = ONE_NODE[: ONE_NODE.index("   134217728 ")] + row
+    assert one(text).rows[0].in_place == dataclasses.replace(
+        one(text).rows[0].out_of_place, time_us=0.78, algbw=43046.1, wrong=None
+    )
+    none = one(text.replace(" 0.78  43046.10    0.00    N/A", "  N/A       N/A     N/A    N/A")).rows[0]
+    assert none.in_place is None
+    assert none.timing == none.out_of_place
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_damaged_outputs_are_read_or_refused(data):
+    text = data.draw(st.sampled_from([ONE_NODE, TWO_NODES, TAGGED, OLD, NEW]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        filling = data.draw(st.sampled_from(["", "\n", "N/A", "-", "1e400", "# ", " " * 50, text[:200]]))
+        text = text[:at] + filling + text[at + data.draw(st.integers(0, 5)) :]
+    try:
+        tests = nccl_tests(text, "x")
+    except LogError:
+        return
+    for test in tests:
+        problems(test)
+        assert curve_of_test(test).time_ms(1 << 20) is None or test.rows
+
+
+def test_the_summary_shows_bandwidth_by_size_and_devices(tmp_path, monkeypatch, capsys):
+    made.put(tmp_path, "nccl/one.txt", ONE_NODE)
+    made.put(tmp_path, "nccl/two.out", TWO_NODES)
+    monkeypatch.chdir(tmp_path)
+    assert summarize.main(["nccl"]) == 0
+    assert (
+        capsys.readouterr().out
+        == """\
+bus bandwidth of all-reduce by nccl-tests, in place
+1n8g: nccl/one.txt, NVIDIA H100 80GB HBM3, average 439.369 GB/s
+2n8g: nccl/two.out, NVIDIA H100 80GB HBM3, results not checked, average 142.735 GB/s
+      size    1n8g    2n8g
+         B    GB/s    GB/s
+   8388608           87.38
+ 134217728  382.34  160.64
+ 268435456  413.97
+ 536870912  430.69
+1073741824  464.70
+2147483648  469.64
+4294967296  476.53
+8589934592          155.56
+"""
+    )
+    assert summarize.main(["nccl", "--format", "markdown"]) == 0
+    assert "| 134217728 | 382.34 | 160.64 |" in capsys.readouterr().out
+    assert summarize.main(["nccl", "--format", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["results"] == content["refusals"] == content["remarks"] == []
+    first = content["nccl_tests"][0]
+    assert {name: first[name] for name in ("file", "case", "devices", "nodes", "wrong", "average")} == {
+        "file": "nccl/one.txt", "case": "1n8g", "devices": 8, "nodes": 1, "wrong": 0, "average": 439.369,
+    }  # fmt: skip
+    assert first["rows"][0]["in_place"] == {"time_us": 614.3, "algbw": 218.48, "busbw": 382.34, "wrong": 0}
+
+
+def test_it_is_no_log_of_steps(tmp_path, capsys):
+    path = str(made.put(tmp_path, "1n8g/all_reduce.log", ONE_NODE.replace("413.97      0", "413.97      7")))
+    for option in ([], ["--log-format", "plsc"], ["--pattern", "step {step} {ms}"]):
+        assert summarize.main([path, *option, "--warnings"]) == 0
+        printed = capsys.readouterr()
+        assert "476.53" in printed.out
+        assert "7 wrong elements: its results are wrong, whatever its bandwidth" in " ".join(printed.out.split())
+        assert "samples/s" not in printed.out + printed.err
+        assert "not read" not in printed.out + printed.err
+    assert summarize.main(["--explain", path]) == 1
+    assert "output of nccl-tests, no log of steps" in capsys.readouterr().err
+    mixed = str(made.put(tmp_path, "mixed.log", WITHOUT_MPI))
+    assert summarize.main([mixed]) == 1
+    assert f"not read: {mixed}: several processes print tests" in capsys.readouterr().err
+
+
+def test_a_training_in_the_same_file_counts(tmp_path, capsys):
+    training = made.paddle(made.steps(350.0, 128), batch=128)
+    made.put(tmp_path, "bz128/1n1g/r50_b128_fp32_1.log", ONE_NODE + training)
+    assert summarize.main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "350.00 samples/s on 1n1g" in out
+    assert "476.53" in out
+
+
+STANDALONE = Standalone(gradient_bytes=134217728, standalone=1.0, exposed=0.5, run_id="c")
+
+
+def test_beside_the_standalone_reduction_of_as_many_devices():
+    tests = (one(ONE_NODE), one(TWO_NODES), *nccl_tests(NEW, "spark.txt"))
+    (beside,), remarks = beside_nccl_tests(8, 134217728, STANDALONE, tests)
+    assert (beside.case, beside.time, remarks) == ("1n8g", 0.6143, ())
+    assert beside.bus_bandwidth == pytest.approx(382.34, rel=1e-4)
+    assert beside.standalone_bus_bandwidth == pytest.approx(134217728 / 1e6 * 1.75)
+    (alone,), _ = beside_nccl_tests(16, 134217728, None, tests)
+    assert (alone.case, alone.standalone_bus_bandwidth) == ("2n8g", None)
+    assert beside_nccl_tests(4, 134217728, None, tests) == ((), ())
+    none, (remark,) = beside_nccl_tests(8, 1 << 20, None, tests)
+    assert none == ()
+    assert remark == (
+        "x.txt: nccl-tests measured all-reduce from 134217728 to 4294967296 bytes, not 1048576 bytes of gradients "
+        "(its options -b, -e)"
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_ledger_has_it_beside_its_own(tmp_path, capsys, count):
+    """Traces of 2 nodes of 2 ranks beside a test of twice as many ranks as `count`."""
+    put(tmp_path, trace_of(run_of(), backend={"gradient_bytes": 134217728}))
+    devices = ranks("n1", count=count) + ranks("n2", first=count, count=count)
+    made.put(tmp_path, "nccl.txt", "+ mpirun all_reduce_perf\n" + ONE_NODE.replace(ranks("node005"), devices))
+    assert summarize.main([str(tmp_path), "--ledger"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    note = (
+        "nccl-tests on 2n2g: this gradient volume (134 MB) takes 0.61 ms, bus bandwidth 328 GB/s; no --collectives of "
+        "these ranks is here"
+    )
+    assert (note in out) == (count == 2)
+    assert summarize.main([str(tmp_path), "--ledger", "--format", "json"]) == 0
+    (ledger,) = json.loads(capsys.readouterr().out)["ledgers"]
+    assert [beside["bus_bandwidth"] for beside in ledger["nccl_tests"]] == (
+        [pytest.approx(134217728 / 614.3e3 * 1.5, rel=1e-4)] if count == 2 else []
+    )
+
+
+def test_the_ledger_note_has_both_bandwidths():
+    beside = BesideNcclTests(
+        file="nccl.txt", case="2n2g", gradient_bytes=102_228_128, time=40.0, bus_bandwidth=3.83,
+        standalone_bus_bandwidth=2.79,
+    )  # fmt: skip
+    assert (
+        "nccl-tests on 2n2g: this gradient volume (102 MB) takes 40.00 ms, bus bandwidth 3.83 GB/s; --collectives "
+        "measured 2.79 GB/s (nccl.txt)"
+    ) in notes(two_nodes(nccl_tests=(beside,)))
+
+
+def test_what_is_wrong_or_of_several_groups_does_not_count():
+    good = one(ONE_NODE)
+    for changed in ({"wrong": 1}, {"groups": 2}, {"operation": "all-gather"}, {"rows": ()}):
+        assert beside_nccl_tests(8, 134217728, None, [dataclasses.replace(good, **changed)]) == ((), ())
+
+
+def test_the_bandwidths_read_have_the_printed_average():
+    test = one(ONE_NODE)
+    values = [timing.busbw for row in test.rows for timing in (row.out_of_place, row.in_place) if timing]
+    assert test.average is not None
+    assert sum(values) / len(values) == pytest.approx(test.average, rel=1e-4)

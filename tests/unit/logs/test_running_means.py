@@ -1,0 +1,104 @@
+"""Means since the epoch began: differenced between lines, where these print nothing better."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from parse.logs.engine.log_format import LogFormat
+from parse.logs.formats import format_named
+from parse.logs.path_facts import Place
+from parse.logs.run import attempt_of
+from parse.logs.window import Protocol, read_log
+from tests.unit.logs.made_lines import Row, read, window_of
+
+BY_STEPS = LogFormat(name="by-steps", title="", steps=(), numbered="epoch", mean="durations")
+
+# PaddlePaddle/Perf, ResNet50V1.5/logs/V100-LOG/PaddleClas_ResNet50_bs256_fp32_DP_N1C8_log
+CLAS = """\
+LAUNCH INFO 2023-07-28 07:49:49,627 devices: 0,1,2,3,4,5,6,7
+LAUNCH INFO 2023-07-28 07:49:49,628 nnodes: 1
+[2023/07/28 07:50:37] ppcls INFO: epoch:0   train step:10   lr: 0.100000, loss:  7.0510 top1:  0.0039 top5:  0.0078 \
+batch_cost: 0.66375 s, reader_cost: 0.00076 s, ips: 385.68800 samples/sec.
+[2023/07/28 07:50:44] ppcls INFO: epoch:0   train step:20   lr: 0.100000, loss:  7.2424 top1:  0.0000 top5:  0.0078 \
+batch_cost: 0.66463 s, reader_cost: 0.00089 s, ips: 385.17405 samples/sec.
+[2023/07/28 07:51:44] ppcls INFO: epoch:0   train step:110  lr: 0.100000, loss:  6.8582 top1:  0.0000 top5:  0.0156 \
+batch_cost: 0.66802 s, reader_cost: 0.00094 s, ips: 383.22271 samples/sec.
+[2023/07/28 07:51:50] ppcls INFO: epoch:0   train step:120  lr: 0.100000, loss:  6.8077 top1: -0.0117 top5:  0.0273 \
+batch_cost: 0.66815 s, reader_cost: 0.00093 s, ips: 383.14913 samples/sec.
+"""
+
+
+def running(durations, every=1, first=0, left_out=0):
+    """Lines of the mean of all steps so far but for the first `left_out`; numbers begin at `first`."""
+    total, rows = 0.0, []
+    for done, duration in enumerate(durations, 1):
+        total += duration if done > left_out else 0.0
+        number = done - 1 + first
+        if number % every == 0:
+            rows.append(Row(number, mean=total / max(done - left_out, 1)))
+    return rows
+
+
+SLOWER = [4.0] * 10 + [0.5] * 50 + [1.0] * 80
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("every", [1, 10])
+def test_differences_of_running_means_are_the_durations(first, every):
+    window = window_of(running(SLOWER, every, first), BY_STEPS)
+    steps = range(window.begin - first + 1, window.end - first + 1)
+    assert window.duration_s == pytest.approx(sum(SLOWER[step] for step in steps) / 100)
+    assert window.mean_duration_s == pytest.approx(window.duration_s)
+
+
+def test_steps_that_the_means_leave_out():
+    lines = running(SLOWER, 10, first=1, left_out=4)
+    window = window_of(lines, dataclasses.replace(BY_STEPS, mean_from=4))
+    assert window.duration_s == pytest.approx(sum(SLOWER[20:120]) / 100)
+    assert window_of(lines, BY_STEPS).duration_s != pytest.approx(window.duration_s, rel=1e-3)
+
+
+def test_a_running_mean_says_nothing_over_the_end_of_an_epoch():
+    lines = [*running([0.5] * 71), *(dataclasses.replace(row, epoch=1) for row in running([1.0] * 71))]
+    lines = [dataclasses.replace(row, epoch_steps=71) for row in lines]
+    window = window_of(lines, BY_STEPS)
+    assert window.steps == 99 and window.duration_s == pytest.approx((50 * 0.5 + 49 * 1.0) / 99)
+
+
+def test_means_that_fall_too_steeply_to_be_true_are_no_durations():
+    lines = running([0.5] * 140)
+    lines[60] = dataclasses.replace(lines[60], mean=0.4)
+    window = window_of(lines, BY_STEPS)
+    assert window.printed == 99 and window.duration_s > 0
+
+
+def test_the_time_of_the_step_itself_stands_before_the_mean():
+    rows = [dataclasses.replace(row, duration=0.25) for row in running([0.5] * 140)]
+    window = window_of(rows, BY_STEPS)
+    assert (window.duration_s, window.mean_duration_s) == (pytest.approx(0.25), pytest.approx(0.5))
+    assert window_of([Row(step, duration=0.25) for step in range(140)], BY_STEPS).mean_duration_s is None
+
+
+def attempt(reading, devices=8):
+    return attempt_of("x.log", reading, Place(devices=devices, batch_size=256), Protocol())
+
+
+def test_static_paddleclas(tmp_path):
+    path = tmp_path / "clas.log"
+    path.write_text(CLAS)
+    reading = read_log(path, format_named("paddle-resnet50"), Protocol())
+    assert (reading.facts["gpus_per_node"], reading.facts["nodes"]) == ("8", "1")
+    seconds = (0.66802 * 106 - 0.66463 * 16) / 90, (0.66815 * 116 - 0.66802 * 106) / 10
+    log = attempt(reading).log
+    assert log.printed == pytest.approx(8 * 256 * (1 / seconds[0] + 1 / seconds[1]) / 2)
+    assert log.wall_clock == pytest.approx(8 * 256 * 100 / 66)
+
+
+@pytest.mark.parametrize(("every", "single", "says"), [(1, 0.6, False), (10, 0.6, True), (10, 0.502, False)])
+def test_the_time_of_one_step_in_ten_is_compared_with_that_of_all(every, single, says):
+    rows = [dataclasses.replace(row, duration=single) for row in running([0.5] * 140, every)]
+    result = attempt(read(rows, BY_STEPS))
+    assert result.measured.throughput == pytest.approx(8 * 256 / single)
+    assert any(f"one step in 10, {single:g} s on average" in remark for remark in result.log.remarks) == says

@@ -1,0 +1,121 @@
+"""What explains a loss in compute, and whether the baseline was disturbed, from ledgers and telemetry by numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+
+from parse.ledger.compute_loss import WAITS_FOR_A_CORE, explained, stragglers_part
+from parse.ledger.contention import LIMITS, contention
+from parse.ledger.notes import notes
+from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, Figure
+from parse.ledger.types import ROTATING, ComputeSplit, Contention, Ledger
+from tests.unit.ledgers import CROWD, LATE, around, two_nodes
+
+BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+NO_RUNS = ComputeSplit(contention=None, interference=None, unexplained=0.0)
+
+
+def change(name: str, value: float, usual: float | None, *hosts: str) -> ConditionChange:
+    return ConditionChange(quantity=BY_NAME[name], value=value, usual=usual, hosts=hosts)
+
+
+def losing(compute: float, *changes: ConditionChange, split: ComputeSplit = NO_RUNS) -> Ledger:
+    """Two nodes that compute 27 ms longer than the baseline's 27 ms, or so."""
+    return two_nodes(terms=CROWD | {"compute": compute}, telemetry=changes, split=split)
+
+
+def split_of(ledger: Ledger) -> ComputeSplit:
+    split = explained(ledger)
+    assert split is not None
+    return split
+
+
+@pytest.mark.parametrize(
+    ("changes", "explains", "unexplained"),
+    [
+        ((), [], 27.0),
+        ((change(WAITS_FOR_A_CORE, 20.0, 0.0),), [16.52], 10.48),  # a fifth of a step of 82.6 ms
+        ((change(WAITS_FOR_A_CORE, 20.0, 0.0, "n1"),), [8.26], 18.74),  # on one of the two nodes
+        ((change("SM clock", 1000, 2000),), [27.0], 0.0),  # of 54 ms, half at the usual clock
+        ((change("SM clock", 2000, 1000),), [], 27.0),  # a higher clock explains nothing
+        ((change("minor page faults of a rank", 194_000, 300),), [None], 27.0),
+        ((change("GPUs throttled (heat) in", 40, None),), [None], 27.0),
+        ((change("GPU power", 400, 300), change("dropped or faulty packets", 9, 0)), [], 27.0),
+    ],
+)
+def test_what_telemetry_explains(
+    changes: Sequence[ConditionChange], explains: Sequence[float | None], unexplained: float
+) -> None:
+    split = split_of(losing(54.0, *changes))
+    assert [each.explains for each in split.explanations] == [
+        each if each is None else pytest.approx(each) for each in explains
+    ]
+    assert split.unexplained == pytest.approx(unexplained)
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ((), "compute +27.00 ms: unexplained; no no-sync run is here (hpc.sweep --no-sync)"),
+        (
+            (change(WAITS_FOR_A_CORE, 20.0, 0.0),),
+            "compute +27.00 ms; telemetry differs in what makes it longer: a rank ready to run waits for a core (up to "
+            "16.52 ms); +10.48 ms unexplained; no no-sync run",
+        ),
+        ((change(WAITS_FOR_A_CORE, 40.0, 0.0),), "(up to 27.00 ms)"),
+        ((change("minor page faults of a rank", 194_000, 300),), "makes it longer: minor page faults of a rank"),
+    ],
+)
+def test_unexplained_is_said_only_where_nothing_is_known(changes: Sequence[ConditionChange], note: str) -> None:
+    ledger = losing(54.0, *changes)
+    (line,) = [line for line in notes(dataclasses.replace(ledger, split=explained(ledger))) if "compute" in line]
+    assert note in line
+    assert ("unexplained" in line) == ("unexplained" in note)
+
+
+def test_the_straggler_s_part_is_what_it_exceeds_the_median_rank_by() -> None:
+    ledger = two_nodes(verdict=LATE, split=NO_RUNS)
+    slow = [27.0, 27.0, 27.0, 57.0]
+    ranks = [
+        dataclasses.replace(place, terms=(1.0, ms, 0.0, 4.1, 1.0)) for place, ms in zip(ledger.ranks, slow, strict=True)
+    ]
+    ledger = dataclasses.replace(ledger, ranks=tuple(ranks))
+    assert stragglers_part(ledger) == pytest.approx(7.5)
+    assert split_of(ledger).unexplained == 0.0
+    turns = dataclasses.replace(ledger, verdict=dataclasses.replace(LATE, kind=ROTATING))
+    assert stragglers_part(turns) == 0.0
+
+
+def test_no_sync_runs_explain_all_by_themselves() -> None:
+    split = ComputeSplit(contention=around(20.0), interference=around(7.0), unexplained=0.0)
+    assert split_of(losing(54.0, change(WAITS_FOR_A_CORE, 20.0, 0.0), split=split)) == split
+    assert explained(two_nodes()) is None
+
+
+@pytest.mark.parametrize(
+    ("means", "shown"),
+    [
+        (
+            {WAITS_FOR_A_CORE: [20.0, 0.0, 4.0]},
+            [Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=8.0)],
+        ),
+        ({WAITS_FOR_A_CORE: [4.9]}, []),
+        ({"minor page faults of a rank": [194_000.0], "GPU power": [700.0]}, []),
+        ({"swapped out": [3.0]}, [Contention(quantity="swapped out", unit="MB a second", value=3.0)]),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: list[Contention]) -> None:
+    count = max(map(len, means.values()), default=1)
+    runs = [
+        Conditions(figures={name: {"n0": Figure(values[run], 0.0)} for name, values in means.items()})
+        for run in range(count)
+    ]
+    assert list(contention(runs)) == shown
+
+
+def test_every_limit_is_of_a_quantity_that_is_read() -> None:
+    assert {*LIMITS} <= {*BY_NAME}

@@ -1,0 +1,101 @@
+"""parse.summarize: each option acts on what was named, or is refused with what it is for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parse.summarize import main
+from tests.unit.logs import made
+from tests.unit.traces import make_run, make_trace, put
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a trace."""
+    (tmp_path / "traces").mkdir()
+    return put(tmp_path / "traces", make_trace(make_run())).parent
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main([*map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def unused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    return err.rpartition("error: ")[2].strip()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--warmup", "20", "--warmup: only for logs; traces hold their own warm-up (5 steps)"),
+        ("--steps", "120", "--steps: only for logs; traces hold their own steps (10 behind the warm-up)"),
+        ("--window", "all", "--window: only for logs; the window of a trace is the blocks that its run measured"),
+        ("--window", "protocol", "--window: only for logs; the window of a trace is the blocks that its run measured"),
+        ("--speed", "printed", "--speed: only for logs; traces have one speed, by their time stamps"),
+        ("--speed", "wall-clock", "--speed: only for logs; traces have one speed, by their time stamps"),
+        ("--case", "2n8g", "--case: only for logs; traces hold their own nodes and devices"),
+        ("--batch-size", "8", "--batch-size: only for logs; traces hold their own batch size (4 per device)"),
+        ("--log-format", "mllog", "--log-format: only for logs; traces say what they are of"),
+    ],
+)
+def test_an_option_of_logs_is_refused_where_none_was_read(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, message: str
+) -> None:
+    assert unused(capsys, folder, option, value) == message
+    assert unused(capsys, folder, "--kind", "traces", option, value) == message.partition(" (")[0]
+    assert unused(capsys, folder, "--kind", "table", option, value) == (
+        f"{option}: only for logs; published figures are taken as they are printed"
+    )
+
+
+def test_a_pattern_is_refused_where_no_log_was_read(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = "--pattern: only for logs; traces have no lines"
+    assert unused(capsys, folder, "--pattern", "step {step} {ms}") == message
+
+
+def test_files_that_are_no_logs_are_named_beside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "x.log").write_text("hello\n")
+    with pytest.raises(SystemExit):
+        main([str(folder), "--warmup", "3"])
+    assert f"not read: {folder / 'x.log'}: " in capsys.readouterr().err
+
+
+def test_an_option_of_logs_acts_on_a_log_beside_traces(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made.put(folder.parent / "logs", "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(made.steps(350, 128), batch=128))
+    page = json.loads(
+        printed(capsys, folder, folder.parent / "logs", "--format", "json", "--warmup", 10, "--steps", 60)
+    )
+    assert [run["window"] for each in page["results"] for run in each["runs"] if "window" in run] == [
+        "steps 10 to 60 of epoch 0"
+    ]
+
+
+def test_an_option_acts_on_a_log_that_is_in_no_point(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made.put(folder.parent / "logs", "a.log", made.paddle(made.steps(5600, 16 * 128), batch=16 * 128))
+    out = printed(capsys, folder, folder.parent / "logs", "--warnings", "--warmup", "10")
+    assert "neither the log nor its names say on how many devices" in " ".join(out.split())
+
+
+def test_a_ledger_of_logs_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.ngc_pytorch(made.steps(350, 128), batch=128))
+    for option in ("--ledger", "--what-if"):
+        message = f"{option}: only traces have the stamps that a ledger is made of, and only logs were read"
+        assert unused(capsys, tmp_path, option) == message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["x"], ["--out", "x"], ["--format", "csv"], ["--ledger"], ["--what-if"], ["--wide"], ["--where", "case=1n1g"]],
+)
+def test_explain_takes_no_option_of_a_summary(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    option = words[0] if words != ["x"] else "PATH"
+    message = f"--explain prints the numbers of one log and no summary: not with {option}"
+    assert unused(capsys, "--explain", "x.log", *words) == message

@@ -1,0 +1,408 @@
+"""parse.ledger.network: what a network's figures come to, by networks whose truth is known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parse.ledger.network import (
+    LOST_SHARE,
+    Basis,
+    Finding,
+    Kind,
+    Link,
+    LinkUse,
+    Measured,
+    Network,
+    Promise,
+    Segments,
+    Unknown,
+    hockney,
+    judge,
+    node_bandwidth,
+)  # fmt: skip
+from parse.ledger.network_text import finding_text, network_notes, network_sentences
+from parse.ledger.slow_links import exceptions, slow_places
+
+SIZES = tuple(4**power for power in range(5, 13))  # 1 KiB to 16 MiB
+VOLUME = 1_000_000
+
+
+def ring(nodes: int, one_way_ms: float, bandwidth: float, size_bytes: int) -> float:
+    """ms of an all-reduce in a ring: 2 (nodes − 1) messages one after another, and 2 (nodes − 1) / nodes of the bytes
+    through each link of so many GB/s."""
+    return 2 * (nodes - 1) * (one_way_ms + size_bytes / nodes / (bandwidth * 1e6))
+
+
+def links_of(nodes: int, one_way_ms: float, bandwidth: float) -> tuple[Link, ...]:
+    return tuple(
+        Link(nodes=(f"n{one}", f"n{two}"), latency_ms=one_way_ms, bandwidth=bandwidth)
+        for one in range(nodes)
+        for two in range(one + 1, nodes)
+    )
+
+
+def measured(
+    nodes: int = 4, one_way_ms: float = 0.02, bandwidth: float = 1.0, *, compute_ms: float = 60.0,
+    volume: int = VOLUME, **changes: Any,
+) -> Measured:  # fmt: skip
+    """What is measured on a network of this latency and bandwidth, nothing overlapped, nothing noisy."""
+    ms = [ring(nodes, one_way_ms, bandwidth, size) for size in SIZES]
+    exposed = ring(nodes, one_way_ms, bandwidth, volume)
+    values: dict[str, Any] = {
+        "nodes": nodes, "step_ms": compute_ms + exposed, "exposed_ms": exposed,
+        "reduction": hockney(SIZES, ms, volume, exposed, "collectives_r1"),
+        "round_trips_ms": {f"n{node}": 2 * one_way_ms for node in range(1, nodes)},
+        "links": links_of(nodes, one_way_ms, bandwidth), "segments": Segments(sent=1e5, resent=30, needless=30),
+    }  # fmt: skip
+    return Measured(**(values | changes))
+
+
+def kinds(network: Network) -> list[tuple[Kind, Basis]]:
+    return [(finding.kind, finding.basis) for finding in network.findings]
+
+
+def why(network: Network) -> Mapping[Kind, Unknown]:
+    return {missing.kind: missing.reason for missing in network.unknown}
+
+
+# Latency and bandwidth
+
+
+def test_the_parts_of_an_all_reduce_are_those_of_hockneys_law() -> None:
+    reduction = hockney((1000, 10_000, 100_000), (2.01, 2.1, 3.0), 50_000, 2.5)
+    assert (reduction.latency_ms, reduction.bandwidth_ms) == (pytest.approx(2.0), pytest.approx(0.5))
+    assert (reduction.smallest_ms, reduction.ms) == (2.01, 2.5)
+    flat = hockney((1000, 10_000), (2.0, 1.9), 5_000, 1.95)
+    assert (flat.latency_ms, flat.bandwidth_ms) == (1.95, 0.0)
+    steep = hockney((1000, 10_000), (0.1, 10.0), 9_000, 5.0)
+    assert (steep.latency_ms, steep.bandwidth_ms) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 8, 64])
+def test_what_binds_is_told_wherever_it_is_twice_the_other(nodes: int) -> None:
+    """Of 100 networks between 1 µs and 10 ms, 1 Mbit/s and 400 Gbit/s: all that matter and are no tie."""
+    random, told = np.random.default_rng(nodes), 0
+    for _ in range(100):
+        one_way_ms, bandwidth = 10 ** random.uniform(-3, 1), 10 ** random.uniform(-4, 1.7)
+        latency_ms = 2 * (nodes - 1) * one_way_ms
+        bytes_ms = ring(nodes, 0, bandwidth, VOLUME)
+        if max(latency_ms, bytes_ms) < 2 * min(latency_ms, bytes_ms):
+            continue
+        network = judge(measured(nodes, one_way_ms, bandwidth), VOLUME)
+        if latency_ms + bytes_ms < 0.05 * (60 + latency_ms + bytes_ms):
+            assert network.findings == ()
+            continue
+        (finding,) = network.findings
+        assert finding.kind is (Kind.LATENCY if latency_ms > bytes_ms else Kind.BANDWIDTH)
+        assert finding.explains == pytest.approx(max(latency_ms, bytes_ms), rel=1e-6)
+        if finding.kind is Kind.BANDWIDTH:
+            assert finding.value == pytest.approx(bandwidth)
+        told += 1
+    assert told > 30
+
+
+def test_little_communication_is_not_judged() -> None:
+    """A slow network that nobody waits for, since compute hides it."""
+    hidden = dataclasses.replace(measured(one_way_ms=3.0), exposed_ms=0.4, step_ms=15.4)
+    assert judge(hidden, VOLUME).findings == ()
+    assert why(judge(hidden, VOLUME)) == {}
+
+
+def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -> None:
+    """Small all-reduces take 1.65 ms where a round trip takes 37 µs: the ranks wait for cores."""
+    slow_calls = hockney((1024, 4096, 65536), (1.65, 1.7, 2.0), 2000, 1.66)
+    found = judge(measured(3, 0.0185, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0), 2000)
+    assert found.findings == ()
+    assert why(found) == {Kind.LATENCY: Unknown.NOT_THE_WAY, Kind.BANDWIDTH: Unknown.NOT_THE_WAY}
+    assert any("cores or software, not the network" in line for line in network_notes(found))
+    unknown_way = measured(3, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0, round_trips_ms={}, links=())
+    assert kinds(judge(unknown_way, 2000)) == [(Kind.LATENCY, Basis.CURVE)]
+
+
+def test_more_exposed_than_all_reduces_take_is_not_the_networks() -> None:
+    """An all-reduce takes 1.1 ms by itself and 6.3 ms in the training, whose ranks have too few cores."""
+    reduction = hockney((1024, 65536, 1 << 20), (0.1, 1.0, 14.4), 75_776, 1.1)
+    found = judge(measured(3, reduction=reduction, exposed_ms=6.3, step_ms=25.4), 75_776)
+    assert (found.findings, why(found)[Kind.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
+    twice = judge(measured(3, reduction=reduction, exposed_ms=2.2, step_ms=25.4), 75_776)
+    assert [(each.kind, each.explains) for each in twice.findings] == [(Kind.BANDWIDTH, pytest.approx(1.03, rel=0.01))]
+
+
+def test_without_collectives_round_trips_prove_what_no_all_reduce_can_do_without() -> None:
+    """Two nodes 3 ms apart: each must hear of the other and be heard, 6 ms of the 14.4 exposed."""
+    bare = measured(2, 3.0, exposed_ms=14.4, step_ms=30, reduction=None, links=(), no_reduction=Unknown.NO_COLLECTIVES)
+    (finding,) = judge(bare, VOLUME).findings
+    assert (finding.kind, finding.basis, finding.value) == (Kind.LATENCY, Basis.ROUND_TRIPS, 3.0)
+    assert finding.explains == 6.0
+    assert "a round trip between nodes takes 6.00 ms, at least 6.00 ms of the exposed" in finding_text(finding)
+    near = dataclasses.replace(bare, round_trips_ms={"n1": 0.05})
+    found = judge(near, VOLUME)
+    assert found.findings == ()
+    assert why(found)[Kind.LATENCY] is why(found)[Kind.BANDWIDTH] is Unknown.NO_COLLECTIVES
+    several = dataclasses.replace(near, reductions=100)
+    assert judge(several, VOLUME).findings[0].explains == pytest.approx(5.0)
+    merged = dataclasses.replace(bare, exposed_ms=None)
+    assert why(judge(merged, VOLUME))[Kind.LATENCY] is Unknown.NO_VOLUME
+
+
+def test_a_link_that_is_full_is_what_is_waited_for() -> None:
+    full = measured(reduction=None, exposed_ms=10.0, step_ms=25.0, link_use=LinkUse(node="n2", carried=1.0, speed=1.25))
+    (finding,) = judge(full, VOLUME).findings
+    assert (finding.kind, finding.basis, finding.nodes) == (Kind.BANDWIDTH, Basis.LINK_SPEED, ("n2",))
+    assert finding_text(finding) == (
+        "communication is bound by bandwidth: node n2 carries 8 Gbit/s of its link's 10 Gbit/s"
+    )
+    beside = judge(measured(2, 0.02, 0.005, link_use=LinkUse(node="n1", carried=0.004, speed=1.25)), VOLUME)
+    assert "a node sends 40 Mbit/s (its link has 10 Gbit/s), 200.00 ms of the exposed" in told(beside)
+    idle = dataclasses.replace(full, link_use=LinkUse(node="n2", carried=0.5, speed=1.25))
+    assert judge(idle, VOLUME).findings == ()
+
+
+def test_the_bandwidth_of_a_node_is_what_it_must_send() -> None:
+    """Half of the bytes to the other of two nodes and its sum back: the whole volume once."""
+    assert node_bandwidth(10**9, 1000, 2) == 1.0
+    assert node_bandwidth(10**9, 1000, 1000) == pytest.approx(1.998)
+    exposed = ring(4, 0.02, 1.0, VOLUME)
+    assert judge(measured(), VOLUME).bandwidth == pytest.approx(1.5 * VOLUME / exposed / 1e6)
+
+
+# What the site promises
+
+
+@pytest.mark.parametrize(
+    ("one_way_ms", "bandwidth", "promise", "broken"),
+    [
+        (0.003, 20.0, Promise(latency_ms=0.003, bandwidth=25.0), []),
+        (0.020, 20.0, Promise(latency_ms=0.003, bandwidth=25.0), []),  # MPI and Python are on the way, too
+        (3.0, 20.0, Promise(latency_ms=0.003, bandwidth=25.0), [Kind.LATENCY]),
+        (0.003, 1.25, Promise(latency_ms=0.003, bandwidth=25.0), [Kind.BANDWIDTH]),
+        (3.0, 1.25, Promise(latency_ms=0.003, bandwidth=25.0), [Kind.LATENCY, Kind.BANDWIDTH]),
+        (3.0, 1.25, Promise(), []),
+    ],
+)
+def test_a_broken_promise_is_told_even_where_nobody_waits(
+    one_way_ms: float, bandwidth: float, promise: Promise, broken: Sequence[Kind]
+) -> None:
+    network = judge(measured(4, one_way_ms, bandwidth, promise=promise, exposed_ms=0.1, step_ms=100.0), VOLUME)
+    assert kinds(network) == [(kind, Basis.PROMISE) for kind in broken]
+    for finding in network.findings:
+        assert "the site promises" in finding_text(finding)
+
+
+def test_a_promise_is_held_against_all_reduces_where_no_pairs_were_measured() -> None:
+    network = judge(measured(4, 0.003, 1.25, promise=Promise(bandwidth=25.0), links=()), VOLUME)
+    (finding,) = network.findings
+    assert (finding.basis, finding.value, finding.usual) == (Basis.PROMISE, pytest.approx(1.25, rel=0.01), 25.0)
+    assert finding_text(finding) == "a node sends 10 Gbit/s, the site promises 200 Gbit/s"
+
+
+# Loss
+
+
+def test_segments_that_the_receiver_had_are_not_lost() -> None:
+    """Probes of a sender whose receiver has no core: sent again and told to be needless, as on a busy machine."""
+    quiet = measured(segments=Segments(sent=1_029_131, resent=72, needless=72))
+    assert judge(quiet, VOLUME).findings == ()
+    lossy = measured(segments=Segments(sent=619_843, resent=6638, needless=180))
+    (finding,) = judge(lossy, VOLUME).findings
+    assert (finding.kind, finding.value) == (Kind.LOSS, pytest.approx(0.0103, rel=0.01))
+    assert finding_text(finding) == "packets are lost: 1 % of the TCP segments"
+
+
+@pytest.mark.parametrize("share", [0.002, 0.005, 0.01, 0.1])
+def test_what_is_lost_is_found_and_what_is_not_is_not(share: float) -> None:
+    """100 networks that lose this share of 20,000 segments, and repeat as many needlessly as 100 that lose none."""
+    random = np.random.default_rng(1)
+    for _ in range(100):
+        lost, needless = float(random.binomial(20_000, share)), float(random.poisson(60))
+        for resent, expected in ((lost + needless, [Kind.LOSS]), (needless, [])):
+            network = judge(measured(segments=Segments(sent=20_000, resent=resent, needless=needless)), VOLUME)
+            found = [finding.kind for finding in network.findings if finding.kind is Kind.LOSS]
+            assert found == expected
+
+
+def test_loss_is_a_share_and_held_against_other_points() -> None:
+    segments = Segments(sent=100_000, resent=150, needless=0)
+    assert kinds(judge(measured(segments=segments), VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+    assert judge(measured(segments=segments, usual_loss=0.0009), VOLUME).findings == ()
+    (finding,) = judge(measured(segments=segments, usual_loss=0.00001), VOLUME).findings
+    assert finding_text(finding) == "packets are lost: 0.15 % of the TCP segments (at other points 0.001 %)"
+    # Other points lose as much: all of them are told, none is the measure of the others.
+    assert kinds(judge(measured(segments=segments, usual_loss=2 * LOST_SHARE), VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+    few = judge(measured(segments=Segments(sent=900, resent=9, needless=0)), VOLUME)
+    assert (few.findings, why(few)) == ((), {Kind.LOSS: Unknown.FEW_SEGMENTS})
+    assert why(judge(measured(segments=None), VOLUME)) == {Kind.LOSS: Unknown.NO_COUNTERS}
+    old_kernel = measured(segments=Segments(sent=10_000, resent=100, needless=None))
+    assert kinds(judge(old_kernel, VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+
+
+def test_loss_stands_in_place_of_what_it_does_to_all_reduces() -> None:
+    lossy = measured(one_way_ms=3.0, segments=Segments(sent=100_000, resent=1000, needless=0))
+    assert kinds(judge(lossy, VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+
+
+# Slow links
+
+
+def noisy(nodes: int, seed: int, scatter: float = 0.1) -> dict[tuple[str, str], float]:
+    """Links of about 0.05 ms, lognormal."""
+    random = np.random.default_rng(seed)
+    pairs = [(f"n{one}", f"n{two}") for one in range(nodes) for two in range(one + 1, nodes)]
+    return {pair: float(0.05 * np.exp(scatter * random.standard_normal())) for pair in pairs}
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 7, 16, 64])
+def test_a_slow_node_a_slow_link_and_none(nodes: int) -> None:
+    for seed in range(20):
+        random, times = np.random.default_rng(seed), noisy(nodes, seed)
+        assert slow_places(times) == []
+        node = f"n{random.integers(nodes)}"
+        slowed = {pair: time * 4 if node in pair else time for pair, time in times.items()}
+        assert [place.nodes for place in slow_places(slowed)] == [(node,)]
+        pair = [*times][random.integers(len(times))]
+        (place,) = slow_places({**times, pair: 0.3})
+        assert (place.nodes, place.time) == (pair, 0.3)
+        assert place.usual == pytest.approx(0.05, rel=0.2)
+
+
+def test_many_links_take_little_time() -> None:
+    """512 nodes: 130,816 links."""
+    times = noisy(512, 3)
+    slowed = {pair: time * 4 if "n77" in pair else time for pair, time in times.items()}
+    assert [place.nodes for place in slow_places(slowed)] == [("n77",)]
+
+
+def test_the_others_of_a_link_are_all_but_that_link() -> None:
+    """The medians of two, three and four others."""
+    for times, usual in (((1, 3, 9), 2), ((1, 2, 3, 9), 2), ((1, 2, 4, 5, 19), 3)):
+        named = [((f"{place}", "x"), float(time)) for place, time in enumerate(times)]
+        (place,) = exceptions(named, 0)
+        assert (place.time, place.usual) == (times[-1], usual)
+    assert exceptions([(("a",), 9.0)], 0) == exceptions([], 0) == []
+
+
+def test_two_slow_nodes_are_two() -> None:
+    times = noisy(8, 1)
+    slowed = {pair: time * (5 if "n2" in pair else 1) * (9 if "n6" in pair else 1) for pair, time in times.items()}
+    assert [place.nodes for place in slow_places(slowed)] == [("n6",), ("n2",)]
+
+
+def test_levels_of_a_fabric_are_no_slow_links() -> None:
+    """Two racks: links between them take three times as long as those within."""
+    for nodes in (4, 8, 32):
+        times = noisy(nodes, 2)
+        racked = {
+            (one, two): time * (3 if (int(one[1:]) < nodes // 2) != (int(two[1:]) < nodes // 2) else 1)
+            for (one, two), time in times.items()
+        }
+        assert slow_places(racked) == []
+
+
+def with_times(changes: Mapping[tuple[str, str], float], nodes: int = 3, **values: Any) -> Measured:
+    links = [
+        dataclasses.replace(link, latency_ms=changes.get(link.nodes, link.latency_ms))
+        for link in links_of(nodes, 0.05, 1.0)
+    ]
+    return measured(nodes, 0.05, 1.0, links=tuple(links), **values)
+
+
+def told(network: Network) -> str:
+    """The first finding as a sentence."""
+    return next(network_sentences(network), "")
+
+
+def test_a_slow_node_is_named_with_its_figures() -> None:
+    far = with_times({("n0", "n2"): 3.1, ("n1", "n2"): 3.2}, exposed_ms=10.0, step_ms=26.0)
+    (finding,) = judge(far, VOLUME).findings
+    assert finding == Finding(
+        kind=Kind.SLOW_LINK, basis=Basis.PAIRS, value=3.1, usual=0.05, quantity=Kind.LATENCY, nodes=("n2",)
+    )
+    assert told(judge(far, VOLUME)) == "The links of node n2 are slow: 3.10 ms for a small message, others 50.0 µs"
+    one = with_times({("n0", "n2"): 3.1}, exposed_ms=10.0, step_ms=26.0)
+    assert told(judge(one, VOLUME)) == "The link between n0 and n2 is slow: 3.10 ms for a small message, others 50.0 µs"
+
+
+def test_a_slow_link_that_costs_nothing_is_none() -> None:
+    """An all-reduce of three nodes goes by a link four times: 0.12 ms more are nothing of the 5 ms that are exposed."""
+    assert judge(with_times({("n1", "n2"): 0.17}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings == ()
+    assert len(judge(with_times({("n1", "n2"): 0.19}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings) == 1
+    assert judge(with_times({("n1", "n2"): 0.14}, exposed_ms=0.1, step_ms=110.0), VOLUME).findings == ()  # not far
+    merged = with_times({("n1", "n2"): 0.19}, exposed_ms=None, step_ms=100.0)
+    assert judge(merged, VOLUME).findings[0].kind is Kind.SLOW_LINK
+
+
+def test_a_node_with_a_slow_card_is_told_by_its_bandwidth() -> None:
+    links = tuple(
+        dataclasses.replace(link, bandwidth=0.0025 if "n1" in link.nodes else 1.0) for link in links_of(3, 0.05, 1.0)
+    )
+    network = judge(measured(3, 0.05, 1.0, links=links), VOLUME)
+    assert told(network) == "The links of node n1 are slow: 20 Mbit/s each way, others 8 Gbit/s"
+    far = tuple(
+        dataclasses.replace(link, latency_ms=3.0 if "n1" in link.nodes else 0.05) for link in links
+    )  # what is far is slow as well, and told once
+    (finding,) = judge(measured(3, 0.05, 1.0, links=far), VOLUME).findings
+    assert finding.quantity is Kind.LATENCY
+
+
+def test_without_pairs_the_clocks_tell_the_links_of_the_first_node() -> None:
+    trips = {"n1": 0.1, "n2": 6.2, "n3": 0.11, "n4": 0.09}
+    network = judge(measured(5, 0.05, 1.0, links=(), round_trips_ms=trips, exposed_ms=10.0, step_ms=26.0), VOLUME)
+    assert kinds(network) == [(Kind.SLOW_LINK, Basis.ROUND_TRIPS)]
+    assert told(network) == "The link from the first node to n2 is slow: 3.10 ms one way, others 50.0 µs"
+    alike = measured(5, 0.05, 1.0, links=(), round_trips_ms=dict.fromkeys(trips, 6.2), exposed_ms=0.1, step_ms=26.0)
+    assert judge(alike, VOLUME).findings == ()
+    two = judge(measured(2, links=()), VOLUME)
+    assert why(two) == {Kind.SLOW_LINK: Unknown.TWO_NODES}
+    none = judge(measured(3, links=(), round_trips_ms={}), VOLUME)
+    assert why(none) == {Kind.SLOW_LINK: Unknown.NO_PAIRS}
+
+
+# Text
+
+
+def test_sentences_say_what_to_do_and_the_lines_below_hold_the_figures() -> None:
+    network = judge(measured(3, 3.0, 1.0, segments=Segments(sent=1000, resent=3, needless=3)), VOLUME)
+    assert [*network_notes(network)] == [
+        "network: round trips from the first node 6.00 ms; one all-reduce of the gradients by itself 13.33 ms, "
+        "12.00 ms of it latency, 1.33 ms bandwidth; a node sends 800 Mbit/s at least while communication is exposed; "
+        "3 of 1000 TCP segments sent again, 3 of them needlessly: 0 % lost",
+    ]
+    assert [*network_sentences(network)] == [
+        "Communication is bound by latency: a round trip between nodes takes 6.00 ms, the smallest all-reduce "
+        "12.00 ms, 12.00 ms of the exposed communication",
+        "To do: fewer, larger reductions (--option bucket_cap_mb), a faster transport, nodes nearer to one another",
+    ]
+    assert ([*network_sentences(None)], [*network_notes(None)]) == ([], [])
+
+
+def test_nothing_is_invented_on_networks_without_a_fault() -> None:
+    """1000 networks of 10 Gbit/s and 20 µs, measured with 10 % scatter, from 2 to 33 nodes."""
+    random = np.random.default_rng(7)
+    for _ in range(1000):
+        nodes = int(random.integers(2, 34))
+        scatter = lambda size: np.exp(0.1 * random.standard_normal(size))  # noqa: E731
+        quiet = measured(nodes, 0.02, 1.25, volume=75_776, compute_ms=200.0)
+        links = [
+            dataclasses.replace(link, latency_ms=link.latency_ms * factor, bandwidth=1.25 / other)
+            for link, factor, other in zip(
+                quiet.links, scatter(len(quiet.links)), scatter(len(quiet.links)), strict=True
+            )
+        ]
+        trips = {
+            node: ms * factor for (node, ms), factor in zip(quiet.round_trips_ms.items(), scatter(nodes), strict=False)
+        }
+        needless = float(random.poisson(50))
+        network = judge(
+            dataclasses.replace(
+                quiet, links=tuple(links), round_trips_ms=trips,
+                segments=Segments(sent=1e5, resent=needless + float(random.poisson(2)), needless=needless),
+                promise=Promise(latency_ms=0.02, bandwidth=1.25),
+            ),
+            75_776,
+        )  # fmt: skip
+        assert network.findings == ()

@@ -1,0 +1,230 @@
+"""parse.ledger.network_reading: from traces of trainings and collectives to what is known of the network."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.model.collective_plan import PAIRS, bus_factor, collectives_run, partner, plan_of
+from hpc.model.spec import RunSpec
+from hpc.model.timestamps import BEGIN, END
+from hpc.model.trace import Telemetry, Trace
+from parse.ledger.network import Basis, Kind, LinkUse, Network, Promise, RoundTrip, Segments, Unknown
+from parse.ledger.network_reading import reduce_network
+from parse.ledger.point import ledgers
+from parse.ledger.sentence import sentence
+from parse.load import load
+from parse.report.export import as_json
+from parse.report.summary import Summary
+from parse.result import results
+from tests.unit.ledger_traces import run_of, trace_of
+from tests.unit.test_summary_schema import hold
+from tests.unit.traces import make_trace, put
+
+MS = 1_000_000
+THREE = run_of(nodes=3, ranks_per_node=1, measured_steps=200, site="here")
+VOLUME = 65_536
+SIZES = {"min_bytes": "1K", "max_bytes": "1M", "iterations": "4"}
+
+
+def training(
+    run: RunSpec = THREE, *, one_way_us: float = 20, communication: float = 2.0, start: dict[str, Any] | None = None,
+    series: dict[str, tuple[float, float]] | None = None,
+) -> Trace:  # fmt: skip
+    """A training whose clocks were compared by messages of so many µs one way. `series`: first value and growth per s
+    of each counter, on every node; six samples in the window."""
+    trace = trace_of(
+        run, communication=communication, bound_ns=one_way_us * 600, backend={"gradient_bytes": VOLUME}, noise=0.05
+    )
+    trace = dataclasses.replace(trace, clock_bound_ns=np.where(trace.clock_bound_ns > 0, one_way_us * 1e3, 0.0))
+    ranks = [{**facts, **({"start": start} if start else {})} for facts in trace.ranks]
+    if not series:
+        return dataclasses.replace(trace, ranks=ranks)
+    first, stop = trace.blocks[0]
+    leaders = np.arange(0, run.ranks, run.ranks_per_node)
+    begin_ns, end_ns = trace.stamps[leaders, first - 1, END], trace.stamps[leaders, stop - 1, END]
+    local_ns = np.linspace(begin_ns, end_ns, 8, axis=1).astype(np.int64)
+    since_s = (local_ns - local_ns[:, :1]) / 1e9
+    values = np.stack([first + growth * since_s for first, growth in series.values()], axis=2)
+    telemetry = Telemetry(ranks=leaders, local_ns=local_ns, values=values, series=tuple(series))
+    return dataclasses.replace(trace, ranks=ranks, telemetry=telemetry)
+
+
+def collectives(ranks: RunSpec, one_way_ms: float, bandwidth: float, slow: int | None = None, **options: str) -> Trace:
+    """The collectives on a network of this latency and bandwidth in GB/s; on node `slow` messages take 20 times it."""
+    run = collectives_run(ranks, ["all-reduce", PAIRS], {**SIZES, **options})
+    described = [
+        {
+            "operation": each.operation, "bytes": each.bytes, "count": each.count, "dtype": "float32", "wrong": 0,
+            "factor": bus_factor(each.operation, run.ranks), "in_place": False,
+            **({} if each.turn is None else {"turn": each.turn}),
+        }
+        for each in plan_of(run)
+    ]  # fmt: skip
+    trace = make_trace(run, environment={"backend": {"transport": "mpi", "collectives": described}})
+    for each, (first, stop) in zip(plan_of(run), run.blocks, strict=True):
+        for rank in range(run.ranks):
+            way_ms = one_way_ms + each.bytes / (bandwidth * 1e6)
+            if each.turn is None:
+                ms = 4 * one_way_ms * (20 if slow is not None else 1) + 4 / 3 * each.bytes / (bandwidth * 1e6)
+            else:
+                other = partner(rank, each.turn, run.nodes)
+                ms = 0.001 if other is None else way_ms * (20 if slow in (rank, other) else 1)
+            ends_ns = 10**9 * (first + 1) + np.rint(np.arange(1, stop - first + 1) * ms * MS).astype(np.int64)
+            trace.stamps[rank, first:stop, END] = ends_ns
+            trace.stamps[rank, first:stop, BEGIN] = ends_ns - round(ms * MS)
+            trace.stamps[rank, first - 1, END] = ends_ns[0] - round(ms * MS)
+    return trace
+
+
+def network_of(folder: Path, *traces: Trace) -> tuple[Network, str]:
+    """The network of the point of three nodes, and its sentence; its JSON is what the schema says."""
+    folder.mkdir(exist_ok=True)
+    for trace in traces:
+        put(folder, trace)
+    read = results(load([folder]))
+    points = [result for result in read if not result.run.diagnostic]
+    made = ledgers(points, [result for result in read if result.run.diagnostic])
+    hold(as_json(Summary(results=tuple(points), ledgers=made)))
+    (ledger,) = (ledger for ledger in made if ledger.result.run.nodes == 3 and ledger.result.run.site == "here")
+    assert ledger.network is not None
+    return ledger.network, sentence(ledger, "3n1g")
+
+
+# One trace
+
+
+def test_round_trips_are_twice_what_the_clocks_leave_open() -> None:
+    trips = reduce_network(training(one_way_us=3000)).round_trips_ms
+    assert trips == {host: pytest.approx(6.0, rel=1e-3) for host in trips}
+    assert len(trips) == 2
+    shared = dataclasses.replace(THREE, nodes=1, ranks_per_node=3)
+    assert reduce_network(training(shared)).round_trips_ms == {}
+
+
+def test_of_more_clocks_than_are_compared_directly_no_round_trip_is_known() -> None:
+    trace = training(run_of(nodes=33, ranks_per_node=1, measured_steps=2))
+    assert reduce_network(trace).round_trips_ms == {}
+    assert len(reduce_network(training(run_of(nodes=32, ranks_per_node=1, measured_steps=2))).round_trips_ms) == 31
+
+
+TCP = {
+    "net.tcp_sent_segments": (5000.0, 10_000.0),
+    "net.tcp_retransmitted_segments": (70.0, 100.0),
+    "net.tcp_needlessly_retransmitted_segments": (7.0, 25.0),
+}
+
+
+def test_segments_are_counted_in_the_window_of_all_nodes() -> None:
+    trace = training(series=TCP)
+    first, stop = trace.blocks[0]
+    seconds = float((trace.stamps[:, stop - 1, END] - trace.stamps[:, first - 1, END]).sum()) / 1e9
+    segments = reduce_network(trace).segments
+    assert segments is not None
+    assert (segments.sent, segments.resent, segments.needless) == pytest.approx(
+        (10_000 * seconds, 100 * seconds, 25 * seconds), rel=1e-3
+    )
+    assert segments.share == pytest.approx(75 / 10_100, rel=1e-6)
+
+
+def test_what_is_not_counted_is_absent() -> None:
+    """Kernels before 5.10 do not count needless repetitions; earlier versions did not count segments sent."""
+    old_kernel = {name: value for name, value in TCP.items() if "needlessly" not in name}
+    segments = reduce_network(training(series=old_kernel)).segments
+    assert segments is not None
+    assert (segments.needless, segments.lost) == (None, segments.resent)
+    old_version = {name: value for name, value in TCP.items() if "sent_segments" not in name}
+    assert reduce_network(training(series=old_version)).segments is None
+    assert reduce_network(training()).segments is None
+
+
+def test_the_busiest_link_is_that_which_carries_most_of_its_speed() -> None:
+    series = {
+        "net.eth0.sent_bytes": (0.0, 1e8), "net.eth0.received_bytes": (0.0, 2e8),
+        "net.eth0.link_bytes_per_s": (1.25e9, 0.0),
+        "net.mlx5_0_port1.sent_bytes": (0.0, 8e9), "net.mlx5_0_port1.received_bytes": (0.0, 1e9),
+        "net.mlx5_0_port1.link_bytes_per_s": (12.5e9, 0.0),
+        "net.tap0.sent_bytes": (0.0, 1e12), "net.tap0.received_bytes": (0.0, 1e12),
+    }  # fmt: skip
+    use = reduce_network(training(series=series)).link_use
+    assert isinstance(use, LinkUse)
+    assert (use.carried, use.speed) == (pytest.approx(8.0), pytest.approx(12.5))
+    assert reduce_network(training(series={"net.tap0.sent_bytes": (0.0, 1e12)})).link_use is None
+
+
+def test_a_promise_is_that_of_the_start() -> None:
+    start = {"network": {"latency_us": 3.0, "bandwidth_gbit": 200.0}}
+    assert reduce_network(training(start=start)).promise == Promise(latency_ms=0.003, bandwidth=25.0)
+    assert reduce_network(training()).promise == Promise()
+
+
+# A point
+
+
+def test_one_node_and_simulated_nodes_have_no_network(tmp_path: Path) -> None:
+    simulated = training()
+    simulated = dataclasses.replace(simulated, ranks=[{**facts, "nodes_simulated": True} for facts in simulated.ranks])
+    for trace in (simulated, training(run_of(nodes=1, ranks_per_node=1))):
+        put(tmp_path, trace)
+    assert [ledger.network for ledger in ledgers(results(load([tmp_path])))] == [None, None]
+
+
+def test_a_far_network_is_told_from_a_narrow_one(tmp_path: Path) -> None:
+    far, text = network_of(
+        tmp_path / "far", training(one_way_us=3000, communication=12.0), collectives(THREE, 3.0, 1.0)
+    )
+    (finding,) = far.findings
+    assert (finding.kind, finding.basis, finding.value) == (Kind.LATENCY, Basis.CURVE, pytest.approx(12.0, rel=1e-3))
+    assert far.reduction is not None
+    assert (far.reduction.bytes, far.reduction.bandwidth_ms) == (VOLUME, pytest.approx(0.0874, rel=1e-2))
+    assert far.round_trips[0] == RoundTrip(node=far.round_trips[0].node, ms=pytest.approx(6.0, rel=1e-3))
+    assert "bound by latency: a round trip between nodes takes 6.00 ms, the smallest all-reduce 12.00 ms" in text
+    assert [link.latency_ms for link in far.links] == pytest.approx([3.001] * 3, rel=1e-3)
+
+    narrow, text = network_of(tmp_path / "narrow", training(communication=14.0), collectives(THREE, 0.02, 0.00625))
+    (finding,) = narrow.findings
+    assert (finding.kind, finding.value) == (Kind.BANDWIDTH, pytest.approx(0.00625, rel=1e-2))
+    assert "bound by bandwidth: a node sends 50 Mbit/s" in text
+
+
+def test_a_far_node_is_named(tmp_path: Path) -> None:
+    network, text = network_of(tmp_path, training(communication=8.0), collectives(THREE, 0.1, 1.0, slow=1))
+    assert [(finding.kind, finding.quantity) for finding in network.findings] == [(Kind.SLOW_LINK, Kind.LATENCY)]
+    assert f"The links of node {network.findings[0].nodes[0]} are slow: 2.02 ms for a small message" in text
+
+
+def test_loss_is_held_against_other_points_with_a_network(tmp_path: Path) -> None:
+    """Another point loses as good as nothing; one of one node, which sends nothing, does not count."""
+    quiet = {**TCP, "net.tcp_retransmitted_segments": (0.0, 26.0)}
+    elsewhere = training(run_of(nodes=2, ranks_per_node=1, measured_steps=200), series=quiet)
+    alone = training(run_of(nodes=1, ranks_per_node=1, measured_steps=200), series=TCP)
+    network, text = network_of(tmp_path, training(series=TCP), elsewhere, alone)
+    (finding,) = network.findings
+    assert (finding.kind, finding.value) == (Kind.LOSS, pytest.approx(75 / 10_100, rel=1e-3))
+    assert finding.usual == network.usual_loss == pytest.approx(1 / 10_026, rel=1e-2)
+    assert "Packets are lost: 0.74 % of the TCP segments (at other points 0.01 %)" in text
+    assert network.segments is not None
+    assert isinstance(network.segments, Segments)
+
+
+def test_without_a_fault_nothing_is_told(tmp_path: Path) -> None:
+    quiet = {**TCP, "net.tcp_retransmitted_segments": (70.0, 25.0)}
+    network, text = network_of(tmp_path, training(communication=0.2, series=quiet), collectives(THREE, 0.02, 1.25))
+    assert (network.findings, network.unknown) == ((), ())
+    assert "bound by" not in text and "lost" not in text and "slow" not in text
+
+
+def test_what_cannot_be_known_has_its_reason(tmp_path: Path) -> None:
+    bare, _ = network_of(tmp_path / "bare", training(communication=5.0))
+    assert {missing.kind: missing.reason for missing in bare.unknown} == {
+        Kind.LOSS: Unknown.NO_COUNTERS,
+        Kind.LATENCY: Unknown.NO_COLLECTIVES,
+        Kind.BANDWIDTH: Unknown.NO_COLLECTIVES,
+    }
+    small = collectives(THREE, 0.02, 1.0, max_bytes="4K")
+    beyond, _ = network_of(tmp_path / "beyond", training(communication=5.0), small)
+    assert {missing.reason for missing in beyond.unknown} == {Unknown.NO_COUNTERS, Unknown.OUTSIDE}

@@ -1,0 +1,190 @@
+"""The verdict on several runs of a point, by the evidence of all of them together; and what it could have found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hpc.model.spec import RunSpec
+from parse.ledger.breakdown import StepBreakdown, step_breakdown
+from parse.ledger.straggler import stragglers
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT
+from tests.unit.ledger_traces import Change, on, run_of, trace_of
+from tests.unit.simulated import JITTERS, draw_clocks, equal_ranks, simulate
+from tests.unit.traces import make_run
+
+
+def breakdowns(*delays: dict[str, Change], noise: float = 0.05, **fields: int) -> list[StepBreakdown]:
+    """A run for each of the delays, by phase."""
+    return [
+        step_breakdown(trace_of(run_of(repeat=repeat, **fields), noise=noise, seed=repeat, **late))
+        for repeat, late in enumerate(delays, 1)
+    ]
+
+
+def test_two_ranks_late_for_different_causes_are_two_findings_with_their_own_shares():
+    delays = {"data": on(0, ms=10), "backward": on(3, ms=15)}
+    first, second = stragglers(breakdowns(delays, delays))
+    assert (first.kind, first.ranks, max(first.cause, key=first.cause.__getitem__)) == (PERSISTENT, (3,), "compute")
+    assert (second.kind, second.ranks, max(second.cause, key=second.cause.__getitem__)) == (PERSISTENT, (0,), "data")
+    assert (first.arrival_skew, first.costs) == pytest.approx((15, 5), abs=0.3)
+    assert (second.arrival_skew, second.costs) == pytest.approx((10, 10), abs=0.3)
+
+
+def test_what_only_some_runs_show_is_said_with_how_many_do():
+    both, alone = {"backward": on(3, ms=15)}, {"backward": on(3, ms=15), "data": on(0, ms=10)}
+    verdicts = stragglers(breakdowns(both, alone))
+    assert [(each.kind, each.ranks, each.in_runs, each.of_runs) for each in verdicts] == [
+        (PERSISTENT, (3,), 2, 2), (PERSISTENT, (0,), 1, 2),
+    ]  # fmt: skip
+    assert verdicts[1].costs == pytest.approx(5, abs=0.2)  # 10 ms in one of two
+    first, *further = stragglers(breakdowns(both, both, {}))
+    assert (first.kind, first.ranks, first.in_runs, first.of_runs, further) == (PERSISTENT, (3,), 2, 3, [])
+
+
+def test_what_one_run_of_many_shows_must_cost_much():
+    little = stragglers(breakdowns({"backward": on(3, ms=1)}, {}, {}))
+    assert [each.kind for each in little] == [NONE]
+    much = stragglers(breakdowns({"backward": on(3, ms=6)}, {}, {}))
+    assert [(each.kind, each.ranks, each.in_runs, each.of_runs) for each in much] == [(PERSISTENT, (3,), 1, 3)]
+
+
+def test_a_rank_that_each_run_shows_in_another_shape_is_named():
+    """Every step in one run, two steps of three in another: the runs by themselves disagree on the kind."""
+    shapes = [{"backward": on(1, ms=6)}, {"backward": lambda rank, step: 9.0 * (rank == 1 and step % 3 > 0)}]
+    first, *further = stragglers(breakdowns(*shapes))
+    assert (first.kind, first.ranks, further) == (PERSISTENT, (1,), [])
+
+
+def test_steps_are_named_run_by_run():
+    def late(run: int) -> dict[str, Change]:
+        return {"data": lambda rank, step: 60.0 * (rank == 2 and step % 9 == run)}
+
+    first, *_ = stragglers(breakdowns(late(1), late(2), noise=0.1, measured_steps=60))
+    assert (first.kind, first.ranks, first.steps) == (TRANSIENT, (2,), ())
+    assert [[step % 9 for step in steps] for steps in first.run_steps] == [[1] * 7, [2] * 7]
+
+
+def once(rank: int, step: int, ms: float) -> Change:
+    return lambda *at: ms * (at == (rank, step))
+
+
+def test_an_incident_of_one_run_of_three_is_the_point_s_where_it_costs_much():
+    first, *further = stragglers(breakdowns({"data": once(2, 20, 2000.0)}, {}, {}))
+    assert (first.kind, first.ranks, first.run_steps, further) == (TRANSIENT, (2,), ((20,), (), ()), [])
+    assert (first.in_runs, first.of_runs) == (1, 3)
+    assert first.arrival_skew == pytest.approx(2000, abs=1)
+    seldom, *_ = stragglers(breakdowns({"data": once(2, 20, 50.0)}, {}, {}))
+    assert seldom.kind == NONE
+
+
+def test_two_events_are_never_averaged_into_one():
+    events = {"data": once(1, 20, 2000.0)}, {"backward": once(1, 31, 2000.0)}
+    verdicts = stragglers(breakdowns(*events))
+    assert [(each.kind, each.ranks) for each in verdicts] == [(TRANSIENT, (1,))] * 2
+    assert {each.run_steps: max(each.cause, key=each.cause.__getitem__) for each in verdicts} == {
+        ((20,), ()): "data", ((), (31,)): "compute"
+    }  # fmt: skip
+    assert all(max(each.cause.values()) > 0.99 * each.arrival_skew for each in verdicts)
+    elsewhere = {"data": once(1, 20, 2000.0)}, {"backward": once(2, 31, 2000.0)}
+    assert stragglers(breakdowns(*elsewhere))[0].kind == NONE
+
+
+def test_runs_whose_ranks_lie_elsewhere_are_not_put_together():
+    first, second = breakdowns({"data": on(3, ms=6)}, {"data": on(3, ms=6)})
+    assert stragglers([first, dataclasses.replace(second, nodes=(0, 1, 0, 1))]) == ()
+
+
+def test_two_ranks_that_alternate_are_found_by_several_short_runs():
+    def late(rank: int, step: int) -> float:
+        return 10.5 * (rank == (1 if step % 2 else 2))
+
+    first, *_ = stragglers(breakdowns({"backward": late}, {"backward": late}, noise=0.3, measured_steps=40))
+    assert (first.kind, first.ranks) == (ROTATING, (1, 2))
+
+
+def test_a_rank_that_is_late_in_one_run_each_is_no_alternation():
+    first, *_ = stragglers(breakdowns(*({"data": on(rank, ms=6)} for rank in (1, 2, 3))))
+    assert first.kind in (NONE, CANNOT_TELL)
+
+
+def test_a_long_stall_of_all_others_hides_no_straggler():
+    """In one piece of the window the straggler is a tenth of a second early."""
+
+    def late(rank: int, step: int) -> float:
+        return 8.0 * (rank == 1) + 100.0 * (rank != 1 and 20 <= step < 24)
+
+    first, *_ = stragglers(breakdowns({"data": late}, {"data": on(1, ms=8)}))
+    assert (first.kind, first.ranks, max(first.cause, key=first.cause.__getitem__)) == (PERSISTENT, (1,), "data")
+
+
+def test_beside_a_persistent_straggler_an_event_of_another_rank_is_said():
+    both = {"data": on(1, ms=8), "backward": once(3, 20, 3000.0)}
+    verdicts = stragglers(breakdowns(both, {"data": on(1, ms=8)}))
+    assert {(each.kind, each.ranks) for each in verdicts} == {(PERSISTENT, (1,)), (TRANSIENT, (3,))}
+
+
+def test_an_event_of_the_persistent_straggler_is_not_averaged_with_its_other_delays():
+    both = {"data": on(1, ms=8), "backward": once(1, 20, 3000.0)}
+    event, always = stragglers(breakdowns(both, {"data": on(1, ms=8)}))
+    assert (event.kind, event.ranks, event.run_steps) == (TRANSIENT, (1,), ((20,), ()))
+    assert (event.arrival_skew, event.cause["compute"]) == pytest.approx((3008, 3000), abs=2)
+    assert (always.kind, always.ranks) == (PERSISTENT, (1,))
+    assert (always.arrival_skew, always.costs) == pytest.approx((8, 8), abs=0.2)
+    assert always.cause["compute"] == pytest.approx(0, abs=0.1)
+
+
+# What would have been found
+
+SIZES = ((2, 1, 100, 2), (2, 2, 60, 5), (4, 4, 60, 3))
+"""Nodes, ranks per node, steps, runs."""
+
+
+def drawn(
+    generator: np.random.Generator, run: RunSpec, runs: int, late: int | None = None, by_ms: float = 0, **how: float
+) -> list[StepBreakdown]:
+    """Runs of equal ranks, but for one that is late in every step."""
+    where = np.broadcast_to(np.arange(run.ranks)[:, None] == (-1 if late is None else late), (run.ranks, run.steps))
+    return [
+        step_breakdown(
+            simulate(
+                run, equal_ranks(generator, run.ranks, run.steps, **how).longer("backward", where, round(by_ms * 1e6)),
+                draw_clocks(generator, run.nodes), generator, bound_ns=1e3,
+            ).trace
+        )
+        for _ in range(runs)
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_rank_at_the_detection_limit_is_found_in_nine_of_ten_measurements():
+    counts: Counter[str] = Counter()
+    for size, (nodes, ranks_per_node, steps, runs) in enumerate(SIZES):
+        run = make_run(nodes=nodes, ranks_per_node=ranks_per_node, warmup_steps=6, measured_steps=steps)
+        for draw in range(36):
+            generator = np.random.default_rng([size, draw])
+            how = {"jitter": JITTERS[draw % 3], "spread": (0.03, 0.1)[draw % 2], "memory": (0.0, 0.3)[draw % 2]}
+            alike, *_ = stragglers(drawn(generator, run, runs, **how))
+            counts["drawn"] += 1
+            counts["accused"] += bool(alike.ranks)
+            if alike.limit is None:
+                continue
+            late = int(generator.integers(run.ranks))
+            named, *_ = stragglers(drawn(generator, run, runs, late, alike.limit, **how))
+            counts["with a limit"] += 1
+            counts["named"] += (named.kind, named.ranks) == (PERSISTENT, (late,))
+    print(dict(counts))
+    assert counts["accused"] <= 0.03 * counts["drawn"]
+    assert counts["with a limit"] >= 0.97 * counts["drawn"]
+    assert 0.85 <= counts["named"] / counts["with a limit"] <= 0.95
+
+
+@pytest.mark.slow
+def test_more_runs_lower_the_limit():
+    generator = np.random.default_rng(7)
+    run = make_run(nodes=4, ranks_per_node=4, warmup_steps=6, measured_steps=60)
+    few, many = (stragglers(drawn(generator, run, runs, spread=0.1))[0].limit for runs in (2, 12))
+    assert few is not None and many is not None and many < few

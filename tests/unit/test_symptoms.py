@@ -1,0 +1,170 @@
+"""What telemetry shows of a straggler, against the other ranks of the same runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hpc.model.timestamps import BEGIN, END
+from hpc.model.trace import Telemetry, Trace
+from parse.ledger.point import ledgers
+from parse.ledger.sentence import sentence
+from parse.ledger.symptoms import compare_ranks
+from parse.ledger.types import Ledger
+from parse.load import load
+from parse.result import results
+from tests.unit.ledger_traces import Change, on, run_of, trace_of
+from tests.unit.traces import put
+
+QUEUED, FAULTS = "a rank ready to run waits for a core", "minor page faults of a rank"
+
+
+def with_telemetry(trace: Trace, series: dict[str, Callable[[int, float], float]], every_s: float = 0.05) -> Trace:
+    """The trace with telemetry of each of its two nodes; `series` gives the values by (node, seconds of the run)."""
+    leaders = np.array([0, trace.run.ranks_per_node])
+    begin, end = trace.stamps[leaders, 0, BEGIN], trace.stamps[leaders, -1, END]
+    at_s = np.arange(0, float((end - begin).max()) / 1e9, every_s)
+    local_ns = (begin[:, None] + at_s * 1e9).astype(np.int64)
+    values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in (0, 1)], np.float64)
+    return dataclasses.replace(
+        trace, telemetry=Telemetry(ranks=leaders, local_ns=local_ns, values=values, series=tuple(series))
+    )
+
+
+def per_rank(name: str, by_rank: dict[int, float], usual: float) -> dict[str, Callable[[int, float], float]]:
+    """A counter of each of the two ranks of a node that grows by so much in a second."""
+    return {
+        f"local_rank{place}.{name}": lambda node, s, place=place: s * by_rank.get(2 * node + place, usual)
+        for place in (0, 1)
+    }
+
+
+def ledger_of(folder, series, runs: int = 2, **late: Change) -> Ledger:
+    folder.mkdir(exist_ok=True)
+    for repeat in range(1, runs + 1):
+        run = run_of(repeat=repeat)
+        put(folder, with_telemetry(trace_of(run, noise=0.05, seed=repeat, **late), series))
+    (ledger,) = ledgers(results(load([folder])))
+    return ledger
+
+
+def test_a_rank_without_a_core_is_said_in_the_sentence_with_what_it_explains(tmp_path):
+    series = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.002)
+    ledger = ledger_of(tmp_path, series, backward=on(3, ms=8.0))
+    (symptom,) = ledger.symptoms
+    assert (symptom.quantity, symptom.value, symptom.usual) == (QUEUED, pytest.approx(30), pytest.approx(0.2))
+    assert symptom.explains == pytest.approx(0.298 * ledger.step.value, rel=0.01)
+    text = sentence(ledger, "2n2g")
+    assert ". It waits for a core 30 % of the time (on the others 0.2), which explains 6." in text
+    assert " ms. To do: something else runs on its core" in text
+
+
+def test_no_more_than_the_whole_delay_is_explained(tmp_path):
+    ledger = ledger_of(tmp_path, per_rank("main_thread_queued_s", {3: 0.9}, usual=0.0), backward=on(3, ms=8.0))
+    assert ledger.symptoms[0].explains == ledger.verdict.arrival_skew
+
+
+def test_page_faults_are_named_without_a_share(tmp_path):
+    ledger = ledger_of(tmp_path, per_rank("minor_faults", {1: 194_000.0}, usual=300.0), data=on(1, ms=6.0))
+    assert [(each.quantity, each.explains) for each in ledger.symptoms] == [(FAULTS, None)]
+    assert ". It has 194000 page faults a second (on the others 300). To do: " in sentence(ledger, "2n2g")
+
+
+@pytest.mark.parametrize(
+    ("faults", "usual"),
+    [(400.0, 300.0), (1500.0, 1400.0)],  # below the floor; a little more than the others
+)
+def test_what_hardly_differs_is_no_symptom(tmp_path, faults, usual):
+    assert not ledger_of(tmp_path, per_rank("minor_faults", {1: faults}, usual), data=on(1, ms=6.0)).symptoms
+
+
+def test_the_clock_of_a_gpu_is_that_of_its_rank(tmp_path):
+    series = {
+        f"gpu{place}.sm_clock_mhz": lambda node, s, place=place: 1400.0 if (node, place) == (1, 0) else 1980.0
+        for place in (0, 1)
+    }
+    ledger = ledger_of(tmp_path, series, backward=on(2, ms=4.0))
+    assert [each.quantity for each in ledger.symptoms] == ["SM clock"]
+    assert ledger.symptoms[0].explains == pytest.approx(13 * (1 - 1400 / 1980), rel=0.05)  # of 13 ms compute
+
+
+def test_of_a_node_its_own_figures_are_compared_with_those_of_other_nodes(tmp_path):
+    series = {"memory.swapped_out_bytes": lambda node, s: 5e6 * s * node}
+    ledger = ledger_of(tmp_path / "late", series, data=on(2, 3, ms=6.0))
+    assert [(each.quantity, each.usual) for each in ledger.symptoms] == [("swapped out", 0.0)]
+    assert not ledger_of(tmp_path / "other", series, data=on(0, 1, ms=6.0)).symptoms
+
+
+def test_of_a_straggler_that_one_of_three_runs_shows_the_symptom_is_that_run_s(tmp_path):
+    for repeat in (1, 2, 3):
+        run = run_of(repeat=repeat)
+        queued, late = (0.30, {"backward": on(3, ms=8.0)}) if repeat == 2 else (0.002, {})
+        series = per_rank("main_thread_queued_s", {3: queued}, usual=0.002)
+        put(tmp_path, with_telemetry(trace_of(run, noise=0.05, seed=repeat, **late), series))
+    (ledger,) = ledgers(results(load([tmp_path])))
+    assert (ledger.verdict.ranks, ledger.verdict.in_runs) == ((3,), 1)
+    assert [(each.quantity, each.value) for each in ledger.symptoms] == [(QUEUED, pytest.approx(30))]
+
+
+def counters(still: dict[int, tuple[float, float]], run_s: float = 0.9) -> dict[str, Callable[[int, float], float]]:
+    """The counters of four ranks that run, but from one second to another do not, by rank."""
+
+    def ran(rank: int, s: float) -> float:
+        begin, end = still.get(rank, (0.0, 0.0))
+        return run_s * (s - max(0.0, min(s, end) - begin))
+
+    return {
+        f"local_rank{place}.{name}": lambda node, s, place=place, per_s=per_s: per_s * ran(2 * node + place, s)
+        for place in (0, 1)
+        for name, per_s in (
+            ("cpu_s", 1.0), ("main_thread_voluntary_switches", 100.0), ("main_thread_involuntary_switches", 50.0),
+            ("main_thread_queued_s", 0.05),
+        )
+    }  # fmt: skip
+
+
+def test_a_rank_that_was_stopped_once_did_not_run(tmp_path):
+    late = {"backward": lambda rank, step: 2000.0 * (rank == 1 and step == 20)}
+    ledger = ledger_of(tmp_path, counters({1: (0.4, 2.2)}), **late)
+    (symptom,) = ledger.symptoms
+    assert (symptom.quantity, symptom.unit, symptom.usual) == ("a rank does not run", "s", 0.0)
+    assert symptom.value == pytest.approx(1.8, abs=0.11)
+    assert symptom.explains == pytest.approx(1000 * symptom.value)
+
+
+def test_a_rank_that_computed_for_two_seconds_ran(tmp_path):
+    late = {"backward": lambda rank, step: 2000.0 * (rank == 1 and step == 20)}
+    assert not ledger_of(tmp_path, counters({}), **late).symptoms
+
+
+def test_ranks_that_poll_while_they_wait_are_not_late_for_a_core(tmp_path):
+    """Three ranks share a core and wait for the fourth most of the time; it waits for its core itself."""
+    polling = per_rank("main_thread_involuntary_switches", {3: 20.0}, usual=20_000.0)
+    series = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.33) | polling
+    ledger = ledger_of(tmp_path / "poll", series, backward=on(3, ms=8.0))
+    waits = 100 * (8 + 2) / ledger.step.value
+    symptom = next(each for each in ledger.symptoms if each.quantity == QUEUED)
+    assert (symptom.value, symptom.usual) == (pytest.approx(30), pytest.approx(max(0, 33 - waits), abs=0.5))
+    blocking = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.33) | per_rank(
+        "main_thread_involuntary_switches", {}, usual=20.0
+    )
+    assert not ledger_of(tmp_path / "block", blocking, backward=on(3, ms=8.0)).symptoms
+
+
+def test_what_telemetry_shows_of_a_delay_now_and_then_explains_no_share(tmp_path):
+    series = per_rank("main_thread_queued_s", {3: 0.10}, usual=0.0)
+    ledger = ledger_of(tmp_path, series, backward=on(3, ms=30.0, every=10))
+    assert [(each.quantity, each.explains) for each in ledger.symptoms] == [(QUEUED, None)]
+
+
+def test_without_a_straggler_or_telemetry_there_are_no_symptoms(tmp_path):
+    assert not ledger_of(tmp_path, per_rank("minor_faults", {1: 194_000.0}, usual=300.0)).symptoms
+    assert compare_ranks(trace_of(run_of()), [1]) == {}
+
+
+def test_too_few_samples_show_nothing():
+    trace = with_telemetry(trace_of(run_of()), per_rank("minor_faults", {1: 9e9}, usual=0.0), every_s=0.4)
+    assert compare_ranks(trace, [1]) == {}

@@ -1,0 +1,128 @@
+"""What a change would be worth: recorded steps replayed, against runs in which nothing was late to begin with."""
+
+from __future__ import annotations
+
+import json
+from statistics import median
+
+import pytest
+
+from hpc.model.trace_file import write_trace
+from parse.attempt import measure
+from parse.ledger.types import Change
+from parse.ledger.what_if import replayed_speeds
+from parse.summarize import main
+from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.test_ledger_meetings import HEAD, PLANS, run_with
+
+TERMS = frozenset({"data", "compute", "wait", "communication", "optimizer"})
+
+
+def speed(trace, change, ranks=(), late=None, terms=TERMS):
+    return replayed_speeds(trace, terms, [change], ranks, late)[0]
+
+
+@pytest.mark.parametrize("terms", [TERMS, TERMS - {"data"}, TERMS - {"communication"}])
+@pytest.mark.parametrize("changes", [{}, {"measured_steps": 90, "block_steps": 20}])
+def test_without_a_change_the_recorded_speed_comes_back(terms, changes):
+    trace = trace_of(run_of(**changes), noise=0.3, data=on(1, ms=4, every=3))
+    assert speed(trace, None, terms=terms) == pytest.approx(measure(trace).throughput, rel=1e-9)
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
+@pytest.mark.parametrize("ranks", [(1,), (2, 3)])
+def test_without_the_straggler_the_speed_is_that_of_the_run_without_its_delay(phase, ranks):
+    late = trace_of(run_of(), noise=0.1, **{phase: on(*ranks, ms=7)})
+    usual = measure(trace_of(run_of(), noise=0.1)).throughput
+    assert measure(late).throughput < 0.75 * usual
+    assert speed(late, Change.STRAGGLER, ranks) == pytest.approx(usual, rel=0.01)
+
+
+def test_of_a_straggler_that_is_late_now_and_then_only_those_steps_change():
+    late = trace_of(run_of(), noise=0.1, optimizer=on(2, ms=40, every=5))
+    steps = [step + 1 for step in range(0, run_of().steps, 5)]  # the optimizer delays the step that follows
+    usual = measure(trace_of(run_of(), noise=0.1)).throughput
+    assert speed(late, Change.STRAGGLER, (2,), steps) == pytest.approx(usual, rel=0.02)
+    assert speed(late, Change.STRAGGLER, (2,), [step + 1 for step in steps]) < 0.9 * usual
+
+
+def test_of_ranks_that_take_turns_none_is_late_any_more():
+    late = trace_of(run_of(), noise=0.1, backward=lambda rank, step: 9.0 * (step % 4 == rank))
+    usual = measure(trace_of(run_of(), noise=0.1)).throughput
+    assert speed(late, Change.STRAGGLER, range(4)) == pytest.approx(usual, rel=0.02)
+
+
+def test_every_rank_at_the_median_is_no_wait():
+    trace = trace_of(run_of(), backward=on(3, ms=5), data=on(0, ms=2))
+    assert speed(trace, Change.MEDIAN) == pytest.approx(measure(trace_of(run_of())).throughput, rel=1e-3)
+
+
+def test_free_communication_and_input_take_no_time():
+    trace = trace_of(run_of(), communication=6.0)
+    usual = 13.0 + 4.0  # 1 data, 9 compute, 1 optimizer and 6 communication are 17 ms
+    assert speed(trace, None) * usual == pytest.approx(speed(trace, Change.COMMUNICATION) * 11.0, rel=1e-3)
+    assert speed(trace, None) * usual == pytest.approx(speed(trace, Change.INPUT) * 16.0, rel=1e-3)
+
+
+# On the command line
+
+
+def written(folder, trace):
+    write_trace(folder / f"{trace.run_id}.1.h5", trace)
+
+
+def test_what_pays_most_stands_first(tmp_path, capsys):
+    runs = [run_of(repeat=repeat) for repeat in (1, 2, 3)]
+    for run in runs:
+        written(tmp_path, trace_of(run, noise=0.1, seed=run.repeat, data=on(1, ms=6)))
+    usual = median(measure(trace_of(run, noise=0.1, seed=run.repeat)).throughput for run in runs)
+    assert main([str(tmp_path), "--what-if"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" % more")]
+    assert lines[0].startswith("  input always ready: ")
+    assert main([str(tmp_path), "--what-if", "--format", "json"]) == 0
+    (ledger,) = json.loads(capsys.readouterr().out)["ledgers"]
+    gains = [what_if["gain"] for what_if in ledger["what_ifs"]]
+    assert gains == sorted(gains, reverse=True)
+    speeds = {what_if["change"]: what_if["speed"] for what_if in ledger["what_ifs"]}
+    assert speeds["without the straggler"] == pytest.approx(usual, rel=0.01)
+
+
+def test_steps_of_a_transient_straggler_are_those_of_each_run(tmp_path, capsys):
+    for repeat in (1, 2, 3):
+        late = lambda rank, step, repeat=repeat: 60.0 * (rank == 2 and step % 7 == repeat)  # noqa: E731
+        written(tmp_path, trace_of(run_of(repeat=repeat, measured_steps=60), noise=0.1, seed=repeat, data=late))
+    usual = measure(trace_of(run_of(measured_steps=60), noise=0.1)).throughput
+    assert main([str(tmp_path), "--what-if", "--format", "json"]) == 0
+    (ledger,) = json.loads(capsys.readouterr().out)["ledgers"]
+    assert ledger["verdict"]["kind"] == "transient"
+    speeds = {what_if["change"]: what_if["speed"] for what_if in ledger["what_ifs"]}
+    assert speeds["without the straggler"] == pytest.approx(usual, rel=0.02)
+
+
+def test_where_arrivals_cannot_be_compared_the_reason_is_said(tmp_path, capsys):
+    written(tmp_path, trace_of(run_of(), backend={"meets_before_gradients": ["batch norm"]}))
+    assert main([str(tmp_path), "--what-if"]) == 0
+    assert "no what-if: it takes the order in which ranks arrive" in capsys.readouterr().out
+
+
+# Several meetings a step
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_without_a_change_the_recorded_speed_of_several_meetings_comes_back(plan):
+    trace = run_with(plan, ("forward", 1, 5), ("data", 2, 3)).trace
+    assert speed(trace, None) == pytest.approx(measure(trace).throughput, rel=1e-9)
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_without_the_straggler_of_several_meetings_the_speed_is_that_without_its_delay(plan, phase):
+    late, usual = run_with(plan, (phase, 1, 6)).trace, measure(run_with(plan).trace).throughput
+    assert measure(late).throughput < 0.75 * usual
+    assert speed(late, Change.STRAGGLER, (1,)) == pytest.approx(usual, rel=0.02)
+
+
+def test_free_communication_leaves_the_work_and_the_waiting():
+    trace = run_with(HEAD, spread=1e-6).trace
+    usual, free = (trace.run.global_batch_size / speed(trace, change) * 1e3 for change in (None, Change.COMMUNICATION))
+    assert usual - free == pytest.approx(2 + len(HEAD) * 0.2, abs=0.2)
