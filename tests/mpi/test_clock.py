@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_ranks_on_the_same_machine_need_no_exchange(scene):
             [
                 "the clock of rank 2 on ",
                 "against that of rank 0 on ",
-                ": stepped or suspended: it fell back by 3600000.",
+                r": stepped or suspended: it fell back by (3599999|3600000)\.",  # the error of a measurement is of µs
             ],
         ),
         (
@@ -80,19 +81,14 @@ def test_ranks_on_the_same_machine_need_no_exchange(scene):
             [
                 "the clock of rank 2 on ",
                 "against that of rank 0 on ",
-                ": stepped or suspended, or slewed for a part of that time: it went ahead by ",
+                ": stepped or suspended, or slewed for a part of that time: it went ahead by (2999|3000)",
                 "200 ppm",
             ],
         ),
         (
             "slewed",
             1,
-            [
-                "the clock of rank 2 on ",
-                "against that of rank 0 on ",
-                ": slewed: it gains 500 ppm, ",
-                "200 ppm",
-            ],
+            ["the clock of rank 2 on ", "against that of rank 0 on ", ": slewed: it gains 500 ppm, ", "200 ppm"],
         ),
         ("slept", 1, ["the system of rank 2 on ", "was suspended for 90.000 s", "since the synchronisation before"]),
         ("impostor", 0, ["rank 2 on ", "and rank ", "one for all", "reboot"]),
@@ -103,7 +99,7 @@ def test_an_impossible_clock_is_named_on_every_rank(scene, name, points_before, 
     errors = {report["error"] for report in reports}
     assert len(errors) == 1
     for part in parts:
-        assert part in errors.copy().pop()
+        assert re.search(part, errors.copy().pop())
     for report in reports:
         assert len(report["points"]) == report["points_before"] == points_before
         assert len(report["barrier_exits_ns"]) == 2 * points_before

@@ -143,10 +143,11 @@ def suspend(comm: MPI.Intracomm) -> dict:
 
 def fast(comm: MPI.Intracomm) -> dict:
     """A clock that gains 300 ppm from one synchronisation to the next; not while messages are exchanged, which takes so
-    long on a busy machine that these contradict one another."""
+    long on a busy machine that these contradict one another. It keeps time again before it is compared once more."""
 
     def break_it(global_clock: GlobalClock, clock: Clock) -> None:
         global_clock.synchronise()
+        time.sleep = lambda seconds: clock.true_time.skip(10_000)
         clock.true_time.skip(10_000)
         if comm.rank == comm.size - 1:
             clock.offset_ns += 3 * SECOND_NS
