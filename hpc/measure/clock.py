@@ -147,7 +147,8 @@ class GlobalClock:
         return point, error or self._suspended()
 
     def _ask(self, parent: int) -> tuple[SyncPoint | None, ClockModel | None, str]:
-        """This clock's point and model against rank 0 (None where there is none), and the error.
+        """This clock's point and model against rank 0 (None where there is none), and the error. A point that contradicts
+        those before it is returned, without a model.
 
         The parent has been compared with rank 0 before.
         """
@@ -166,7 +167,7 @@ class GlobalClock:
             return point, ClockModel.of([*self.points, point]), ""
         except ClockError as contradiction:
             self._moved = point
-            return None, None, self._contradiction(0, contradiction)
+            return point, None, self._contradiction(0, contradiction)
 
     def _look_again(self) -> str:
         """Compares the clocks once more; the error that this proves of this leader's clock, else empty.
@@ -176,9 +177,8 @@ class GlobalClock:
         moved, self._moved = self._moved, None
         time.sleep(LOOK_AGAIN_S)
         self._comm.Barrier()
-        if self._comm.rank == self._leader:
-            self._measure()
-        again, self._moved = self._moved, None
+        again, _ = self._measure() if self._comm.rank == self._leader else (None, "")
+        self._moved = None
         if moved is None:
             return ""
         fault = clock_fault([*self.points, moved, *([] if again is None else [again])])

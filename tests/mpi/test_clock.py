@@ -72,7 +72,7 @@ def test_ranks_on_the_same_machine_need_no_exchange(scene):
             [
                 "the clock of rank 2 on ",
                 "against that of rank 0 on ",
-                r": stepped or suspended: it fell back by (3599999|3600000)\.",  # the error of a measurement is of µs
+                r": stepped or suspended: it fell back by (35999|36000)\d\d\.",  # the error of a measurement is of ms
             ],
         ),
         (
@@ -81,14 +81,14 @@ def test_ranks_on_the_same_machine_need_no_exchange(scene):
             [
                 "the clock of rank 2 on ",
                 "against that of rank 0 on ",
-                ": stepped or suspended, or slewed for a part of that time: it went ahead by (2999|3000)",
+                r": stepped or suspended, or slewed for a part of that time: it went ahead by (29|30)\d\d\.",
                 "200 ppm",
             ],
         ),
         (
             "slewed",
             1,
-            ["the clock of rank 2 on ", "against that of rank 0 on ", ": slewed: it gains 500 ppm, ", "200 ppm"],
+            ["the clock of rank 2 on ", "against that of rank 0 on ", r": slewed: it gains (49|50)\d ppm, ", "200 ppm"],
         ),
         ("slept", 1, ["the system of rank 2 on ", "was suspended for 90.000 s", "since the synchronisation before"]),
         ("impostor", 0, ["rank 2 on ", "and rank ", "one for all", "reboot"]),
