@@ -147,8 +147,9 @@ class GlobalClock:
         return point, error or self._suspended()
 
     def _ask(self, parent: int) -> tuple[SyncPoint | None, ClockModel | None, str]:
-        """This clock's point and model against rank 0 (None where there is none), and the error. A point that contradicts
-        those before it is returned, without a model.
+        """This clock's point and model against rank 0 (None where there is none), and the error.
+
+        A point that contradicts those before it is returned, without a model.
 
         The parent has been compared with rank 0 before.
         """
