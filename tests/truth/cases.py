@@ -1,4 +1,4 @@
-"""Delays injected into each run, and the verdict expected of its ledger. 50 runs on 2 nodes × 2 ranks."""
+"""Delays injected into each run, and the verdict expected of its ledger. Runs on 2 nodes × 2 ranks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT
+from parse.ledger.types import NONE, PERSISTENT, ROTATING, TRANSIENT
 from parse.run_fields import RunFields
 
 NODES, RANKS_PER_NODE = 2, 2
 RANKS = NODES * RANKS_PER_NODE
 WARMUP, STEPS = 10, 75
 NOTHING = "data:0"
+COMPUTE_MS = "10"
+"""What every rank computes in the `delay` workload, where nobody is delayed."""
 MODELS = Path(__file__).with_name("ddp_models.py")
 
 
@@ -21,7 +23,8 @@ MODELS = Path(__file__).with_name("ddp_models.py")
 class Expected:
     """The right verdict: one of `kinds`, and if it names stragglers, these ranks and this cause.
 
-    The straggler is late every `every` steps. `merged`: the terms from batch to reduction must be reported as one.
+    The straggler is late every `every` steps. `meeting` is the collective before which most of its delay arises, as the
+    ledger names it, where a step has several. `merged`: the terms from batch to reduction must be reported as one.
     """
 
     kinds: tuple[str, ...]
@@ -29,6 +32,7 @@ class Expected:
     node: str = ""
     cause: str = ""
     every: int = 1
+    meeting: str = ""
     merged: bool = False
 
 
@@ -63,6 +67,16 @@ class Sweep:
     def is_option(self) -> bool:
         """Whether `varied` is an option; otherwise it is an environment variable."""
         return self.varied.islower()
+
+    def is_undelayed(self, value: str) -> bool:
+        """Whether that value delays nobody, so that its speed is that of the same work without the delay."""
+        return value == NOTHING or (self.varied == "compute_ms" and value == COMPUTE_MS)
+
+    @property
+    def work(self) -> tuple[object, ...]:
+        """What it has in common with the runs without its delay."""
+        fixed = {name: value for name, value in self.options.items() if not name.endswith("_ms")}
+        return self.backend, _file(self.workload), tuple(fixed.items())
 
     def value_of(self, run: RunFields) -> str | None:
         """The run's value of `varied`; None for a run of another sweep."""
@@ -99,45 +113,56 @@ def _tenth(rank: int) -> Expected:
     return Expected(kinds=(TRANSIENT,), ranks=(rank,), cause="compute", every=10)
 
 
-def _delays(backend: str, ranks: tuple[int, ...], quiet: int) -> tuple[Sweep, ...]:
-    """The `delay` workload: each kind of delay on each of these ranks, and `quiet` runs without delays."""
+def _delays(backend: str, quiet: int) -> tuple[Sweep, ...]:
+    """The `delay` workload: each kind of delay on each rank, and `quiet` runs without delays."""
+    ranks = range(RANKS)
     on_one = {f"10+30@rank={rank}": _persistent(rank, "compute") for rank in ranks}
     on_node = {
         "10+30@rank=0+30@rank=1": _node(1),
         "10+30@rank=2+30@rank=3": _node(2),
     }
-    rotating = {"10+30@rank=rotate": Expected(kinds=(ROTATING,), ranks=tuple(range(RANKS)), cause="compute")}
+    rotating = {"10+30@rank=rotate": Expected(kinds=(ROTATING,), ranks=tuple(ranks), cause="compute")}
     tenth = {f"10+30@rank={rank};every=10": _tenth(rank) for rank in ranks}
     data = {f"20@rank={rank}": _persistent(rank, "data") for rank in ranks}
     update = {f"10@rank={rank}": _persistent(rank, "optimizer") for rank in ranks}
+    computes = {"compute_ms": COMPUTE_MS}
     return (
-        Sweep(backend=backend, varied="compute_ms", cases={"10": NOBODY}, repeats=quiet, baseline=True),
+        Sweep(backend=backend, varied="compute_ms", cases={COMPUTE_MS: NOBODY}, repeats=quiet, baseline=True),
         Sweep(backend=backend, varied="compute_ms", cases=on_one | on_node | rotating | tenth),
-        Sweep(backend=backend, varied="data_ms", cases=data),
+        Sweep(backend=backend, varied="data_ms", cases=data, options=computes),
         Sweep(backend=backend, varied="transfer_ms", cases={"15": NOBODY}, repeats=2, baseline=True),
-        Sweep(backend=backend, varied="update_ms", cases=update),
+        Sweep(backend=backend, varied="update_ms", cases=update, options=computes),
     )
 
 
-def _model(name: str) -> Sweep:
-    cases = {NOTHING: NOBODY, "compute:20@rank=1": _persistent(1, "compute"), "data:20@rank=1": _persistent(1, "data")}
-    return Sweep(backend="torch-ddp", workload=f"{MODELS}:{name}", varied="SLEEP", cases=cases)
+def _model(
+    name: str,
+    *,
+    backend: str = "torch-ddp",
+    data: str = "",
+    compute: str = "",
+    options: Mapping[str, str] | None = None,
+) -> Sweep:
+    """A real training: nobody is late, rank 1 is in its data or in the middle of its backward.
+
+    `data` and `compute` name the collective before which that delay arises, where a step has several.
+    """
+    cases = {
+        NOTHING: NOBODY,
+        "data:20@rank=1": _persistent(1, "data", meeting=data),
+        "compute:20@rank=1": _persistent(1, "compute", meeting=compute),
+    }
+    return Sweep(backend=backend, workload=f"{MODELS}:{name}", varied="SLEEP", cases=cases, options=options or {})
 
 
-def _met_before() -> Sweep:
-    """A broadcast before each forward makes all ranks wait for the late one, so its compute cannot be attributed."""
-    cannot = Expected(kinds=(CANNOT_TELL,), merged=True)
-    cases = dict.fromkeys(("compute:20@rank=1", "data:20@rank=1"), cannot)
-    return Sweep(
-        backend="torch-ddp", workload=f"{MODELS}:WithBatchNorm", varied="SLEEP", cases=cases,
-        options={"broadcast_buffers": "on"},
-    )  # fmt: skip
-
-
+_REDUCTION = "reduction of the gradients"
 SWEEPS = (
-    *_delays("mpi", (0, 1, 2, 3), quiet=4),
-    *_delays("torch-ddp", (1, 2), quiet=4),
+    *_delays("mpi", quiet=4),
+    *_delays("torch-ddp", quiet=4),
     _model("WithoutBatchNorm"),
     _model("WithBatchNorm"),
-    _met_before(),
+    _model("WithBatchNorm", options={"broadcast_buffers": "on"}, data="broadcast of buffers", compute=_REDUCTION),
+    _model("WithCommonNorm", data="all-reduce 1 of 4", compute="all-reduce 4 of 4"),
+    _model("WithShardedHead", data="features", compute=_REDUCTION),
+    _model("WithoutBatchNorm", backend="torch-fsdp", data="all-gather 1 of 6", compute=_REDUCTION),
 )

@@ -1,4 +1,4 @@
-"""Two real trainings under DDP, with sleeps where `SLEEP` says: `PHASE:MS@rank=R`, the whole of it in one place.
+"""Real trainings under DDP, with sleeps where `SLEEP` says: `PHASE:MS@rank=R`, the whole of it in one place.
 
 `data` sleeps in the input, `compute` in the middle of backward: after the gradients of the last layers, before those of
 the first.
@@ -8,7 +8,10 @@ import torch
 import torch.distributed.nn.functional as differentiable
 from torch import nn
 
+from hpc.measure.meetings import Meetings
+from hpc.workloads import arcface
 from hpc.workloads.delay import PHASES, Sleeper
+from hpc.workloads.torch_margin import ShardedMarginHead, TorchGroup
 
 
 class _Sleep(torch.autograd.Function):
@@ -99,3 +102,22 @@ class WithCommonNorm(WithoutBatchNorm):
         layers[1] = layers[5] = _CommonNorm()
         self.model = nn.Sequential(*layers)
         self.early_collectives = ["a norm over all ranks"]
+
+
+class WithShardedHead(WithoutBatchNorm):
+    """The same before ArcFace's head, whose 400 classes are sharded over the ranks, which meet for it."""
+
+    def __init__(self, run, device, rank):
+        super().__init__(run, device, rank)
+        self.model = self.model[:-1]
+        classes = arcface.shard(400, run.ranks, rank)
+        weights = torch.randn(len(classes), 512, generator=torch.Generator().manual_seed(run.seed + rank))
+        self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)
+        group = arcface.MeasuredGroup(TorchGroup(), self.meetings)
+        self.head = ShardedMarginHead(group, weights, classes, margin="arcface", sample_ratio="1", seed=run.seed + rank)
+        self.local_parameters = [*self.head.parameters()]
+        self.early_collectives = ["the sharded head gathers features"] if run.ranks > 1 else []
+
+    def loss(self, model, batch):
+        images, labels = batch
+        return self.head(model(images), labels)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace, TraceError
 
 Ms = npt.NDArray[np.float64]
@@ -22,6 +23,7 @@ Ns = npt.NDArray[np.int64]
 TERMS = ("data", "compute", "wait", "communication", "optimizer")
 CAUSES = ("release", "optimizer", "data", "compute")
 PHASES = ("data", "compute", "transfer", "update")
+DATA, COMPUTE, WAIT, COMMUNICATION, OPTIMIZER = range(len(TERMS))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,18 +46,63 @@ class Truth:
         return entry - entry.min(axis=0)
 
 
-def stamped(stamps: Ns, ahead_ns: Sequence[int], blocks: Ns) -> Truth:
-    """From raw stamps int64 [rank, step, 6] ns, each rank's clock being exactly so far ahead of one that all share."""
+def stamped(
+    stamps: Ns, ahead_ns: Sequence[int], blocks: Ns, meetings: Ns | None = None, roots: Sequence[int] = ()
+) -> Truth:
+    """From raw stamps int64 [rank, step, 6] ns, each rank's clock being exactly so far ahead of one that all share.
+
+    `meetings` int64 [rank, step, meeting, 3] are the other collectives of a step: when a rank called it, began to wait
+    (or ABSENT) and had the result. What it waits and communicates there is no data, compute or optimizer of its own.
+    """
     shared = stamps - np.array(ahead_ns, np.int64)[:, None, None]
     measured = _measured(blocks)
     now, before = shared[:, measured], shared[:, measured - 1]
     begin, ready, _, grads, reduced, end = np.moveaxis(now, 2, 0)
     latest = grads.max(axis=0)
     latest_before = before[:, :, 3].max(axis=0)
-    return Truth(
-        terms=_ms(ready - begin, grads - ready, latest - grads, reduced - latest, end - reduced),
-        causes=_ms(before[:, :, 4] - latest_before, before[:, :, 5] - before[:, :, 4], ready - begin, grads - ready),
-    )
+    terms = _ms(ready - begin, grads - ready, latest - grads, reduced - latest, end - reduced)
+    causes = _ms(before[:, :, 4] - latest_before, before[:, :, 5] - before[:, :, 4], ready - begin, grads - ready)
+    if meetings is not None:
+        spent = spent_in_meetings(stamps, ahead_ns, meetings, roots) / 1e6
+        here, ahead = spent[:, measured], spent[:, measured - 1]
+        for phase, (term, cause) in enumerate(((DATA, 2), (COMPUTE, 3))):
+            terms[:, :, term] -= here[:, :, phase].sum(axis=2)
+            causes[:, :, cause] -= here[:, :, phase].sum(axis=2)
+        terms[:, :, OPTIMIZER] -= here[:, :, 2].sum(axis=2)
+        causes[:, :, 1] -= ahead[:, :, 2].sum(axis=2)
+        terms[:, :, WAIT] += here[..., 0].sum(axis=2)
+        terms[:, :, COMMUNICATION] += here[..., 1].sum(axis=2)
+    return Truth(terms=terms, causes=causes)
+
+
+def spent_in_meetings(stamps: Ns, ahead_ns: Sequence[int], meetings: Ns, roots: Sequence[int]) -> Ns:
+    """What each rank waits and communicates in its data, compute and optimizer: int64 [rank, step, phase 3, 2] ns.
+
+    It waits for the last of those whom it needs, and communicates for the rest of the time until it has the result.
+    In a broadcast (`roots` ≥ 0) it needs the ranks that called after another began to wait and before that one had
+    the result; else all of them. Written out rank by rank, unlike the ledger's.
+    """
+    ranks, steps = meetings.shape[:2]
+    spent = np.zeros((ranks, steps, 3, 2), np.int64)
+    for step in range(steps):
+        for at, root in enumerate(roots):
+            moments = [
+                [int(ns) - ahead if ns != ABSENT else None for ns in meetings[rank, step, at]]
+                for rank, ahead in enumerate(ahead_ns)
+            ]
+            if any(call is None or end is None for call, _, end in moments):
+                continue  # warm-up, in which the collectives are learned; nobody waits for it
+            stays = [(call, call if begin is None else begin, end) for call, begin, end in moments]
+            calls = [call for call, _, _ in stays]
+            if root >= 0:
+                calls = [min(calls)] + [its for its in calls if any(begin < its < end for _, begin, end in stays)]
+            for rank, (_, begin, end) in enumerate(stays):
+                ready, grads, reduced = (int(stamps[rank, step, stamp]) - ahead_ns[rank] for stamp in (1, 3, 4))
+                phase = 0 if begin < ready else 1 if begin < grads else 2 if begin >= reduced else None
+                if phase is not None:
+                    waited = max(0, min(end, max(calls)) - begin)
+                    spent[rank, step, phase] += (waited, end - begin - waited)
+    return spent
 
 
 def slept(injected_ns: Ns, blocks: Ns) -> Truth:
@@ -100,7 +147,7 @@ def known_of(trace: Trace, distance_s: int) -> Known:
     ahead_ns = [int(facts["hostname"].removeprefix("node")) * distance_s * 10**9 for facts in trace.ranks]
     return Known(
         run_id=trace.run_id,
-        stamped=stamped(trace.stamps, ahead_ns, trace.blocks),
+        stamped=stamped(trace.stamps, ahead_ns, trace.blocks, trace.meetings, trace.meeting_roots),
         slept=slept(trace.injected_ns, trace.blocks),
         steps=_measured(trace.blocks),
         open_ms=2 * float(trace.clock_bound_ns.max()) / 1e6,

@@ -34,6 +34,8 @@ from tools.devcluster.daemons import missing_programs
 from tools.devcluster.processes import namespaces_refused
 
 ROOT = Path(__file__).resolve().parents[2]
+WHAT_IF = 0.05
+"""By how much the speed without the straggler may differ from that of runs without the delay."""
 
 
 class TruthError(RuntimeError):
@@ -149,6 +151,7 @@ def report(points: Sequence[Point]) -> int:
     for point in points:
         if not point.sweep.measured:
             print(durations(point.name, point.runs, point.ledger))
+    misses["what ifs"] = report_what_ifs(points)
     runs = sum(len(point.runs) for point in points)
     hit = sum(len(point.runs) for point in points if not misses[point.name])
     all_misses = [miss for of_point in misses.values() for miss in of_point]
@@ -158,6 +161,34 @@ def report(points: Sequence[Point]) -> int:
         f"{len(all_misses) - wrong} of the machine (the exact stamps say what the ledger says)"
     )
     return wrong
+
+
+def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
+    """Prints the speed that each ledger gives for the step without its straggler, beside that of the runs without the
+    delay. Returns a miss for each that differs by more than WHAT_IF; it is the machine's where real work is trained,
+    whose own speed differs from run to run."""
+    undelayed = {point.sweep.work: point.ledger.result for point in points if point.sweep.is_undelayed(point.value)}
+    misses, count = [], 0
+    print("\nsamples/s without the straggler: ledger, measured without the delay, ratio")
+    for point in points:
+        without, truth = point.ledger.without_straggler, undelayed.get(point.sweep.work)
+        if not point.sweep.cases[point.value].ranks or truth is None or truth.median_speed is None:
+            continue
+        count += 1
+        measured = truth.median_speed
+        if without is None:
+            misses.append(Miss(text=f"{point.name}: no speed without the straggler"))
+            print(f"{point.name:69} none {measured:9.1f}")
+            continue
+        ratio = without.speed / measured
+        print(f"{point.name:69} {without.speed:9.1f} {measured:9.1f} {ratio:6.3f}")
+        if abs(ratio - 1) > WHAT_IF:
+            text = f"{point.name}: {without.speed:.1f} samples/s without the straggler, measured {measured:.1f}"
+            misses.append(Miss(text=text, machine=not point.sweep.measured))
+    print(f"{count - len(misses)} of {count} within {WHAT_IF * 100:.0f} %")
+    for miss in misses:
+        print(f"  {'machine' if miss.machine else 'LEDGER'}: {miss.text}")
+    return tuple(misses)
 
 
 def _known(result: Result, distance_s: int) -> list[Known]:

@@ -74,6 +74,9 @@ def held_against(verdict: Verdict, runs: Sequence[Known], expected: Expected, *,
         return
     if not verdict.cause or (first := max(verdict.cause, key=verdict.cause.__getitem__)) != expected.cause:
         yield Miss(text=f"says {describe(verdict)}; true is that it is late by its {expected.cause}, not {first}")
+    meeting = next(iter(verdict.meetings), "")
+    if meeting != expected.meeting:
+        yield Miss(text=f"its delay arises before {meeting or 'the only collective'}, not before {expected.meeting}")
     yield from _steps(verdict, runs, expected)
     if measured:
         yield from _figures(verdict, runs, expected)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import write_trace
 from parse.ledger.point import ledgers
@@ -18,7 +19,7 @@ from parse.load import load
 from parse.result import results
 from tests.truth.cases import NOBODY, RANKS, SWEEPS, Expected
 from tests.truth.compare import compare, compare_loss
-from tests.truth.exact import PHASES, known_of
+from tests.truth.exact import PHASES, known_of, spent_in_meetings
 from tests.truth.verdicts import arrival_skew, held_against
 from tests.unit.traces import make_ranks, make_run, make_trace
 
@@ -142,6 +143,24 @@ def test_a_machine_that_was_slow_is_no_error_of_the_ledger(late: tuple[Trace, Le
     assert "rank 1 data" in misses[0].text
 
 
+def test_what_ranks_spend_in_meetings_by_hand() -> None:
+    """Rank 1 is 7 ms late at an all-reduce of 2 ms; nobody waits until it receives rank 0's broadcast."""
+    stamps = np.zeros((2, 1, 6), np.int64)
+    stamps[:, 0] = np.array([0, 20, 20, 30, 40, 50]) * MS
+    meetings = np.zeros((2, 1, 2, 3), np.int64)
+    meetings[0, 0] = np.array([(1, 2, 10), (22, 22, 23)]) * MS
+    meetings[1, 0] = np.array([(8, 8, 10), (28, 28, 29)]) * MS
+    meetings[1, 0, 1, 1] = ABSENT  # it began to wait when it called
+    spent = spent_in_meetings(stamps, (0, 0), meetings, (-1, 0)) / MS
+    assert spent[:, 0, 0].tolist() == [[6, 2], [0, 2]]
+    assert spent[:, 0, 1].tolist() == [[0, 1], [0, 1]]
+    assert not spent[:, 0, 2].any()
+    ahead = spent_in_meetings(
+        stamps + 9 * MS, (9 * MS, 9 * MS), np.where(meetings == ABSENT, ABSENT, meetings + 9 * MS), (-1, 0)
+    )
+    assert (ahead == spent * MS).all()
+
+
 def test_arrival_skew_by_hand() -> None:
     """Ranks 0, 1, 2 come after 1, 2 and 9 ms: without rank 2 a step is 7 ms shorter."""
     trace = trace_of(np.zeros((RANKS, STEPS, len(PHASES)), np.int64))
@@ -166,8 +185,10 @@ def test_a_trace_without_sleeps_is_refused() -> None:
         known_of(trace, AHEAD_S)
 
 
-def test_there_are_fifty_runs_and_each_is_of_one_sweep() -> None:
-    assert sum(sweep.runs for sweep in SWEEPS) == 50
+def test_fifty_delays_have_runs_without_them_and_each_run_is_of_one_sweep() -> None:
+    undelayed = {sweep.work for sweep in SWEEPS if any(map(sweep.is_undelayed, sweep.cases))}
+    assert {sweep.work for sweep in SWEEPS} == undelayed
+    assert sum(bool(expected.ranks) for sweep in SWEEPS for expected in sweep.cases.values()) >= 50
     for sweep in SWEEPS:
         for value in sweep.cases:
             varied = {sweep.varied: value}
