@@ -17,13 +17,12 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.log_options import log_options, not_for_documents, not_for_traces
+from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
     from parse.ledger.types import Ledger
     from parse.load_logs import HowToRead
-    from parse.logs.line_pattern import LinePattern
     from parse.report.summary import Summary
     from parse.result import Result
     from parse.text import Page
@@ -72,14 +71,7 @@ AGAINST_HELP = (
 )
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
-PATTERN_HELP = (
-    "the form of the step lines of all logs: text as it stands in the line, … for any text, and fields: {step}, "
-    "{samples_per_s} or {tokens_per_s} (of all devices; …_per_device), {seconds} or {ms} of a step, {steps_per_s}, "
-    "{time}, {epoch}, {epoch_steps}, {rank}, {_} for a word. 'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
-)
 LEDGER_FORMATS = ("table", "markdown", "json")
-# What parse.logs.run offers.
-SPEEDS = ("wall-clock", "printed")
 OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "out", "where", "against")
 """Options that --explain has no use for."""
 
@@ -102,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.ledger = options.ledger or options.what_if
     _check(options, parser)
     recipe = None if options.against is None else _recipe(options.against, parser)
-    how = None if options.kind in ("traces", "table") else _how_to_read(options, parser)
+    how = None if options.kind in ("traces", "table") else how_to_read(options, parser)
     if options.explain is not None:
         return _explain(options.explain, how)
     try:
@@ -179,81 +171,8 @@ def _parser() -> argparse.ArgumentParser:
         help="only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated",
     )
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
-    _add_log_options(parser.add_argument_group("logs"))
+    add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)
-
-
-def _add_log_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--log-format", metavar="NAME", help="the system that all logs are of; default: as each one shows"
-    )
-    group.add_argument("--pattern", action="append", metavar="LINE", help=PATTERN_HELP)
-    group.add_argument(
-        "--warmup", type=int, metavar="N", help="steps before the window; default: the system's, mostly 20"
-    )
-    group.add_argument(
-        "--steps", type=int, metavar="N", help="steps, those of the warm-up among them; default: the system's"
-    )
-    group.add_argument(
-        "--window", choices=("protocol", "all"),
-        help="all: every step of a log, with all pauses; default: protocol, without pauses",
-    )  # fmt: skip
-    group.add_argument(
-        "--speed", choices=SPEEDS,
-        help=f"which speed counts where a log has both; printed is what published tables use; default: {SPEEDS[0]}",
-    )  # fmt: skip
-    group.add_argument(
-        "--case", metavar="2n8g", help="nodes and GPUs of each, of logs that neither say nor are named so"
-    )
-    group.add_argument("--batch-size", type=int, metavar="N", help="per device, of logs that do not say it")
-    group.add_argument("--explain", type=Path, metavar="FILE", help="shows how the numbers of one log come about")
-
-
-def _how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
-    """The options for logs; None if there are none, so that traces alone need no reader of logs."""
-    if options.explain is None and not log_options(options):
-        return None
-    with importing():
-        from parse.load_logs import HowToRead
-        from parse.logs.formats import FORMATS
-        from parse.logs.path_facts import Place, case_of
-        from parse.logs.window import Protocol
-
-    if options.pattern and options.log_format is not None:
-        parser.error("--pattern and --log-format: both say what a step line is; one of them at a time")
-    if options.log_format is not None and options.log_format not in FORMATS:
-        parser.error(f"--log-format {options.log_format}: not one of {', '.join(FORMATS)}")
-    if options.warmup is not None and options.warmup < 0:
-        parser.error(f"--warmup {options.warmup}: must be 0 or more")
-    if options.steps is not None and options.steps <= (options.warmup or 0):
-        parser.error(
-            f"--steps {options.steps}: must be more than the warm-up of {options.warmup or 0}, which is among them"
-        )
-    if options.batch_size is not None and options.batch_size < 1:
-        parser.error(f"--batch-size {options.batch_size}: must be 1 or more")
-    case = Place() if options.case is None else case_of(options.case)
-    if case is None:
-        parser.error(f"--case {options.case}: not of the form 2n8g (nodes, GPUs of each)")
-    return HowToRead(
-        protocol=Protocol(warmup=options.warmup, total=options.steps, whole=options.window == "all"),
-        log_format=options.log_format or "",
-        patterns=_patterns(options.pattern or [], parser),
-        speed=options.speed or SPEEDS[0],
-        otherwise=dataclasses.replace(case, batch_size=options.batch_size),
-    )
-
-
-def _patterns(texts: Sequence[str], parser: argparse.ArgumentParser) -> tuple[LinePattern, ...]:
-    from parse.logs.line_pattern import LinePattern, PatternError, pattern_format
-
-    patterns: list[LinePattern] = []
-    for text in texts:
-        try:
-            patterns.append(LinePattern(text))
-            pattern_format(tuple(patterns))
-        except PatternError as error:
-            parser.error(f"--pattern {plain(text)!r}: {plain(str(error))}")
-    return tuple(patterns)
 
 
 def _explain(path: Path, how: HowToRead | None) -> int:

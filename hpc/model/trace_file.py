@@ -18,6 +18,7 @@ import numpy.typing as npt
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError, run_of
+from hpc.model.trace_rows import Rows, with_waits
 from hpc.model.training import TrainingHistory
 from hpc.system.regular_file import NotRegularError, open_regular
 
@@ -234,46 +235,6 @@ def visible_defect(path: Path) -> str:
     return f"is cut off ({size_bytes} of {end_bytes} bytes)" if size_bytes < end_bytes else ""
 
 
-class _Rows:
-    """A dataset [rank, step, …] in the file, read by ranges of steps.
-
-    HDF5 would read much more than a short range of each row; the rows are contiguous, so they are read directly.
-    """
-
-    def __init__(self, dataset: Any, descriptor: int | None) -> None:
-        assert descriptor is not None
-        self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
-        self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
-
-    def __len__(self) -> int:
-        return int(self.shape[0])
-
-    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        first, stop, _ = key[1].indices(self.shape[1])
-        if key[0] != slice(None) or key[2:] or key[1].step not in (None, 1):
-            raise IndexError("what stays in the file is read as [:, first:stop]")
-        if self._offset is None:  # another tool stored it in chunks
-            return np.asarray(self._dataset[:, first:stop])
-        out = np.empty((self.shape[0], max(0, stop - first), *self.shape[2:]), self.dtype)
-        row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
-        at = self._offset + first * row_bytes // max(1, self.shape[1])
-        for rank, row in enumerate(out if out.size else ()):
-            if os.preadv(self._descriptor, [row], at + rank * row_bytes) != row.nbytes:
-                raise TraceError(f"the file is cut off inside what rank {rank} recorded")
-        return out
-
-
-class _RowsWithoutWaits:
-    """Meetings [rank, step, meeting, 2], read as if the moment at which a rank begins to wait stood between."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows, self.dtype, self.ndim = rows, rows.dtype, 4
-        self.shape = (*rows.shape[:3], len(MEETING_STAMPS))
-
-    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        return np.insert(self._rows[key], 1, ABSENT, axis=3)
-
-
 def _opened(path: Path) -> Any:
     import h5py
 
@@ -325,7 +286,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     stays = _OF_STEPS if descriptor is not None else ()
 
     def array(name: str, where: str) -> Any:
-        return _Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
+        return Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
 
     arrays = {name: array(name, where) for name, (where, _) in _ARRAYS.items()}
     return Trace(
@@ -343,7 +304,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
         injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
         injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
-        meetings=None if meetings is None else _with_waits(array(_MEETINGS, _MEETINGS)),
+        meetings=None if meetings is None else with_waits(array(_MEETINGS, _MEETINGS)),
         meeting_names=[] if meetings is None else [_decoded(name) for name in meetings.attrs["names"]],
         meeting_roots=[] if meetings is None else _roots(meetings),
         input=None if read is None else array(_INPUT, _INPUT),
@@ -352,11 +313,6 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         history=TrainingHistory.from_json(_json(file, _TRAINING, dict, size_bytes)) if _TRAINING in file else None,
         **arrays,
     )
-
-
-def _with_waits(meetings: Any) -> Any:
-    """With the moment at which a rank begins to wait, absent; older files have arrival and end alone."""
-    return _RowsWithoutWaits(meetings) if meetings.shape[3:] == (2,) else meetings
 
 
 def _roots(meetings: Any) -> list[int]:

@@ -109,7 +109,7 @@ class WithShardedHead(WithoutBatchNorm):
 
     def __init__(self, run, device, rank):
         super().__init__(run, device, rank)
-        self.model = self.model[:-1]
+        self.model = nn.Sequential(*[*self.model][:-1])
         classes = arcface.shard(400, run.ranks, rank)
         weights = torch.randn(len(classes), 512, generator=torch.Generator().manual_seed(run.seed + rank))
         self.meetings = Meetings(run.steps, run.warmup_steps, arcface.MEETINGS)

@@ -23,6 +23,7 @@ Ns = npt.NDArray[np.int64]
 TERMS = ("data", "compute", "wait", "communication", "optimizer")
 CAUSES = ("release", "optimizer", "data", "compute")
 PHASES = ("data", "compute", "transfer", "update")
+CALL, _, END = range(3)
 DATA, COMPUTE, WAIT, COMMUNICATION, OPTIMIZER = range(len(TERMS))
 
 
@@ -86,13 +87,11 @@ def spent_in_meetings(stamps: Ns, ahead_ns: Sequence[int], meetings: Ns, roots: 
     spent = np.zeros((ranks, steps, 3, 2), np.int64)
     for step in range(steps):
         for at, root in enumerate(roots):
-            moments = [
-                [int(ns) - ahead if ns != ABSENT else None for ns in meetings[rank, step, at]]
-                for rank, ahead in enumerate(ahead_ns)
-            ]
-            if any(call is None or end is None for call, _, end in moments):
+            moments = meetings[:, step, at]
+            if (moments[:, CALL] == ABSENT).any() or (moments[:, END] == ABSENT).any():
                 continue  # warm-up, in which the collectives are learned; nobody waits for it
-            stays = [(call, call if begin is None else begin, end) for call, begin, end in moments]
+            moments = np.where(moments == ABSENT, moments[:, [CALL]], moments) - np.array(ahead_ns, np.int64)[:, None]
+            stays = [(call, begin, end) for call, begin, end in moments.tolist()]
             calls = [call for call, _, _ in stays]
             if root >= 0:
                 calls = [min(calls)] + [its for its in calls if any(begin < its < end for _, begin, end in stays)]
