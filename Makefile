@@ -25,9 +25,10 @@ endef
 
 # How the tests of a folder run side by side. Those of a file share ranks or a cluster, and stay together; those on a
 # Slurm wait for most of their time.
+SLOWEST := --durations=15 --durations-min=5
 PARALLEL_unit  := -n auto
-PARALLEL_mpi   := -n 3 --dist loadfile
-PARALLEL_slurm := -n 6 --dist loadfile --no-loadscope-reorder
+PARALLEL_mpi   := -n 3 --dist loadfile $(SLOWEST)
+PARALLEL_slurm := -n 6 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 

@@ -59,7 +59,7 @@ class Unknown(StrEnum):
     NO_COLLECTIVES = "no collectives of these ranks"
     NOT_THE_WAY = "small all-reduces take longer than their messages' way: cores or software"
     MORE_EXPOSED = "more is exposed than all-reduces by themselves take: cores, or many small pieces"
-    NO_VOLUME = "the bytes of the gradients, or their exposed communication, are not known"
+    NO_VOLUME = "the bytes of the gradients, or the exposed communication of the gradients alone, are not known"
     OUTSIDE = "the collectives did not measure as many bytes as the gradients"
     NO_COUNTERS = "no counters of TCP segments"
     FEW_SEGMENTS = "too few TCP segments"
