@@ -335,6 +335,9 @@ def _process(name: str, folder: Path) -> Iterator[Reading]:
     yield Reading([f"{name}.{kind}" for kind in of_all_threads], of_process)
     switches = ("voluntary_switches", "involuntary_switches")
     yield Reading([f"{name}.main_thread_{kind}" for kind in switches], of_main_thread)
+    main_thread = KernelFile(folder / "task" / folder.name / "stat")
+    kernel_s = f"{name}.main_thread_kernel_s"
+    yield Reading((kernel_s,), lambda: (int(main_thread.text().rpartition(")")[2].split()[12]) / _TICKS_PER_S,))
     # Nanoseconds in which the thread could have run and had no core.
     yield Reading((f"{name}.main_thread_queued_s",), lambda: (int(schedstat.text().split()[1]) / 1e9,))
 

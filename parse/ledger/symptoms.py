@@ -26,6 +26,7 @@ MAX_COMPARED = 32
 MANIFOLD = 1.5
 """A rate or count of the straggler is notable from this multiple of the others' on, beyond the quantity's floor."""
 CORE, LOSES = "a rank ready to run waits for a core", "a rank loses its core"
+KERNEL = "a rank is in the kernel"
 POLLS = 1000.0
 """A rank that loses its core so often in a second polls while it waits for others: it gives the core away each time."""
 EVENTS = 4
@@ -39,6 +40,7 @@ class Explains(StrEnum):
 
     WAITING = "the share of the time, of a step"
     CLOCK = "the share that the clock is lower, of compute"
+    KERNEL = "the share of the time that its main thread is in the kernel beyond the others', of a step"
     UNKNOWN = "unknown"
 
 
@@ -54,7 +56,7 @@ RULES = (
     _Rule(quantity=CORE, explains=Explains.WAITING),
     _Rule(quantity=LOSES),
     _Rule(quantity="major page faults of a rank"),
-    _Rule(quantity="minor page faults of a rank"),
+    _Rule(quantity="minor page faults of a rank", explains=Explains.KERNEL),
     _Rule(quantity="SM clock", explains=Explains.CLOCK),
     _Rule(quantity="CPU frequency", explains=Explains.CLOCK),
     *(_Rule(quantity=quantity.name) for quantity in QUANTITIES if quantity.fault),
@@ -87,13 +89,23 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
         notable = [pair for pair in pairs if _notable(quantity, rule, *pair)]
         if notable and len(notable) >= needed:
             value, usual = (stats.mean(values) for values in zip(*(notable if in_few else pairs), strict=True))
+            share = (value, usual) if rule.explains is not Explains.KERNEL else _mean_pair(readings, KERNEL)
             shown.append(
                 Symptom(
                     quantity=quantity.name, unit=quantity.unit, value=value, usual=usual,
-                    explains=_explained(rule, ledger, value, usual),
+                    explains=None if share is None else _explained(rule, ledger, *share),
                 )
             )  # fmt: skip
     return tuple(sorted(shown, key=lambda symptom: -(symptom.explains or 0.0)))
+
+
+def _mean_pair(readings: Sequence[Mapping[str, tuple[float, float]]], quantity: str) -> tuple[float, float] | None:
+    """The means over the runs of what the straggler and the others have of it; None where no run has it."""
+    pairs = [reading[quantity] for reading in readings if quantity in reading]
+    if not pairs:
+        return None
+    value, usual = (stats.mean(values) for values in zip(*pairs, strict=True))
+    return value, usual
 
 
 def _standstill(ledger: Ledger) -> Iterator[Symptom]:
@@ -128,8 +140,8 @@ def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float
     skew = ledger.verdict.arrival_skew
     if ledger.verdict.kind != PERSISTENT:
         return None  # it is in the figures of the whole window, and the delay in some of its steps
-    if rule.explains is Explains.WAITING:
-        return min((value - usual) / 100 * ledger.step.value, skew)
+    if rule.explains in (Explains.WAITING, Explains.KERNEL):
+        return max(0.0, min((value - usual) / 100 * ledger.step.value, skew))
     if rule.explains is Explains.CLOCK:
         compute = next((at for at, term in enumerate(ledger.terms) if term.name == "compute"), None)
         if compute is None or not usual:

@@ -92,6 +92,7 @@ QUANTITIES = (
     _rate("a rank loses its core", r"local_rank\d+\.main_thread_involuntary_switches", "times a second", 10),
     _rate("major page faults of a rank", r"local_rank\d+\.major_faults", "a second", 1),
     _rate("minor page faults of a rank", r"local_rank\d+\.minor_faults", "a second", 1000),
+    _rate("a rank is in the kernel", r"local_rank\d+\.main_thread_kernel_s", "% of the time", 5, 100),
     _rate("the hypervisor takes from the ranks", r"ranks_cpu\.stolen_s", "cores", 0.05, fault=True),
     _rate("swapped out", r"memory\.swapped_out_bytes", "MB a second", 1, 1e-6, fault=True),
     _faults("dropped or faulty packets", r"net\..+\.(dropped_packets|discarded_packets|errors)"),

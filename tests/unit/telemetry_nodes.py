@@ -34,6 +34,7 @@ PROC = {
     "net/netstat": "TcpExt: TCPDSACKRecv TCPDSACKRecvSegs\nTcpExt: 40 41\nIpExt: InOctets\nIpExt: 7\n",
     # A process may call itself anything.
     "17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 1020 0 33 0 250 50 0 0 20 0 1 0 3593603 2998272 415 1 1 1 1 1\n",
+    "17/task/17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 900 0 30 0 200 75 0 0 20 0 1 0 3593603 2998272 415 1 1\n",
     "17/status": "Name:\tpy\nState:\tR (running)\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t34\n",
     "17/schedstat": "5000000000 2500000000 77\n",
 }

@@ -73,6 +73,18 @@ def test_page_faults_are_named_without_a_share(tmp_path):
     assert ". It has 194000 page faults a second (on the others 300). To do: " in sentence(ledger, "2n2g")
 
 
+def test_page_faults_explain_what_their_rank_is_longer_in_the_kernel(tmp_path):
+    """At most the whole delay; nothing where the others are in the kernel as long."""
+    faults = per_rank("minor_faults", {1: 194_000.0}, usual=300.0)
+    for kernel, usual, explains in ((0.32, 0.02, 0.3), (0.9, 0.0, None), (0.1, 0.4, 0.0)):
+        series = faults | per_rank("main_thread_kernel_s", {1: kernel}, usual=usual)
+        ledger = ledger_of(tmp_path / str(kernel), series, data=on(1, ms=6.0))
+        (symptom,) = ledger.symptoms
+        assert symptom.quantity == FAULTS
+        expected = ledger.verdict.arrival_skew if explains is None else explains * ledger.step.value
+        assert symptom.explains == pytest.approx(min(expected, ledger.verdict.arrival_skew), rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("faults", "usual"),
     [(400.0, 300.0), (1500.0, 1400.0)],  # below the floor; a little more than the others

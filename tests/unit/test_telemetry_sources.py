@@ -60,7 +60,7 @@ def test_all_that_a_node_tells_in_the_units_of_the_names(node):
             "local_rank0.minor_faults": 1020, "local_rank0.major_faults": 33, "local_rank0.cpu_s": 3.0,
             "local_rank0.memory_bytes": 415 * PAGE_BYTES,
             "local_rank0.main_thread_voluntary_switches": 12, "local_rank0.main_thread_involuntary_switches": 34,
-            "local_rank0.main_thread_queued_s": 2.5,
+            "local_rank0.main_thread_queued_s": 2.5, "local_rank0.main_thread_kernel_s": 0.75,
         }
     )  # fmt: skip
 
