@@ -18,6 +18,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
+from parse.watch import watch
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
@@ -71,8 +72,9 @@ AGAINST_HELP = (
 )
 WARNINGS_HELP = "every warning of the format table in full length, not in one line each"
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
+WATCH_HELP = "in a terminal: the table again whenever a file has changed, for a sweep that is running; ends at Ctrl-C"
 LEDGER_FORMATS = ("table", "markdown", "json")
-OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "out", "where", "against")
+OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "against")
 """Options that --explain has no use for."""
 
 
@@ -98,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.explain is not None:
         return _explain(options.explain, how)
     try:
-        return _summarize(options, how, where, recipe)
+        if not options.watch:
+            return _summarize(options, how, where, recipe)
+        return watch(options.paths, lambda: _summarize(options, how, where, recipe), _clear)
     except _OptionUnused as error:
         parser.error(str(error))
 
@@ -112,6 +116,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error(
             f"{option} --format {options.format}: only the format table leaves columns out or shortens warnings"
         )
+    if options.watch and (options.format != "table" or options.out is not None or not sys.stdout.isatty()):
+        parser.error("--watch: the format table on a terminal is what it shows again, without --out")
     if options.ledger and options.format not in LEDGER_FORMATS:
         parser.error(f"--ledger --format {options.format}: a ledger has the formats {', '.join(LEDGER_FORMATS)}")
     if options.ledger and options.kind in ("logs", "table"):
@@ -160,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--wide", action="store_true", help=WIDE_HELP)
     parser.add_argument("--warnings", action="store_true", help=WARNINGS_HELP)
     parser.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
+    parser.add_argument("--watch", action="store_true", help=WATCH_HELP)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write there, not to standard output; a folder for ai-rank"
     )
@@ -187,6 +194,12 @@ def _explain(path: Path, how: HowToRead | None) -> int:
         return 1
     _print(text)
     return 0
+
+
+def _clear() -> None:
+    from rich.console import Console
+
+    Console().clear()
 
 
 def _print(text: str) -> None:
@@ -270,7 +283,10 @@ def _page(options: argparse.Namespace) -> Page:
     width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
     if options.out is not None and not os.environ.get("COLUMNS"):
         width = PIPE_WIDTH
-    return Page(width=max(MIN_WIDTH, width), wide=options.wide, all_warnings=options.warnings or options.verbose)
+    return Page(
+        width=max(MIN_WIDTH, width), wide=options.wide, all_warnings=options.warnings or options.verbose,
+        charts=options.out is None and sys.stdout.isatty(),
+    )  # fmt: skip
 
 
 def _ledgers(summary: Summary, chosen: Sequence[Result], what_if: bool) -> tuple[Ledger, ...]:

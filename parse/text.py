@@ -30,11 +30,12 @@ Head = tuple[str, str]
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """The room that text has, in cells. `wide` tables have all columns, whatever the width; `all_warnings` are given in
-    full length and point by point."""
+    full length and point by point; `charts` are drawn where somebody looks."""
 
     width: int = PIPE_WIDTH
     wide: bool = False
     all_warnings: bool = False
+    charts: bool = False
 
     @property
     def table_width(self) -> int | None:

@@ -11,6 +11,7 @@ from hpc.system.text import plural
 from parse.alarms.placement import nested_summary
 from parse.report.against import against_lines
 from parse.report.bandwidths import bandwidths_markdown, bandwidths_text
+from parse.report.chart import speedup_chart
 from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
 from parse.report.export import as_json, comma_separated, dlperf
@@ -57,6 +58,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
         blocks.append(wrapped([_title(comparison, summary), *comparison.apart], page.width))
         blocks += _side_by_side(comparison, page)
     blocks += [points_text(summary.results, page, summary.against)] if summary.results else []
+    blocks += [speedup_chart(summary.results, page)] if page.charts else []
     blocks += [wrapped(_against_lines(summary), page.width)]
     blocks += [trainings_text(summary, page), largest_text(summary, page), nodes_text(summary, page)]
     blocks += [bandwidths_text(summary, page), last]

@@ -1,0 +1,52 @@
+"""The speedup of each point as a bar beside its ideal, for a terminal: returns lines, prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parse.report.summary import labels
+from parse.result import Result
+from parse.text import Page, number, wrapped
+
+PARTS = " ▏▎▍▌▋▊▉█"
+"""A cell that is 0 to 8 eighths full."""
+IDEAL = "┊"
+MIN_CELLS = 16
+"""Bars with less room say nothing."""
+
+
+def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
+    """A bar for each point with a speedup, from 0 to the largest speedup or number of devices.
+
+    Points with the same settings stand together. Empty where no two of these have one: a baseline alone is no scaling.
+    """
+    curves: dict[str, list[Result]] = {}
+    for label, result in zip(labels(results), results, strict=True):
+        if result.speedup is not None:
+            curves.setdefault(label.partition(" ")[2], []).append(result)
+    curves = {settings: points for settings, points in curves.items() if len(points) > 1}
+    shown = [result for points in curves.values() for result in points]
+    left = max((len(result.requested.case) for result in shown), default=0)
+    right = max((len(number(result.speedup)) for result in shown), default=0)
+    cells = page.width - left - right - 4
+    if not shown or cells < MIN_CELLS:
+        return []
+    largest = max(max(result.speedup or 0.0, result.run.devices) for result in shown)
+    lines = wrapped([f"speedup against 1n1g; {IDEAL} as many times as there are devices"], page.width)
+    for settings, points in curves.items():
+        lines += wrapped([settings] if len(curves) > 1 else [], page.width)
+        lines += [
+            f"{result.requested.case:<{left}}  {number(result.speedup):>{right}}  "
+            + _bar(result.speedup or 0.0, result.run.devices, largest, cells)
+            for result in points
+        ]
+    return lines
+
+
+def _bar(value: float, ideal: float, largest: float, cells: int) -> str:
+    """`cells` wide for `largest`; the ideal is marked where the bar does not reach it."""
+    eighths = round(value / largest * cells * 8)
+    full, rest = divmod(eighths, 8)
+    bar = PARTS[8] * full + (PARTS[rest] if rest else "")
+    mark = min(cells, round(ideal / largest * cells)) - 1
+    return bar if len(bar) > mark else bar.ljust(mark) + IDEAL
