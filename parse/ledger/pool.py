@@ -142,7 +142,7 @@ def _without_stalls(arrivals: Arrivals) -> Arrivals:
     rank of each piece, those of nodes by the latest node, whichever it is."""
 
     def bounded(values: Floats, of_piece: Floats) -> Floats:
-        limit = BEYOND * float(np.quantile(of_piece, SUSTAINED))
+        limit = BEYOND * _quantile(of_piece, SUSTAINED)
         return np.clip(values, -limit, limit)
 
     ranks, nodes = arrivals.ranks.typical, arrivals.nodes.typical
@@ -152,6 +152,12 @@ def _without_stalls(arrivals: Arrivals) -> Arrivals:
         ranks=replace(arrivals.ranks, typical=bounded(ranks, of_ranks)),
         nodes=replace(arrivals.nodes, typical=bounded(nodes, np.abs(nodes).max(axis=0))),
     )  # fmt: skip
+
+
+def _quantile(values: Floats, share: float) -> float:
+    """As numpy.quantile, which imports numpy.ma: a fifth of the time of a ledger of 1024 ranks."""
+    ordered = np.sort(values)
+    return float(np.interp(share * (len(ordered) - 1), np.arange(len(ordered)), ordered))
 
 
 def named(arrivals: Arrivals, cause_ns: Floats) -> Mapping[str, float]:

@@ -57,7 +57,7 @@ def test_every_example_runs_as_printed(tmp_path: Path) -> None:
     script = f"set -euo pipefail\nPATH='{fresh}'\n{before}\nPATH='{path}'\n{after}"
     try:
         done = subprocess.run(
-            ["bash", "-c", script], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=1000
+            ["bash", "-c", script], cwd=checkout, env=env, capture_output=True, text=True, check=False, timeout=3000
         )
     finally:
         stop = [sys.executable, "-m", "launch.devcluster", "stop"]

@@ -13,9 +13,8 @@ from parse.run_fields import RunFields
 NODES, RANKS_PER_NODE = 2, 2
 RANKS = NODES * RANKS_PER_NODE
 WARMUP, STEPS = 10, 75
-NOTHING = "data:0"
-COMPUTE_MS = "10"
-"""What every rank computes in the `delay` workload, where nobody is delayed."""
+UNDELAYED = range(3)
+"""Delays of 0 on these ranks: as many runs in the same job, in which nobody is late."""
 MODELS = Path(__file__).with_name("ddp_models.py")
 
 
@@ -64,19 +63,19 @@ class Sweep:
         return " ".join([self.backend, workload, *(f"{name}={value}" for name, value in self.options.items())])
 
     @property
+    def key(self) -> str:
+        """Different for every sweep."""
+        return f"{self.name} {self.varied}"
+
+    @property
     def is_option(self) -> bool:
         """Whether `varied` is an option; otherwise it is an environment variable."""
         return self.varied.islower()
 
-    def is_undelayed(self, value: str) -> bool:
-        """Whether that value delays nobody, so that its speed is that of the same work without the delay."""
-        return value == NOTHING or (self.varied == "compute_ms" and value == COMPUTE_MS)
-
     @property
-    def work(self) -> tuple[object, ...]:
-        """What it has in common with the runs without its delay."""
-        fixed = {name: value for name, value in self.options.items() if not name.endswith("_ms")}
-        return self.backend, _file(self.workload), tuple(fixed.items())
+    def undelayed(self) -> tuple[str, ...]:
+        """The values that delay nobody: the same work without the delay, in the same job."""
+        return tuple(value for value, expected in self.cases.items() if not expected.ranks)
 
     def value_of(self, run: RunFields) -> str | None:
         """The run's value of `varied`; None for a run of another sweep."""
@@ -125,13 +124,15 @@ def _delays(backend: str, quiet: int) -> tuple[Sweep, ...]:
     tenth = {f"10+30@rank={rank};every=10": _tenth(rank) for rank in ranks}
     data = {f"20@rank={rank}": _persistent(rank, "data") for rank in ranks}
     update = {f"10@rank={rank}": _persistent(rank, "optimizer") for rank in ranks}
-    computes = {"compute_ms": COMPUTE_MS}
+    computes = {"compute_ms": "10"}
+    of_compute = {f"10+0@rank={rank}": NOBODY for rank in UNDELAYED}
+    nobody = {f"0@rank={rank}": NOBODY for rank in UNDELAYED}
     return (
-        Sweep(backend=backend, varied="compute_ms", cases={COMPUTE_MS: NOBODY}, repeats=quiet, baseline=True),
-        Sweep(backend=backend, varied="compute_ms", cases=on_one | on_node | rotating | tenth),
-        Sweep(backend=backend, varied="data_ms", cases=data, options=computes),
+        Sweep(backend=backend, varied="compute_ms", cases={"10": NOBODY}, repeats=quiet, baseline=True),
+        Sweep(backend=backend, varied="compute_ms", cases=of_compute | on_one | on_node | rotating | tenth),
+        Sweep(backend=backend, varied="data_ms", cases=nobody | data, options=computes),
         Sweep(backend=backend, varied="transfer_ms", cases={"15": NOBODY}, repeats=2, baseline=True),
-        Sweep(backend=backend, varied="update_ms", cases=update, options=computes),
+        Sweep(backend=backend, varied="update_ms", cases=nobody | update, options=computes),
     )
 
 
@@ -148,7 +149,7 @@ def _model(
     `data` and `compute` name the collective before which that delay arises, where a step has several.
     """
     cases = {
-        NOTHING: NOBODY,
+        **{f"data:0@rank={rank}": NOBODY for rank in UNDELAYED},
         "data:20@rank=1": _persistent(1, "data", meeting=data),
         "compute:20@rank=1": _persistent(1, "compute", meeting=compute),
     }

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 from hpc.model.trace_file import read_trace
@@ -164,18 +165,23 @@ def report(points: Sequence[Point]) -> int:
 
 
 def report_what_ifs(points: Sequence[Point]) -> tuple[Miss, ...]:
-    """Prints the speed that each ledger gives for the step without its straggler, beside that of the runs without the
-    delay. Returns a miss for each that differs by more than WHAT_IF; it is the machine's where real work is trained,
-    whose own speed differs from run to run."""
-    undelayed = {point.sweep.work: point.ledger.result for point in points if point.sweep.is_undelayed(point.value)}
+    """Prints the speed that each ledger gives for the step without its straggler, beside the median speed of the runs
+    of the same job without the delay.
+
+    Returns a miss for each that differs by more than WHAT_IF; it is the machine's where real work is trained, which is
+    faster beside a rank that sleeps: ranks share cores.
+    """
+    speeds: dict[str, list[float]] = {}
+    for point in points:
+        if point.value in point.sweep.undelayed and point.ledger.result.median_speed is not None:
+            speeds.setdefault(point.sweep.key, []).append(point.ledger.result.median_speed)
     misses, count = [], 0
     print("\nsamples/s without the straggler: ledger, measured without the delay, ratio")
     for point in points:
-        without, truth = point.ledger.without_straggler, undelayed.get(point.sweep.work)
-        if not point.sweep.cases[point.value].ranks or truth is None or truth.median_speed is None:
+        if point.value in point.sweep.undelayed or point.sweep.key not in speeds:
             continue
         count += 1
-        measured = truth.median_speed
+        without, measured = point.ledger.without_straggler, median(speeds[point.sweep.key])
         if without is None:
             misses.append(Miss(text=f"{point.name}: no speed without the straggler"))
             print(f"{point.name:69} none {measured:9.1f}")
