@@ -59,6 +59,19 @@ def arrival_skew(truth: Truth, stragglers: Bools) -> ArrivalSkew:
     )
 
 
+def step_without_ms(known: Known, stragglers: Bools) -> float:
+    """The mean step of that run, ms, had these ranks in these steps [rank, step] slept no longer than the median rank,
+    the lower one of an even number.
+
+    By the exact stamps: each step is shorter by what the last entry into its reduction comes earlier.
+    """
+    slept = known.slept.causes.sum(axis=2)
+    longer = np.where(stragglers, slept - np.sort(slept, axis=0)[(len(slept) - 1) // 2], 0.0)
+    entry = known.stamped.causes.sum(axis=2)
+    saved = entry.max(axis=0) - (entry - longer).max(axis=0)
+    return float((known.stamped.terms.sum(axis=2).mean(axis=0) - saved).mean())
+
+
 def held_against(verdict: Verdict, runs: Sequence[Known], expected: Expected, *, measured: bool) -> Iterator[Miss]:
     """What is wrong with a verdict on these runs; `measured` says whether its figures are those of the sleeps."""
     if verdict.kind not in expected.kinds:

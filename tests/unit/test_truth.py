@@ -20,7 +20,7 @@ from parse.result import results
 from tests.truth.cases import NOBODY, RANKS, SWEEPS, UNDELAYED, Expected
 from tests.truth.compare import compare, compare_loss
 from tests.truth.exact import PHASES, known_of, spent_in_meetings
-from tests.truth.verdicts import arrival_skew, held_against
+from tests.truth.verdicts import arrival_skew, held_against, step_without_ms
 from tests.unit.traces import make_ranks, make_run, make_trace
 
 MS = 1_000_000
@@ -159,6 +159,15 @@ def test_what_ranks_spend_in_meetings_by_hand() -> None:
         stamps + 9 * MS, (9 * MS, 9 * MS), np.where(meetings == ABSENT, ABSENT, meetings + 9 * MS), (-1, 0)
     )
     assert (ahead == spent * MS).all()
+
+
+def test_a_step_without_the_sleeps_of_the_late_rank(late: tuple[Trace, Ledger]) -> None:
+    """Rank 3 sleeps 10 ms longer in its optimizer: without that a step is as long as the random sleeps make it."""
+    known = known_of(late[0], AHEAD_S)
+    stragglers = np.arange(RANKS)[:, None] == 3
+    step_ms = known.stamped.terms.sum(axis=2).mean()
+    assert 9 < step_ms - step_without_ms(known, stragglers & np.ones((1, len(known.steps)), bool)) < 11
+    assert step_without_ms(known, np.zeros((RANKS, len(known.steps)), bool)) == pytest.approx(step_ms)
 
 
 def test_arrival_skew_by_hand() -> None:
