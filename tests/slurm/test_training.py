@@ -47,7 +47,7 @@ class Held:
             cluster, folder, "--cases", "1n2g", "--cpus-per-rank", "1", "--no-baseline", "--backend", "torch-ddp",
             "--workload", "mlp", "--data", f"imagefolder:{folder}/images", "--option", "workers=1", "--epochs",
             str(EPOCHS), "--batch-size", "4", "--steps", "8", "--warmup", "5", "--repeats", "1", "--copy-s", "1",
-            "--telemetry", "off", "--hang-extra-s", "3600", "--minutes-per-run", "90",
+            "--telemetry", "off", "--hang-extra-s", "3600", "--minutes-per-run", "50",
         )  # fmt: skip
         self._ends = threading.Event()
 
