@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import comb, cos, pi, sin, sqrt, tan
+from math import comb, cos, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -155,3 +155,28 @@ def mean_of_rates(
 
     inside = np.concatenate([samples[first:stop] for first, stop in blocks])
     return float(np.mean(inside / step_times_s(latest_end_ns, blocks)))
+
+
+MIN_OUTLYING = 4
+"""With fewer values none is far from the others."""
+OUTLYING = 3.5
+"""Standard deviations from the median (Iglewicz and Hoaglin 1993), where the values are many."""
+OUTLYING_FEW = 21
+"""Added for few values n, divided by n: so that at most 5 % of normal samples have an outlying value (simulated)."""
+LEAST_SCATTER = 0.001
+"""The least scatter of speeds that outlying ones are measured by, as a share: equal ones have been rounded."""
+
+
+def outlying(values: Sequence[float]) -> tuple[int, ...]:
+    """The positions of positive values that lie far from the others, by the median absolute deviation of their logs.
+
+    A value lies far where it is more than OUTLYING + OUTLYING_FEW / n robust standard deviations (1.4826 · MAD) away
+    from the median.
+    """
+    if len(values) < MIN_OUTLYING:
+        return ()
+    logs = [log(value) for value in values]
+    middle = median(logs)
+    scatter = max(1.4826 * median([abs(value - middle) for value in logs]), LEAST_SCATTER)
+    limit = (OUTLYING + OUTLYING_FEW / len(values)) * scatter
+    return tuple(at for at, value in enumerate(logs) if abs(value - middle) > limit)
