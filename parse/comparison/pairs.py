@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite
 
 from hpc.model.options import did_you_mean
-from parse import stats
 from parse.comparison.environment import differences
 from parse.comparison.ratio import least_runs, ratio_interval, runs_to_tell
-from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, NearMiss, Reason, Side
+from parse.comparison.sides import distinct_labels, side_of, without_speed
+from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, NearMiss, Reason
 from parse.comparison.verdict import Verdict, of_pair
 from parse.report.summary import labels, measured_in, requested_values
 from parse.result import Result
@@ -38,7 +36,7 @@ def compare_measurements(
     pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
     only_base = [result for key, result in sides[0].items() if key not in sides[1]]
     only_new = [result for key, result in sides[1].items() if key not in sides[0]]
-    shown = labels([*(pair[1] for pair in pairs), *only_base, *only_new])
+    shown = distinct_labels([*(pair[1] for pair in pairs), *only_base, *only_new])
     paired, rest = shown[: len(pairs)], shown[len(pairs) :]
     base_names, new_names = rest[: len(only_base)], rest[len(only_base) :]
     return Comparison(
@@ -52,35 +50,6 @@ def compare_measurements(
         near_misses=_near_misses(list(zip(base_names, only_base, strict=True)),
                                  list(zip(new_names, only_new, strict=True))),
     )  # fmt: skip
-
-
-def side_of(result: Result) -> Side:
-    """The speeds of a measured point."""
-    runs = [(run.measured.throughput, run.requested.run.repeat) for run in result.ok if run.measured]
-    speeds, repeats = tuple(speed for speed, _ in runs), tuple(repeat for _, repeat in runs)
-    usable = all(isfinite(speed) and speed > 0 for speed in speeds)
-    outlying = stats.outlying(speeds) if usable else ()
-    return Side(
-        median=stats.median(speeds) if speeds and usable else None,
-        speeds=speeds,
-        repeats=repeats,
-        outcomes=tuple(Counter(run.outcome_text for run in result.runs).most_common()),
-        outlying=tuple(repeats[at] for at in outlying),
-    )
-
-
-def without_speed(side: Side) -> tuple[Reason, str] | None:
-    """Why a side has no median, with the details; None if it has one."""
-    if side.median is not None:
-        return None
-    if not side.speeds:
-        return Reason.NOT_OK, ", ".join(f"{count} {outcome}" for outcome, count in side.outcomes)
-    bad = [
-        (speed, run)
-        for speed, run in zip(side.speeds, side.repeats, strict=True)
-        if not (isfinite(speed) and speed > 0)
-    ]
-    return Reason.NO_SPEED, ", ".join(f"run {run}: {speed}" for speed, run in bad)
 
 
 def _judged(name: str, base_result: Result, new_result: Result, threshold: float) -> ComparedPoint:
@@ -156,8 +125,8 @@ def _check_files(base: Sequence[Result], new: Sequence[Result]) -> None:
     ]
     if both := sorted(files[0] & files[1]):
         raise ComparisonError(
-            f"{both[0]} belongs to both sides ({len(both)} of the {len(files[1])} files of NEW): a measurement compared "
-            "with itself tells nothing; name two different folders"
+            f"{both[0]} belongs to both sides ({len(both)} of the {len(files[1])} files of NEW): a measurement "
+            "compared with itself tells nothing; name two different folders"
         )
 
 

@@ -20,7 +20,7 @@ MIN_COVERAGE = 0.93
 MAX_RUNS = 100
 """More runs of a side are no advice."""
 POWER = 0.93
-"""Planned probability that a difference of the threshold is called: a part of it is lost to scatter that is known badly."""
+"""Planned probability that a difference of the threshold is called; a part is lost to scatter that is known badly."""
 EFFICIENCY = 3 / pi
 """The rank test needs 1 / 0.955 of the runs of a t test where runs are normal (Lehmann, Nonparametrics, 1975, 2.4)."""
 SCATTER_QUANTILE = 0.2

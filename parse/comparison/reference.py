@@ -1,7 +1,4 @@
-"""References: expected speeds of points, each with a tolerance and its source; measurements held against them.
-
-A reference is a TOML file, or a recipe of the project, whose published figures serve as they are.
-"""
+"""References: TOML files of expected speeds, each with its tolerance and its source."""
 
 from __future__ import annotations
 
@@ -14,15 +11,9 @@ from typing import Any
 
 from hpc.model.options import did_you_mean
 from hpc.model.outcome import MAX_PLAN_BYTES
-from hpc.model.recipe import RecipeError, known_recipes, read_recipe
 from hpc.system.regular_file import open_regular
-from parse.comparison.pairs import side_of, without_speed
-from parse.comparison.ratio import least_single_runs, runs_to_tell, single_interval
-from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, Reason, Side
-from parse.comparison.verdict import Verdict, of_reference
-from parse.report.against import against
-from parse.report.summary import COLUMNS, labels, requested_values
-from parse.result import Result
+from parse.comparison.types import ComparisonError
+from parse.report.summary import COLUMNS
 
 FOLDER = Path(__file__).with_name("references")
 UNITS = ("samples/s", "tokens/s")
@@ -36,8 +27,8 @@ LOG_SETTINGS = ("name", "window", "folder", "date", "warmup")
 
 @dataclass(frozen=True, kw_only=True)
 class ReferencePoint:
-    """An expected speed in `unit`, its tolerance as a share, where the figure is from, and the settings, by the names of
-    `--where`, of the measured point that it is expected of."""
+    """An expected speed in `unit`, its tolerance as a share, where the figure is from, and the settings of the measured
+    point that it is expected of, by the names of `--where`."""
 
     settings: Mapping[str, str]
     speed: float
@@ -63,23 +54,6 @@ class Reference:
 def known_references(folder: Path = FOLDER) -> dict[str, Path]:
     """The reference files of the project, by name; recipes are references, too."""
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
-
-
-def compare_with_reference(name: str, results: Sequence[Result], new: str, threshold: float) -> Comparison:
-    """The measured points against the reference of that name: a file, or one of the project's references or recipes.
-
-    `threshold` is the tolerance of points that state none, and of recipes. Raises ComparisonError.
-    """
-    if name in known_recipes():
-        return _against_recipe(name, results, new, threshold)
-    path = known_references().get(name, Path(name))
-    if not path.exists():
-        known = [*known_references(), *known_recipes()]
-        raise ComparisonError(
-            f"--reference {name}: no such file, and none of the project's references: {', '.join(known)}"
-            f"{did_you_mean(name, known)}"
-        )
-    return _against_points(read_reference(path, threshold), results, new)
 
 
 def read_reference(path: Path, threshold: float) -> Reference:
@@ -184,83 +158,3 @@ def _check_distinct(points: Sequence[ReferencePoint]) -> None:
         if key in numbers:
             raise ComparisonError(f"points {numbers[key]} and {at} have the same settings: {point.name}")
         numbers[key] = at
-
-
-def _against_points(reference: Reference, results: Sequence[Result], new: str) -> Comparison:
-    values = [(result, requested_values(result)) for result in results]
-    taken: set[str] = set()
-    points = []
-    for expected in reference.points:
-        fitting = [
-            result
-            for result, requested in values
-            if result.unit == expected.unit and expected.settings.items() <= requested.items()
-        ]
-        taken.update(result.requested.point for result in fitting)
-        points.append(_judged_one(expected, fitting))
-    rest = [result for result in results if result.requested.point not in taken]
-    title = f"{reference.title} ({reference.devices})" if reference.devices else reference.title
-    return Comparison(base=title, new=new, is_reference=True, points=tuple(points), only_new=tuple(labels(rest)))
-
-
-def _judged_one(expected: ReferencePoint, fitting: Sequence[Result]) -> ComparedPoint:
-    if len(fitting) == 1:
-        return _judged(expected.name, expected, fitting[0])
-    reason, detail = Reason.NOT_MEASURED, ""
-    if fitting:
-        reason, detail = Reason.SEVERAL, "; ".join(labels(fitting))
-    return _unjudged(expected.name, expected, Side(median=None), reason, detail)
-
-
-def _unjudged(name: str, expected: ReferencePoint, new: Side, reason: Reason, detail: str) -> ComparedPoint:
-    return ComparedPoint(
-        name=name, unit=expected.unit, threshold=expected.tolerance, base=Side(median=expected.speed), new=new,
-        verdict=Verdict.CANNOT_TELL, reason=reason, detail=detail, source=expected.source,
-    )  # fmt: skip
-
-
-def _judged(name: str, expected: ReferencePoint, result: Result) -> ComparedPoint:
-    new = side_of(result)
-    if (problem := without_speed(new)) is not None:
-        return _unjudged(name, expected, new, *problem)
-    assert new.median is not None
-    interval = single_interval(new.speeds, expected.speed)
-    verdict = of_reference(interval, expected.tolerance)
-    reason, needed = None, None
-    if verdict is Verdict.CANNOT_TELL:
-        reason = Reason.FEW_RUNS if interval is None else Reason.SCATTER
-        needed = least_single_runs() if len(new.speeds) < 2 else runs_to_tell((new.speeds,), expected.tolerance)
-        needed = needed and max(needed, len(new.speeds) + 1)
-    return ComparedPoint(
-        name=name, unit=expected.unit, threshold=expected.tolerance, base=Side(median=expected.speed), new=new,
-        verdict=verdict, ratio=new.median / expected.speed, interval=interval, reason=reason, runs_needed=needed,
-        source=expected.source,
-    )  # fmt: skip
-
-
-def _against_recipe(name: str, results: Sequence[Result], new: str, threshold: float) -> Comparison:
-    """The measured points against the published figures that `parse.summarize --against` sets beside them."""
-    try:
-        recipe = read_recipe(name)
-    except RecipeError as error:
-        raise ComparisonError(f"--reference {name}: {error}") from None
-    beside = against(recipe, results)
-    points, rest = [], []
-    for result, label in zip(results, labels(results), strict=True):
-        published = beside.beside(result)
-        if published is None or published.speed is None:
-            rest.append(label)
-            continue
-        lines = published.published.published.all("median") if published.published.published else ()
-        source = f"{recipe.document}, line {', '.join(str(figure.line) for figure in lines)}"
-        expected = ReferencePoint(settings={}, speed=published.speed, unit=UNITS[0], tolerance=threshold, source=source)
-        if published.differences:
-            detail = "; ".join(difference.text for difference in published.differences)
-            points.append(_unjudged(label, expected, side_of(result), Reason.OTHER_SETTINGS, detail))
-        else:
-            points.append(_judged(label, expected, result))
-    missing = [f"{case} of {heading}" for heading, cases in beside.missing.items() for case in cases]
-    return Comparison(
-        base=f"{recipe.title} ({recipe.devices})", new=new, is_reference=True, points=tuple(points),
-        only_base=tuple(missing), only_new=tuple(rest),
-    )  # fmt: skip
