@@ -163,20 +163,20 @@ OUTLYING = 3.5
 """Standard deviations from the median (Iglewicz and Hoaglin 1993), where the values are many."""
 OUTLYING_FEW = 21
 """Added for few values n, divided by n: so that at most 5 % of normal samples have an outlying value (simulated)."""
-LEAST_SCATTER = 0.001
-"""The least scatter of speeds that outlying ones are measured by, as a share: equal ones have been rounded."""
+LEAST_OUTLYING = 0.02
+"""An outlying value departs from the median by at least so much, as a share."""
 
 
 def outlying(values: Sequence[float]) -> tuple[int, ...]:
     """The positions of positive values that lie far from the others, by the median absolute deviation of their logs.
 
     A value lies far where it is more than OUTLYING + OUTLYING_FEW / n robust standard deviations (1.4826 · MAD) away
-    from the median.
+    from the median, and more than LEAST_OUTLYING.
     """
     if len(values) < MIN_OUTLYING:
         return ()
     logs = [log(value) for value in values]
     middle = median(logs)
-    scatter = max(1.4826 * median([abs(value - middle) for value in logs]), LEAST_SCATTER)
-    limit = (OUTLYING + OUTLYING_FEW / len(values)) * scatter
+    scatter = 1.4826 * median([abs(value - middle) for value in logs])
+    limit = max((OUTLYING + OUTLYING_FEW / len(values)) * scatter, LEAST_OUTLYING)
     return tuple(at for at, value in enumerate(logs) if abs(value - middle) > limit)

@@ -101,9 +101,7 @@ def _short_warmup(extra: int, warmup: int, runs: Sequence[int], ok: int, level: 
 
 def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
     listed = _listed(f"{run} ({speed:.2f})" for run, speed in runs.items())
-    return (
-        f"run {listed} lies far from the median of {median:.2f}, by the runs' median absolute deviation; it is counted"
-    )
+    return f"run {listed} is far from the median of {median:.2f}, by the runs' median absolute deviation; it counts"
 
 
 SENTENCES: Mapping[str, str | Callable[..., str]] = {

@@ -20,7 +20,8 @@ from parse.result import Result
 def compare_with_reference(name: str, results: Sequence[Result], new: str, threshold: float) -> Comparison:
     """The measured points against the reference of that name: a file, or one of the project's references or recipes.
 
-    `threshold` is the tolerance of points that state none, and of recipes. Raises ComparisonError.
+    `threshold` is the tolerance of points that state none, and of recipes. Every point of a file must be measured; what
+    comes with the project has machines of many sizes, and only what was measured is judged. Raises ComparisonError.
     """
     if name in known_recipes():
         return _against_recipe(name, results, new, threshold)
@@ -31,13 +32,14 @@ def compare_with_reference(name: str, results: Sequence[Result], new: str, thres
             f"--reference {name}: no such file, and none of the project's references: {', '.join(known)}"
             f"{did_you_mean(name, known)}"
         )
-    return _against_points(read_reference(path, threshold), results, new)
+    return _against_points(read_reference(path, threshold), results, new, whole=name not in known_references())
 
 
-def _against_points(reference: Reference, results: Sequence[Result], new: str) -> Comparison:
+def _against_points(reference: Reference, results: Sequence[Result], new: str, *, whole: bool) -> Comparison:
     values = [(result, requested_values(result)) for result in results]
     taken: set[str] = set()
-    points = []
+    points: list[ComparedPoint] = []
+    missing: list[str] = []
     for expected in reference.points:
         fitting = [
             result
@@ -45,12 +47,16 @@ def _against_points(reference: Reference, results: Sequence[Result], new: str) -
             if result.unit == expected.unit and expected.settings.items() <= requested.items()
         ]
         taken.update(result.requested.point for result in fitting)
-        points.append(_judged_one(expected, fitting))
+        if fitting or whole:
+            points.append(_judged_one(expected, fitting))
+        else:
+            missing.append(expected.name)
     rest = [result for result in results if result.requested.point not in taken]
     title = f"{reference.title} ({reference.devices})" if reference.devices else reference.title
     return Comparison(
-        base=title, new=new, is_reference=True, points=tuple(points), only_new=tuple(distinct_labels(rest))
-    )
+        base=title, new=new, is_reference=True, points=tuple(points), only_base=tuple(missing),
+        only_new=tuple(distinct_labels(rest)),
+    )  # fmt: skip
 
 
 def _judged_one(expected: ReferencePoint, fitting: Sequence[Result]) -> ComparedPoint:

@@ -49,7 +49,7 @@ def _value(value: Any) -> Any:
 
 
 def as_openmetrics(comparison: Comparison) -> str:
-    """Gauges of every point in the text format of OpenMetrics 1.0, which Prometheus reads; unknown figures are absent."""
+    """Gauges of every point in the text format of OpenMetrics 1.0; figures that are not known are absent."""
     lines = [*_speeds(comparison), *_ratios(comparison), *_verdicts(comparison), *_runs_needed(comparison)]
     return "\n".join([*lines, "# EOF"]) + "\n"
 

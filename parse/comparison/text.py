@@ -79,7 +79,7 @@ def point_text(point: ComparedPoint) -> str:
     return (
         f"{point.verdict}: {number(point.new.median)} against {number(point.base.median)} {point.unit}, ratio "
         f"{point.interval.ratio:.4f} [{point.interval.low:.4f}, {point.interval.high:.4f}] "
-        f"({point.interval.coverage:.1%}), threshold {point.threshold:.3g}"
+        f"({point.interval.coverage:.1%}), threshold {100 * point.threshold:.3g} %"
     )
 
 
@@ -93,11 +93,9 @@ def reason_text(point: ComparedPoint) -> str:
     runs = f"{len(point.base.speeds)} and {len(point.new.speeds)}" if point.base.speeds else str(len(point.new.speeds))
     side = "a side " if point.base.speeds else ""
     if point.runs_needed is None:
-        return f"{text}: {runs} here; more than 100 runs {side}would be needed to tell {point.threshold:.3g}"
+        return f"{text}: {runs} here; more than 100 runs {side}would be needed to tell {100 * point.threshold:.3g} %"
     known = "" if len(point.base.speeds) > 1 or len(point.new.speeds) > 1 else "at least "
-    return (
-        f"{text}: {runs} here; {known}{point.runs_needed} runs {side}would tell a difference of {point.threshold:.3g}"
-    )
+    return f"{text}: {runs} here; {known}{point.runs_needed} runs {side}would tell a difference of {100 * point.threshold:.3g} %"
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:
