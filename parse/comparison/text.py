@@ -95,7 +95,8 @@ def reason_text(point: ComparedPoint) -> str:
     if point.runs_needed is None:
         return f"{text}: {runs} here; more than 100 runs {side}would be needed to tell {100 * point.threshold:.3g} %"
     known = "" if len(point.base.speeds) > 1 or len(point.new.speeds) > 1 else "at least "
-    return f"{text}: {runs} here; {known}{point.runs_needed} runs {side}would tell a difference of {100 * point.threshold:.3g} %"
+    needed = f"{known}{point.runs_needed} runs {side}"
+    return f"{text}: {runs} here; {needed}would tell a difference of {100 * point.threshold:.3g} %"
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:

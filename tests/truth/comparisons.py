@@ -110,7 +110,8 @@ def advice(kind: str, points: int, ratio: float, pilot: int = PILOT_RUNS, seed: 
     """
     generator = np.random.default_rng(seed)
     wanted = (Verdict.FASTER, Verdict.SLOWER) if ratio == 1 else (Verdict.SLOWER if ratio < 1 else Verdict.FASTER,)
-    verdicts, named, none = [], [], 0
+    verdicts: list[Verdict] = []
+    named, none = [], 0
     for _ in range(points):
         base, new = speeds(kind, generator, 1, pilot)[0], ratio * speeds(kind, generator, 1, pilot)[0]
         verdict = _verdict(base, new)
