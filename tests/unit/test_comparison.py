@@ -88,8 +88,13 @@ def test_an_ignored_setting_may_differ_and_is_a_difference():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("contianer", "no point has it.*"), ("unit", "never compared"), ("case", "never compared"), ("batchsize", "Did you mean")],
-)  # fmt: skip
+    [
+        ("contianer", "no point has it.*"),
+        ("unit", "never compared"),
+        ("case", "never compared"),
+        ("batchsize", "Did you mean"),
+    ],
+)
 def test_what_cannot_be_ignored(name, words):
     with pytest.raises(ComparisonError, match=words):
         compared(measured((ONE, FIVE)), measured((ONE, FIVE)), ignored=[name])
@@ -179,8 +184,14 @@ settings = { case = "1n1g", backend = "mpi" }
 
 @pytest.mark.parametrize(
     ("factor", "verdict", "status"),
-    [(1.0, Verdict.SAME, 0), (0.97, Verdict.SAME, 0), (0.9, Verdict.SLOWER, 1), (1.2, Verdict.FASTER, 0), (0.95, Verdict.CANNOT_TELL, 2)],
-)  # fmt: skip
+    [
+        (1.0, Verdict.SAME, 0),
+        (0.97, Verdict.SAME, 0),
+        (0.9, Verdict.SLOWER, 1),
+        (1.2, Verdict.FASTER, 0),
+        (0.95, Verdict.CANNOT_TELL, 2),
+    ],
+)
 def test_a_reference_is_the_acceptance_test_of_a_machine(tmp_path, factor, verdict, status):
     path = toml(tmp_path / "r.toml", POINT)
     comparison = compare_with_reference(str(path), measured((ONE, times(factor)), (TWO, FIVE)), "new", 0.03)
