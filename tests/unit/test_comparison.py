@@ -272,9 +272,8 @@ def test_references_of_the_project_have_a_line_as_source_of_every_point(name):
 
 def test_of_references_of_the_project_only_what_was_measured_is_judged():
     run = requested_run(make_run()).run
-    fields = dataclasses.replace(
-        run, backend="composer", devices=8, nodes=1, gpus_per_node=8, ranks_per_node=None, batch_size=6
-    )
+    sizes = {"devices": 8, "nodes": 1, "gpus_per_node": 8, "ranks_per_node": None, "batch_size": 6}
+    fields = dataclasses.replace(run, backend="composer", **sizes)
     (result,) = measured((ONE, times(0.4)))
     requested = dataclasses.replace(result.requested, run=fields, extra={"name": "mpt-7b"})
     result = dataclasses.replace(result, requested=requested)
