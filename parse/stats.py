@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import comb, cos, log, pi, sin, sqrt, tan
+from math import comb, cos, isfinite, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ mean, median = statistics.fmean, statistics.median
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Standard deviation of the sample (n − 1) over its mean; None for fewer than two values."""
-    if len(values) < 2:
+    """Standard deviation of the sample (n − 1) over its mean; None for fewer than two values, where one is not finite,
+    and where the mean is 0."""
+    if len(values) < 2 or not all(map(isfinite, values)) or mean(values) == 0:
         return None
     return statistics.stdev(values) / mean(values)
 

@@ -138,7 +138,7 @@ def test_differences_of_environment_name_the_points_they_concern():
 # What cannot be told
 
 
-@pytest.mark.parametrize(("base", "new", "needed"), [(1, 1, 4), (3, 3, 4), (1, 5, 4)])
+@pytest.mark.parametrize(("base", "new", "needed"), [(1, 1, 4), (3, 3, 4), (1, 5, 5)])
 def test_too_few_runs_say_how_many_it_takes(base, new, needed):
     point = only(compared(measured((ONE, FIVE[:base])), measured((ONE, FIVE[:new]))))
     assert (point.verdict, point.reason, point.interval) == (Verdict.CANNOT_TELL, Reason.FEW_RUNS, None)
@@ -336,7 +336,7 @@ def test_markdown_has_one_cell_per_column(sides, capsys):
     _, out, _ = run(capsys, *sides, "--format", "markdown")
     rows = [line for line in out.splitlines() if line.startswith("| ")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows[-5:]} == {10}
-    assert "\n|" in out and "<script>" not in out and "\\<script" in out
+    assert "\n|" in out and not re.search(r"(?<!\\)<script", out) and "\\<script" in out
 
 
 def test_json_is_whole(sides, capsys):
@@ -479,7 +479,7 @@ def test_out_writes_a_file(sides, tmp_path, capsys):
 
 def test_random_speeds_never_fail_and_never_call_both():
     generator = np.random.default_rng(0)
-    for _ in range(30):
+    for _ in range(8):
         counts = generator.integers(1, 8, 2)
         pair = [generator.lognormal(3, 0.3, count).tolist() for count in counts]
         there, back = (compared(with_speeds(*a), with_speeds(*b)) for a, b in (pair, pair[::-1]))
