@@ -130,10 +130,11 @@ def test_equal_sides_are_called_different_in_at_most_five_of_a_hundred(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["normal", "two-mode"])
+@pytest.mark.parametrize("kind", ["normal", "autocorrelated", "two-mode"])
 def test_a_true_difference_is_called_with_the_runs_that_were_named(kind):
-    told = advice(kind, 150, 0.97)
-    assert told.asked > 20 and told.called >= 0.9
+    """In normal runs few of the points are open after five runs: 500 points give 51."""
+    told = advice(kind, 500, 0.97)
+    assert told.asked > 50 and told.called >= 0.9
 
 
 @pytest.mark.slow
