@@ -25,6 +25,7 @@ setup(
         "sbatch_templates": ["*.j2", "sites/*.toml"],
         "launch.sweep": ["*.txt"],
         "hpc.model": ["recipes/*.toml"],
+        "parse.comparison": ["references/*.toml"],
     },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.
     install_requires=[

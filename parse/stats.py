@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import comb, cos, pi, sin, sqrt, tan
+from math import comb, cos, isfinite, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,8 +33,9 @@ mean, median = statistics.fmean, statistics.median
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float | None:
-    """Standard deviation of the sample (n − 1) over its mean; None for fewer than two values."""
-    if len(values) < 2:
+    """Standard deviation of the sample (n − 1) over its mean; None for fewer than two values, where one is not finite,
+    and where the mean is 0."""
+    if len(values) < 2 or not all(map(isfinite, values)) or mean(values) == 0:
         return None
     return statistics.stdev(values) / mean(values)
 
@@ -155,3 +156,28 @@ def mean_of_rates(
 
     inside = np.concatenate([samples[first:stop] for first, stop in blocks])
     return float(np.mean(inside / step_times_s(latest_end_ns, blocks)))
+
+
+MIN_OUTLYING = 4
+"""With fewer values none is far from the others."""
+OUTLYING = 3.5
+"""Standard deviations from the median (Iglewicz and Hoaglin 1993), where the values are many."""
+OUTLYING_FEW = 21
+"""Added for few values n, divided by n: so that at most 5 % of normal samples have an outlying value (simulated)."""
+LEAST_OUTLYING = 0.02
+"""An outlying value departs from the median by at least so much, as a share."""
+
+
+def outlying(values: Sequence[float]) -> tuple[int, ...]:
+    """The positions of positive values that lie far from the others, by the median absolute deviation of their logs.
+
+    A value lies far where it is more than OUTLYING + OUTLYING_FEW / n robust standard deviations (1.4826 · MAD) away
+    from the median, and more than LEAST_OUTLYING.
+    """
+    if len(values) < MIN_OUTLYING:
+        return ()
+    logs = [log(value) for value in values]
+    middle = median(logs)
+    scatter = 1.4826 * median([abs(value - middle) for value in logs])
+    limit = max((OUTLYING + OUTLYING_FEW / len(values)) * scatter, LEAST_OUTLYING)
+    return tuple(at for at, value in enumerate(logs) if abs(value - middle) > limit)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from hpc.model.findings import Figures, Finding
-from parse.alarms import placement, published, runs, scaling, windows
+from parse.alarms import placement, published, runs, scaling, steady, windows
 from parse.alarms.scaling import Neighbours
 from parse.alarms.text import sentence
 from parse.result import Result, by_setting
@@ -22,7 +22,8 @@ RULES: dict[str, Rule] = {
         runs.built_otherwise, runs.fewer_runs, runs.unmeasured, runs.not_as_asked, scaling.superlinear, scaling.rising,
         scaling.falling, runs.average_and_median, windows.rates_and_wall_clock,
         windows.window_and_steady_run, runs.disagreement,
-        scaling.baseline_elsewhere, placement.not_nested, placement.other_nodes, windows.unsteady, windows.loose_clocks,
+        scaling.baseline_elsewhere, placement.not_nested, placement.other_nodes, windows.unsteady, steady.short_warmup,
+        steady.outlying_runs, windows.loose_clocks,
         runs.repeated, runs.noted, runs.log_remarks, published.as_published, published.packed, published.copied,
     )
 }  # fmt: skip

@@ -21,7 +21,6 @@ from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
 from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.bandwidths import problems
-from parse.report.compare import Comparison, compare, outcomes
 from parse.report.largest import Largest, largest
 from parse.report.nodes import (
     Drift,
@@ -34,6 +33,7 @@ from parse.report.nodes import (
     per_node,
 )  # fmt: skip
 from parse.report.provenance import MACHINE, provenance
+from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
     Summary,
     TableError,
@@ -249,7 +249,7 @@ def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str,
     }
 
 
-def _comparison_as_json(comparison: Comparison) -> dict[str, Any]:
+def _comparison_as_json(comparison: SideBySide) -> dict[str, Any]:
     """The requested cells, a list; a column is named as in the table."""
     columns = comparison.columns
     return {

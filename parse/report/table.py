@@ -12,7 +12,6 @@ from parse.alarms.placement import nested_summary
 from parse.report.against import against_lines
 from parse.report.bandwidths import bandwidths_markdown, bandwidths_text
 from parse.report.chart import speedup_chart
-from parse.report.compare import Column, Comparison, compare, outcomes
 from parse.report.conclusion import conclusion
 from parse.report.export import as_json, comma_separated, dlperf
 from parse.report.largest import largest_markdown, largest_text
@@ -20,6 +19,7 @@ from parse.report.ledger import ledger_markdown, ledger_text
 from parse.report.nodes import nodes_markdown, nodes_text
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines
 from parse.report.points_table import points_cells, points_text
+from parse.report.side_by_side import Column, SideBySide, compare, outcomes
 from parse.report.summary import USUAL, Summary, by_unit, knowing, labels, shared, varying
 from parse.report.trainings import trainings_markdown, trainings_text
 from parse.result import Result
@@ -136,13 +136,13 @@ def _against_lines(summary: Summary) -> list[str]:
     return list(against_lines(summary.against, summary.results, labels(summary.results)))
 
 
-def _title(comparison: Comparison, summary: Summary) -> str:
+def _title(comparison: SideBySide, summary: Summary) -> str:
     """The work that is compared, and whatever else is not the same in all of the summary."""
     named = ["workload", "batch_size", "precision", *varying(summary.results)]
     return ", ".join(f"{name} {comparison.same[name]}" for name in dict.fromkeys(named) if name in comparison.same)
 
 
-def _side_by_side(comparison: Comparison, page: Page) -> list[list[str]]:
+def _side_by_side(comparison: SideBySide, page: Page) -> list[list[str]]:
     """Two columns for each backend; in blocks below one another where they are wider than the page."""
     width = max(cell_len(plain(case)) for case in ("case", *comparison.cases))
     room = page.table_width
@@ -177,7 +177,7 @@ def _block(pillars: Sequence[Sequence[str]], cases: Sequence[str], width: int) -
     ]
 
 
-def _pillar(column: Column, comparison: Comparison, short: Mapping[str, str]) -> list[str]:
+def _pillar(column: Column, comparison: SideBySide, short: Mapping[str, str]) -> list[str]:
     """Lines of equal width: the column's name in several, units, and a line for each case."""
     pairs = [(comparison.unit, "speedup"), *(_cell(column, case) for case in comparison.cases)]
     widths = [max(map(cell_len, side)) for side in zip(*pairs, strict=True)]
@@ -198,7 +198,7 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
     return number(result.median_speed), number(result.speedup)
 
 
-def _markdown_cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+def _markdown_cells(comparison: SideBySide) -> tuple[list[str], list[list[str]]]:
     names = [f"{column.name} ({comparison.unit})" for column in comparison.columns]
     heads = ["case", *(head for name in names for head in (name, "speedup"))]
     return heads, [

@@ -22,7 +22,7 @@ from parse.report.table import text
 from parse.summarize import main
 from parse.text import PIPE_WIDTH, Page, cut, shortened, wrapped
 from tests.unit.ledgers import LATE, make_ledger
-from tests.unit.test_compare import frameworks
+from tests.unit.test_side_by_side import frameworks
 from tests.unit.test_table import laptop, reference
 from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, put, put_plan, repeats
 

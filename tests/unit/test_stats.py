@@ -18,6 +18,7 @@ def test_coefficient_of_variation():
     assert stats.coefficient_of_variation([9, 11]) == pytest.approx(2**0.5 / 10)
     assert stats.coefficient_of_variation([5, 5, 5]) == 0
     assert stats.coefficient_of_variation([5]) is None
+    assert stats.coefficient_of_variation([5, float("nan")]) is stats.coefficient_of_variation([0, 0]) is None
 
 
 @pytest.mark.parametrize(

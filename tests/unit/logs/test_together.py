@@ -10,8 +10,8 @@ import pytest
 
 from parse.alarms.table import judge
 from parse.load import load
-from parse.report.compare import compare
 from parse.report.export import dlperf
+from parse.report.side_by_side import compare
 from parse.report.summary import Summary, TableError, labels, requested_values, shared, varying
 from parse.report.table import FORMATS, text
 from parse.result import results

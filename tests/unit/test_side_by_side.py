@@ -1,4 +1,4 @@
-"""parse.report.compare: backends side by side; what stands in one table, in one column, in a cell."""
+"""parse.report.side_by_side: backends side by side; what stands in one table, in one column, in a cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
-from parse.report.compare import WORK, compare, outcomes
+from parse.report.side_by_side import WORK, compare, outcomes
 from parse.report.summary import Summary, TableError, requested_values
 from parse.report.table import FORMATS, text
 from parse.text import Page

@@ -65,7 +65,7 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class SideBySide:
     """One table. `unit` and `same` are the speeds' unit and the settings of all its points; `cases` go from few devices
     to many."""
 
@@ -98,7 +98,7 @@ class Comparison:
         return (*lines, *(f"not known of {', '.join(of)}: {', '.join(names)}" for of, names in unknown.items()))
 
 
-def compare(results: Sequence[Result]) -> tuple[Comparison, ...]:
+def compare(results: Sequence[Result]) -> tuple[SideBySide, ...]:
     """A table for all work that was requested of more than one backend or measured more than once."""
     tables = [points for of_unit in by_unit(results) for points in _tables(of_unit)]
     return tuple(
@@ -162,11 +162,11 @@ def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
     return {name: requested[name] for name in names if name in requested and name not in LOG_DIFFERENCES}
 
 
-def _comparison(points: Sequence[Result]) -> Comparison:
+def _comparison(points: Sequence[Result]) -> SideBySide:
     same = shared(points)
     settings = _settings(points, same)
     cases = {result.requested.case: (result.run.devices, result.run.nodes or 1) for result in points}
-    return Comparison(
+    return SideBySide(
         unit=points[0].unit,
         same=same,
         cases=tuple(sorted(cases, key=lambda case: cases[case])),

@@ -1,0 +1,169 @@
+"""`python -m parse.compare BASE NEW`: what has become faster or slower, and whether the runs can tell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc.system.atomic import write_output
+from hpc.system.command_line import importing, run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.version import with_version
+
+if TYPE_CHECKING:
+    from parse.comparison.types import Comparison
+    from parse.result import Result
+
+DESCRIPTION = (
+    "Compares two measurements point by point, or one with a reference of expected speeds. First what differs between "
+    "the environments, then for each point the ratio of the median speeds with its 95 % interval and a verdict: "
+    "faster, slower, same, or cannot tell and how many runs it would take (docs/compare.md)."
+)
+EPILOG = """\
+examples:
+  python -m parse.compare last-month/traces traces
+  python -m parse.compare before after --threshold 1% --ignore container
+  python -m parse.compare traces --reference machine.toml --format junit --out accepted.xml
+
+Exit status 0: every point is the same or faster; 1: a point is slower; 2: usage, or it could not be compared:
+no point in common, or a verdict cannot be told.
+"""
+FORMATS = ("text", "markdown", "json", "junit", "openmetrics")
+KINDS = ("auto", "traces", "logs", "table")
+DEFAULT_THRESHOLD = "3%"
+REFERENCE_HELP = (
+    "in place of BASE: a TOML file of expected speeds, or the name of one that comes with the project: a recipe "
+    "(python -m hpc.sweep list), llm-foundry, nvidia-dgxc"
+)
+THRESHOLD_HELP = (
+    "differences below it do not matter, as 3%% or 0.03; default: %(default)s. Of a reference, the tolerance of the "
+    "points that state none"
+)
+IGNORE_HELP = (
+    "a setting in which points may differ and still be compared, e.g. container or env.NCCL_ALGO; may be repeated"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns 0 without a regression, 1 with one, 2 where that is open, or for wrong usage."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    deny_world_writing()
+    sides = 2 if options.reference is None else 1
+    if len(options.paths) != sides:
+        wanted = "BASE and NEW" if options.reference is None else "one measurement beside --reference"
+        parser.error(f"{len(options.paths)} paths: {wanted} are needed")
+    with importing():
+        from parse.comparison.reference import read_share
+        from parse.comparison.types import ComparisonError
+        from parse.report.summary import TableError
+    try:
+        options.threshold = read_share(options.threshold)
+    except ValueError as error:
+        parser.error(f"--threshold: {error}")
+    if options.reference is not None and options.ignore:
+        parser.error("--ignore is for two measurements: a reference names the settings that count")
+    try:
+        comparison = _comparison(options, _conditions(options.where, parser))
+        written = _written(options, comparison)
+    except (ComparisonError, TableError) as error:
+        print(plain(str(error)), file=sys.stderr)
+        return 2
+    return _write(options.out, written) or comparison.status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="python -m parse.compare", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH",
+        help="BASE and NEW: folders or files as parse.summarize takes; with --reference NEW alone",
+    )  # fmt: skip
+    parser.add_argument("--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE", help=THRESHOLD_HELP)
+    parser.add_argument("--reference", metavar="FILE", help=REFERENCE_HELP)
+    parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="NAME=VALUE",
+        help="only points that ask for this, as of parse.summarize; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    return with_version(parser)
+
+
+def _conditions(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, list[str]]:
+    where: dict[str, list[str]] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            parser.error(f"--where {text}: not of the form NAME=VALUE")
+        where.setdefault(name, []).append(value)
+    return where
+
+
+def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Comparison:
+    """The comparison that the options ask for. Raises ComparisonError, and TableError for --where."""
+    import dataclasses
+
+    from parse.comparison.acceptance import compare_with_reference
+    from parse.comparison.pairs import compare_measurements
+    from parse.comparison.sides import Measurement, read_measurement
+
+    read: list[Measurement] = [read_measurement(path, options.kind, where) for path in options.paths]
+    results: list[Sequence[Result]] = [measurement.results for measurement in read]
+    if options.reference is not None:
+        comparison = compare_with_reference(options.reference, results[0], read[0].name, options.threshold)
+    else:
+        names = (read[0].name, read[1].name)
+        comparison = compare_measurements(results[0], results[1], names, options.threshold, options.ignore)
+    return dataclasses.replace(
+        comparison,
+        remarks=tuple(line for measurement in read for line in measurement.remarks),
+        refusals=tuple(line for measurement in read for line in measurement.refusals),
+    )
+
+
+def _written(options: argparse.Namespace, comparison: Comparison) -> str:
+    from datetime import UTC, datetime
+
+    from parse.comparison.export import as_json, as_openmetrics
+    from parse.comparison.junit import as_junit
+    from parse.comparison.text import as_markdown, as_text
+    from parse.text import MIN_WIDTH, PIPE_WIDTH
+
+    if options.format == "text":
+        width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+        return as_text(
+            comparison, PIPE_WIDTH if options.out and not os.environ.get("COLUMNS") else max(MIN_WIDTH, width)
+        )
+    if options.format == "junit":
+        return as_junit(comparison, datetime.now(UTC))
+    return {"markdown": as_markdown, "json": as_json, "openmetrics": as_openmetrics}[options.format](comparison)
+
+
+def _write(out: Path | None, text: str) -> int:
+    """Writes the text; returns 2 where that cannot be done."""
+    if out is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return 0
+    try:
+        write_output(out, text)
+    except OSError as error:
+        print(plain(f"{out}: cannot be written ({error.strerror})"), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "parse.compare"))

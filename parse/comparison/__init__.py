@@ -1,0 +1,1 @@
+"""Two measurements of the same points compared, and measurements compared with a reference."""

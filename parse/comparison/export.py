@@ -1,0 +1,117 @@
+"""A comparison as JSON, and as OpenMetrics text."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from hpc.system.sanitize import plain
+from parse.comparison.text import difference_text, reason_text
+from parse.comparison.types import Comparison
+from parse.comparison.verdict import Verdict
+
+SCHEMA, SCHEMA_VERSION = "rankwise-comparison", 1
+PREFIX = "rankwise_compare"
+UNIT_NAMES = {"samples/s": "samples_per_second", "tokens/s": "tokens_per_second"}
+"""Units as names of metrics have them."""
+
+
+def as_json(comparison: Comparison) -> str:
+    """Everything, with the speeds of all runs; numbers that are not finite are null."""
+    content = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "status": comparison.status,
+        **_value(comparison),
+    }
+    content["points"] = [
+        {**_value(point), "reason": point.reason and point.reason.name.lower(), "text": plain(reason_text(point))}
+        for point in comparison.points
+    ]
+    content["differences"] = [{**_value(each), "text": plain(difference_text(each))} for each in comparison.differences]
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def _value(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _value(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_value(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    return value
+
+
+def as_openmetrics(comparison: Comparison) -> str:
+    """Gauges of every point in the text format of OpenMetrics 1.0; figures that are not known are absent."""
+    lines = [*_speeds(comparison), *_ratios(comparison), *_verdicts(comparison), *_runs_needed(comparison)]
+    return "\n".join([*lines, "# EOF"]) + "\n"
+
+
+def _speeds(comparison: Comparison) -> Iterator[str]:
+    for unit, unit_name in UNIT_NAMES.items():
+        name = f"{PREFIX}_median_speed_{unit_name}"
+        samples = [
+            _sample(name, {"point": point.name, "side": side_name}, side.median)
+            for point in comparison.points
+            if point.unit == unit
+            for side_name, side in (("base", point.base), ("new", point.new))
+            if side.median is not None
+        ]
+        yield from _family(name, "gauge", unit_name, f"Median speed over the ok runs of a point, in {unit}.", samples)
+
+
+def _ratios(comparison: Comparison) -> Iterator[str]:
+    name = f"{PREFIX}_speed_ratio"
+    samples = []
+    for point in comparison.points:
+        interval = point.interval
+        figures = {"median": point.ratio, **({"low": interval.low, "high": interval.high} if interval else {})}
+        samples += [
+            _sample(name, {"point": point.name, "figure": figure}, value)
+            for figure, value in figures.items()
+            if value is not None
+        ]
+    yield from _family(name, "gauge", "ratio", "New over base: ratio of the medians, and its 95 % interval.", samples)
+
+
+def _verdicts(comparison: Comparison) -> Iterator[str]:
+    name = f"{PREFIX}_verdict"
+    samples = [
+        _sample(name, {"point": point.name, name: verdict.value}, float(point.verdict is verdict))
+        for point in comparison.points
+        for verdict in Verdict
+    ]
+    yield from _family(name, "stateset", "", "The verdict on a point.", samples)
+
+
+def _runs_needed(comparison: Comparison) -> Iterator[str]:
+    name = f"{PREFIX}_needed_runs"
+    samples = [
+        _sample(name, {"point": point.name}, float(point.runs_needed))
+        for point in comparison.points
+        if point.runs_needed is not None
+    ]
+    yield from _family(name, "gauge", "runs", "Runs of each side that would tell, where the verdict is open.", samples)
+
+
+def _family(name: str, kind: str, unit: str, text: str, samples: list[str]) -> list[str]:
+    if not samples:
+        return []
+    return [f"# TYPE {name} {kind}", *([f"# UNIT {name} {unit}"] if unit else []), f"# HELP {name} {text}", *samples]
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    return f"{name}{{{pairs}}} {value:.9g}"
+
+
+def _escaped(text: str) -> str:
+    """The value of a label: backslash, quote and newline escaped; control characters as `plain` shows them."""
+    return plain(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

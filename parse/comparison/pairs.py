@@ -1,0 +1,157 @@
+"""Two measurements: their points matched by identity, and each pair judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Collection, Mapping, Sequence
+
+from hpc.model.options import did_you_mean
+from parse.comparison.environment import differences
+from parse.comparison.ratio import least_runs, ratio_interval, runs_to_tell
+from parse.comparison.sides import distinct_labels, side_of, without_speed
+from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, NearMiss, Reason
+from parse.comparison.verdict import Verdict, of_pair
+from parse.report.summary import labels, measured_in, requested_values
+from parse.result import Result
+
+NEVER_IGNORED = ("unit", "case", "nodes", "ranks_per_node", "devices")
+"""Settings without which speeds mean something else."""
+MAX_NEAR_MISS = 3
+"""Points that differ in more settings are different points."""
+
+
+def compare_measurements(
+    base: Sequence[Result],
+    new: Sequence[Result],
+    names: tuple[str, str],
+    threshold: float,
+    ignored: Collection[str] = (),
+) -> Comparison:
+    """Every point of both measurements judged; `names` are those of the sides, `ignored` settings in which matched
+    points may differ. Raises ComparisonError where an ignored name is unknown, or a side has a point twice."""
+    _check_ignored(ignored, [*base, *new])
+    _check_files(base, new)
+    sides = _by_identity(base, ignored, names[0]), _by_identity(new, ignored, names[1])
+    pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
+    only_base = [result for key, result in sides[0].items() if key not in sides[1]]
+    only_new = [result for key, result in sides[1].items() if key not in sides[0]]
+    shown = distinct_labels([*(pair[1] for pair in pairs), *only_base, *only_new])
+    paired, rest = shown[: len(pairs)], shown[len(pairs) :]
+    base_names, new_names = rest[: len(only_base)], rest[len(only_base) :]
+    return Comparison(
+        base=names[0],
+        new=names[1],
+        is_reference=False,
+        points=tuple(_judged(name, *pair, threshold) for name, pair in zip(paired, pairs, strict=True)),
+        differences=differences(dict(zip(paired, pairs, strict=True)), ignored),
+        only_base=tuple(base_names),
+        only_new=tuple(new_names),
+        near_misses=_near_misses(list(zip(base_names, only_base, strict=True)),
+                                 list(zip(new_names, only_new, strict=True))),
+    )  # fmt: skip
+
+
+def _judged(name: str, base_result: Result, new_result: Result, threshold: float) -> ComparedPoint:
+    base, new = side_of(base_result), side_of(new_result)
+    point = ComparedPoint(
+        name=name, unit=new_result.unit, threshold=threshold, base=base, new=new, verdict=Verdict.CANNOT_TELL
+    )
+    for side, title in ((base, "BASE"), (new, "NEW")):
+        if (problem := without_speed(side)) is not None:
+            return dataclasses.replace(point, reason=problem[0], detail=f"{title}: {problem[1]}")
+    assert base.median is not None and new.median is not None
+    interval = ratio_interval(base.speeds, new.speeds)
+    verdict = of_pair(interval, threshold)
+    point = dataclasses.replace(point, ratio=new.median / base.median, interval=interval, verdict=verdict)
+    if verdict is not Verdict.CANNOT_TELL:
+        return point
+    runs = max(len(base.speeds), len(new.speeds))
+    needed = runs_to_tell((base.speeds, new.speeds), threshold)
+    if interval is None:
+        few = least_runs() if len(base.speeds) + len(new.speeds) == 2 else needed
+        return dataclasses.replace(point, reason=Reason.FEW_RUNS, runs_needed=few)
+    return dataclasses.replace(point, reason=Reason.SCATTER, runs_needed=needed and max(needed, runs + 1))
+
+
+def _by_identity(results: Sequence[Result], ignored: Collection[str], side: str) -> dict[str, Result]:
+    points: dict[str, Result] = {}
+    for result in results:
+        key = _identity(result, ignored)
+        if key in points:
+            places = [" ".join(measured_in(each).values()) or "no folder" for each in (points[key], result)]
+            apart = "more than one value of an ignored setting" if places[0] == places[1] else " and ".join(places)
+            raise ComparisonError(
+                f"{side} has the point {labels([result])[0]} more than once ({apart}); name one measurement, or choose "
+                "by --where"
+            )
+        points[key] = result
+    return points
+
+
+def _identity(result: Result, ignored: Collection[str]) -> str:
+    """Equal for the same point of two measurements."""
+    run = dataclasses.replace(result.run, repeat=1)
+    known, extra = json.loads(run.key(dict(result.requested.extra)))
+    for name in ignored:
+        group, _, member = name.partition(".")
+        if group in ("option", "env") and member:
+            known.get({"option": "options", "env": "env"}[group], {}).pop(member, None)
+        known.pop(name, None)
+        extra.pop(name, None)
+    return json.dumps([known, extra], sort_keys=True)
+
+
+def _check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
+    names = {name for result in results for name in requested_values(result)}
+    for name in ignored:
+        if name in NEVER_IGNORED:
+            raise ComparisonError(f"--ignore {name}: speeds of different {name} are never compared")
+        if name not in names:
+            near = did_you_mean(name, names)
+            raise ComparisonError(f"--ignore {name}: no point has it; known here: {', '.join(sorted(names))}{near}")
+
+
+def _check_files(base: Sequence[Result], new: Sequence[Result]) -> None:
+    """Raises ComparisonError where a file belongs to both sides."""
+    files = [
+        {
+            path.resolve()
+            for result in results
+            for run in result.runs
+            if run.attempt and (path := run.trace or (run.log and run.log.path))
+        }
+        for results in (base, new)
+    ]
+    if both := sorted(files[0] & files[1]):
+        raise ComparisonError(
+            f"{both[0]} belongs to both sides ({len(both)} of the {len(files[1])} files of NEW): a measurement "
+            "compared with itself tells nothing; name two different folders"
+        )
+
+
+def _near_misses(base: Sequence[tuple[str, Result]], new: Sequence[tuple[str, Result]]) -> tuple[NearMiss, ...]:
+    """For each point of NEW alone the point of BASE alone that differs in the fewest settings."""
+    settings = [(name, _settings(result)) for name, result in base]
+    misses = []
+    for new_name, result in new:
+        values = _settings(result)
+        apart = [(_apart(values, others), base_name) for base_name, others in settings]
+        near, base_name = min(apart, key=lambda pair: len(pair[0]), default=([], ""))
+        if base_name and len(near) <= MAX_NEAR_MISS:
+            misses.append(NearMiss(base=base_name, new=new_name, settings=tuple(near)))
+    return tuple(misses)
+
+
+def _settings(result: Result) -> dict[str, str]:
+    places = measured_in(result)
+    return {name: value for name, value in requested_values(result).items() if name not in places}
+
+
+def _apart(values: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
+    """The differing settings, each with both values: `container (a.sif, b.sif)`."""
+    return [
+        f"{name} ({others.get(name, 'none')}, {values.get(name, 'none')})"
+        for name in dict.fromkeys((*others, *values))
+        if others.get(name) != values.get(name)
+    ]

@@ -1,0 +1,149 @@
+"""A comparison as text for a terminal, and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpc.system.text import first_of, plural
+from parse.comparison.types import ComparedPoint, Comparison, Difference, Reason, Side
+from parse.comparison.verdict import Verdict
+from parse.text import aligned, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
+
+NAME_WIDTH = 40
+MAX_LISTED = 10
+"""At most this many points of one side are named."""
+HEADS = ("verdict", "point", "BASE", "NEW", "unit", "ratio", "interval", "coverage", "runs")
+REFERENCE_HEADS = ("verdict", "point", "expected", "measured", "unit", "ratio", "interval", "coverage", "runs")
+
+
+def as_text(comparison: Comparison, width: int) -> str:
+    """Verdict first, then differences of environment, then the points; lines of `width` cells where words allow it."""
+    lines = [conclusion(comparison), *_sides(comparison)]
+    if comparison.differences:
+        lines += ["", "differences of environment (BASE → NEW)", *map(difference_text, comparison.differences)]
+    elif not comparison.is_reference and comparison.points:
+        lines += ["", "no difference of environment is known"]
+    lines = [part for line in lines for part in wrapped([line], width) or [""]]
+    if comparison.points:
+        names = shortened([point.name for point in comparison.points], NAME_WIDTH)
+        lines += [
+            "",
+            *aligned([heads(comparison), *(_row(point, names[point.name]) for point in comparison.points)], 2),
+        ]
+    notes = [*_notes(comparison)]
+    return "\n".join([*lines, *([""] if notes else []), *wrapped(notes, width)]) + "\n"
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """The same in Markdown: a table of differences of environment and one of points."""
+    lines = [f"**{markdown_text(conclusion(comparison))}**", "", markdown_list(_sides(comparison))]
+    if comparison.differences:
+        rows = [
+            (each.name, " and ".join(each.base) or "unknown", " and ".join(each.new) or "unknown", _of_points(each))
+            for each in comparison.differences
+        ]
+        lines += ["", markdown_table(("differs", "BASE", "NEW", "points"), rows)]
+    if comparison.points:
+        lines += ["", markdown_table(heads(comparison), [_row(point, point.name) for point in comparison.points])]
+    if notes := [*_notes(comparison)]:
+        lines += ["", markdown_list(notes)]
+    return "\n".join(lines) + "\n"
+
+
+def heads(comparison: Comparison) -> tuple[str, ...]:
+    """The heads of the table of points."""
+    return REFERENCE_HEADS if comparison.is_reference else HEADS
+
+
+def conclusion(comparison: Comparison) -> str:
+    """The result in one line."""
+    if not comparison.points:
+        return "nothing could be compared: no point is in both"
+    counts = [(verdict, len(comparison.with_verdict(verdict))) for verdict in Verdict]
+    parts = [f"{count} {verdict}" for verdict, count in counts if count]
+    return f"{plural(len(comparison.points), 'point')} compared: {', '.join(parts)}"
+
+
+def difference_text(difference: Difference) -> str:
+    """A difference in one line."""
+    base, new = (" and ".join(values) or "unknown" for values in (difference.base, difference.new))
+    where = _of_points(difference)
+    return f"{difference.name}: {base} → {new}{f' ({where})' if where else ''}"
+
+
+def point_text(point: ComparedPoint) -> str:
+    """The verdict on a point in a sentence, with its figures."""
+    if point.reason is not None:
+        return f"{point.verdict}: {reason_text(point)}"
+    assert point.interval is not None
+    return (
+        f"{point.verdict}: {number(point.new.median)} against {number(point.base.median)} {point.unit}, ratio "
+        f"{point.interval.ratio:.4f} [{point.interval.low:.4f}, {point.interval.high:.4f}] "
+        f"({point.interval.coverage:.1%}), threshold {100 * point.threshold:.3g} %"
+    )
+
+
+def reason_text(point: ComparedPoint) -> str:
+    """Why a point cannot be told, and how many runs would tell."""
+    text = point.reason.value if point.reason else ""
+    if point.detail:
+        text += f" ({point.detail})"
+    if point.reason not in (Reason.SCATTER, Reason.FEW_RUNS):
+        return text
+    runs = f"{len(point.base.speeds)} and {len(point.new.speeds)}" if point.base.speeds else str(len(point.new.speeds))
+    side = "a side " if point.base.speeds else ""
+    if point.runs_needed is None:
+        return f"{text}: {runs} here; more than 100 runs {side}would be needed to tell {100 * point.threshold:.3g} %"
+    known = "" if len(point.base.speeds) > 1 or len(point.new.speeds) > 1 else "at least "
+    needed = f"{known}{point.runs_needed} runs {side}"
+    return f"{text}: {runs} here; {needed}would tell a difference of {100 * point.threshold:.3g} %"
+
+
+def _sides(comparison: Comparison) -> Iterator[str]:
+    if comparison.is_reference:
+        yield f"reference: {comparison.base}"
+        yield f"measured: {comparison.new}"
+    else:
+        yield f"BASE: {comparison.base}"
+        yield f"NEW: {comparison.new}"
+
+
+def _of_points(difference: Difference) -> str:
+    return first_of([*difference.points], MAX_LISTED, ", ")
+
+
+def _row(point: ComparedPoint, name: str) -> tuple[str, ...]:
+    interval = point.interval
+    runs = "/".join(str(len(side.speeds)) for side in (point.base, point.new) if side.speeds) or "-"
+    return (
+        str(point.verdict), name, number(point.base.median), number(point.new.median), point.unit,
+        number(point.ratio, decimals=4), "-" if interval is None else f"[{interval.low:.4f}, {interval.high:.4f}]",
+        "-" if interval is None else f"{interval.coverage:.1%}", runs,
+    )  # fmt: skip
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    for point in comparison.points:
+        if point.reason is not None:
+            yield f"{point.name}: {reason_text(point)}"
+        for title, side in (("BASE", point.base), ("NEW", point.new)):
+            if side.outlying:
+                yield f"{point.name}: {_outlying(title, side)}"
+    if comparison.is_reference:
+        for source in dict.fromkeys(point.source for point in comparison.points):
+            yield f"expected by {source}"
+    here, there = (
+        ("not measured", "not in the reference") if comparison.is_reference else ("only in BASE", "only in NEW")
+    )
+    for title, names in ((here, comparison.only_base), (there, comparison.only_new)):
+        if names:
+            yield f"{title}: {first_of([*names], MAX_LISTED, ', ')}"
+    for miss in comparison.near_misses:
+        yield f"{miss.new} would be the point {miss.base} of BASE but for {', '.join(miss.settings)} (BASE, NEW)"
+    yield from comparison.remarks
+    yield from (f"not read: {refusal}" for refusal in comparison.refusals)
+
+
+def _outlying(title: str, side: Side) -> str:
+    runs = [f"{repeat} ({number(side.speeds[side.repeats.index(repeat)])})" for repeat in side.outlying]
+    return f"outlying in {title}, and counted: run {', '.join(runs)}, median {number(side.median)}"
