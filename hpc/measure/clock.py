@@ -90,7 +90,8 @@ class GlobalClock:
 
     `domain` is the name of this rank's clock, `points` its synchronisation points so far, `barrier_exits_ns` when
     this rank left the barriers that begin and end each of them (local clock), `unix_offsets_ns` what `unix_offset_ns`
-    returned after each: profilers stamp with Unix time. A bound of exactly 0 means: this is rank 0's own clock. Ranks of one domain share their points, so between them there is no error at all.
+    returned after each: profilers stamp with Unix time. A bound of exactly 0 means: this is rank 0's own clock. Ranks
+    of one domain share their points, so between them there is no error at all.
 
     Above `star` domains they are compared in a tree; each hop adds its bound. A point is against rank 0 all the same.
     """

@@ -166,7 +166,8 @@ class Trace:
         if self._shares_clock():
             return local_ns, np.zeros(len(local_ns))
         model = self._clock_model
-        one = ClockModel(*(of[rank : rank + 1] for of in (model.local_ns, model.offset_ns, model.bound_ns)))
+        here = slice(rank, rank + 1)
+        one = ClockModel(model.local_ns[here], model.offset_ns[here], model.bound_ns[here])
         return one.to_global(local_ns[None])[0], one.bounds_ns(local_ns[None])[0]
 
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
