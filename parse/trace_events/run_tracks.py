@@ -300,7 +300,7 @@ class RunTracks:
         self.file.slice(self.straggler_track, f"rank {last}", moment_ns - gap_ns, moment_ns, args)
 
     def _write_bounds(self, piece: _Piece) -> None:
-        """The clocks' bounds at the ends of the steps, a counter per node; per rank where a node has several clocks."""
+        """The clocks' bounds as steps begin, a counter per node; per rank where a node has several clocks."""
         clocks: dict[tuple[int, str], list[int]] = {}
         for rank, domain in enumerate(self.trace.clock_domains):
             clocks.setdefault((self.nodes[rank], domain), []).append(rank)
@@ -308,10 +308,10 @@ class RunTracks:
             alone = sum(other == node for other, _ in clocks) == 1
             name = CLOCK_BOUND if alone else f"{CLOCK_BOUND} of rank {', '.join(map(str, ranks[:4]))}"
             for step in range(piece.stamps.shape[1]):
-                ends, bounds_ns = piece.stamps[ranks, step, END], piece.bounds[ranks, step, END]
-                if (ends != ABSENT).any():
-                    bound_us = float(np.nanmax(bounds_ns)) / 1000
-                    self.file.counter(self.node_processes[node], name, CLOCK_UNIT, int(ends.max()), bound_us)
+                begins, bounds_ns = piece.stamps[ranks, step, BEGIN], piece.bounds[ranks, step, BEGIN]
+                if (there := begins != ABSENT).any():
+                    bound_us = float(bounds_ns[there].max()) / 1000
+                    self.file.counter(self.node_processes[node], name, CLOCK_UNIT, int(begins[there].min()), bound_us)
 
     def _write_windows(self) -> None:
         """The measured blocks, and the times in which the clocks were compared, on a track of their own."""
