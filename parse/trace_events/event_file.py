@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from hpc.system.sanitize import plain
-
 MAX_NAME = 120
 """Characters of a name in the file; host names, and what else comes from outside, are cut there."""
 _BUFFERED_BYTES = 1 << 20
@@ -27,8 +25,8 @@ class Track:
 
 
 def short(text: str) -> str:
-    """A name from outside in at most MAX_NAME characters, without what could steer a terminal."""
-    visible = plain(text)
+    """A name from outside in at most MAX_NAME characters, those that cannot be shown replaced."""
+    visible = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: MAX_NAME + 1])
     return visible if len(visible) <= MAX_NAME else f"{visible[: MAX_NAME - 1]}…"
 
 
@@ -103,7 +101,9 @@ class EventFile:
         )
 
     def counter(self, process: int, name: str, unit: str, at_ns: int, value: float) -> None:
-        """The value of a process's counter from that moment on."""
+        """The value of a process's counter from that moment on; one that is no number is left out."""
+        if not math.isfinite(value):
+            return
         self._add(
             f'{{"ph":"C","name":{json_text(name)},"pid":{process},"ts":{_us(at_ns)},'
             f'"args":{{{json_text(unit)}:{value:.3f}}}}}'
