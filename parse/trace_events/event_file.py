@@ -13,6 +13,8 @@ from typing import Any, BinaryIO
 
 MAX_NAME = 120
 """Characters of a name in the file; host names, and what else comes from outside, are cut there."""
+NAMELESS = "(no name)"
+"""In place of an empty name, which Perfetto refuses."""
 _BUFFERED_BYTES = 1 << 20
 
 
@@ -27,7 +29,7 @@ class Track:
 def short(text: str) -> str:
     """A name from outside in at most MAX_NAME characters, those that cannot be shown replaced."""
     visible = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[: MAX_NAME + 1])
-    return visible if len(visible) <= MAX_NAME else f"{visible[: MAX_NAME - 1]}…"
+    return (visible if len(visible) <= MAX_NAME else f"{visible[: MAX_NAME - 1]}…") or NAMELESS
 
 
 def json_text(value: Any) -> str:
@@ -110,12 +112,17 @@ class EventFile:
         )
 
     def arrows(self, name: str, source: Track, targets: Iterable[Track], at_ns: int) -> None:
-        """Arrows between the innermost slices that stand on these tracks at that moment."""
+        """Arrows from the innermost slice that ends at that moment on the source's track to those that begin at it on
+        the targets' tracks.
+
+        They leave 1 ns before and arrive 1 ns after, inside these slices. Perfetto turns an arrow round whose source
+        begins after its target does: so the target is what follows a wait, not the wait.
+        """
         self._flows += 1
-        common = f'"cat":{json_text(name)},"name":{json_text(name)},"id":{self._flows},"ts":{_us(at_ns)}'
-        self._add(f'{{"ph":"s",{common},{self._at(source)}}}')
+        common = f'"cat":{json_text(name)},"name":{json_text(name)},"id":{self._flows}'
+        self._add(f'{{"ph":"s",{common},"ts":{_us(at_ns - 1)},{self._at(source)}}}')
         for target in targets:
-            self._add(f'{{"ph":"f","bp":"e",{common},{self._at(target)}}}')
+            self._add(f'{{"ph":"f","bp":"e",{common},"ts":{_us(at_ns + 1)},{self._at(target)}}}')
 
     def foreign(self, event: Mapping[str, Any], at_ns: int | None, duration_ns: int | None) -> None:
         """An event of another writer, its time replaced."""

@@ -125,7 +125,7 @@ class RunTracks:
             host = short(reports[ranks[0]].hostname or "host not recorded")
             process = self.node_processes[node] = self.file.process(f"{self.prefix}node {node}: {host}")
             tracks |= {rank: self.file.track(process, f"rank {rank}") for rank in ranks}
-        self.hosts = [short(report.hostname or "") for report in reports]
+        self.hosts = [short(report.hostname or "host not recorded") for report in reports]
         self.nodes = [report.node_rank or 0 for report in reports]
         return [tracks[rank] for rank in range(len(reports))]
 
@@ -295,7 +295,7 @@ class RunTracks:
             "later_than_next_us": gap_ns / 1000, "ranks_waiting": len(waiting),
             "uncertain_us": round(float(arrivals.open_ns[waiting, step].max()) / 1000, 3),
         }  # fmt: skip
-        self.file.arrows(WAITS_FOR, self.rank_tracks[last], [self.rank_tracks[rank] for rank in waiting], moment_ns - 1)
+        self.file.arrows(WAITS_FOR, self.rank_tracks[last], [self.rank_tracks[rank] for rank in waiting], moment_ns)
         self.file.mark(self.rank_tracks[last], STRAGGLER, moment_ns, args)
         self.file.slice(self.straggler_track, f"rank {last}", moment_ns - gap_ns, moment_ns, args)
 

@@ -335,10 +335,21 @@ def test_perfetto_counts_the_slices(tmp_path):
     assert len(counters) == 2 * steps
     assert len(flows) == len(drawn.of("f"))
     ends = {args["step"]: args for args in drawn.args("straggler")}
-    assert {(source, target) for source, _, target, _, _ in flows} == {("backward", "wait")}
+    assert {(source, target) for source, _, target, _, _ in flows} == {("backward", "communication")}
     assert Counter(thread for _, thread, _, _, _ in flows) == Counter(
         f"rank {args['rank']}" for args in ends.values() for _ in range(args["ranks_waiting"])
     )
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
+def test_arrows_lead_from_the_straggler_whatever_made_it_late(tmp_path, phase):
+    """It is so late that its last phase begins after the others have begun to wait."""
+    drawn = draw(tmp_path, trace_of(run_of(measured_steps=4), **{phase: on(3, ms=40)}))
+    (flows,) = query(drawn.path, FLOWS)
+    assert {(source, thread, target) for source, thread, target, _, _ in flows} == {
+        ("backward", "rank 3", "communication")
+    }
+    assert Counter(thread for _, _, _, thread, _ in flows) == dict.fromkeys(("rank 0", "rank 1", "rank 2"), 10)
 
 
 def test_perfetto_reads_collectives_and_hostile_names(tmp_path):
@@ -349,11 +360,15 @@ def test_perfetto_reads_collectives_and_hostile_names(tmp_path):
     slices, flows, processes = query(drawn.path, SLICES, FLOWS, "select name from process where name is not null")
     named = sorted(name for (name,) in processes)
     assert named[0] == "node 0: <script>alert(1)</script>"
-    assert named[1].startswith("node 1: \N{REPLACEMENT CHARACTER}[2Jxxx") and len(named[1]) == len("node 1: ") + MAX_NAME
+    assert (
+        named[1].startswith("node 1: \N{REPLACEMENT CHARACTER}[2Jxxx") and len(named[1]) == len("node 1: ") + MAX_NAME
+    )
     assert Counter(name for _, _, name, depth, _, _ in slices if name == "norm" and depth == 2) == {
         "norm": 4 * trace.run.steps
     }
-    assert {(source, target) for source, thread, target, _, _ in flows if thread == "rank 1"} == {("forward", "wait")}
+    assert {(source, target) for source, thread, target, _, _ in flows if thread == "rank 1"} == {
+        ("forward", "communication")
+    }
 
 
 def test_these_readers_can_fail(tmp_path):

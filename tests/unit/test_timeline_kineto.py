@@ -83,11 +83,11 @@ def test_profiles_of_all_nodes_stand_on_one_axis(tmp_path, capsys):
     for rank, name in enumerate(("a.json", "b.json.gz")):
         store(tmp_path / "profiles", name, profile(trace, rank))
     drawn = draw(tmp_path, trace)
-    origin = int(truth.min()) - next(begin for _, begin, _ in drawn.slices("rank 0"))
+    origin = int(truth[0].min()) - next(begin for _, begin, _ in drawn.slices("rank 0"))
     profiled = {pid: name for pid, name in drawn.processes.items() if "torch.profiler" in name}
     assert sorted(profiled.values()) == [
-        "torch.profiler of rank 0: ", "torch.profiler of rank 0: python",
-        "torch.profiler of rank 1: ", "torch.profiler of rank 1: python",
+        "torch.profiler of rank 0: (no name)", "torch.profiler of rank 0: python",
+        "torch.profiler of rank 1: (no name)", "torch.profiler of rank 1: python",
     ]  # fmt: skip
     bounds = [
         float(text.split("±")[1].split()[0]) * 1000 for text in capsys.readouterr().out.splitlines() if "±" in text
