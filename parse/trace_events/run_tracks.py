@@ -48,8 +48,8 @@ class RunFigures:
 
     @property
     def without_order(self) -> int:
-        """Steps in which no rank is provably the last of all."""
-        return self.compared - self.provable
+        """Steps of several ranks in which none is provably the last of all."""
+        return self.steps - self.provable
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class RunTracks:
         self.file, self.trace, self.window = file, trace, window
         self.figures = RunFigures()
         self.prefix = prefix
+        self.blocks: list[list[int]] = trace.blocks.tolist()
         self.kinds = meeting_kinds(trace) if len(trace.stamps) > 1 else NO_MEETINGS
         self.borders, self.merged = known_borders(trace, {})
         self.whole = window == window_of(trace, None)
@@ -230,7 +231,7 @@ class RunTracks:
         self, piece: _Piece, rank: int, step: int, phases: list[Phase] | None, reduction: LastArrivals | None
     ) -> dict[str, Any]:
         number = piece.first + step
-        of_block = any(first <= number < stop for first, stop in self.trace.blocks.tolist())
+        of_block = any(first <= number < stop for first, stop in self.blocks)
         warm_up = number < self.trace.run.warmup_steps
         figures: dict[str, Any] = {
             "step": number, "rank": rank, "window": "measured" if of_block else "warm-up" if warm_up else "unmeasured",
@@ -323,7 +324,7 @@ class RunTracks:
                 end_ns = end
 
     def _blocks(self) -> Iterator[tuple[int, int, str]]:
-        for first, stop in self.trace.blocks.tolist():
+        for first, stop in self.blocks:
             begin, last = max(first, self.window.first), min(stop, self.window.stop) - 1
             if begin > last:
                 continue

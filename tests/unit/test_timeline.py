@@ -448,6 +448,9 @@ def test_a_failed_run_is_drawn_as_far_as_it_came(tmp_path, capsys):
     drawn = draw(tmp_path, cut)
     counts = [sum(name.startswith("step ") for name, _, _ in drawn.slices(f"rank {rank}")) for rank in range(4)]
     assert counts == [4, 4, 2, 4]
+    (about,) = drawn.args(f"{trace.run_id}.1")
+    assert (about["steps"], about["steps_compared"]) == (4, 2)
+    assert about["steps_without_provable_order"] == 4 - about["steps_with_a_proven_last_rank"]
     assert {args["outcome"] for args in drawn.args(f"{trace.run_id}.1")} == {"oom"}
     after = [name for name, begin, _ in drawn.slices("rank 0") if name in ("wait", "wait+communication")]
     assert after[-2:] == ["wait+communication"] * 2  # nothing is known of rank 2 there
