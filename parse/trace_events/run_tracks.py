@@ -5,30 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, MEETING_STAMPS, STAMPS
-from hpc.model.trace import Trace, TraceError
-from parse.ledger.breakdown import known_borders
-from parse.ledger.meetings import (
-    ARRIVES,
-    ENDS,
-    NO_MEETINGS,
-    UNCLEAR,
-    WAITS,
-    clear_unawaited_calls,
-    local_meetings,
-    meeting_kinds,
-)
+from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY
+from hpc.model.trace import Trace
+from parse.ledger.meetings import ENDS, WAITS
 from parse.trace_events.event_file import EventFile, Track, short
-from parse.trace_events.last_arrival import Bools, Floats, Ints, LastArrivals, OrderBounds, last_arrivals
+from parse.trace_events.last_arrival import LastArrivals
 from parse.trace_events.phases import Phase, phases_of_step
+from parse.trace_events.step_pieces import Piece, StepReader, StepWindow
 
-PIECE_STAMPS = 1_000_000
-"""Time stamps that are read at a time: what bounds the memory."""
 STRAGGLER, WAITS_FOR = "straggler", "waits for"
 REDUCTION = "reduction of the gradients"
 CLOCK_BOUND, CLOCK_UNIT = "clock bound", "us"
@@ -52,32 +40,8 @@ class RunFigures:
         return self.steps - self.provable
 
 
-@dataclass(frozen=True)
-class StepWindow:
-    """Steps `first` to `stop` − 1."""
-
-    first: int
-    stop: int
-
-
-def window_of(trace: Trace, requested: tuple[int, int] | None) -> StepWindow:
-    """The steps to draw, of those that any rank completed; `requested` are the first and the last one.
-
-    Raises TraceError where there are none.
-    """
-    completed = int(trace.steps_completed.max(initial=0))
-    if completed == 0:
-        reason = " ".join(trace.evidence.split())
-        raise TraceError(f"no rank completed a step (outcome {trace.outcome}{f': {reason:.200}' if reason else ''})")
-    completed = min(completed, trace.stamps.shape[1])
-    first, last = requested or (0, completed - 1)
-    if first >= completed:
-        raise TraceError(f"steps {first} to {last} were requested; it has steps 0 to {completed - 1}")
-    return StepWindow(first, min(last + 1, completed))
-
-
 class RunTracks:
-    """The tracks of a run in a file. Times in the file begin at `origin_ns` of the run's global clock."""
+    """The tracks of a run in a file."""
 
     def __init__(
         self, file: EventFile, trace: Trace, window: StepWindow, prefix: str, earliest_ns: int | None = None
@@ -91,14 +55,9 @@ class RunTracks:
         self.figures = RunFigures()
         self.prefix = prefix
         self.blocks: list[list[int]] = trace.blocks.tolist()
-        self.kinds = meeting_kinds(trace) if len(trace.stamps) > 1 else NO_MEETINGS
-        self.borders, self.merged = known_borders(trace, {})
-        self.whole = window == window_of(trace, None)
-        self.origin_ns = self._first_begin_ns()
-        if self.whole:
-            exits = trace.globally(np.ascontiguousarray(trace.barrier_exits_ns))
-            begins = [self.origin_ns, *exits[exits != ABSENT].tolist()]
-            self.origin_ns = min([*begins, *(() if earliest_ns is None else (earliest_ns,))])
+        self.steps = StepReader(trace, window, earliest_ns)
+        self.kinds = self.steps.kinds
+        self.drawn_until = [0] * len(trace.stamps)
 
     def write(self) -> int:
         """Writes all of it; returns when the last step ends, on the file's axis."""
@@ -109,8 +68,8 @@ class RunTracks:
         self.straggler_track = file.track(self.process, "straggler of each step")
         self.rank_tracks = self._name_ranks()
         end_ns = 0
-        for first, stop in self._pieces():
-            end_ns = max(end_ns, self._write_piece(first, stop))
+        for piece in self.steps.pieces():
+            end_ns = max(end_ns, self._write_piece(piece))
         self._write_windows()
         file.slice(self.run_track, f"{self.trace.run_id}.{self.trace.attempt}", 0, end_ns, self._about())
         return end_ns
@@ -130,77 +89,27 @@ class RunTracks:
         self.nodes = [report.node_rank or 0 for report in reports]
         return [tracks[rank] for rank in range(len(reports))]
 
-    def _pieces(self) -> Iterator[tuple[int, int]]:
-        per_step = len(self.trace.stamps) * (len(STAMPS) + len(MEETING_STAMPS) * len(self.kinds))
-        length = max(1, PIECE_STAMPS // max(1, per_step))
-        for first in range(self.window.first, self.window.stop, length):
-            yield first, min(first + length, self.window.stop)
-
-    def _first_begin_ns(self) -> int:
-        for first, stop in self._pieces():
-            begins = self.trace.globally(np.ascontiguousarray(self.trace.stamps[:, first:stop]))[..., BEGIN]
-            if (there := begins[begins != ABSENT]).size:
-                return int(there.min())
-        raise TraceError(f"none of the steps {self.window.first} to {self.window.stop - 1} has a beginning")
-
-    def _on_axis(self, local_ns: Ints) -> Ints:
-        """Moments of the ranks' own clocks on the file's axis, ns; absent stays so."""
-        global_ns = self.trace.globally(local_ns)
-        return np.where(global_ns == ABSENT, ABSENT, global_ns - self.origin_ns)
-
-    @cached_property
-    def _order(self) -> OrderBounds:
-        device_ns = np.array([report.stamp_bound_ns or 0.0 for report in self.trace.reports])
-        return OrderBounds(np.unique(self.trace.clock_domains, return_inverse=True)[1], device_ns)
-
-    def _write_piece(self, first: int, stop: int) -> int:
+    def _write_piece(self, piece: Piece) -> int:
         """Writes these steps and returns when the last of them ends, on the file's axis."""
-        piece = self._read_piece(first, stop)
-        for step in range(stop - first):
+        for step in range(piece.stamps.shape[1]):
             self._write_step(piece, step)
         self._write_bounds(piece)
         return int(piece.stamps.max(initial=0))
 
-    def _read_piece(self, first: int, stop: int) -> _Piece:
-        local_ns = np.ascontiguousarray(self.trace.stamps[:, first:stop])
-        stamps, bounds = self._on_axis(local_ns), self._bounds_of(local_ns)
-        if not len(self.kinds):
-            arrivals = self._arrivals_at_reduction(stamps, bounds)
-            return _Piece(first, stamps, bounds, np.empty((*stamps.shape[:2], 0, 3), np.int64), arrivals)
-        local_ns = local_meetings(self.trace, self.kinds, first, stop)
-        meetings, meeting_bounds = self._on_axis(local_ns), self._bounds_of(local_ns)
-        uncleared = meetings.copy()
-        clear_unawaited_calls(uncleared, self.kinds, 2 * float(np.nanmax(bounds, initial=0.0)))
-        arrivals = {
-            at: last_arrivals(
-                uncleared[:, :, at, ARRIVES], meetings[:, :, at, WAITS], meeting_bounds[:, :, at, ARRIVES], self._order
-            )
-            for at, root in enumerate(self.kinds.roots)
-            if root != UNCLEAR
-        }
-        return _Piece(first, stamps, bounds, meetings, arrivals | self._arrivals_at_reduction(stamps, bounds))
-
-    def _bounds_of(self, local_ns: Ints) -> Floats:
-        return self.trace.bounds_of(local_ns.reshape(len(local_ns), -1)).reshape(local_ns.shape)
-
-    def _arrivals_at_reduction(self, stamps: Ints, bounds: Floats) -> dict[int, LastArrivals]:
-        if len(stamps) == 1 or "last_grads_ready" not in self.borders:
-            return {}
-        grads = stamps[..., GRADS_READY]
-        return {len(self.kinds): last_arrivals(grads, grads, bounds[..., GRADS_READY], self._order)}
-
-    def _write_step(self, piece: _Piece, step: int) -> None:
+    def _write_step(self, piece: Piece, step: int) -> None:
         met = bool(piece.met[step])
-        borders = self.borders if met else self.borders - {"grads_ready", "last_grads_ready"}
+        borders = self.steps.borders if met else self.steps.borders - {"grads_ready", "last_grads_ready"}
         all_ready = "last_grads_ready" in borders and bool((piece.stamps[:, step, GRADS_READY] != ABSENT).all())
         reduction = piece.arrivals.get(len(self.kinds)) if all_ready else None
         drawn = False
         for rank, track in enumerate(self.rank_tracks):
             stamps = piece.stamps[rank, step].tolist()
-            if ABSENT in (stamps[BEGIN], stamps[END]) or stamps[END] < stamps[BEGIN]:
-                self.figures.disordered += ABSENT not in (stamps[BEGIN], stamps[END])
+            if ABSENT in (stamps[BEGIN], stamps[END]):
                 continue
-            drawn = True
+            if not self.drawn_until[rank] <= stamps[BEGIN] <= stamps[END]:
+                self.figures.disordered += 1
+                continue
+            drawn, self.drawn_until[rank] = True, stamps[END]
             last_ns = self._provable_wait_ns(reduction, rank, step, stamps)
             phases = phases_of_step(stamps, borders, last_ns)
             if phases is None:
@@ -228,7 +137,7 @@ class RunTracks:
         return int(arrivals.moment_ns[step]) if is_last or arrivals.waits[rank, step] else None
 
     def _figures_of(
-        self, piece: _Piece, rank: int, step: int, phases: list[Phase] | None, reduction: LastArrivals | None
+        self, piece: Piece, rank: int, step: int, phases: list[Phase] | None, reduction: LastArrivals | None
     ) -> dict[str, Any]:
         number = piece.first + step
         of_block = any(first <= number < stop for first, stop in self.blocks)
@@ -246,7 +155,7 @@ class RunTracks:
             figures["uncertain_us"] = round(float(reduction.open_ns[rank, step]) / 1000, 3)
         return figures
 
-    def _meetings_of(self, piece: _Piece, rank: int, step: int) -> list[Phase]:
+    def _meetings_of(self, piece: Piece, rank: int, step: int) -> list[Phase]:
         """The meetings of a rank's step, with what it waits and communicates in each, where that is proven."""
         meetings = []
         for at, label in enumerate(self.kinds.labels):
@@ -270,13 +179,15 @@ class RunTracks:
             for part in phase.inside:
                 self._write_phase(track, part, meetings)
             return
-        reduction = phase.name.startswith(("wait", "communication"))
-        for meeting in [each for each in meetings if phase.begin_ns <= each.begin_ns <= each.end_ns <= phase.end_ns]:
-            meetings.remove(meeting)
-            if not reduction:
-                self._write_phase(track, meeting, [])
+        reduction, until = phase.name.startswith(("wait", "communication")), phase.begin_ns
+        for meeting in sorted(meetings, key=lambda each: each.begin_ns):
+            if until <= meeting.begin_ns <= meeting.end_ns <= phase.end_ns:
+                meetings.remove(meeting)
+                if not reduction:
+                    self._write_phase(track, meeting, [])
+                    until = meeting.end_ns
 
-    def _mark_straggler(self, piece: _Piece, step: int, met: bool) -> None:
+    def _mark_straggler(self, piece: Piece, step: int, met: bool) -> None:
         """Marks the rank that provably comes last where that makes the others wait longest, with arrows to them."""
         candidates = [
             (int(arrivals.gap_ns[step]), at)
@@ -300,7 +211,7 @@ class RunTracks:
         self.file.mark(self.rank_tracks[last], STRAGGLER, moment_ns, args)
         self.file.slice(self.straggler_track, f"rank {last}", moment_ns - gap_ns, moment_ns, args)
 
-    def _write_bounds(self, piece: _Piece) -> None:
+    def _write_bounds(self, piece: Piece) -> None:
         """The clocks' bounds as steps begin, a counter per node; per rank where a node has several clocks."""
         clocks: dict[tuple[int, str], list[int]] = {}
         for rank, domain in enumerate(self.trace.clock_domains):
@@ -316,7 +227,7 @@ class RunTracks:
 
     def _write_windows(self) -> None:
         """The measured blocks, and the times in which the clocks were compared, on a track of their own."""
-        slices = [*self._blocks(), *(self._comparisons() if self.whole else ())]
+        slices = [*self._blocks(), *(self._comparisons() if self.steps.whole else ())]
         end_ns = None
         for begin, end, name in sorted(slices):
             if end > begin and (end_ns is None or begin >= end_ns):
@@ -329,7 +240,7 @@ class RunTracks:
             if begin > last:
                 continue
             edges = [np.ascontiguousarray(self.trace.stamps[:, step : step + 1]) for step in (begin, last)]
-            begins, ends = self._on_axis(edges[0])[:, 0, BEGIN], self._on_axis(edges[1])[:, 0, END]
+            begins, ends = self.steps.on_axis(edges[0])[:, 0, BEGIN], self.steps.on_axis(edges[1])[:, 0, END]
             if (begins != ABSENT).all() and (ends != ABSENT).all():
                 # As throughput counts it: from the latest end of the step before the block to the latest end in it.
                 yield int(begins.max()), int(ends.max()), f"measured steps {begin} to {last}"
@@ -337,7 +248,7 @@ class RunTracks:
     def _comparisons(self) -> Iterator[tuple[int, int, str]]:
         exits = self.trace.barrier_exits_ns
         if exits.shape[1] == 2 * self.trace.clock_local_ns.shape[1]:
-            on_axis = self._on_axis(exits)
+            on_axis = self.steps.on_axis(exits)
             for at in range(0, exits.shape[1], 2):
                 begin, end = int(on_axis[:, at].min()), int(on_axis[:, at + 1].max())
                 if begin != ABSENT:
@@ -350,29 +261,12 @@ class RunTracks:
             "outcome": str(trace.outcome), "nodes": len(self.node_processes), "ranks": len(self.rank_tracks),
             "backend": trace.run.backend, "workload": trace.run.workload, "timing": trace.run.timing,
             "first_step": self.window.first, "steps": figures.steps, "steps_compared": figures.compared,
-            "steps_with_a_proven_last_rank": figures.provable, "steps_without_provable_order": figures.without_order,
+            "steps_with_a_proven_last_rank": figures.provable,
+            "steps_without_provable_order": figures.without_order if len(self.rank_tracks) > 1 else 0,
             "widest_clock_bound_at_a_synchronisation_us": max(bounds, default=0.0) / 1000,
             "steps_of_ranks_with_contradicting_stamps": figures.disordered,
             "meetings_across_phases_left_out": figures.meetings_left_out, "evidence": short(trace.evidence),
         }  # fmt: skip
-        if self.merged is not None and self.merged.early_collectives:
-            about["not_compared_because_of"] = short(", ".join(self.merged.early_collectives))
+        if self.steps.merged is not None and self.steps.merged.early_collectives:
+            about["not_compared_because_of"] = short(", ".join(self.steps.merged.early_collectives))
         return about
-
-
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """Steps from `first` on: stamps [rank, step, 6] on the file's axis with their bounds, meetings [rank, step,
-    meeting, 3]. `arrivals`: by the number of a meeting, the last to come to it; the reduction's number is after all."""
-
-    first: int
-    stamps: Ints
-    bounds: Floats
-    meetings: Ints
-    arrivals: Mapping[int, LastArrivals]
-
-    @cached_property
-    def met(self) -> Bools:
-        """In which steps [step] all ranks have all meetings; in all where there are none."""
-        there: Bools = (self.meetings != ABSENT).all(axis=(0, 2, 3))
-        return there

@@ -16,7 +16,8 @@ from hpc.model.trace_file import open_trace
 from hpc.system.atomic import open_output
 from parse.trace_events.event_file import EventFile
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
-from parse.trace_events.run_tracks import RunFigures, RunTracks, window_of
+from parse.trace_events.run_tracks import RunFigures, RunTracks
+from parse.trace_events.step_pieces import window_of
 
 LEVEL = 6
 """Of gzip: 9 takes three times as long for 2 % less."""
@@ -142,11 +143,11 @@ def _draw(
 ) -> DrawnRun:
     tracks = RunTracks(file, trace, window_of(trace, steps), prefix, _earliest_ns(trace, profiles))
     end_ns = tracks.write()
-    limits = (None, None) if tracks.whole else (0, end_ns)
+    limits = (None, None) if tracks.steps.whole else (0, end_ns)
     drawn = []
     for each in profiles:
         try:
-            drawn.append(ProfileTracks(file, trace, each, prefix, tracks.origin_ns).write(*limits))
+            drawn.append(ProfileTracks(file, trace, each, prefix, tracks.steps.origin_ns).write(*limits))
         except KinetoError as error:  # it could be read before
             raise TimelineError(f"{each.profile.path}: {error}") from None
     return DrawnRun(

@@ -286,6 +286,19 @@ def test_contradicting_stamps_are_counted_and_have_no_phases(tmp_path, capsys):
     assert "1 steps of ranks have stamps that contradict" in capsys.readouterr().out
 
 
+def test_a_step_that_begins_within_another_is_left_out_and_counted(tmp_path, capsys):
+    """Perfetto would drop it, and report an error of the file."""
+    trace, _ = late_trace()
+    trace.stamps[1, 7, 0] -= 1_000_000
+    trace.stamps[2, 9, 5] = trace.stamps[2, 9, 0] - 1
+    drawn = draw(tmp_path, trace)
+    query(drawn.path)
+    steps = [{name for name, _, _ in drawn.slices(f"rank {rank}") if "step " in name} for rank in (1, 2)]
+    everything = {f"step {step}" for step in range(trace.run.steps)}
+    assert [everything - those for those in steps] == [{"step 7"}, {"step 9"}]
+    assert "2 steps of ranks" in capsys.readouterr().out
+
+
 # Meetings
 
 
@@ -311,6 +324,17 @@ def test_collectives_inside_a_step_stand_in_their_phase(tmp_path):
     (step, *_) = [args for args in drawn.args("straggler") if args["step"] == 8]
     assert (step["rank"], step["at"]) == (1, "all-gather 1 of 2")
     assert {args["meetings_across_phases_left_out"] for args in drawn.args(f"{trace.run_id}.1")} == {0}
+
+
+def test_collectives_across_phases_or_each_other_are_left_out_and_counted(tmp_path, capsys):
+    trace = meetings_trace(1, "data")
+    assert trace.meetings is not None
+    trace.meetings[2, 8, 0, 2] = trace.stamps[2, 8, 2] + 1000  # it ends 1 µs after the forward that it is in
+    trace.meetings[3, 9, 1, 1:] = trace.stamps[3, 9, 2] - 5_000, trace.stamps[3, 9, 2] + 5_000
+    drawn = draw(tmp_path, trace)
+    query(drawn.path)
+    assert "2 collectives across two phases left out" in capsys.readouterr().out
+    assert sum(name == "all-gather 1 of 2" for name, _, _ in drawn.slices("rank 2")) == trace.run.steps - 1
 
 
 # What a viewer makes of it
@@ -423,7 +447,7 @@ def test_memory_is_bounded_by_pieces(tmp_path, monkeypatch):
     """Read in pieces of two steps, the same is drawn."""
     trace, _ = late_trace()
     whole = draw(tmp_path, trace).events
-    monkeypatch.setattr("parse.trace_events.run_tracks.PIECE_STAMPS", 2 * 4 * 6)
+    monkeypatch.setattr("parse.trace_events.step_pieces.PIECE_STAMPS", 2 * 4 * 6)
     assert main([str(tmp_path / "0"), "--out", str(tmp_path / "p.json")]) == 0
     assert sorted(map(str, Drawn(tmp_path / "p.json").events)) == sorted(map(str, whole))
 
