@@ -36,7 +36,9 @@ def values_of(path: Path) -> Iterator[tuple[str, Any]]:
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if packed else nullcontext(raw) as stream:
                 yield from _members(_Text(io.TextIOWrapper(stream, "utf-8", errors="replace")))
-    except (json.JSONDecodeError, gzip.BadGzipFile, EOFError, zlib.error, RecursionError) as error:
+    except EventsError:
+        raise
+    except (ValueError, gzip.BadGzipFile, EOFError, zlib.error, RecursionError) as error:
         raise EventsError(f"damaged, or no JSON ({type(error).__name__}: {error})") from None
 
 

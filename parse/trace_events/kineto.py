@@ -23,6 +23,8 @@ from parse.trace_events.json_stream import EVENTS, EventsError, values_of
 NAMES = re.compile(r".+\.json(\.gz)?", re.IGNORECASE | re.DOTALL)
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
 _BATCH = 8192
+_MAX_NS = 1 << 61
+"""Beyond such times sums would not fit into 64 bits."""
 MAX_NAMES = 1 << 20
 """Names of processes and threads of a profile that are remembered."""
 
@@ -82,7 +84,8 @@ def read_profile(path: Path) -> Profile:
         elif isinstance(value, Mapping):
             if value.get("ph") == "M" and value.get("name") == "process_name" and len(processes) < MAX_NAMES:
                 processes[_key(value.get("pid"))] = str(_table(value.get("args")).get("name", ""))
-            elif value.get("ph") != "M" and (ts := _number(value.get("ts"))) is not None:
+            elif value.get("ph") != "M" and _is_timed(value):
+                ts = float(value["ts"])
                 begin, end = min(begin, ts), max(end, ts + (_number(value.get("dur")) or 0.0))
                 events += 1
     if not events:
@@ -126,6 +129,8 @@ def placed(profile: Profile, trace: Trace) -> Placed:
         moved_ms = (max(offsets_ns) - min(offsets_ns)) / 1e6
         raise KinetoError(f"cannot be placed: Unix time of rank {rank} was set by {moved_ms:.3f} ms during the run")
     offset_ns, bound_ns = (lowest + highest) // 2, (highest - lowest + 1) // 2
+    if max(abs(profile.begin_ns - offset_ns), abs(profile.end_ns - offset_ns)) > _MAX_NS:
+        raise KinetoError("has times that no clock shows")
     _check_time(profile, trace, rank, offset_ns)
     return Placed(profile=profile, rank=rank, unix_offset_ns=offset_ns, unix_bound_ns=bound_ns)
 
@@ -161,7 +166,7 @@ class ProfileTracks:
                 continue
             if event.get("ph") == "M":
                 self._name(event)
-            elif _number(event.get("ts")) is None or not isinstance(event.get("ph"), str):
+            elif not _is_timed(event):
                 self.drawn.untimed += 1
             else:
                 batch.append(event)
@@ -236,11 +241,18 @@ def _values(path: Path) -> Iterator[tuple[str, Any]]:
         raise KinetoError(str(error.strerror if isinstance(error, OSError) else error)) from None
 
 
+def _is_timed(event: Mapping[str, Any]) -> bool:
+    """Whether an event has a time, and a duration that is none or possible."""
+    duration = _number(event.get("dur", 0))
+    known = _number(event.get("ts")) is not None and isinstance(event.get("ph"), str)
+    return known and duration is not None and duration >= 0
+
+
 def _number(value: Any) -> float | None:
     """A finite number, however it was written; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < 1e18 else None
+    return float(value) if abs(value) < _MAX_NS / 1000 else None
 
 
 def _table(value: Any) -> Mapping[str, Any]:

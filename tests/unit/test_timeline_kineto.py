@@ -153,6 +153,7 @@ def test_a_profile_that_begins_before_the_run_begins_the_axis(tmp_path):
         ({"baseTimeNanoseconds": 0}, "a.json", "is of another time: it ends"),
         ({"baseTimeNanoseconds": BASE_NS + 10**13}, "a.json", "s after the run has ended"),
         ({"baseTimeNanoseconds": "soon"}, "a.json", "which is no number"),
+        ({"baseTimeNanoseconds": 10**30}, "a.json", "has times that no clock shows"),
         ({"traceEvents": []}, "a.json", "has no events with a time"),
         ({"traceEvents": [{"ph": "X", "ts": "now"}, 7, None, {"ph": "X", "ts": float("nan")}]}, "a.json", "no events"),
     ],
@@ -213,13 +214,13 @@ def test_hostile_profiles_stay_readable(tmp_path, capsys):
         {**template, "name": "<script>\ud800", "args": {"x": float("nan"), "y": [float("inf")]}},
         {**template, "pid": {"a": 1}, "tid": [2], "name": "odd"},
         {**template, "bind_id": 1, "flow_out": True, "tid": -5, "name": "negative"},
-        {**template, "ph": 7}, "text", {"ph": "X"},
+        {**template, "ph": 7}, {**template, "dur": -1}, {**template, "ts": 1e300}, "text", {"ph": "X"},
     ]  # fmt: skip
     store(tmp_path / "profiles", "0.json", content)
     drawn = draw(tmp_path, trace)
     names = {event["name"] for event in drawn.of("X")}
     assert {"<script>?", "odd", "negative"} <= names
-    assert "2 untimed" in capsys.readouterr().out
+    assert "4 untimed" in capsys.readouterr().out
 
 
 # The reader of JSON in pieces
@@ -256,6 +257,11 @@ def test_damaged_archives_are_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(EventsError):
             [*values_of(path)]
+
+
+def test_a_number_of_too_many_digits_is_refused(tmp_path):
+    with pytest.raises(EventsError, match="digits"):
+        [*values_of(store(tmp_path, "a.json", f"[{'9' * 5000}]"))]
 
 
 @pytest.mark.parametrize("name", ["missing", "empty"])
