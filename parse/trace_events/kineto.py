@@ -22,6 +22,7 @@ from parse.trace_events.json_stream import EVENTS, EventsError, values_of
 
 NAMES = re.compile(r".+\.json(\.gz)?", re.IGNORECASE | re.DOTALL)
 _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
+_MEMBERS = ("baseTimeNanoseconds", "distributedInfo", "host_name")
 _BATCH = 8192
 _MAX_NS = 1 << 61
 """Beyond such times sums would not fit into 64 bits."""
@@ -79,9 +80,9 @@ def read_profile(path: Path) -> Profile:
     processes: dict[Any, str] = {}
     begin, end, events = np.inf, -np.inf, 0
     for name, value in _values(path):
-        if name != EVENTS:
+        if name in _MEMBERS:
             members[name] = value
-        elif isinstance(value, Mapping):
+        elif name == EVENTS and isinstance(value, Mapping):
             if value.get("ph") == "M" and value.get("name") == "process_name" and len(processes) < MAX_NAMES:
                 processes[_key(value.get("pid"))] = str(_table(value.get("args")).get("name", ""))
             elif value.get("ph") != "M" and _is_timed(value):
