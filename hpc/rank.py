@@ -339,6 +339,7 @@ def _clock_facts(clock: GlobalClock) -> dict[str, Any]:
         "domain": clock.domain,
         "points": [[point.local_ns, point.offset_ns, point.bound_ns] for point in clock.points],
         "barrier_exits_ns": clock.barrier_exits_ns,
+        "unix_offsets_ns": clock.unix_offsets_ns,
     }
 
 

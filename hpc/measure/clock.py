@@ -70,12 +70,28 @@ def slept_ns() -> tuple[int, int] | None:
     return boot_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC), boot_ns - before_ns
 
 
+def unix_offset_ns(readings: int = 5) -> tuple[int, int]:
+    """Unix time − this process's `perf_counter_ns`, and how far that can be off, both ns: the narrowest reading."""
+    narrowest: tuple[int, int] | None = None
+    for _ in range(readings):
+        before_ns = time.perf_counter_ns()
+        unix_ns = time.time_ns()
+        width_ns = time.perf_counter_ns() - before_ns
+        bound_ns = (width_ns + 1) // 2 + 1  # and 1 for readings in whole nanoseconds
+        if narrowest is None or bound_ns < narrowest[1]:
+            narrowest = unix_ns - before_ns - width_ns // 2, bound_ns
+    if narrowest is None:
+        raise ValueError(f"readings is {readings}; at least 1 is needed")
+    return narrowest
+
+
 class GlobalClock:
     """Places this rank's clock on rank 0's time axis. Ranks that read the same clock need no exchange.
 
     `domain` is the name of this rank's clock, `points` its synchronisation points so far, `barrier_exits_ns` when
-    this rank left the barriers that begin and end each of them (local clock). A bound of exactly 0 means: this is
-    rank 0's own clock. Ranks of one domain share their points, so between them there is no error at all.
+    this rank left the barriers that begin and end each of them (local clock), `unix_offsets_ns` what `unix_offset_ns`
+    returned after each: profilers stamp with Unix time. A bound of exactly 0 means: this is rank 0's own clock. Ranks
+    of one domain share their points, so between them there is no error at all.
 
     Above `star` domains they are compared in a tree; each hop adds its bound. A point is against rank 0 all the same.
     """
@@ -86,6 +102,7 @@ class GlobalClock:
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
         slept: Callable[[], tuple[int, int] | None] = slept_ns,
+        unix: Callable[[], tuple[int, int]] = unix_offset_ns,
         domain: str | None = None,
         pings: int = 50,
         star: int = STAR,
@@ -97,8 +114,9 @@ class GlobalClock:
         self.domain = clock_domain() if domain is None else domain
         self.points: list[SyncPoint] = []
         self.barrier_exits_ns: list[int] = []
+        self.unix_offsets_ns: list[tuple[int, int]] = []
         self._comm = comm.Dup()
-        self._clock, self._slept, self._pings = clock, slept, pings
+        self._clock, self._slept, self._unix, self._pings = clock, slept, unix, pings
         self._slept_before: tuple[int, int] | None = None
         self._moved: SyncPoint | None = None
         places = self._comm.allgather((self.domain, socket.gethostname()))
@@ -132,9 +150,11 @@ class GlobalClock:
             self._raise_errors(reports, error)
             self._comm.Barrier()
             end_ns = self._clock()
+            unix = self._unix()
         at_ns, offset_ns, bound_ns = reports[self._leader].item()[2:5]
         self.points.append(SyncPoint(at_ns, offset_ns, bound_ns))
         self.barrier_exits_ns += [left_ns, end_ns]
+        self.unix_offsets_ns.append(unix)
         return self.points[-1]
 
     def _measure(self) -> tuple[SyncPoint | None, str]:

@@ -78,6 +78,8 @@ class Trace:
     environment: Mapping[str, Any] = field(default_factory=dict)
     evidence: str = ""
     script: str = ""
+    unix_offset_ns: Int64 | None = None  # [rank, point]; Unix time = the rank's own clock + offset
+    unix_bound_ns: Int64 | None = None  # [rank, point]
     injected_ns: Int64 | None = None  # [rank, step, phase]
     injected_phases: Sequence[str] = ()
     meetings: Int64 | None = None  # [rank, step, meeting, 3] as MEETING_STAMPS, of the rank's own clock
@@ -107,6 +109,9 @@ class Trace:
         self._expect("clock_offset_ns", np.float64, *self.clock_local_ns.shape)
         self._expect("clock_bound_ns", np.float64, *self.clock_local_ns.shape)
         self._expect("barrier_exits_ns", np.int64, ranks, None)
+        if self.unix_offset_ns is not None or self.unix_bound_ns is not None:
+            self._expect("unix_offset_ns", np.int64, *self.clock_local_ns.shape)
+            self._expect("unix_bound_ns", np.int64, *self.clock_local_ns.shape)
         if self.injected_ns is not None:
             self._expect("injected_ns", np.int64, ranks, steps, len(self.injected_phases))
         if self.meetings is not None:
@@ -128,6 +133,8 @@ class Trace:
     def _expect(self, name: str, dtype: type, *lengths: int | None) -> None:
         """Raises TraceError unless the array has that type and those lengths; None is any length."""
         array = getattr(self, name)
+        if array is None:
+            raise TraceError(f"{name} is missing beside what belongs to it")
         shape = [
             length if expected is None else expected for expected, length in zip(lengths, array.shape, strict=False)
         ]
@@ -153,6 +160,15 @@ class Trace:
             return local_ns
         flat = np.ascontiguousarray(local_ns).reshape(len(local_ns), -1)
         return self._clock_model.to_global(flat, np.empty_like(flat)).reshape(local_ns.shape)
+
+    def rank_globally(self, rank: int, local_ns: Int64) -> tuple[Int64, Float64]:
+        """Moments of one rank's own clock [n] on the global clock, and their error bounds, ns; raises as to_global."""
+        if self._shares_clock():
+            return local_ns, np.zeros(len(local_ns))
+        model = self._clock_model
+        here = slice(rank, rank + 1)
+        one = ClockModel(model.local_ns[here], model.offset_ns[here], model.bound_ns[here])
+        return one.to_global(local_ns[None])[0], one.bounds_ns(local_ns[None])[0]
 
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
         """The bounds of these steps' stamp on the global clock, [rank, index in `steps`] ns; raises as to_global."""

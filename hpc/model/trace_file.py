@@ -38,6 +38,11 @@ _ARRAYS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "clock_bound_ns": ("clock/bound_ns", {"unit": "ns", "axes": "rank, point"}),
     "barrier_exits_ns": ("clock/barrier_exits_ns", {"unit": "ns", "axes": "rank, barrier"}),
 }
+_UNIX: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "unix_offset_ns": ("clock/unix_offset_ns", {"unit": "ns", "axes": "rank, point"}),
+    "unix_bound_ns": ("clock/unix_bound_ns", {"unit": "ns", "axes": "rank, point"}),
+}
+"""As _ARRAYS; older files have neither."""
 _OF_STEPS = ("stamps", "samples", "losses", "meetings", "input")
 _INJECTED, _MEETINGS, _INPUT, _TRAINING = "injected_ns", "meetings", "input", "training"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
@@ -132,7 +137,8 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         file.attrs["recovered"] = np.int8(trace.recovered)
         for name in ("run_id", "point_id", "outcome"):
             file.attrs[name] = _stored(getattr(trace, name))
-        for name, (where, attributes) in _ARRAYS.items():
+        unix = {} if trace.unix_offset_ns is None else _UNIX
+        for name, (where, attributes) in {**_ARRAYS, **unix}.items():
             _describe(file.create_dataset(where, data=getattr(trace, name)), attributes)
         if trace.injected_ns is not None:
             attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
@@ -288,7 +294,8 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     def array(name: str, where: str) -> Any:
         return Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
 
-    arrays = {name: array(name, where) for name, (where, _) in _ARRAYS.items()}
+    stored = {**_ARRAYS, **{name: described for name, described in _UNIX.items() if described[0] in file}}
+    arrays = {name: array(name, where) for name, (where, _) in stored.items()}
     return Trace(
         run=run,
         run_extra=extra,

@@ -227,7 +227,9 @@ def _described(journal: RankJournal, stem: str) -> str:
         points = [(int(local), float(offset), float(bound)) for local, offset, bound in clock["points"]]
         exits = [int(moment) for moment in clock["barrier_exits_ns"]]
         whole = isinstance(facts["facts"], dict) and isinstance(clock["domain"], str)
-        np.array([*(local for local, _, _ in points), *exits], np.int64)
+        unix = [(int(offset), int(bound)) for offset, bound in clock.get("unix_offsets_ns", ())]
+        whole &= "unix_offsets_ns" not in clock or len(unix) == len(points)
+        np.array([*(local for local, _, _ in points), *exits, *(value for pair in unix for value in pair)], np.int64)
     except (KeyError, TypeError, ValueError, OverflowError):
         whole = False
     if not whole:
@@ -313,7 +315,16 @@ def _clocks(by_rank: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
         "clock_bound_ns": np.array([bound for _, _, bound in columns], np.float64).reshape(ranks, points),
         "clock_domains": [str(clock["domain"]) for clock in everyone],
         "barrier_exits_ns": np.array([clock["barrier_exits_ns"][:exits] for clock in everyone], np.int64),
+        **_unix_offsets(everyone, points),
     }
+
+
+def _unix_offsets(clocks: Sequence[Mapping[str, Any]], points: int) -> dict[str, Any]:
+    """Those of as many synchronisation points; nothing where journals, of an earlier version, have none."""
+    if not all("unix_offsets_ns" in clock for clock in clocks):
+        return {}
+    pairs = np.array([clock["unix_offsets_ns"][:points] for clock in clocks], np.int64).reshape(len(clocks), points, 2)
+    return {"unix_offset_ns": pairs[:, :, 0].copy(), "unix_bound_ns": pairs[:, :, 1].copy()}
 
 
 def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:

@@ -97,6 +97,8 @@ def write_gathered(
         "clock_offset_ns": np.array([point.offset_ns for point in points], np.float64),
         "clock_bound_ns": np.array([point.bound_ns for point in points], np.float64),
         "barrier_exits_ns": np.array(payload.clock.barrier_exits_ns, np.int64),
+        "unix_offset_ns": np.array([offset_ns for offset_ns, _ in payload.clock.unix_offsets_ns], np.int64),
+        "unix_bound_ns": np.array([bound_ns for _, bound_ns in payload.clock.unix_offsets_ns], np.int64),
     }
     injected_ns = attempted(problems, "injected_ns", lambda: _injected(payload.workload, run.steps), None)
     if all(comm.allgather(injected_ns is not None)):

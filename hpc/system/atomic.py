@@ -6,8 +6,10 @@ import errno
 import os
 import socket
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -30,17 +32,29 @@ def write_output(path: Path, text: str) -> None:
     written is not replaced. Other than regular files (/dev/stdout, a named pipe) are written directly. Characters that
     UTF-8 lacks are escaped. Raises OSError with `filename` set to `path`.
     """
-    content = text.encode(errors="backslashreplace")
+    with open_output(path) as file:
+        file.write(text.encode(errors="backslashreplace"))
+
+
+@contextmanager
+def open_output(path: Path) -> Iterator[BinaryIO]:
+    """As `write_output`, for what is written piece by piece: the file is there when the `with` ends without an error.
+
+    Every OSError raised inside gets `filename` set to `path`: errors of other files are to be caught inside.
+    """
     try:
         try:
             mode = path.stat().st_mode
         except FileNotFoundError:  # of a link too: its target will be there
-            _replace(path.resolve(), content, mode=None, sync=True)
+            with _replacing(path.resolve(), mode=None, sync=True) as file:
+                yield file
             return
         if not stat.S_ISREG(mode):
-            path.write_bytes(content)
+            with path.open("wb") as file:
+                yield file
         elif os.access(path, os.W_OK):
-            _replace(path.resolve(), content, mode=stat.S_IMODE(mode), sync=True)
+            with _replacing(path.resolve(), mode=stat.S_IMODE(mode), sync=True) as file:
+                yield file
         else:
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
@@ -48,11 +62,17 @@ def write_output(path: Path, text: str) -> None:
 
 
 def _replace(path: Path, content: bytes, *, mode: int | None, sync: bool = False) -> None:
+    with _replacing(path, mode=mode, sync=sync) as file:
+        file.write(content)
+
+
+@contextmanager
+def _replacing(path: Path, *, mode: int | None, sync: bool = False) -> Iterator[BinaryIO]:
     part = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.part")
     try:
         try:
             with part.open("wb") as file:
-                file.write(content)
+                yield file
                 if mode is not None:
                     os.fchmod(file.fileno(), mode)
                 if sync:

@@ -134,7 +134,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     ranks, steps = len(trace.stamps), int(np.diff(trace.blocks).sum())
     if not steps:
         raise TraceError("it has no measured block")
-    borders, merged = _borders(trace, missing)
+    borders, merged = known_borders(trace, missing)
     nodes = tuple(report.node_rank or 0 for report in trace.reports)
     device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
     comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
@@ -271,7 +271,7 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         yield list(pairwise(cuts))
 
 
-def _borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:
+def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:
     """The borders that are recorded in all steps and mean something, and the reasons for those that are not."""
     unknown = {*missing} | ({"last_grads_ready"} if "grads_ready" in missing else set())
     not_reduced = trace.run.reduction == "off"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 
 import pytest
 
-from hpc.measure.clock import GlobalClock, clock_domain, slept_ns
+from hpc.measure.clock import GlobalClock, clock_domain, slept_ns, unix_offset_ns
 from hpc.model.clock_model import ClockError
 from hpc.model.outcome import Outcome
 from hpc.run.rank_end import outcome_of
@@ -91,6 +92,31 @@ def test_a_rank_alone_is_the_global_clock():
     # Read four times each: on entering and leaving the first barrier, at the point, on leaving the second.
     assert clock.barrier_exits_ns == [1, 3, 5, 7]
     assert [p.local_ns for p in clock.points] == [2, 6]
+
+
+def test_unix_time_is_read_at_each_synchronisation():
+    readings = iter([(10, 1), (20, 2)])
+    clock = GlobalClock(Alone(), unix=lambda: next(readings))
+    clock.synchronise()
+    clock.synchronise()
+    assert clock.unix_offsets_ns == [(10, 1), (20, 2)]
+
+
+def test_the_narrowest_reading_of_unix_time_counts(monkeypatch):
+    """Readings take 40, 11 and 30 ns; the second one's middle is 5 ns after it began."""
+    own = iter([0, 40, 100, 111, 200, 230])
+    unix = iter([1_000_020, 1_000_107, 1_000_215])
+    monkeypatch.setattr("hpc.measure.clock.time.perf_counter_ns", lambda: next(own))
+    monkeypatch.setattr("hpc.measure.clock.time.time_ns", lambda: next(unix))
+    assert unix_offset_ns(readings=3) == (1_000_002, 7)
+
+
+def test_unix_time_stands_between_two_readings_of_the_clock():
+    offset_ns, bound_ns = unix_offset_ns()
+    before_ns, unix_ns, after_ns = time.perf_counter_ns(), time.time_ns(), time.perf_counter_ns()
+    assert before_ns - bound_ns <= unix_ns - offset_ns <= after_ns + bound_ns
+    with pytest.raises(ValueError, match="readings is 0"):
+        unix_offset_ns(readings=0)
 
 
 def test_a_star_of_one_is_refused():

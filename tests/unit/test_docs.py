@@ -39,7 +39,7 @@ ACTIONS = {
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
-            "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.pipeline_trace", "launch.doctor",
+            "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.pipeline_trace", "parse.timeline", "launch.doctor",
             *ACTIONS)  # fmt: skip
 
 

@@ -46,6 +46,7 @@ def full_trace() -> Trace:
         injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
         meetings=meetings, meeting_names=["features", "maximum", "größe"], meeting_roots=[-1, 0, -2],
         input=meetings[:, :, :2, 0].copy(), input_names=["requested", "received"],
+        unix_offset_ns=np.arange(8).reshape(4, 2) + 10**18, unix_bound_ns=np.arange(8).reshape(4, 2),
     )  # fmt: skip
 
 
@@ -69,6 +70,31 @@ def test_meetings_of_older_files_lack_the_moment_at_which_a_rank_begins_to_wait(
             np.testing.assert_array_equal(some[..., [0, 2]], expected.meetings[:, 2:5][..., [0, 2]])
             assert (some[..., 1] == ABSENT).all()
             assert list(trace.meeting_roots) == [-1, -1, -1]
+
+
+def test_older_files_have_no_unix_time(tmp_path):
+    expected = full_trace()
+    path = put(tmp_path, expected)
+    with h5py.File(path, "r+") as file:
+        del file["clock/unix_offset_ns"], file["clock/unix_bound_ns"]
+    assert_equal(read_trace(path), dataclasses.replace(expected, unix_offset_ns=None, unix_bound_ns=None))
+
+
+@pytest.mark.parametrize("name", ["unix_offset_ns", "unix_bound_ns"])
+def test_unix_time_comes_with_its_bound(name):
+    with pytest.raises(TraceError, match=f"{name} is missing"):
+        dataclasses.replace(full_trace(), **{name: None})
+    with pytest.raises(TraceError, match=f"{name} is int64"):
+        dataclasses.replace(full_trace(), **{name: np.zeros((4, 3), np.int64)})
+
+
+def test_moments_of_one_rank_are_converted_as_those_of_all():
+    trace = full_trace()
+    moments = trace.stamps[:, :, END]
+    for rank in range(4):
+        global_ns, bounds_ns = trace.rank_globally(rank, moments[rank])
+        assert global_ns.tolist() == trace.globally(moments)[rank].tolist()
+        assert bounds_ns.tolist() == trace.bounds_of(moments)[rank].tolist()
 
 
 def test_an_attempt_that_died_in_warm_up_is_read_back(tmp_path):
@@ -130,7 +156,7 @@ def test_units_and_absence_stand_in_attributes(tmp_path):
         file.visititems(
             lambda name, item: arrays.append(item) if getattr(item, "ndim", 0) and "domains" not in name else None
         )
-        assert len(arrays) == 12
+        assert len(arrays) == 14
         assert all(array.attrs["unit"] and array.attrs["axes"] for array in arrays)
         assert all(array.chunks is None for array in arrays)
         assert json.loads(file["run"][()])["nodes"] == 2
