@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     "hpc.collectives", "hpc.data", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep",
-    "launch.devcluster", "launch.doctor", "parse.airank", "parse.pipeline_trace", "parse.summarize",
+    "launch.devcluster", "launch.doctor", "parse.airank", "parse.pipeline_trace", "parse.report",
+    "parse.summarize",
 )  # fmt: skip
 """Modules that people run; each ends with `run`."""
 RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}

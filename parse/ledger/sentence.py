@@ -105,7 +105,12 @@ SYMPTOMS = {
 
 def sentence(ledger: Ledger, name: str) -> str:
     """Why a step of the point takes as long as it does, the largest cause first; `name` is the point's."""
-    return f"{name}: {' '.join(f'{part}.' for part in _parts(ledger, Figures([ledger])) if part)}"
+    return f"{name}: {' '.join(sentences(ledger))}"
+
+
+def sentences(ledger: Ledger) -> list[str]:
+    """The same sentence by sentence, without the point's name."""
+    return [f"{part}." for part in _parts(ledger, Figures([ledger])) if part]
 
 
 def _parts(ledger: Ledger, write: Figures) -> Iterator[str]:

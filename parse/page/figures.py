@@ -1,0 +1,187 @@
+"""Charts as plain dicts for Plotly, from numbers: lines with intervals, stacked bars, heat maps.
+
+Colours are those of Okabe and Ito, which people with any colour vision tell apart, on white and on black; what a theme
+decides (text, grid, background) is left to the page.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from math import isfinite
+from typing import Any
+
+from parse.page.types import Figure
+from parse.text import cut
+
+BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#808890",
+)  # fmt: skip
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
+"""Beside the colours, so that no series is told by its colour alone."""
+TERM_COLOURS = {
+    "data": SKY, "compute": BLUE, "wait": VERMILION, "communication": ORANGE, "optimizer": PURPLE,
+}  # fmt: skip
+LABEL_WIDTH = 48
+"""Cells of a name in a chart."""
+DIGITS = 5
+"""Significant digits of numbers in charts."""
+
+Number = float | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A line: its name, its points, and the intervals of their values, (low, high), None where there is none."""
+
+    name: str
+    x: Sequence[Number]
+    y: Sequence[Number]
+    intervals: Sequence[tuple[float, float] | None] = ()
+
+
+def label(text: str, width: int = LABEL_WIDTH) -> str:
+    """A text from outside as Plotly shows it: in one line, cut, nothing in it markup or the place of a value."""
+    return html.escape(cut(text, width), quote=False).replace("%{", "%&#123;")
+
+
+def finite(value: Number) -> Number:
+    """The number with DIGITS significant digits; None for one that is not finite."""
+    if value is None or not isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+def numbers(values: Sequence[Number]) -> list[Number]:
+    return [finite(value) for value in values]
+
+
+def lines(
+    series: Sequence[Series],
+    *,
+    x_title: str,
+    y_title: str,
+    ideal: Series | None = None,
+    hover: str = "%{y}",
+    categories: Sequence[tuple[int, str]] = (),
+    band: float | None = None,
+) -> Figure:
+    """Lines with markers and intervals, and a dashed one for the ideal.
+
+    `categories` are the (value, name) of marks on the axis of the devices, which then is logarithmic. Below `band` on
+    the axis of steps the background is shaded.
+    """
+    traces: list[dict[str, Any]] = []
+    if ideal is not None:
+        traces.append(
+            _line(ideal, GREY, "circle", hover)
+            | {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
+        )
+    for each, colour, symbol in zip(series, cycle(COLOURS), cycle(SYMBOLS), strict=False):
+        traces.append(_line(each, colour, symbol, hover))
+    layout: dict[str, Any] = {
+        "xaxis": {"title": {"text": x_title}},
+        "yaxis": {"title": {"text": y_title}, "rangemode": "tozero"},
+        "showlegend": len(traces) > 1,
+    }
+    if categories:
+        values = [value for value, _ in categories]
+        layout["xaxis"] |= {"type": "log", "tickvals": values, "ticktext": [label(name, 16) for _, name in categories]}
+    if band:
+        layout["shapes"] = [_band(band)]
+    return {"data": traces, "layout": layout}
+
+
+def _line(series: Series, colour: str, symbol: str, hover: str) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "type": "scatter", "mode": "lines+markers", "name": label(series.name), "x": numbers(series.x),
+        "y": numbers(series.y), "line": {"color": colour, "width": 2}, "marker": {"symbol": symbol, "size": 8},
+        "hovertemplate": f"{hover}<extra>{label(series.name)}</extra>",
+    }  # fmt: skip
+    if any(series.intervals):
+        pairs = [
+            (None, None) if interval is None or y is None else (interval[1] - y, y - interval[0])
+            for interval, y in zip(series.intervals, series.y, strict=True)
+        ]
+        trace["error_y"] = {
+            "type": "data", "symmetric": False, "array": numbers([above for above, _ in pairs]),
+            "arrayminus": numbers([below for _, below in pairs]), "thickness": 1.2, "width": 5,
+        }  # fmt: skip
+    return trace
+
+
+def _band(until: float) -> dict[str, Any]:
+    """The shaded warm-up, from the left edge."""
+    return {
+        "type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": finite(until), "y0": 0, "y1": 1,
+        "fillcolor": GREY, "opacity": 0.18, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip
+
+
+def steps_figure(series: Sequence[Series], *, warmup: int, y_title: str) -> Figure:
+    """Thin lines along the steps of a run, the warm-up shaded."""
+    figure = lines(series, x_title="step", y_title=y_title, hover="step %{x}: %{y}", band=warmup - 0.5)
+    data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
+    return {"data": data, "layout": figure["layout"]}
+
+
+def stacked(
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[Number]],
+    *,
+    x_title: str,
+    shown: Mapping[str, Sequence[str]] | None = None,
+) -> Figure:
+    """A horizontal bar for each name, from top to bottom, made of parts; `shown` are the texts for the pointer."""
+    traces = []
+    other = cycle((GREEN, GREY))
+    for part, values in parts.items():
+        colour = TERM_COLOURS.get(part) or TERM_COLOURS.get(part.partition("+")[0]) or next(other)
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": label(part),
+                "y": [label(name) for name in names],
+                "x": numbers(values),
+                "marker": {"color": colour},
+                "customdata": [label(text) for text in shown[part]] if shown else [""] * len(names),
+                "hovertemplate": f"%{{y}}: {label(part)} %{{x}}%{{customdata}}<extra></extra>",
+            }
+        )
+    layout = {
+        "barmode": "relative", "xaxis": {"title": {"text": x_title}},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True}, "showlegend": len(parts) > 1,
+        "bargap": 0.35,
+    }  # fmt: skip
+    return {"data": traces, "layout": layout}
+
+
+def heat_map(
+    rows: Sequence[str],
+    x: Sequence[int],
+    z: Sequence[Sequence[Number]],
+    *,
+    top: float,
+    unit: str,
+    warmup: int,
+) -> Figure:
+    """A heat map [row, x]; colours run from 0 to `top`, what is beyond has the last one. Steps before `warmup` are
+    marked off by a line."""
+    trace = {
+        "type": "heatmap", "x": list(x), "y": [label(row, 24) for row in rows], "z": [numbers(row) for row in z],
+        "zmin": 0, "zmax": finite(top), "colorscale": "Cividis", "hoverongaps": False,
+        "colorbar": {"title": {"text": unit}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": f"%{{y}}, step %{{x}}: %{{z}} {unit}<extra></extra>",
+    }  # fmt: skip
+    line = {"type": "line", "xref": "x", "yref": "paper", "x0": warmup - 0.5, "x1": warmup - 0.5, "y0": 0, "y1": 1,
+            "line": {"color": "#FFFFFF", "width": 1, "dash": "dot"}}  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": "step"}},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "nticks": 12},
+        "shapes": [line],
+    }
+    return {"data": [trace], "layout": layout}

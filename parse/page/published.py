@@ -1,0 +1,85 @@
+"""Published values beside those measured here, and the same work measured more than once side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from parse.page.figures import Series, lines
+from parse.page.types import Block, Chart, Listing, Section, Table
+from parse.report.against import against_lines
+from parse.report.compare import Comparison, compare
+from parse.report.summary import Summary, labels
+from parse.report.table import comparison_cells, comparison_title
+
+MAX_SERIES = 6
+
+
+def published_section(summary: Summary) -> Section | None:
+    """A table and a chart of each work that several backends, documents or measurements have; None without any."""
+    blocks: list[Block] = []
+    if summary.against is not None:
+        about = list(against_lines(summary.against, summary.results, labels(summary.results)))
+        blocks.append(Listing(title="Published values, beside the points in the table above", lines=about))
+        blocks += _ratios(summary)
+    for number, comparison in enumerate(compare(summary.results)):
+        blocks += _side_by_side(comparison, summary, number)
+    title = "Published values" if summary.against else "Side by side"
+    return Section(id="published", title=title, blocks=blocks) if blocks else None
+
+
+def _ratios(summary: Summary) -> Iterator[Chart]:
+    """Own speeds and the published ones by devices, where any point has one."""
+    against = summary.against
+    pairs = [(result, beside) for result in summary.results if against and (beside := against.beside(result))]
+    pairs = [(result, beside) for result, beside in pairs if result.median_speed is not None and beside.speed]
+    if not pairs:
+        return
+    pairs.sort(key=lambda pair: pair[0].run.devices)
+    devices = [result.run.devices for result, _ in pairs]
+    cases = {result.run.devices: result.requested.case for result, _ in pairs}
+    words = ", ".join(
+        f"{result.requested.case} {result.median_speed:.4g} against {beside.speed:.4g}" for result, beside in pairs
+    )
+    yield Chart(
+        id="chart-against", title="Measured here and published (samples/s)",
+        text=f"Measured here against published: {words}",
+        figure=lines(
+            [
+                Series(
+                    name="here", x=devices, y=[result.median_speed for result, _ in pairs],
+                    intervals=[(r.interval.low, r.interval.high) if r.interval else None for r, _ in pairs],
+                ),
+                Series(name="published", x=devices, y=[beside.speed for _, beside in pairs]),
+            ],
+            x_title="devices", y_title="samples/s", categories=sorted(cases.items()), hover="%{x} devices: %{y}",
+        ),
+    )  # fmt: skip
+
+
+def _side_by_side(comparison: Comparison, summary: Summary, number: int) -> Iterator[Block]:
+    title = comparison_title(comparison, summary)
+    heads, rows = comparison_cells(comparison)
+    series = []
+    for column in comparison.columns[:MAX_SERIES]:
+        points = sorted(column.points.values(), key=lambda result: (result.run.devices, result.run.nodes or 1))
+        series.append(
+            Series(
+                name=column.name, x=[result.run.devices for result in points],
+                y=[result.median_speed for result in points],
+                intervals=[(r.interval.low, r.interval.high) if r.interval else None for r in points],
+            )
+        )  # fmt: skip
+    cases = {result.run.devices: case for column in comparison.columns for case, result in column.points.items()}
+    if any(value is not None for each in series for value in each.y):
+        of = f"; {MAX_SERIES} of {len(comparison.columns)}" if len(comparison.columns) > MAX_SERIES else ""
+        yield Chart(
+            id=f"chart-compare-{number}", title=f"{title} ({comparison.unit}){of}",
+            text=f"Speed by case of {', '.join(each.name for each in series)}; the table below has the figures.",
+            figure=lines(
+                series, x_title="devices", y_title=comparison.unit, categories=sorted(cases.items()),
+                hover="%{x} devices: %{y}",
+            ),
+        )  # fmt: skip
+    yield Table(id=f"compare-{number}", caption=title, heads=[(head, "") for head in heads], rows=rows)
+    if comparison.apart:
+        yield Listing(title="More differs than the backend", lines=comparison.apart, warnings=True)

@@ -1,0 +1,172 @@
+"""The verdict of a page: how it scales, what holds it back most, and whether the numbers can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc.system.text import inflect, plural
+from parse.ledger.figures import speed_text
+from parse.ledger.sentence import sentences
+from parse.ledger.types import Change, Ledger, WhatIf
+from parse.page.types import Statement
+from parse.report.conclusion import conclusion
+from parse.report.ledger import NOTHING
+from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
+from parse.report.summary import Summary, named_ledgers
+from parse.result import Result
+
+WIDTH = 160
+"""Names of settings are shortened as for a line of so many cells."""
+SENTENCES = 4
+"""Of what holds a point back, so many sentences; the section has them all."""
+WARNINGS = 3
+"""Warnings that stand in the verdict."""
+GAINS = {
+    Change.STRAGGLER: "without the straggler",
+    Change.MEDIAN: "if every rank took as long as the median rank",
+    Change.COMMUNICATION: "if communication were free",
+    Change.INPUT: "if input were always ready",
+}
+WORTH_NAMING = 0.005
+"""A change that gains less than this share is not named."""
+
+
+def headline(summary: Summary) -> Result | None:
+    """The point that the verdict is about: the largest one with a speedup, else with a speed; of several the first.
+
+    A measurement comes before what a document only prints.
+    """
+    measured = [result for result in summary.results if result.median_speed is not None]
+
+    def rank(result: Result) -> tuple[bool, bool, int, int]:
+        scaled = result.speedup is not None and result.run.devices > 1
+        return bool(result.ok), scaled, result.run.devices, result.run.nodes or 1
+
+    return max(measured, key=rank, default=None)
+
+
+def verdict(summary: Summary) -> list[Statement]:
+    """The statements, in the order of their questions; a page without a result has them, too."""
+    notices = [*before_the_numbers(summary), *below_the_table(summary)]
+    result = headline(summary)
+    return [_scaling(summary, result, notices), _loss(summary, result), _trust(summary, result, notices)]
+
+
+def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
+    question, link, link_text = "How does it scale?", "scaling", "Speed, speedup, efficiency"
+    lines = conclusion(summary, notices, WIDTH)[:-1]
+    if result is None or result.median_speed is None:
+        sentences = lines or ["Nothing here has a speed."]
+        return Statement(
+            question=question, figure="no speed", of="no run has one", sentences=sentences, link="outcomes",
+            link_text="What became of the runs", doubt=True,
+        )  # fmt: skip
+    if result.speedup is None or result.scaling_efficiency is None or result.run.devices == 1:
+        return Statement(
+            question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {result.requested.case}",
+            sentences=lines, link=link, link_text=link_text, doubt=True,
+        )  # fmt: skip
+    return Statement(
+        question=question,
+        figure=f"{result.scaling_efficiency * 100:.0f} %",
+        of=f"of ideal on {result.requested.case}: {result.speedup:.2f} × the speed of 1n1g",
+        sentences=lines,
+        link=link,
+        link_text=link_text,
+        doubt=bool(result.oversubscribed or result.nodes_simulated),
+    )
+
+
+def _loss(summary: Summary, result: Result | None) -> Statement:
+    question, link, link_text = "What holds it back most?", "ledger", "Where the time of a step goes"
+    ledgers = {ledger.result.requested.point: (name, ledger) for name, ledger in named_ledgers(summary)}
+    name, ledger = ledgers.get(result.requested.point if result else "", ("", None))
+    if ledger is None:
+        reason = f"{NOTHING[0].upper()}{NOTHING[1:]}."
+        return Statement(
+            question=question, figure="not known", of="only traces have the time stamps that tell it",
+            sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
+        )  # fmt: skip
+    first, *others = sentences(ledger)
+    figure, of, doubt = _cause(ledger)
+    return Statement(
+        question=question,
+        figure=figure,
+        of=of,
+        sentences=[f"{name}: {first}", *others[: SENTENCES - 1]],
+        link=link,
+        link_text=link_text,
+        doubt=doubt,
+    )
+
+
+def _cause(ledger: Ledger) -> tuple[str, str, bool]:
+    """The figure of the largest cause, what it is of, and whether there is none that can be named."""
+    loss = ledger.loss
+    if loss is not None and loss.low is not None and not loss.resolved:
+        return "nothing", "a step takes as long as on one device, within the scatter of the runs", False
+    best = _best(ledger.what_ifs or ())
+    if best is not None:
+        speeds = f"{speed_text(best.speed)} instead of {speed_text(best.speed / (1 + best.gain))} {ledger.result.unit}"
+        return (
+            f"+{best.gain * 100:.0f} %" if best.gain >= 0.01 else f"+{best.gain * 100:.1f} %",
+            (f"{GAINS[best.change]}: {speeds}"),
+            False,
+        )
+    lost = [(term.loss.value, term.name) for term in ledger.terms if term.loss is not None and term.loss.value > 0]
+    if not lost:
+        return f"{ledger.step.value:.4g} ms", "a step; there is nothing to compare it with", True
+    value, name = max(lost)
+    return f"+{value:.4g} ms", f"a step for {name}", False
+
+
+def _best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
+    return next((each for each in what_ifs if each.gain >= WORTH_NAMING), None)
+
+
+def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
+    question = "Can the numbers be trusted?"
+    warnings = [notice for notice in merged(notices) if notice.is_warning]
+    first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
+    counts = conclusion(summary, notices, WIDTH)[-1:]
+    sentences = [*map(_as_sentence, counts), *_interval(result)]
+    shown = (first or _about(result, summary, warnings))[:WARNINGS]
+    sentences += [_as_sentence(notice.line) for notice in shown]
+    if len(warnings) > len(shown):
+        more = len(warnings) - len(shown)
+        sentences.append(f"{plural(more, 'further warning') if shown else plural(more, 'warning')} stand below.")
+    count = len(warnings)
+    return Statement(
+        question=question,
+        figure=str(count),
+        of=f"{inflect(count, 'warning')}{', said beside the numbers' if count else ': no check rings'}",
+        sentences=sentences or ["No run is here."],
+        link="warnings" if count else "measured",
+        link_text="All warnings" if count else "What was measured",
+        doubt=bool(count) or not summary.results,
+    )
+
+
+def _about(result: Result | None, summary: Summary, warnings: Sequence[Notice]) -> list[Notice]:
+    """The warnings about the point of the verdict, then those about others."""
+    texts = {alarm.text for alarm in result.alarms} if result else set()
+    return sorted(warnings, key=lambda notice: notice.text not in texts)
+
+
+def _interval(result: Result | None) -> list[str]:
+    """How certain the speed of the point of the verdict is."""
+    if result is None or not result.ok or result.median_speed is None:
+        return []
+    runs = plural(len(result.ok), "run")
+    if result.interval is None:
+        return [f"The speed of {result.requested.case} is that of {runs}: its scatter is not known."]
+    low, high = (speed_text(value) for value in (result.interval.low, result.interval.high))
+    return [
+        f"The speed of {result.requested.case}, {speed_text(result.median_speed)} {result.unit}, is the median of "
+        f"{runs}; the interval [{low}, {high}] holds the true median with {result.interval.coverage:.1%} certainty."
+        .replace("%", " %")
+    ]  # fmt: skip
+
+
+def _as_sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."
