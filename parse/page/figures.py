@@ -10,7 +10,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from math import isfinite
+from math import ceil, floor, isfinite, log10
 from typing import Any
 
 from parse.page.types import Figure
@@ -27,6 +27,8 @@ TERM_COLOURS = {
 }  # fmt: skip
 LABEL_WIDTH = 48
 """Cells of a name in a chart."""
+MAX_MARKS = 10
+"""With more marks on a logarithmic axis only the powers of ten have one."""
 DIGITS = 5
 """Significant digits of numbers in charts."""
 
@@ -59,40 +61,55 @@ def numbers(values: Sequence[Number]) -> list[Number]:
     return [finite(value) for value in values]
 
 
-def lines(
-    series: Sequence[Series],
-    *,
-    x_title: str,
-    y_title: str,
-    ideal: Series | None = None,
-    hover: str = "%{y}",
-    categories: Sequence[tuple[int, str]] = (),
-    band: float | None = None,
-) -> Figure:
-    """Lines with markers and intervals, and a dashed one for the ideal.
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """The titles of both axes, and how they run.
 
-    `categories` are the (value, name) of marks on the axis of the devices, which then is logarithmic. Below `band` on
-    the axis of steps the background is shaded.
+    `categories` are the (value, name) of marks on the axis of the devices, which then is logarithmic. With `log_y` the
+    other is logarithmic, too, where all values are above 0; with `from_zero` it begins at 0.
     """
+
+    x_title: str
+    y_title: str
+    categories: Sequence[tuple[int, str]] = ()
+    log_y: bool = False
+    from_zero: bool = True
+
+
+def lines(
+    series: Sequence[Series], axes: Axes, *, hover: str = "%{y}", ideal: Series | None = None, marker_px: int = 8
+) -> Figure:
+    """Lines with markers and intervals, and a dashed one for the ideal."""
     traces: list[dict[str, Any]] = []
     if ideal is not None:
-        traces.append(
-            _line(ideal, GREY, "circle", hover)
-            | {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
-        )
+        dashes = {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
+        traces.append(_line(ideal, GREY, "circle", hover) | dashes)
     for each, colour, symbol in zip(series, cycle(COLOURS), cycle(SYMBOLS), strict=False):
-        traces.append(_line(each, colour, symbol, hover))
-    layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": x_title}},
-        "yaxis": {"title": {"text": y_title}, "rangemode": "tozero"},
-        "showlegend": len(traces) > 1,
-    }
-    if categories:
-        values = [value for value, _ in categories]
-        layout["xaxis"] |= {"type": "log", "tickvals": values, "ticktext": [label(name, 16) for _, name in categories]}
-    if band:
-        layout["shapes"] = [_band(band)]
-    return {"data": traces, "layout": layout}
+        line = _line(each, colour, symbol, hover)
+        traces.append(line | {"marker": line["marker"] | {"size": marker_px}})
+    x_axis: dict[str, Any] = {"title": {"text": axes.x_title}}
+    y_axis: dict[str, Any] = {"title": {"text": axes.y_title}} | ({"rangemode": "tozero"} if axes.from_zero else {})
+    if axes.categories:
+        values = [value for value, _ in axes.categories]
+        x_axis |= {"type": "log", "tickvals": values, "ticktext": [label(name, 16) for _, name in axes.categories]}
+    if axes.log_y and (marks := _marks([*series, *([ideal] if ideal else [])])):
+        ticks = {"tickvals": marks, "ticktext": [f"{mark:,g}" for mark in marks]}
+        y_axis = {"title": {"text": axes.y_title}, "type": "log", **ticks}
+    return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "showlegend": len(traces) > 1}}
+
+
+def _marks(series: Sequence[Series]) -> list[float]:
+    """1, 2, 5, 10, … around all values and intervals of a logarithmic axis; none where a value is not above 0."""
+    values = [value for each in series for value in each.y if value is not None and isfinite(value)]
+    values += [end for each in series for interval in each.intervals if interval for end in interval]
+    if not values or min(values) <= 0:
+        return []
+    exponents = range(floor(log10(min(values))) - 1, ceil(log10(max(values))) + 2)
+    marks = [step * 10.0**exponent for exponent in exponents for step in (1, 2, 5)]
+    below = [mark for mark in marks if mark <= min(values)]
+    above = [mark for mark in marks if mark >= max(values)]
+    inside = [mark for mark in marks if below[-1] <= mark <= above[0]]
+    return inside if len(inside) <= MAX_MARKS else [mark for mark in inside if f"{mark:e}".startswith("1")]
 
 
 def _line(series: Series, colour: str, symbol: str, hover: str) -> dict[str, Any]:
@@ -123,9 +140,10 @@ def _band(until: float) -> dict[str, Any]:
 
 def steps_figure(series: Sequence[Series], *, warmup: int, y_title: str) -> Figure:
     """Thin lines along the steps of a run, the warm-up shaded."""
-    figure = lines(series, x_title="step", y_title=y_title, hover="step %{x}: %{y}", band=warmup - 0.5)
+    figure = lines(series, Axes(x_title="step", y_title=y_title), hover="step %{x}: %{y}")
     data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
-    return {"data": data, "layout": figure["layout"]}
+    shapes = [_band(warmup - 0.5)] if warmup > 0 else []
+    return {"data": data, "layout": figure["layout"] | {"shapes": shapes}}
 
 
 def stacked(

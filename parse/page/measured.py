@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of
-from parse.page.types import Block, Listing, Paragraph, Section, Table
+from parse.page.types import Block, Paragraph, Section, Table
 from parse.report.provenance import MACHINE, provenance
 from parse.report.summary import USUAL, Summary, differences, labels, shared
 from parse.result import Run
 
 RUNS_NAMED = 4
 """Runs named beside a value that only some have."""
+HOSTS_NAMED = 16
 
 
 def measured_section(summary: Summary) -> Section:
@@ -34,9 +35,6 @@ def measured_section(summary: Summary) -> Section:
             )
         )  # fmt: skip
     blocks += _environment(summary)
-    blocks += [Listing(title="Sizes made small because the target has no GPU", lines=summary.reduced)] * bool(
-        summary.reduced
-    )
     return Section(id="measured", title="What was measured", blocks=blocks)
 
 
@@ -61,6 +59,8 @@ def _environment(summary: Summary) -> Iterator[Block]:
             if len(by_value) > 1 or len(values) > 1:
                 marked.add(len(rows))
             rows.append([fact, ", ".join(values), "all" if everywhere else first_of(of, RUNS_NAMED)])
+    if hosts := sorted({host for _, run in named if run.machine for host in run.machine.hosts}):
+        rows.append(["nodes", first_of(hosts, HOSTS_NAMED), "all"])
     if rows:
         yield Table(
             id="environment", caption="Environment; marked: what differs between runs or ranks", rows=rows,
@@ -69,10 +69,10 @@ def _environment(summary: Summary) -> Iterator[Block]:
 
 
 def _facts(run: Run) -> dict[str, tuple[str, ...]]:
-    """The facts of its machine, hosts among them, the device first."""
+    """The facts of its machine, the device first."""
     machine = run.machine
     if machine is None:
         return {}
     names = [name for name in MACHINE.values() if name in machine.facts]
     names += [name for name in machine.facts if name not in names]
-    return {name: machine.facts[name] for name in names} | ({"hosts": machine.hosts} if machine.hosts else {})
+    return {name: machine.facts[name] for name in names}

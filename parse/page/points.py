@@ -9,7 +9,7 @@ import numpy as np
 from hpc.model.trace import TraceError
 from parse.ledger.notes import notes
 from parse.ledger.types import Ledger
-from parse.page.figures import Series, heat_map, lines, steps_figure
+from parse.page.figures import Axes, Series, heat_map, lines, steps_figure
 from parse.page.readings import Course, DelayMap, Floats, RunReading, read_run
 from parse.page.types import Block, Chart, Listing, Panel, Paragraph, Section, Table
 from parse.report.ledger import place_tables
@@ -177,20 +177,22 @@ def _places(ledger: Ledger | None, number: int) -> Iterator[Block]:
 
 def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[Block]:
     for at, course in enumerate(reading.courses):
-        hosts, more = course.hosts[:MAX_NODES], len(course.hosts) - MAX_NODES
-        unit = f" ({course.quantity.unit})" if course.quantity.unit else ""
+        quantity, shown = course.quantity, min(MAX_NODES, len(course.hosts))
+        unit = f" ({quantity.unit})" if quantity.unit else ""
+        of = f"; {shown} of {len(course.hosts)} nodes" if shown < len(course.hosts) else ""
+        series = [
+            Series(name=host, x=steps.round(1).tolist(), y=values.tolist())
+            for host, steps, values in zip(course.hosts[:shown], course.steps, course.values, strict=False)
+        ]
         yield Chart(
             id=f"chart-telemetry-{number}-{at}",
-            title=f"{course.quantity.name}{unit}, {name}{f'; {len(hosts)} of {len(course.hosts)} nodes' * (more > 0)}",
+            title=f"{quantity.name[0].upper()}{quantity.name[1:]}{unit}, {name}{of}",
             text="; ".join(f"{host}: mean {values.mean():.4g}" for host, values in _by_host(course)),
             figure=lines(
-                [
-                    Series(name=host, x=steps.round(1).tolist(), y=values.tolist())
-                    for host, steps, values in zip(hosts, course.steps, course.values, strict=False)
-                ],
-                x_title="step",
-                y_title=course.quantity.unit or course.quantity.name,
+                series,
+                Axes(x_title="step", y_title=quantity.unit or quantity.name, from_zero=False),
                 hover="step %{x}: %{y}",
+                marker_px=4,
             ),
             height_px=240,
         )

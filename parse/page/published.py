@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parse.page.figures import Series, lines
+from parse.page.figures import Axes, Series, lines
 from parse.page.types import Block, Chart, Listing, Section, Table
 from parse.report.against import against_lines
 from parse.report.compare import Comparison, compare
@@ -51,7 +51,8 @@ def _ratios(summary: Summary) -> Iterator[Chart]:
                 ),
                 Series(name="published", x=devices, y=[beside.speed for _, beside in pairs]),
             ],
-            x_title="devices", y_title="samples/s", categories=sorted(cases.items()), hover="%{x} devices: %{y}",
+            Axes(x_title="devices", y_title="samples/s", categories=sorted(cases.items()), log_y=True),
+            hover="%{x} devices: %{y}",
         ),
     )  # fmt: skip
 
@@ -76,7 +77,7 @@ def _side_by_side(comparison: Comparison, summary: Summary, number: int) -> Iter
             id=f"chart-compare-{number}", title=f"{title} ({comparison.unit}){of}",
             text=f"Speed by case of {', '.join(each.name for each in series)}; the table below has the figures.",
             figure=lines(
-                series, x_title="devices", y_title=comparison.unit, categories=sorted(cases.items()),
+                series, Axes(x_title="devices", y_title=comparison.unit, categories=sorted(cases.items()), log_y=True),
                 hover="%{x} devices: %{y}",
             ),
         )  # fmt: skip

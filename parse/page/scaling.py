@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import plural
-from parse.page.figures import Series, lines
+from parse.page.figures import Axes, Series, lines
 from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
 from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
@@ -58,8 +58,9 @@ def _charts(results: Sequence[Result], suffix: str) -> Iterator[Block]:
     yield Chart(
         id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_in_words(chosen, "speed"),
         figure=lines(
-            [_series(name, setting, "speed") for name, setting in chosen], categories=cases, x_title="devices",
-            y_title=unit, ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit,
+            [_series(name, setting, "speed") for name, setting in chosen],
+            Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
+            ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit,
         ),
     )  # fmt: skip
     scaled = [(name, with_speedup) for name, setting in chosen if (with_speedup := [r for r in setting if r.speedup])]
@@ -70,21 +71,23 @@ def _charts(results: Sequence[Result], suffix: str) -> Iterator[Block]:
     yield Chart(
         id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_in_words(scaled, "speedup"),
         figure=lines(
-            [_series(name, setting, "speedup") for name, setting in scaled], categories=cases, x_title="devices",
-            y_title="speedup", ideal=Series(name="ideal", x=devices, y=devices), hover="%{x} devices: %{y} ×",
+            [_series(name, setting, "speedup") for name, setting in scaled],
+            Axes(x_title="devices", y_title="speedup", categories=cases, log_y=True),
+            ideal=Series(name="ideal", x=devices, y=devices), hover="%{x} devices: %{y} ×",
         ),
     )  # fmt: skip
     yield Chart(
         id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_in_words(scaled, "efficiency"),
         figure=lines(
-            [_series(name, setting, "efficiency") for name, setting in scaled], categories=cases, x_title="devices",
-            y_title="% of ideal", ideal=Series(name="ideal", x=devices, y=[100] * len(devices)),
-            hover="%{x} devices: %{y} %",
+            [_series(name, setting, "efficiency") for name, setting in scaled],
+            Axes(x_title="devices", y_title="% of ideal", categories=cases),
+            ideal=Series(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
         ),
     )  # fmt: skip
     yield Paragraph(
         text="Bars are the exact intervals of the medians, over the runs of a point; in speedup and efficiency they "
-        "are divided by the baseline's median, whose own interval stands at one device. Dashed: the ideal."
+        "are divided by the baseline's median, whose own interval stands at one device. Dashed: the ideal. Both "
+        "axes of speed and speedup are logarithmic."
     )
 
 
@@ -153,10 +156,11 @@ def _tables(summary: Summary) -> Iterator[Table]:
     for number, of_unit in enumerate(by_unit(summary.results)):
         heads, rows = points_cells(of_unit, summary.against)
         counted = [str(counts[names[result.requested.point]] or "-") for result in of_unit]
+        shown = [at for at, (name, _) in enumerate(heads) if name != "nodes"]  # the case has them
         yield Table(
             id=f"points-{number}" if number else "points",
             caption="All points; median and average over the runs, the interval of the median with its coverage",
-            heads=[*heads, ("warnings", "")],
-            rows=[[*row, count] for row, count in zip(rows, counted, strict=True)],
+            heads=[*(heads[at] for at in shown), ("warnings", "")],
+            rows=[[*(row[at] for at in shown), count] for row, count in zip(rows, counted, strict=True)],
             label_columns=1,
         )

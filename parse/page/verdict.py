@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc.system.text import inflect, plural
-from parse.ledger.figures import speed_text
-from parse.ledger.sentence import sentences
-from parse.ledger.types import Change, Ledger, WhatIf
+from hpc.system.text import plural
+from parse.ledger.figures import Figures, speed_text
+from parse.ledger.sentence import sentences, straggler_first
+from parse.ledger.types import Change, Ledger
 from parse.page.types import Statement
 from parse.report.conclusion import conclusion
 from parse.report.ledger import NOTHING
@@ -101,27 +101,40 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
 
 
 def _cause(ledger: Ledger) -> tuple[str, str, bool]:
-    """The figure of the largest cause, what it is of, and whether there is none that can be named."""
+    """The figure of the largest cause, what it is of and what would be without it, and whether none can be named."""
     loss = ledger.loss
-    if loss is not None and loss.low is not None and not loss.resolved:
+    if loss is None:
+        return _without_baseline(ledger)
+    if loss.value <= 0 or (loss.low is not None and not loss.resolved):
         return "nothing", "a step takes as long as on one device, within the scatter of the runs", False
-    best = _best(ledger.what_ifs or ())
-    if best is not None:
-        speeds = f"{speed_text(best.speed)} instead of {speed_text(best.speed / (1 + best.gain))} {ledger.result.unit}"
-        return (
-            f"+{best.gain * 100:.0f} %" if best.gain >= 0.01 else f"+{best.gain * 100:.1f} %",
-            (f"{GAINS[best.change]}: {speeds}"),
-            False,
-        )
-    lost = [(term.loss.value, term.name) for term in ledger.terms if term.loss is not None and term.loss.value > 0]
-    if not lost:
-        return f"{ledger.step.value:.4g} ms", "a step; there is nothing to compare it with", True
-    value, name = max(lost)
-    return f"+{value:.4g} ms", f"a step for {name}", False
+    if straggler_first(ledger):
+        share = min(1.0, ledger.verdict.costs / loss.value)
+        return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
+    term = max((term for term in ledger.terms if term.loss), key=lambda term: term.loss.value if term.loss else 0.0)
+    assert term.loss is not None
+    write = Figures([ledger])
+    step = f"{write.bare(ledger.step.value - term.loss.value)} instead of {write.ms(ledger.step.value)}"
+    share = min(1.0, term.loss.value / loss.value)
+    return f"{share * 100:.0f} %", f"of the loss is {term.name}: without it a step would take {step}", False
 
 
-def _best(what_ifs: Sequence[WhatIf]) -> WhatIf | None:
-    return next((each for each in what_ifs if each.gain >= WORTH_NAMING), None)
+def _without_baseline(ledger: Ledger) -> tuple[str, str, bool]:
+    """Where there is nothing to compare with: the straggler, else the change that pays most, else the step."""
+    if straggler_first(ledger):
+        share = ledger.verdict.costs / ledger.step.value
+        return f"{share * 100:.0f} %", f"of a step is the straggler{_without_straggler(ledger)}", False
+    best = next((each for each in ledger.what_ifs or () if each.gain >= WORTH_NAMING), None)
+    if best is None:
+        return Figures([ledger]).ms(ledger.step.value), "a step; nothing is here to compare it with", True
+    speeds = f"{speed_text(best.speed)} instead of {speed_text(best.speed / (1 + best.gain))} {ledger.result.unit}"
+    return f"+{best.gain * 100:.1f} %", f"{GAINS[best.change]}: {speeds}", False
+
+
+def _without_straggler(ledger: Ledger) -> str:
+    without = ledger.without_straggler
+    if without is None:
+        return ""
+    return f": without it {speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
 
 
 def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
@@ -138,8 +151,8 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     count = len(warnings)
     return Statement(
         question=question,
-        figure=str(count),
-        of=f"{inflect(count, 'warning')}{', said beside the numbers' if count else ': no check rings'}",
+        figure=plural(count, "warning") if count else "no warning",
+        of="beside the numbers that they concern" if count else "rings: every check of the numbers is passed",
         sentences=sentences or ["No run is here."],
         link="warnings" if count else "measured",
         link_text="All warnings" if count else "What was measured",
