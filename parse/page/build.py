@@ -24,7 +24,7 @@ def build_page(
     point = headline(summary)
     sections = [
         measured_section(summary),
-        scaling_section(summary),
+        scaling_section(summary, point),
         warnings_section(summary),
         ledger_section(summary),
         points_section(summary, point, progress),

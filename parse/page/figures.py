@@ -14,7 +14,7 @@ from math import ceil, floor, isfinite, log10
 from typing import Any
 
 from parse.page.types import Figure
-from parse.text import cut
+from parse.text import cut, shortened
 
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#808890",
@@ -47,7 +47,17 @@ class Series:
 
 def label(text: str, width: int = LABEL_WIDTH) -> str:
     """A text from outside as Plotly shows it: in one line, cut, nothing in it markup or the place of a value."""
-    return html.escape(cut(text, width), quote=False).replace("%{", "%&#123;")
+    return _escaped(cut(text, width))
+
+
+def labels_of(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
+    """As `label`, cut in the middle so that different names stay different."""
+    short = shortened(names, width)
+    return [_escaped(short[name]) for name in names]
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False).replace("%{", "%&#123;")
 
 
 def finite(value: Number) -> Number:
@@ -83,9 +93,10 @@ def lines(
     traces: list[dict[str, Any]] = []
     if ideal is not None:
         dashes = {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
-        traces.append(_line(ideal, GREY, "circle", hover) | dashes)
-    for each, colour, symbol in zip(series, cycle(COLOURS), cycle(SYMBOLS), strict=False):
-        line = _line(each, colour, symbol, hover)
+        traces.append(_line(ideal, ideal.name, GREY, "circle", hover) | dashes)
+    names = labels_of([each.name for each in series])
+    for each, name, colour, symbol in zip(series, names, cycle(COLOURS), cycle(SYMBOLS), strict=False):
+        line = _line(each, name, colour, symbol, hover)
         traces.append(line | {"marker": line["marker"] | {"size": marker_px}})
     x_axis: dict[str, Any] = {"title": {"text": axes.x_title}}
     y_axis: dict[str, Any] = {"title": {"text": axes.y_title}} | ({"rangemode": "tozero"} if axes.from_zero else {})
@@ -112,11 +123,11 @@ def _marks(series: Sequence[Series]) -> list[float]:
     return inside if len(inside) <= MAX_MARKS else [mark for mark in inside if f"{mark:e}".startswith("1")]
 
 
-def _line(series: Series, colour: str, symbol: str, hover: str) -> dict[str, Any]:
+def _line(series: Series, name: str, colour: str, symbol: str, hover: str) -> dict[str, Any]:
     trace: dict[str, Any] = {
-        "type": "scatter", "mode": "lines+markers", "name": label(series.name), "x": numbers(series.x),
+        "type": "scatter", "mode": "lines+markers", "name": name, "x": numbers(series.x),
         "y": numbers(series.y), "line": {"color": colour, "width": 2}, "marker": {"symbol": symbol, "size": 8},
-        "hovertemplate": f"{hover}<extra>{label(series.name)}</extra>",
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
     }  # fmt: skip
     if any(series.intervals):
         pairs = [
@@ -163,7 +174,7 @@ def stacked(
                 "type": "bar",
                 "orientation": "h",
                 "name": label(part),
-                "y": [label(name) for name in names],
+                "y": labels_of(names),
                 "x": numbers(values),
                 "marker": {"color": colour},
                 "customdata": [label(text) for text in shown[part]] if shown else [""] * len(names),
@@ -190,7 +201,7 @@ def heat_map(
     """A heat map [row, x]; colours run from 0 to `top`, what is beyond has the last one. Steps before `warmup` are
     marked off by a line."""
     trace = {
-        "type": "heatmap", "x": list(x), "y": [label(row, 24) for row in rows], "z": [numbers(row) for row in z],
+        "type": "heatmap", "x": list(x), "y": labels_of(rows, 24), "z": [numbers(row) for row in z],
         "zmin": 0, "zmax": finite(top), "colorscale": "Cividis", "hoverongaps": False,
         "colorbar": {"title": {"text": unit}, "thickness": 12, "outlinewidth": 0},
         "hovertemplate": f"%{{y}}, step %{{x}}: %{{z}} {unit}<extra></extra>",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from hpc.system.text import first_of
 from parse.page.types import Block, Paragraph, Section, Table
@@ -12,6 +13,8 @@ from parse.result import Run
 
 RUNS_NAMED = 4
 """Runs named beside a value that only some have."""
+LONG_NAME = 30
+"""Runs whose names are longer are counted by backend."""
 HOSTS_NAMED = 16
 
 
@@ -42,12 +45,12 @@ def _environment(summary: Summary) -> Iterator[Block]:
     """A row for each fact and each of its values; marked where not all runs have the same."""
     names = labels(summary.results)
     named = [
-        (f"{name} run {run.requested.run.repeat or '?'}", run)
+        ((f"{name} run {run.requested.run.repeat or '?'}", run.requested.run.backend), run)
         for name, result in zip(names, summary.results, strict=True)
         for run in result.runs
         if run.machine
     ]
-    facts: dict[str, dict[tuple[str, ...], list[str]]] = {}
+    facts: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {}
     for name, run in named:
         for fact, values in _facts(run).items():
             facts.setdefault(fact, {}).setdefault(values, []).append(name)
@@ -58,7 +61,7 @@ def _environment(summary: Summary) -> Iterator[Block]:
             everywhere = len(of) == len(named)
             if len(by_value) > 1 or len(values) > 1:
                 marked.add(len(rows))
-            rows.append([fact, ", ".join(values), "all" if everywhere else first_of(of, RUNS_NAMED)])
+            rows.append([fact, ", ".join(values), "all" if everywhere else _runs_text(of)])
     if hosts := sorted({host for _, run in named if run.machine for host in run.machine.hosts}):
         rows.append(["nodes", first_of(hosts, HOSTS_NAMED), "all"])
     if rows:
@@ -66,6 +69,14 @@ def _environment(summary: Summary) -> Iterator[Block]:
             id="environment", caption="Environment; marked: what differs between runs or ranks", rows=rows,
             heads=(("fact", ""), ("value", ""), ("runs", "")), label_columns=3, marked=frozenset(marked),
         )  # fmt: skip
+
+
+def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
+    """The first of these runs, each a name and a backend; where names are long, how many of each backend."""
+    names = [name for name, _ in runs]
+    if max(map(len, names)) <= LONG_NAME:
+        return first_of(names, RUNS_NAMED)
+    return ", ".join(f"{count} of {backend}" for backend, count in Counter(backend for _, backend in runs).items())
 
 
 def _facts(run: Run) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parse.page.figures import Axes, Series, lines
-from parse.page.types import Block, Chart, Listing, Section, Table
+from parse.page.types import Block, Chart, Listing, Panel, Section, Table
 from parse.report.against import against_lines
 from parse.report.compare import Comparison, compare
 from parse.report.summary import Summary, labels
@@ -21,10 +21,17 @@ def published_section(summary: Summary) -> Section | None:
         about = list(against_lines(summary.against, summary.results, labels(summary.results)))
         blocks.append(Listing(title="Published values, beside the points in the table above", lines=about))
         blocks += _ratios(summary)
-    for number, comparison in enumerate(compare(summary.results)):
-        blocks += _side_by_side(comparison, summary, number)
+    panels = [
+        Panel(
+            id=f"compared-{number}",
+            title=comparison_title(comparison, summary),
+            blocks=[*_side_by_side(comparison, number)],
+            is_open=not number,
+        )
+        for number, comparison in enumerate(compare(summary.results))
+    ]
     title = "Published values" if summary.against else "Side by side"
-    return Section(id="published", title=title, blocks=blocks) if blocks else None
+    return Section(id="published", title=title, blocks=blocks, panels=panels) if blocks or panels else None
 
 
 def _ratios(summary: Summary) -> Iterator[Chart]:
@@ -57,30 +64,36 @@ def _ratios(summary: Summary) -> Iterator[Chart]:
     )  # fmt: skip
 
 
-def _side_by_side(comparison: Comparison, summary: Summary, number: int) -> Iterator[Block]:
-    title = comparison_title(comparison, summary)
-    heads, rows = comparison_cells(comparison)
+def _side_by_side(comparison: Comparison, number: int) -> Iterator[Block]:
+    measured = [column for column in comparison.columns if any(r.median_speed for r in column.points.values())]
     series = []
-    for column in comparison.columns[:MAX_SERIES]:
-        points = sorted(column.points.values(), key=lambda result: (result.run.devices, result.run.nodes or 1))
+    for column in measured[:MAX_SERIES]:
+        points = [r for r in column.points.values() if r.median_speed is not None]
+        points.sort(key=lambda result: (result.run.devices, result.run.nodes or 1))
         series.append(
             Series(
-                name=column.name, x=[result.run.devices for result in points],
+                name=column.name,
+                x=[result.run.devices for result in points],
                 y=[result.median_speed for result in points],
                 intervals=[(r.interval.low, r.interval.high) if r.interval else None for r in points],
             )
-        )  # fmt: skip
-    cases = {result.run.devices: case for column in comparison.columns for case, result in column.points.items()}
-    if any(value is not None for each in series for value in each.y):
-        of = f"; {MAX_SERIES} of {len(comparison.columns)}" if len(comparison.columns) > MAX_SERIES else ""
+        )
+    cases = {r.run.devices: case for column in measured for case, r in column.points.items()}
+    if series:
+        of = f"; {MAX_SERIES} of {len(measured)}" if len(measured) > MAX_SERIES else ""
+        axes = Axes(x_title="devices", y_title=comparison.unit, categories=sorted(cases.items()), log_y=True)
         yield Chart(
-            id=f"chart-compare-{number}", title=f"{title} ({comparison.unit}){of}",
+            id=f"chart-compare-{number}",
+            title=f"Speed ({comparison.unit}){of}",
             text=f"Speed by case of {', '.join(each.name for each in series)}; the table below has the figures.",
-            figure=lines(
-                series, Axes(x_title="devices", y_title=comparison.unit, categories=sorted(cases.items()), log_y=True),
-                hover="%{x} devices: %{y}",
-            ),
-        )  # fmt: skip
-    yield Table(id=f"compare-{number}", caption=title, heads=[(head, "") for head in heads], rows=rows)
+            figure=lines(series, axes, hover="%{x} devices: %{y}"),
+        )
+    heads, rows = comparison_cells(comparison)
+    yield Table(
+        id=f"compare-{number}",
+        caption="Speed and speedup by case",
+        heads=[(head.removesuffix(f" ({comparison.unit})"), comparison.unit * head.endswith(")")) for head in heads],
+        rows=rows,
+    )
     if comparison.apart:
         yield Listing(title="More differs than the backend", lines=comparison.apart, warnings=True)

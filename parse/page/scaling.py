@@ -11,19 +11,21 @@ from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
 from parse.report.notices import before_the_numbers, below_the_table, merged
 from parse.report.points_table import points_cells
-from parse.report.summary import Summary, by_unit, labels
+from parse.report.summary import Summary, by_unit, labels, varying
 from parse.result import Result, by_setting
 
+NAMING = ("backend", "workload", "batch_size", "precision")
+"""Settings that stand before the speeds in the table of points."""
 MAX_SERIES = 6
 """Settings in one chart; the tables have all."""
 
 
-def scaling_section(summary: Summary) -> Section:
-    """The charts and tables by unit, and what is wrong with the numbers."""
+def scaling_section(summary: Summary, point: Result | None) -> Section:
+    """The charts and tables by unit; `point` is that of the verdict, whose setting is always drawn."""
     blocks: list[Block] = []
     units = by_unit([result for result in summary.results if result.median_speed is not None])
     for number, of_unit in enumerate(units):
-        blocks += _charts(of_unit, f"-{number}" if number else "")
+        blocks += _charts(of_unit, point, f"-{number}" if number else "")
     blocks += _tables(summary)
     for title, heads, rows in nodes_tables(summary):
         blocks.append(Table(id=f"nodes-{len(blocks)}", caption=title, heads=heads, rows=rows))
@@ -43,10 +45,18 @@ def warnings_section(summary: Summary) -> Section | None:
     return Section(id="warnings", title="Warnings", blocks=[listing])
 
 
-def _charts(results: Sequence[Result], suffix: str) -> Iterator[Block]:
+def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:
     settings = list(by_setting(results).values())
     names = setting_names([setting[0] for setting in settings])
-    largest = sorted(range(len(settings)), key=lambda at: (-len(settings[at]), -settings[at][-1].run.devices, at))
+    largest = sorted(
+        range(len(settings)),
+        key=lambda at: (
+            all(each is not point for each in settings[at]),
+            -len(settings[at]),
+            -settings[at][-1].run.devices,
+            at,
+        ),
+    )
     shown = sorted(largest[:MAX_SERIES])
     if len(settings) > len(shown):
         yield Paragraph(
@@ -156,11 +166,17 @@ def _tables(summary: Summary) -> Iterator[Table]:
     for number, of_unit in enumerate(by_unit(summary.results)):
         heads, rows = points_cells(of_unit, summary.against)
         counted = [str(counts[names[result.requested.point]] or "-") for result in of_unit]
-        shown = [at for at, (name, _) in enumerate(heads) if name != "nodes"]  # the case has them
+        shown = _order([name for name, _ in heads], varying(of_unit))
         yield Table(
             id=f"points-{number}" if number else "points",
             caption="All points; median and average over the runs, the interval of the median with its coverage",
-            heads=[*(heads[at] for at in shown), ("warnings", "")],
-            rows=[[*(row[at] for at in shown), count] for row, count in zip(rows, counted, strict=True)],
+            heads=[heads[at] if at >= 0 else ("warnings", "") for at in shown],
+            rows=[[row[at] if at >= 0 else count for at in shown] for row, count in zip(rows, counted, strict=True)],
             label_columns=1,
         )
+
+
+def _order(names: Sequence[str], settings: Sequence[str]) -> list[int]:
+    """The columns in their order, -1 for the warnings: settings beyond NAMING come last; the case has the nodes."""
+    last = [at for at, name in enumerate(names) if name in settings and name not in NAMING]
+    return [*(at for at, name in enumerate(names) if at not in last and name != "nodes"), -1, *last]

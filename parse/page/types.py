@@ -58,6 +58,19 @@ class Table:
     label_columns: int = 1
     marked: frozenset[int] = frozenset()
 
+    @property
+    def word_columns(self) -> frozenset[int]:
+        """The columns that are set to the left: labels, and those without a unit in which some cell has letters."""
+        return frozenset(
+            at
+            for at, (_, unit) in enumerate(self.heads)
+            if at < self.label_columns or (not unit and any(_has_letter(row[at]) for row in self.rows))
+        )
+
+
+def _has_letter(cell: str) -> bool:
+    return any(character.isalpha() for character in cell)
+
 
 Block = Paragraph | Listing | Chart | Table
 

@@ -12,8 +12,8 @@ from parse.page.types import Statement
 from parse.report.conclusion import conclusion
 from parse.report.ledger import NOTHING
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
-from parse.report.summary import Summary, named_ledgers
-from parse.result import Result
+from parse.report.summary import Summary, labels, named_ledgers
+from parse.result import Result, by_setting
 
 WIDTH = 160
 """Names of settings are shortened as for a line of so many cells."""
@@ -34,13 +34,13 @@ WORTH_NAMING = 0.005
 def headline(summary: Summary) -> Result | None:
     """The point that the verdict is about: the largest one with a speedup, else with a speed; of several the first.
 
-    A measurement comes before what a document only prints.
+    Traces come before logs, and these before what a document only prints.
     """
     measured = [result for result in summary.results if result.median_speed is not None]
 
-    def rank(result: Result) -> tuple[bool, bool, int, int]:
-        scaled = result.speedup is not None and result.run.devices > 1
-        return bool(result.ok), scaled, result.run.devices, result.run.nodes or 1
+    def rank(result: Result) -> tuple[bool, bool, bool, int, int]:
+        scaled, traced = result.speedup is not None and result.run.devices > 1, any(run.trace for run in result.ok)
+        return traced, bool(result.ok), scaled, result.run.devices, result.run.nodes or 1
 
     return max(measured, key=rank, default=None)
 
@@ -63,13 +63,13 @@ def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice])
         )  # fmt: skip
     if result.speedup is None or result.scaling_efficiency is None or result.run.devices == 1:
         return Statement(
-            question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {result.requested.case}",
+            question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
             sentences=lines, link=link, link_text=link_text, doubt=True,
         )  # fmt: skip
     return Statement(
         question=question,
         figure=f"{result.scaling_efficiency * 100:.0f} %",
-        of=f"of ideal on {result.requested.case}: {result.speedup:.2f} × the speed of 1n1g",
+        of=f"of ideal on {_case(summary, result)}: {result.speedup:.2f} × the speed of 1n1g",
         sentences=lines,
         link=link,
         link_text=link_text,
@@ -77,12 +77,20 @@ def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice])
     )
 
 
+def _case(summary: Summary, result: Result) -> str:
+    """Its case; with its backend and workload where there are several settings."""
+    several = len(by_setting(summary.results)) > 1
+    return f"{result.requested.case}{f' ({result.run.backend} {result.run.workload})' if several else ''}"
+
+
 def _loss(summary: Summary, result: Result | None) -> Statement:
     question, link, link_text = "What holds it back most?", "ledger", "Where the time of a step goes"
     ledgers = {ledger.result.requested.point: (name, ledger) for name, ledger in named_ledgers(summary)}
     name, ledger = ledgers.get(result.requested.point if result else "", ("", None))
     if ledger is None:
-        reason = f"{NOTHING[0].upper()}{NOTHING[1:]}."
+        reason = f"{NOTHING[0].upper()}{NOTHING[1:]}." if not ledgers or result is None else (
+            f"No run of {_case(summary, result)} has a trace; the section has the ledgers of other points."
+        )  # fmt: skip
         return Statement(
             question=question, figure="not known", of="only traces have the time stamps that tell it",
             sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
@@ -143,27 +151,33 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
     counts = conclusion(summary, notices, WIDTH)[-1:]
     sentences = [*map(_as_sentence, counts), *_interval(result)]
-    shown = (first or _about(result, summary, warnings))[:WARNINGS]
+    shown = _about(result, summary, first or warnings)[:WARNINGS]
     sentences += [_as_sentence(notice.line) for notice in shown]
     if len(warnings) > len(shown):
         more = len(warnings) - len(shown)
         sentences.append(f"{plural(more, 'further warning') if shown else plural(more, 'warning')} stand below.")
     count = len(warnings)
+    if not summary.results:
+        return Statement(
+            question=question, figure="nothing", of="is here to be judged", sentences=sentences or ["No run is here."],
+            link="outcomes", link_text="What became of the runs", doubt=True,
+        )  # fmt: skip
     return Statement(
         question=question,
         figure=plural(count, "warning") if count else "no warning",
         of="beside the numbers that they concern" if count else "rings: every check of the numbers is passed",
-        sentences=sentences or ["No run is here."],
+        sentences=sentences,
         link="warnings" if count else "measured",
         link_text="All warnings" if count else "What was measured",
-        doubt=bool(count) or not summary.results,
+        doubt=bool(count),
     )
 
 
 def _about(result: Result | None, summary: Summary, warnings: Sequence[Notice]) -> list[Notice]:
     """The warnings about the point of the verdict, then those about others."""
-    texts = {alarm.text for alarm in result.alarms} if result else set()
-    return sorted(warnings, key=lambda notice: notice.text not in texts)
+    names = zip(summary.results, labels(summary.results), strict=True)
+    its_names = {name for each, name in names if each is result} | ({result.requested.case} if result else set())
+    return sorted(warnings, key=lambda notice: not its_names & {*notice.labels})
 
 
 def _interval(result: Result | None) -> list[str]:
