@@ -111,8 +111,9 @@ def lines(
 
 def _marks(series: Sequence[Series]) -> list[float]:
     """1, 2, 5, 10, … around all values and intervals of a logarithmic axis; none where a value is not above 0."""
-    values = [value for each in series for value in each.y if value is not None and isfinite(value)]
-    values += [end for each in series for interval in each.intervals if interval for end in interval]
+    drawn = [value for each in series for value in each.y if value is not None]
+    drawn += [end for each in series for interval in each.intervals if interval for end in interval]
+    values = [value for value in drawn if isfinite(value)]
     if not values or min(values) <= 0:
         return []
     exponents = range(floor(log10(min(values))) - 1, ceil(log10(max(values))) + 2)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, END, GRADS_READY
-from hpc.model.trace import Telemetry, Trace
+from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 
@@ -77,12 +77,14 @@ class RunReading:
 def read_run(path: Path, *, with_ranks: bool) -> RunReading:
     """Step times of the run in a trace; `with_ranks` its delays and telemetry, too.
 
-    Raises TraceError where it cannot be read, has fewer than two whole steps or no common clock.
+    Raises TraceError where it cannot be read or has no common clock.
     """
     with open_trace(path) as trace:
         steps = int(trace.steps_completed.min())
         ends_ns, delay_ns = _read(trace, steps, with_ranks=with_ranks)
-        width = -(-steps // BINS)
+        if (ends_ns == ABSENT).any():
+            raise TraceError(f"{path}: steps of its {steps} whole ones have no end")
+        width = max(1, -(-steps // BINS))
         first = np.arange(1, len(ends_ns), width)
         times_ms = np.diff(ends_ns) / 1e6
         times = StepTimes(
