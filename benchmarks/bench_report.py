@@ -1,7 +1,7 @@
 """What the page of a large sweep costs: 100 runs of 512 ranks × 1000 steps, in a process of its own.
 
-`python -m benchmarks.bench_report [FOLDER]`; 3.1 GB are written there and removed. To be met: 20 s from the start of the
-command to the page, and a page of 10 MB at most.
+`python -m benchmarks.bench_report [FOLDER]`; 3.1 GB are written there and removed. To be met: 20 s from the start of
+the command to the page, and a page of 10 MB at most.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Series, heat_map, lines, steps_figure
 from parse.page.readings import Course, DelayMap, Floats, RunReading, read_run
 from parse.page.types import Block, Chart, Listing, Panel, Paragraph, Section, Table
+from parse.processes import each_in_processes, processes_for
 from parse.report.ledger import place_tables
 from parse.report.summary import Summary, labels, named_ledgers
 from parse.result import Result, Run
@@ -46,16 +47,18 @@ def points_section(summary: Summary, headline: Result | None, progress: Progress
         blocks.append(
             Paragraph(text=f"Shown are {len(shown)} of {len(traced)} points with traces, those with most devices.")
         )
+    processes = processes_for(run.trace for result in shown for run in result.runs if run.trace)
+    points = [(result, ledgers.get(result.requested.point), number) for number, result in enumerate(shown)]
+    drawn = each_in_processes(_blocks, points, processes)
     panels = [
-        Panel(
-            id=f"point-{number}",
-            title=names[result.requested.point],
-            blocks=[*_of_point(result, ledgers.get(result.requested.point), number)],
-            is_open=not number,
-        )
-        for number, result in enumerate(progress(shown) if progress else shown)
+        Panel(id=f"point-{number}", title=names[result.requested.point], blocks=its_blocks, is_open=not number)
+        for number, (result, its_blocks) in enumerate(zip(progress(shown) if progress else shown, drawn, strict=True))
     ]
     return Section(id="runs", title="Step by step: the runs of each point", blocks=blocks, panels=panels)
+
+
+def _blocks(point: tuple[Result, Ledger | None, int]) -> list[Block]:
+    return [*_of_point(*point)]
 
 
 def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Block]:
