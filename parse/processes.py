@@ -12,6 +12,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hpc.model.trace import TraceError
+
 T = TypeVar("T")
 R = TypeVar("R")
 WORTH_BYTES = 300_000_000
@@ -19,7 +21,7 @@ WORTH_BYTES = 300_000_000
 MAX_PROCESSES = 16
 
 
-class ProcessEnded(RuntimeError):
+class ProcessEnded(TraceError):
     """A process that read traces was ended from outside."""
 
 

@@ -286,7 +286,11 @@ def _summarize(
         from parse.report.table import FORMATS as WRITERS
         from parse.report.table import text
 
-    summary, logs = _summary(options, how)
+    try:
+        summary, logs = _summary(options, how)
+    except TraceError as error:  # a process that read them was killed
+        print(plain(str(error)), file=sys.stderr)
+        return 1
     if not summary.results and not summary.diagnostics and not summary.nccl_tests:
         for line in warnings(summary):
             print(line, file=sys.stderr)

@@ -93,4 +93,4 @@ _TYPES = {
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = values.get(name)
-    return table if isinstance(table, dict | Mapping) else {}
+    return table if isinstance(table, dict) or (table is not None and isinstance(table, Mapping)) else {}
