@@ -104,7 +104,7 @@ def lines(
         values = [value for value, _ in axes.categories]
         x_axis |= {"type": "log", "tickvals": values, "ticktext": [label(name, 16) for _, name in axes.categories]}
     if axes.log_y and (marks := _marks([*series, *([ideal] if ideal else [])])):
-        ticks = {"tickvals": marks, "ticktext": [f"{mark:,g}" for mark in marks]}
+        ticks = {"tickvals": marks, "ticktext": [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in marks]}
         y_axis = {"title": {"text": axes.y_title}, "type": "log", **ticks}
     return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "showlegend": len(traces) > 1}}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,8 @@ PLOTLY = HERE / "assets" / "plotly-cartesian.min.js"
 LICENCE = HERE / "assets" / "LICENSE.plotly"
 MAX_TEXT = 2000
 """Characters of a text on the page; of a longer one the begin, and its length."""
+LONG_WORD = re.compile(r"\S{201,}")
+"""No name is longer, and few paths; its middle is left out."""
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
@@ -81,8 +84,8 @@ def _shown(value: Any) -> Any:
     """A value as the template writes it: a text without control characters, and not endless; escaped afterwards."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    text = plain(value[:MAX_TEXT])
-    return text if len(value) <= MAX_TEXT else f"{text}… ({len(value)} characters)"
+    text = LONG_WORD.sub(lambda word: f"{word[0][:150]}…{word[0][-40:]}", plain(value))
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 
 def _plain(value: Any) -> Any:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpc.system.text import plural
+from hpc.system.text import first_of, plural
 from parse.page.figures import Axes, Series, lines
 from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
 from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
-from parse.report.notices import before_the_numbers, below_the_table, merged
+from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
 from parse.report.points_table import points_cells
 from parse.report.summary import Summary, by_unit, labels, varying
 from parse.result import Result, by_setting
 
 NAMING = ("backend", "workload", "batch_size", "precision")
 """Settings that stand before the speeds in the table of points."""
+NAMED = 6
+"""Points named before a warning that is about several."""
 MAX_SERIES = 6
 """Settings in one chart; the tables have all."""
 
@@ -30,7 +32,7 @@ def scaling_section(summary: Summary, point: Result | None) -> Section:
     for title, heads, rows in nodes_tables(summary):
         blocks.append(Table(id=f"nodes-{len(blocks)}", caption=title, heads=heads, rows=rows))
     notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
-    remarks = [notice.line for notice in notices if not notice.is_warning]
+    remarks = [notice_text(notice) for notice in notices if not notice.is_warning]
     blocks += [Listing(title="Remarks", lines=remarks)] if remarks else []
     return Section(id="scaling", title="Speed, speedup and efficiency", blocks=blocks or [Paragraph(text="No point.")])
 
@@ -38,11 +40,16 @@ def scaling_section(summary: Summary, point: Result | None) -> Section:
 def warnings_section(summary: Summary) -> Section | None:
     """All warnings, those that must be known before any number first; None if there is none."""
     notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
-    warnings = [notice.line for notice in notices if notice.is_warning]
+    warnings = [notice_text(notice) for notice in notices if notice.is_warning]
     if not warnings:
         return None
     listing = Listing(title=plural(len(warnings), "warning"), lines=warnings, warnings=True)
     return Section(id="warnings", title="Warnings", blocks=[listing])
+
+
+def notice_text(notice: Notice) -> str:
+    """The notice with the names of the first of its points, and the number of the others."""
+    return f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text
 
 
 def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:

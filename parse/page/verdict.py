@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc.system.text import plural
+from hpc.system.text import first_of, plural
 from parse.ledger.figures import Figures, speed_text
 from parse.ledger.sentence import sentences, straggler_first
 from parse.ledger.types import Change, Ledger
@@ -19,6 +19,8 @@ WIDTH = 160
 """Names of settings are shortened as for a line of so many cells."""
 SENTENCES = 4
 """Of what holds a point back, so many sentences; the section has them all."""
+NAMED = 2
+"""Points named in a warning there."""
 WARNINGS = 3
 """Warnings that stand in the verdict."""
 GAINS = {
@@ -152,10 +154,13 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     counts = conclusion(summary, notices, WIDTH)[-1:]
     sentences = [*map(_as_sentence, counts), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
-    sentences += [_as_sentence(notice.line) for notice in shown]
+    sentences += [
+        _as_sentence(f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text)
+        for notice in shown
+    ]
     if len(warnings) > len(shown):
         more = len(warnings) - len(shown)
-        sentences.append(f"{plural(more, 'further warning') if shown else plural(more, 'warning')} stand below.")
+        sentences.append(f"{plural(more, 'further warning')} below.")
     count = len(warnings)
     if not summary.results:
         return Statement(
