@@ -46,7 +46,7 @@ test: $(VENV)/.test
 	$(call part,unit,130,$(PY) -m pytest -q $(PARALLEL_unit) tests/unit)
 	$(call part,mpi,600,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
 	$(call part,hosts,30,$(PY) -m pytest -q tests/hosts)
-	$(call part,browser,60,$(PY) -m pytest -q $(PARALLEL_browser) tests/browser)
+	$(call part,browser,90,$(PY) -m pytest -q $(PARALLEL_browser) tests/browser)
 	$(call part,slurm,500,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
 
 # Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.

@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
         pytest.skip(reason)
     from playwright.sync_api import sync_playwright
 
-    path = next(found for name in NAMES if (found := shutil.which(name)))
+    path = next(filter(None, map(shutil.which, NAMES)))
     # Chromium's own sandbox takes rights that root and containers have not; what is opened here is our own file.
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
