@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import get_context
@@ -19,6 +19,7 @@ R = TypeVar("R")
 WORTH_BYTES = 300_000_000
 """Traces of less than that are read in this process: others take their time to begin."""
 MAX_PROCESSES = 16
+KILLED = "a process that read traces was killed: is there enough memory?"
 
 
 class ProcessEnded(TraceError):
@@ -37,20 +38,29 @@ def processes_for(paths: Iterable[Path]) -> int:
 def each_in_processes(function: Callable[[T], R], items: Sequence[T], processes: int) -> Iterator[R]:
     """The function's result for each item, in their order. Items and results are copied between the processes.
 
-    Raises what the function raises, and ProcessEnded where a process is killed, as for lack of memory.
+    The processes begin before it returns: a fork must not meet the threads of a progress bar. Raises what the function
+    raises, and ProcessEnded where a process is killed, as for lack of memory.
     """
     if processes == 1 or len(items) < 2:
-        yield from map(function, items)
-        return
-    with ProcessPoolExecutor(
+        return map(function, items)
+    pool = ProcessPoolExecutor(
         min(processes, len(items)), mp_context=get_context("fork"), initializer=_begin, initargs=(function,)
-    ) as pool:
-        try:
-            yield from pool.map(_call, items)
-        except BrokenProcessPool:
-            raise ProcessEnded("a process that read traces was killed: is there enough memory?") from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    )
+    try:
+        return _results(pool, [pool.submit(_call, item) for item in items])
+    except BrokenProcessPool:
+        raise ProcessEnded(KILLED) from None
+
+
+def _results(pool: ProcessPoolExecutor, futures: Sequence[Future[R]]) -> Iterator[R]:
+    """The results as they are asked for; what is not begun when nobody asks any more is not done."""
+    try:
+        for future in futures:
+            yield future.result()
+    except BrokenProcessPool:
+        raise ProcessEnded(KILLED) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 _function: Callable[[Any], Any] = lambda item: item  # noqa: E731

@@ -195,7 +195,8 @@ def _interval(result: Result | None) -> list[str]:
     low, high = (speed_text(value) for value in (result.interval.low, result.interval.high))
     return [
         f"The speed of {result.requested.case}, {speed_text(result.median_speed)} {result.unit}, is the median of "
-        f"{runs}; the interval [{low}, {high}] holds the true median with {result.interval.coverage:.1%} certainty."
+        f"{runs}; an interval such as [{low}, {high}] holds the true median in {result.interval.coverage:.1%} of "
+        "measurements."
         .replace("%", " %")
     ]  # fmt: skip
 
