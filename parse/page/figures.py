@@ -142,19 +142,20 @@ def _line(series: Series, name: str, colour: str, symbol: str, hover: str) -> di
     return trace
 
 
-def _band(until: float) -> dict[str, Any]:
-    """The shaded warm-up, from the left edge."""
+def _band(begin: float, until: float) -> dict[str, Any]:
+    """Shaded steps, behind the lines."""
     return {
-        "type": "rect", "xref": "x", "yref": "paper", "x0": 0, "x1": finite(until), "y0": 0, "y1": 1,
+        "type": "rect", "xref": "x", "yref": "paper", "x0": finite(begin), "x1": finite(until), "y0": 0, "y1": 1,
         "fillcolor": GREY, "opacity": 0.18, "line": {"width": 0}, "layer": "below",
     }  # fmt: skip
 
 
-def steps_figure(series: Sequence[Series], *, warmup: int, y_title: str) -> Figure:
-    """Thin lines along the steps of a run, the warm-up shaded."""
+def steps_figure(series: Sequence[Series], blocks: Sequence[tuple[int, int]], *, y_title: str) -> Figure:
+    """Thin lines along the steps of a run; those before and between its measured `blocks`, (first, stop), are shaded."""
     figure = lines(series, Axes(x_title="step", y_title=y_title), hover="step %{x}: %{y}")
     data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
-    shapes = [_band(warmup - 0.5)] if warmup > 0 else []
+    begins = [0, *(stop - 0.5 for _, stop in blocks)]
+    shapes = [_band(begin, first - 0.5) for begin, (first, _) in zip(begins, blocks, strict=False)]
     return {"data": data, "layout": figure["layout"] | {"shapes": shapes}}
 
 

@@ -63,8 +63,9 @@ def _blocks(point: tuple[Result, Ledger | None, int]) -> list[Block]:
 
 def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Block]:
     runs = [run for run in result.runs if run.trace]
-    shown = runs[:MAX_RUNS]
-    detailed = _typical(result)
+    shown, detailed = runs[:MAX_RUNS], _typical(result)
+    if detailed is not None and all(run is not detailed for run in shown):
+        shown[-1] = detailed
     readings: dict[int, RunReading] = {}
     problems = []
     for at, run in enumerate(shown):
@@ -105,13 +106,14 @@ def _run_name(run: Run) -> str:
 
 
 def _step_times(runs: Sequence[Run], drawn: Mapping[int, RunReading], number: int, count: int) -> Chart:
-    series, widths, warmup = [], set(), 0
+    series, widths = [], set()
+    blocks: tuple[tuple[int, int], ...] = ()
     for at, reading in drawn.items():
         times = reading.times
         ok = "" if runs[at].measured else f" ({runs[at].outcome_text})"
         series.append(Series(name=f"{_run_name(runs[at])}{ok}", x=times.first.tolist(), y=times.max_ms.tolist()))
         widths.add(times.width)
-        warmup = max(warmup, times.blocks[0][0] if times.blocks else 0)
+        blocks = max(blocks, times.blocks)
     width = max(widths)
     what = "step time (ms)" if width == 1 else f"longest of {width} steps (ms)"
     of = f" of {count}" if count > len(drawn) else ""
@@ -121,10 +123,17 @@ def _step_times(runs: Sequence[Run], drawn: Mapping[int, RunReading], number: in
     )
     return Chart(
         id=f"chart-steps-{number}",
-        title=f"Step times, {len(drawn)}{of} runs; shaded: warm-up",
-        text=f"Step times along the run, from latest end to latest end. Mean over all steps: {means}.",
-        figure=steps_figure(series, warmup=warmup, y_title=what),
+        title=f"Step times, {len(drawn)}{of} runs{_shaded(blocks)}",
+        text=f"Step times along the run, from latest end to latest end. Mean, warm-up included: {means}.",
+        figure=steps_figure(series, blocks, y_title=what),
     )
+
+
+def _shaded(blocks: Sequence[tuple[int, int]]) -> str:
+    """What the shaded steps are."""
+    if not blocks:
+        return ""
+    return "; shaded: warm-up" if len(blocks) == 1 else "; shaded: warm-up, and between the measured blocks"
 
 
 def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iterator[Block]:

@@ -69,10 +69,11 @@ def test_bars_of_names_with_the_same_begin_stay_apart():
     assert len({*stacked(names, {"wait": [1.0, 2.0, 3.0]}, x_title="ms")["data"][0]["y"]}) == 3
 
 
-def test_the_warm_up_is_shaded_until_the_first_measured_step():
-    figure = steps_figure([Series(name="a", x=[1, 2], y=[1.0, 1.0])], warmup=20, y_title="ms")
-    assert figure["layout"]["shapes"][0]["x1"] == 19.5
-    assert steps_figure([], warmup=0, y_title="ms")["layout"]["shapes"] == []
+def test_the_warm_up_and_what_lies_between_blocks_is_shaded():
+    line = [Series(name="a", x=[1, 2], y=[1.0, 1.0])]
+    shapes = steps_figure(line, [(20, 50), (60, 90)], y_title="ms")["layout"]["shapes"]
+    assert [(shape["x0"], shape["x1"]) for shape in shapes] == [(0, 19.5), (49.5, 59.5)]
+    assert steps_figure([], [], y_title="ms")["layout"]["shapes"] == []
 
 
 def test_a_heat_map_ends_its_colours_at_the_top_and_keeps_larger_values():
