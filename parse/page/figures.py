@@ -151,7 +151,7 @@ def _band(begin: float, until: float) -> dict[str, Any]:
 
 
 def steps_figure(series: Sequence[Series], blocks: Sequence[tuple[int, int]], *, y_title: str) -> Figure:
-    """Thin lines along the steps of a run; those before and between its measured `blocks`, (first, stop), are shaded."""
+    """Thin lines along the steps of a run; what lies before and between its `blocks`, (first, stop), is shaded."""
     figure = lines(series, Axes(x_title="step", y_title=y_title), hover="step %{x}: %{y}")
     data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
     begins = [0, *(stop - 0.5 for _, stop in blocks)]
