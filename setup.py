@@ -26,6 +26,7 @@ setup(
         "launch.sweep": ["*.txt"],
         "hpc.model": ["recipes/*.toml"],
         "parse.comparison": ["references/*.toml"],
+        "parse.page": ["assets/*", "templates/*"],
     },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.
     install_requires=[
@@ -54,11 +55,13 @@ setup(
         # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
         "telemetry": ["nvidia-ml-py>=12.535"],
         "test": [
+            "axe-playwright-python>=0.1.8",
             "hypothesis>=6.100",
             "import-linter>=2.0",
             "jsonschema>=4.20",
             "mypy>=1.10",
             "nvidia-ml-py>=12.535",
+            "playwright>=1.50",
             "pytest>=8.2",
             "pytest-xdist>=3.6",
             "ruff>=0.5",

@@ -27,6 +27,7 @@ from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import open_regular
 from parse.attempt import Attempt, RequestedRun, describe, measure
 from parse.measurements import AttemptFile, Content
+from parse.processes import each_in_processes, processes_for
 from parse.records import attempts_of
 from parse.run_fields import RunFields
 
@@ -103,8 +104,12 @@ class _Loader:
             if path.suffix == ".json":
                 self._read_json(path, named=path in named)
         traces = [path for path in files if path.suffix != ".json"]
-        for path in progress(traces) if traces else ():
-            self._read_trace(path)
+        attempts = each_in_processes(_attempt_in, traces, processes_for(traces))
+        for path, read in zip(progress(traces) if traces else (), attempts, strict=True):
+            if isinstance(read, Attempt):
+                self._take(path, read.run_id, read.number, read)
+            else:
+                self.refusals.append(read)
         joined = attempts_of(self.attempt_files, self.plans, [path for path in paths if path.is_dir()])
         self.remarks += joined.remarks
         of_logs = self._from_logs(logs, named, progress, how)
@@ -244,13 +249,13 @@ class _Loader:
         self.reduced += [str(line) for line in reduced]
         self.plans[path] = requested
 
-    def _read_trace(self, path: Path) -> None:
-        try:
-            trace = read_trace(path)
-        except TraceError as error:
-            self.refusals.append(str(error))
-            return
-        self._take(path, trace.run_id, trace.attempt, _without_stamps(path, trace))
+
+def _attempt_in(path: Path) -> Attempt | str:
+    """The attempt in a trace, or why there is none."""
+    try:
+        return _without_stamps(path, read_trace(path))
+    except TraceError as error:
+        return str(error)
 
 
 def _has_reader(name: str) -> bool:

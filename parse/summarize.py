@@ -22,7 +22,6 @@ from parse.watch import watch
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
-    from parse.ledger.types import Ledger
     from parse.load_logs import HowToRead
     from parse.report.summary import Summary
     from parse.result import Result
@@ -214,11 +213,16 @@ def _summarize(
         from hpc.model.trace import TraceError
         from parse.report.against import against
         from parse.report.notices import warnings
+        from parse.report.reading import read_ledgers
         from parse.report.summary import TableError, choose
         from parse.report.table import FORMATS as WRITERS
         from parse.report.table import text
 
-    summary, logs = _summary(options, how)
+    try:
+        summary, logs = _summary(options, how)
+    except TraceError as error:  # a process that read them was killed
+        print(plain(str(error)), file=sys.stderr)
+        return 1
     if not summary.results and not summary.diagnostics and not summary.nccl_tests:
         for line in warnings(summary):
             print(line, file=sys.stderr)
@@ -233,7 +237,9 @@ def _summarize(
         if where and not chosen:
             raise TableError("no point has all that --where asks for")
         if options.ledger:
-            summary = dataclasses.replace(summary, ledgers=_ledgers(summary, chosen, options.what_if))
+            progress = _with_progress if sys.stderr.isatty() else None
+            read = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress)
+            summary = dataclasses.replace(summary, ledgers=read)
         if options.format == "ai-rank":
             return _write_airank(options.out, chosen)
         beside = None if recipe is None else against(recipe, chosen)
@@ -289,48 +295,15 @@ def _page(options: argparse.Namespace) -> Page:
     )  # fmt: skip
 
 
-def _ledgers(summary: Summary, chosen: Sequence[Result], what_if: bool) -> tuple[Ledger, ...]:
-    """Those of the chosen points; their baselines are read with them. With `what_if`, what changes would be worth."""
-    from parse.ledger.point import ledgers
-    from parse.ledger.what_if import what_ifs
-
-    points = {result.requested.point for result in chosen}
-    read = points | {result.requested.baseline_point for result in chosen}
-    of = [result for result in summary.results if result.requested.point in read]
-    progress = _with_progress if sys.stderr.isatty() else None
-    read_ledgers = ledgers(of, summary.diagnostics, progress, summary.nccl_tests)
-    chosen_ledgers = tuple(ledger for ledger in read_ledgers if ledger.result.requested.point in points)
-    if not what_if:
-        return chosen_ledgers
-    return tuple(dataclasses.replace(ledger, what_ifs=what_ifs(ledger)) for ledger in chosen_ledgers)
-
-
 def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summary, int]:
     """What the files hold, and the number of logs among them."""
-    from parse.alarms.table import judge
-    from parse.report.summary import Summary
+    with importing():
+        from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
-        from parse.published.documents import published
-
-        printed = published(options.paths)
-        return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals), 0
-    with importing():
-        from parse.load import load
-        from parse.result import results
-
+        return read_documents(options.paths), 0
     progress = _with_progress if sys.stderr.isatty() else None
-    loaded = load(options.paths, progress, options.kind, how, verbose=options.verbose)
-    judged = judge(results(loaded))
-    summary = Summary(
-        results=tuple(result for result in judged if not result.run.diagnostic),
-        diagnostics=tuple(result for result in judged if result.run.diagnostic),
-        reduced=loaded.reduced,
-        remarks=loaded.remarks,
-        refusals=loaded.refusals,
-        nccl_tests=loaded.nccl_tests,
-    )
-    return summary, loaded.logs
+    return read_summary(options.paths, options.kind, how, verbose=options.verbose, progress=progress)
 
 
 def _with_progress(files: Sequence[T]) -> Iterable[T]:

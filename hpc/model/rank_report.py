@@ -79,12 +79,18 @@ class RankReport:
 
 _HINTS = {name: get_args(hint)[0] for name, hint in get_type_hints(RankReport).items() if name != "extra"}
 _TYPES = {
-    name: (int, float) if hint is float else list if hint == Sequence[int] else get_origin(hint) or hint
+    name: (int, float)
+    if hint is float
+    else list
+    if hint == Sequence[int]
+    else (dict, Mapping)
+    if get_origin(hint) is Mapping
+    else get_origin(hint) or hint
     for name, hint in _HINTS.items()
 }
-"""For each field, `T | None`, the type that a stored value must have."""
+"""For each field, `T | None`, the type that a stored value must have; dict is looked at first, which is fast."""
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = values.get(name)
-    return table if isinstance(table, Mapping) else {}
+    return table if isinstance(table, dict) or (table is not None and isinstance(table, Mapping)) else {}

@@ -45,6 +45,7 @@ from parse.ledger.types import (
 )  # fmt: skip
 from parse.ledger.what_if import without_straggler
 from parse.logs.nccl_tests import NcclTest
+from parse.processes import each_in_processes, processes_for
 from parse.result import Result
 
 Progress = Callable[[Sequence[Result]], Iterable[Result]]
@@ -66,30 +67,45 @@ def ledgers(
     nccl_tests: Sequence[NcclTest] = (),
 ) -> tuple[Ledger, ...]:  # fmt: skip
     """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others."""
-    reader = _Reader({result.requested.point: result for result in (*results, *diagnostics)}, nccl_tests)
-    collectives = [result for result in diagnostics if result.run.diagnostic == COLLECTIVES]
+    points = {result.requested.point: result for result in (*results, *diagnostics)}
+    processes = processes_for(run.trace for result in points.values() for run in result.ok if run.trace)
     shown = progress(results) if progress else results
-    return tuple(reader.ledger(result, collectives) for result in shown if reader.read(result).breakdowns)
+    if processes == 1:
+        reader = _Reader(points, nccl_tests)
+        return tuple(reader.ledger(result) for result in shown if reader.read(result).breakdowns)
+    reads = each_in_processes(_read_runs, [*points.values()], processes)
+    reader = _Reader(points, nccl_tests, dict(zip(points, reads, strict=True)))
+    chosen = [result for result in results if reader.read(result).breakdowns]
+    judged = each_in_processes(reader.ledger, chosen, processes)
+    return tuple(
+        dataclasses.replace(ledger, result=result)
+        for result in shown
+        if any(result is each for each in chosen)
+        for ledger in [next(judged)]
+    )
 
 
 class _Reader:
     """Reads every trace once."""
 
-    def __init__(self, points: Mapping[str, Result], nccl_tests: Sequence[NcclTest]) -> None:
+    def __init__(
+        self, points: Mapping[str, Result], nccl_tests: Sequence[NcclTest], read: Mapping[str, _Read] | None = None
+    ) -> None:
         self.points = points
         self.nccl_tests = nccl_tests
-        self._read: dict[str, _Read] = {}
+        self.collectives = [result for result in points.values() if result.run.diagnostic == COLLECTIVES]
+        self._read: dict[str, _Read] = dict(read or {})
 
     def read(self, result: Result) -> _Read:
         if result.requested.point not in self._read:
             self._read[result.requested.point] = _read_runs(result)
         return self._read[result.requested.point]
 
-    def ledger(self, result: Result, collectives: Sequence[Result]) -> Ledger:
+    def ledger(self, result: Result) -> Ledger:
         """The ledger of a point that has step breakdowns."""
         read = self.read(result)
         baseline = self.points.get(result.requested.baseline_point)
-        against = self.read(baseline) if baseline and baseline is not result else _Read()
+        against = self.read(baseline) if baseline and baseline.requested.point != result.requested.point else _Read()
         base = against.breakdowns
         borders = _common_borders((*read.breakdowns, *base))
         ours, theirs = _samples(read.breakdowns, borders), _samples(base, borders)
@@ -98,11 +114,11 @@ class _Reader:
         loss = _difference(ours.sum(axis=1), theirs.sum(axis=1)) if base else None
         terms = _terms(names(borders), ours, theirs if base else None, loss)
         volume = _gradient_bytes(read.breakdowns)
-        standalone, remarks = _standalone(result, volume, terms, collectives)
+        standalone, remarks = _standalone(result, volume, terms, self.collectives)
         beside, of_tests = beside_nccl_tests(result.run.devices, volume, standalone, self.nccl_tests if volume else ())
         network = network_of_point(
             result, read.networks, self._other_networks(result), float(ours.sum(axis=1).mean()),
-            _exposed(terms), volume, collectives,
+            _exposed(terms), volume, self.collectives,
         )  # fmt: skip
         runs = tuple(map(_run_ledger, read.breakdowns))
         judged, *further = _together(read.breakdowns, runs)
@@ -128,7 +144,8 @@ class _Reader:
 
     def _other_networks(self, result: Result) -> list[NetworkReading]:
         """The networks of the runs of other points on several nodes."""
-        others = [each for each in self.points.values() if each is not result and not each.run.diagnostic]
+        point = result.requested.point
+        others = [each for at, each in self.points.items() if at != point and not each.run.diagnostic]
         return [each for other in others if (other.run.nodes or 1) > 1 for each in self.read(other).networks]
 
     def _split(self, result: Result, borders: frozenset[str], ours: Floats, theirs: Floats) -> ComputeSplit | None:
@@ -232,7 +249,7 @@ def _repeats(
 def _no_loss(result: Result, baseline: Result | None) -> NoLoss:
     if baseline is None:
         return NoLoss.NO_BASELINE
-    return NoLoss.IS_BASELINE if baseline is result else NoLoss.BASELINE_NOT_OK
+    return NoLoss.IS_BASELINE if baseline.requested.point == result.requested.point else NoLoss.BASELINE_NOT_OK
 
 
 def _gradient_bytes(breakdowns: Sequence[StepBreakdown]) -> int:

@@ -105,7 +105,12 @@ SYMPTOMS = {
 
 def sentence(ledger: Ledger, name: str) -> str:
     """Why a step of the point takes as long as it does, the largest cause first; `name` is the point's."""
-    return f"{name}: {' '.join(f'{part}.' for part in _parts(ledger, Figures([ledger])) if part)}"
+    return f"{name}: {' '.join(sentences(ledger))}"
+
+
+def sentences(ledger: Ledger) -> list[str]:
+    """The same sentence by sentence, without the point's name."""
+    return [f"{part}." for part in _parts(ledger, Figures([ledger])) if part]
 
 
 def _parts(ledger: Ledger, write: Figures) -> Iterator[str]:
@@ -113,7 +118,7 @@ def _parts(ledger: Ledger, write: Figures) -> Iterator[str]:
     by_terms, loss = _by_terms(ledger, write), ledger.loss
     if loss is None:
         yield f"a step takes {write.ms(ledger.step.value)}"
-        if _straggler_first(ledger):
+        if straggler_first(ledger):
             yield from _straggler(ledger, write)
             yield f"By terms: {by_terms}"
         else:
@@ -123,7 +128,7 @@ def _parts(ledger: Ledger, write: Figures) -> Iterator[str]:
     elif loss.low is not None and not loss.resolved:
         yield f"{_slower(ledger, loss.value, write)}, which is within the scatter: no cause of it is named"
         yield from _straggler(ledger, write)
-    elif _straggler_first(ledger):
+    elif straggler_first(ledger):
         yield _slower(ledger, loss.value, write)
         yield from _straggler(ledger, write, "Cause: ")
         yield f"By terms: {by_terms}"
@@ -168,7 +173,7 @@ def _by_terms(ledger: Ledger, write: Figures) -> str:
     return ", ".join([*parts, *([f"the rest {write.ms(rest, sign)}"] if float(write.bare(rest)) else [])])
 
 
-def _straggler_first(ledger: Ledger) -> bool:
+def straggler_first(ledger: Ledger) -> bool:
     """Whether the straggler costs more than any term but the wait for it; without a baseline, more than SMALL."""
     if ledger.verdict.kind not in (PERSISTENT, ROTATING, TRANSIENT) or len(ledger.ranks) < 2:
         return False

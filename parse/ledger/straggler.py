@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -40,8 +41,7 @@ TOGETHER = 0.5
 
 def verdict(run: StepBreakdown) -> Verdict:
     """The verdict on the straggler of one run."""
-    pool = pool_of([run])
-    return pool if isinstance(pool, Verdict) else _judged(pool)[0]
+    return _of_run(run)[0]
 
 
 def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
@@ -74,13 +74,24 @@ def _in_some_runs(runs: Sequence[StepBreakdown], step_ns: float, known: set[int]
     evidence of the runs that show it; without `known` ranks."""
     shown: dict[tuple[int, ...], list[StepBreakdown]] = {}
     for run in runs if len(runs) > 1 else ():
-        for each in _persistent_of([run]):
+        for each in (verdict for verdict in _of_run(run) if verdict.kind == PERSISTENT):
             shown.setdefault(each.ranks, []).append(run)
     for ranks, its_runs in shown.items():
         for each in _persistent_of(its_runs):
             costs = each.costs * len(its_runs) / len(runs)
             if each.ranks == ranks and not {*ranks} & known and costs * 1e6 >= COSTLY_IN_FEW * step_ns:
                 yield replace(each, in_runs=len(its_runs), of_runs=len(runs), costs=costs)
+
+
+_verdicts_of_runs: WeakKeyDictionary[StepBreakdown, tuple[Verdict, ...]] = WeakKeyDictionary()
+
+
+def _of_run(run: StepBreakdown) -> tuple[Verdict, ...]:
+    """The verdicts on one run, judged once."""
+    if run not in _verdicts_of_runs:
+        pool = pool_of([run])
+        _verdicts_of_runs[run] = (pool,) if isinstance(pool, Verdict) else _judged(pool)
+    return _verdicts_of_runs[run]
 
 
 def _persistent_of(runs: Sequence[StepBreakdown]) -> list[Verdict]:

@@ -151,6 +151,26 @@ def node_figures(quantity: Quantity, series: str, telemetry: Telemetry, block: I
     return _figures(quantity, telemetry.values[:, :, columns], telemetry.local_ns, block) if columns else None
 
 
+def series_of(quantity: Quantity, telemetry: Telemetry) -> Float64 | None:
+    """The quantity sample by sample, [node, sample]: a level as read, of a counter the growth per second since the
+    sample before, of a `count` the growth. NaN where a sample lacks it; None where there are no such series."""
+    columns = [column for column, name in enumerate(telemetry.series) if re.fullmatch(quantity.series, name)]
+    if not columns:
+        return None
+    taken = telemetry.values[:, :, columns]
+    known = ~np.isnan(taken).all(axis=2)
+    combined = np.where(known, np.nansum(taken, axis=2), np.nan) * quantity.scale
+    if not quantity.summed:
+        combined /= np.maximum(1, (~np.isnan(taken)).sum(axis=2))
+    if quantity.kind == "level":
+        return combined
+    growth = np.diff(combined, axis=1, prepend=np.nan)
+    if quantity.kind == "count":
+        return growth
+    span_s = np.diff(telemetry.local_ns, axis=1, prepend=0) / 1e9
+    return np.divide(growth, span_s, out=np.full_like(growth, np.nan), where=span_s > 0)
+
+
 def samples_in_window(trace: Trace, telemetry: Telemetry) -> Ints:
     """The measured block of each sample, [node, sample]; -1 for none."""
     block = np.full(telemetry.local_ns.shape, -1)

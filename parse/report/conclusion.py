@@ -27,7 +27,7 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
 
 def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
     settings = by_setting(results)
-    full_names = _names([setting[0] for setting in settings.values()])
+    full_names = setting_names([setting[0] for setting in settings.values()])
     short = shortened(full_names, int(width * NAME_SHARE))
     names = [short[name] for name in full_names]
     if len(settings) <= MAX_SETTINGS:
@@ -45,7 +45,8 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
         yield f"{without} of {len(settings)} settings: no speedup over more than one device"
 
 
-def _names(firsts: Sequence[Result]) -> list[str]:
+def setting_names(firsts: Sequence[Result]) -> list[str]:
+    """The names of settings, of each of which this is the first point."""
     names = [name for name in naming(firsts) if name not in ("backend", "workload")] if len(firsts) > 1 else []
     return [named(requested_values(first), ("backend", "workload"), names) for first in firsts]
 

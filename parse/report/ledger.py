@@ -53,13 +53,13 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
     named = named_ledgers(summary)
     if not named:
         return [NOTHING]
-    under = wrapped(_under(named), page.width)
-    lines = [*wrapped([TITLE], page.width), "", *_in_columns(_term_table(summary, named), page)]
+    under = wrapped(about_terms(named), page.width)
+    lines = [*wrapped([TITLE], page.width), "", *_in_columns(term_table(summary, named), page)]
     lines += [*(["", *under] if under else []), ""]
     lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
         below = wrapped(notes(ledger), page.width, "  ")
-        for caption, table in _places(ledger):
+        for caption, table in place_tables(ledger):
             below += wrapped([caption], page.width, "  ")
             below += [f"{INDENT}{line}" for line in _in_columns(table, page, len(INDENT))]
         lines += ["", *wrapped([f"{name}:"], page.width), *below] if below else []
@@ -94,18 +94,18 @@ def ledger_markdown(summary: Summary) -> list[str]:
     named = named_ledgers(summary)
     if not named:
         return [NOTHING]
-    terms = _term_table(summary, named)
+    terms = term_table(summary, named)
     parts = [markdown_text(TITLE), markdown_table(with_units(terms.heads), terms.rows)]
-    parts += [markdown_list([*_under(named), *(sentence(ledger, name) for name, ledger in named)])]
+    parts += [markdown_list([*about_terms(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
         notes_list = markdown_list(notes(ledger))
         parts += [markdown_text(f"{name}:"), notes_list] if notes_list else []
-        for caption, table in _places(ledger):
+        for caption, table in place_tables(ledger):
             parts += [markdown_text(f"{name}, {caption}"), markdown_table(with_units(table.heads), table.rows)]
     return parts
 
 
-def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
+def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
     """Errors of the measurement, and why several terms are one."""
     merged: dict[str, list[str]] = {}
     for name, ledger in named:
@@ -117,11 +117,11 @@ def _under(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
     yield from (f"{', '.join(of)}: {reason}" for reason, of in merged.items())
 
 
-def _term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
+def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
     """The terms of every point: their means, and where there is a baseline, loss, interval, share."""
     ledgers = [ledger for _, ledger in named]
     differ = varying(summary.results)
-    columns = _columns(ledgers)
+    columns = term_columns(ledgers)
     write = Figures(ledgers)
     heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *columns)]
     heads += [("straggler", "")]
@@ -156,13 +156,13 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures) -> Iterator[t
         yield "share", ["100 %", *((share(term).strip(" ()") or "-") if term else "" for term in ordered)]
 
 
-def _columns(ledgers: Sequence[Ledger]) -> list[str]:
+def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
     """The terms that there are, in the order of a step; several in one stand behind the first of them."""
     names = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
     return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 
 
-def _places(ledger: Ledger) -> Iterator[tuple[str, Table]]:
+def place_tables(ledger: Ledger) -> Iterator[tuple[str, Table]]:
     """Tables of nodes, where they have several ranks, and of ranks."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)

@@ -12,7 +12,7 @@ from hpc.system.text import plural
 from parse import stats
 from parse.report.summary import Summary
 from parse.result import Result
-from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, shortened, with_units, wrapped
+from parse.text import Head, Page, aligned, markdown_list, markdown_table, markdown_text, shortened, with_units, wrapped
 
 CONFIDENCE = 0.95
 """Confidence of all alarms on the nodes of a site, or on the jobs of a summary, together."""
@@ -273,6 +273,15 @@ def nodes_text(summary: Summary, page: Page) -> list[str]:
         lines += aligned([*zip(*HEADS, strict=True), *rows])
         lines += wrapped([left_out] if left_out else [], page.width)
     return lines + wrapped(_courses(summary), page.width)
+
+
+def nodes_tables(summary: Summary) -> list[tuple[str, Sequence[Head], list[list[str]]]]:
+    """Title, heads and rows for each site whose nodes are distinguishable."""
+    tables: list[tuple[str, Sequence[Head], list[list[str]]]] = []
+    for site in per_node(summary.results):
+        rows, left_out = _rows(site)
+        tables.append((f"{_title(site)}{f'; {left_out}' if left_out else ''}", HEADS, rows))
+    return tables
 
 
 def nodes_markdown(summary: Summary) -> list[str]:

@@ -55,7 +55,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
         wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),
     ]
     for comparison in compare(summary.results):
-        blocks.append(wrapped([_title(comparison, summary), *comparison.apart], page.width))
+        blocks.append(wrapped([comparison_title(comparison, summary), *comparison.apart], page.width))
         blocks += _side_by_side(comparison, page)
     blocks += [points_text(summary.results, page, summary.against)] if summary.results else []
     blocks += [speedup_chart(summary.results, page)] if page.charts else []
@@ -72,8 +72,8 @@ def markdown(summary: Summary) -> str:
     first = [*(notice.line for notice in before_the_numbers(summary)), *_shared_lines(summary)]
     parts = [markdown_list(first)]
     for comparison in compare(summary.results):
-        parts += [markdown_text(line) for line in (_title(comparison, summary), *comparison.apart)]
-        parts += [markdown_table(*_markdown_cells(comparison))]
+        parts += [markdown_text(line) for line in (comparison_title(comparison, summary), *comparison.apart)]
+        parts += [markdown_table(*comparison_cells(comparison))]
     for of_unit in by_unit(summary.results):
         heads, rows = points_cells(of_unit, summary.against)
         parts += [markdown_table(with_units(heads), rows)]
@@ -136,7 +136,7 @@ def _against_lines(summary: Summary) -> list[str]:
     return list(against_lines(summary.against, summary.results, labels(summary.results)))
 
 
-def _title(comparison: SideBySide, summary: Summary) -> str:
+def comparison_title(comparison: SideBySide, summary: Summary) -> str:
     """The work that is compared, and whatever else is not the same in all of the summary."""
     named = ["workload", "batch_size", "precision", *varying(summary.results)]
     return ", ".join(f"{name} {comparison.same[name]}" for name in dict.fromkeys(named) if name in comparison.same)
@@ -198,7 +198,7 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
     return number(result.median_speed), number(result.speedup)
 
 
-def _markdown_cells(comparison: SideBySide) -> tuple[list[str], list[list[str]]]:
+def comparison_cells(comparison: SideBySide) -> tuple[list[str], list[list[str]]]:
     names = [f"{column.name} ({comparison.unit})" for column in comparison.columns]
     heads = ["case", *(head for name in names for head in (name, "speedup"))]
     return heads, [

@@ -1,0 +1,143 @@
+"""The command line of `python -m parse.report`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from hpc.system.atomic import write_output
+from hpc.system.command_line import importing
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.version import with_version
+
+if TYPE_CHECKING:
+    from hpc.model.recipe import Recipe
+    from parse.ledger.types import Ledger
+    from parse.report.summary import Summary
+
+T = TypeVar("T")
+DESCRIPTION = (
+    "Writes one HTML page about traces and other systems' logs: first how it scales, what holds it back most, and "
+    "whether the numbers can be trusted, then charts and tables of all that. The page is one file, loads nothing from "
+    "the network and opens from a mail attachment (docs/page.md)."
+)
+EPILOG = """\
+examples:
+  python -m parse.report traces/                                       report.html of a sweep
+  python -m parse.report traces/ logs/ --out /tmp/page.html            with other systems' logs
+  python -m parse.report traces/ --against ngc-pytorch-resnet50        with the published figures of a recipe
+  python -m parse.report traces/ --published README.md                 with the tables of a document
+
+A page is written also where nothing can be read: it says what there is.
+
+Exit status 0: the page is written; 1: it cannot be; 2: usage.
+"""
+KINDS = ("auto", "traces", "logs")
+WHERE_HELP = "only points that ask for this, e.g. backend=torch-ddp, case=2n8g; may be repeated"
+AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"
+PUBLISHED_HELP = (
+    "a document with published tables (Markdown), or a folder of such, set beside the points; may be repeated"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns 0 when the page is written, 1 when it cannot be, 2 for wrong usage."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    deny_world_writing()
+    where: dict[str, list[str]] = {}
+    for condition in options.where:
+        name, sign, value = condition.partition("=")
+        if not sign:
+            parser.error(f"--where {condition}: not of the form NAME=VALUE")
+        where.setdefault(name, []).append(value)
+    if not options.paths and not options.published:
+        parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
+    recipe = None if options.against is None else _recipe(options.against, parser)
+    with importing():
+        from hpc.model.trace import TraceError
+        from parse.report.summary import TableError
+    try:
+        written = _page(options, where, recipe)
+        write_output(options.out, written)
+    except OSError as error:
+        print(plain(f"{options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
+        return 1
+    except (TableError, TraceError) as error:
+        print(plain(str(error)), file=sys.stderr)
+        return 1
+    print(plain(f"{options.out}: {len(written.encode()) / 1e6:.1f} MB"))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="python -m parse.report", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", default=Path("report.html"), help="the page; default: %(default)s"
+    )
+    parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
+    parser.add_argument("--where", action="append", default=[], metavar="NAME=VALUE", help=WHERE_HELP)
+    parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
+    parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
+    return with_version(parser)
+
+
+def _recipe(name: str, parser: argparse.ArgumentParser) -> Recipe:
+    from hpc.model.recipe import RecipeError, read_recipe
+
+    try:
+        return read_recipe(name)
+    except RecipeError as error:
+        parser.error(f"--against: {error}")
+
+
+def _page(options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None) -> str:
+    """The page as text. Raises TableError where --where leaves no point or names an unknown setting, and TraceError
+    where a trace changes while it is read."""
+    with importing():
+        from parse.page.build import build_page
+        from parse.page.html import render
+        from parse.report.against import against
+        from parse.report.reading import read_ledgers, read_summary
+        from parse.report.summary import TableError, choose
+
+    progress = _with_progress if sys.stderr.isatty() else None
+    summary, _ = read_summary(options.paths, options.kind, documents=options.published, progress=progress)
+    chosen = choose(summary.results, where) if where else summary.results
+    if where and not chosen:
+        raise TableError("no point has all that --where asks for")
+    summary = dataclasses.replace(summary, ledgers=read_ledgers(summary, chosen, progress=progress))
+    summary = dataclasses.replace(
+        summary, results=chosen, against=None if recipe is None else against(recipe, chosen), ledgers=_what_ifs(summary)
+    )
+    source = ", ".join(str(path) for path in (*options.paths, *options.published))
+    return render(build_page(summary, source, progress))
+
+
+def _what_ifs(summary: Summary) -> tuple[Ledger, ...]:
+    """The ledgers, that of the point of the verdict with what changes would be worth: its traces are read once more."""
+    from parse.ledger.what_if import what_ifs
+    from parse.page.verdict import headline
+
+    point = headline(summary)
+    return tuple(
+        dataclasses.replace(ledger, what_ifs=what_ifs(ledger)) if ledger.result is point else ledger
+        for ledger in summary.ledgers or ()
+    )
+
+
+def _with_progress(files: Sequence[T]) -> Iterable[T]:
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(files, "reading", console=Console(stderr=True), transient=True)

@@ -1,0 +1,218 @@
+"""Charts as plain dicts for Plotly, from numbers: lines with intervals, stacked bars, heat maps.
+
+Colours are those of Okabe and Ito, which people with any colour vision tell apart, on white and on black; what a theme
+decides (text, grid, background) is left to the page.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from math import ceil, floor, isfinite, log10
+from typing import Any
+
+from parse.page.types import Figure
+from parse.text import cut, shortened
+
+BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#808890",
+)  # fmt: skip
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
+"""Beside the colours, so that no series is told by its colour alone."""
+TERM_COLOURS = {
+    "data": SKY, "compute": BLUE, "wait": VERMILION, "communication": ORANGE, "optimizer": PURPLE,
+}  # fmt: skip
+LABEL_WIDTH = 48
+"""Cells of a name in a chart."""
+MAX_MARKS = 10
+"""With more marks on a logarithmic axis only the powers of ten have one."""
+DIGITS = 5
+"""Significant digits of numbers in charts."""
+
+Number = float | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A line: its name, its points, and the intervals of their values, (low, high), None where there is none."""
+
+    name: str
+    x: Sequence[Number]
+    y: Sequence[Number]
+    intervals: Sequence[tuple[float, float] | None] = ()
+
+
+def label(text: str, width: int = LABEL_WIDTH) -> str:
+    """A text from outside as Plotly shows it: in one line, cut, nothing in it markup or the place of a value."""
+    return _escaped(cut(text, width))
+
+
+def labels_of(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
+    """As `label`, cut in the middle so that different names stay different."""
+    short = shortened(names, width)
+    return [_escaped(short[name]) for name in names]
+
+
+def _escaped(text: str) -> str:
+    return html.escape(text, quote=False).replace("%{", "%&#123;")
+
+
+def finite(value: Number) -> Number:
+    """The number with DIGITS significant digits; None for one that is not finite."""
+    if value is None or not isfinite(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.{DIGITS}g}")
+
+
+def numbers(values: Sequence[Number]) -> list[Number]:
+    return [finite(value) for value in values]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """The titles of both axes, and how they run.
+
+    `categories` are the (value, name) of marks on the axis of the devices, which then is logarithmic. With `log_y` the
+    other is logarithmic, too, where all values are above 0; with `from_zero` it begins at 0.
+    """
+
+    x_title: str
+    y_title: str
+    categories: Sequence[tuple[int, str]] = ()
+    log_y: bool = False
+    from_zero: bool = True
+
+
+def lines(
+    series: Sequence[Series], axes: Axes, *, hover: str = "%{y}", ideal: Series | None = None, marker_px: int = 8
+) -> Figure:
+    """Lines with markers and intervals, and a dashed one for the ideal."""
+    traces: list[dict[str, Any]] = []
+    if ideal is not None:
+        dashes = {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
+        traces.append(_line(ideal, ideal.name, GREY, "circle", hover) | dashes)
+    names = labels_of([each.name for each in series])
+    for each, name, colour, symbol in zip(series, names, cycle(COLOURS), cycle(SYMBOLS), strict=False):
+        line = _line(each, name, colour, symbol, hover)
+        traces.append(line | {"marker": line["marker"] | {"size": marker_px}})
+    x_axis: dict[str, Any] = {"title": {"text": axes.x_title}}
+    y_axis: dict[str, Any] = {"title": {"text": axes.y_title}} | ({"rangemode": "tozero"} if axes.from_zero else {})
+    if axes.categories:
+        values = [value for value, _ in axes.categories]
+        x_axis |= {"type": "log", "tickvals": values, "ticktext": [label(name, 16) for _, name in axes.categories]}
+    if axes.log_y and (marks := _marks([*series, *([ideal] if ideal else [])])):
+        ticks = {"tickvals": marks, "ticktext": [f"{mark:,.0f}" if mark >= 1 else f"{mark:g}" for mark in marks]}
+        y_axis = {"title": {"text": axes.y_title}, "type": "log", **ticks}
+    return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "showlegend": len(traces) > 1}}
+
+
+def _marks(series: Sequence[Series]) -> list[float]:
+    """1, 2, 5, 10, … around all values and intervals of a logarithmic axis; none where a value is not above 0."""
+    drawn = [value for each in series for value in each.y if value is not None]
+    drawn += [end for each in series for interval in each.intervals if interval for end in interval]
+    values = [value for value in drawn if isfinite(value)]
+    if not values or min(values) <= 0:
+        return []
+    exponents = range(floor(log10(min(values))) - 1, ceil(log10(max(values))) + 2)
+    marks = [step * 10.0**exponent for exponent in exponents for step in (1, 2, 5)]
+    below = [mark for mark in marks if mark <= min(values)]
+    above = [mark for mark in marks if mark >= max(values)]
+    inside = [mark for mark in marks if below[-1] <= mark <= above[0]]
+    return inside if len(inside) <= MAX_MARKS else [mark for mark in inside if f"{mark:e}".startswith("1")]
+
+
+def _line(series: Series, name: str, colour: str, symbol: str, hover: str) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "type": "scatter", "mode": "lines+markers", "name": name, "x": numbers(series.x),
+        "y": numbers(series.y), "line": {"color": colour, "width": 2}, "marker": {"symbol": symbol, "size": 8},
+        "hovertemplate": f"{hover}<extra>{name}</extra>",
+    }  # fmt: skip
+    if any(series.intervals):
+        pairs = [
+            (None, None) if interval is None or y is None else (interval[1] - y, y - interval[0])
+            for interval, y in zip(series.intervals, series.y, strict=True)
+        ]
+        trace["error_y"] = {
+            "type": "data", "symmetric": False, "array": numbers([above for above, _ in pairs]),
+            "arrayminus": numbers([below for _, below in pairs]), "thickness": 1.2, "width": 5,
+        }  # fmt: skip
+    return trace
+
+
+def _band(begin: float, until: float) -> dict[str, Any]:
+    """Shaded steps, behind the lines."""
+    return {
+        "type": "rect", "xref": "x", "yref": "paper", "x0": finite(begin), "x1": finite(until), "y0": 0, "y1": 1,
+        "fillcolor": GREY, "opacity": 0.18, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip
+
+
+def steps_figure(series: Sequence[Series], blocks: Sequence[tuple[int, int]], *, y_title: str) -> Figure:
+    """Thin lines along the steps of a run; what lies before and between its `blocks`, (first, stop), is shaded."""
+    figure = lines(series, Axes(x_title="step", y_title=y_title), hover="step %{x}: %{y}")
+    data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
+    begins = [0, *(stop - 0.5 for _, stop in blocks)]
+    shapes = [_band(begin, first - 0.5) for begin, (first, _) in zip(begins, blocks, strict=False)]
+    return {"data": data, "layout": figure["layout"] | {"shapes": shapes}}
+
+
+def stacked(
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[Number]],
+    *,
+    x_title: str,
+    shown: Mapping[str, Sequence[str]] | None = None,
+) -> Figure:
+    """A horizontal bar for each name, from top to bottom, made of parts; `shown` are the texts for the pointer."""
+    traces = []
+    other = cycle((GREEN, GREY))
+    for part, values in parts.items():
+        colour = TERM_COLOURS.get(part) or TERM_COLOURS.get(part.partition("+")[0]) or next(other)
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": label(part),
+                "y": labels_of(names),
+                "x": numbers(values),
+                "marker": {"color": colour},
+                "customdata": [label(text) for text in shown[part]] if shown else [""] * len(names),
+                "hovertemplate": f"%{{y}}: {label(part)} %{{x}}%{{customdata}}<extra></extra>",
+            }
+        )
+    layout = {
+        "barmode": "relative", "xaxis": {"title": {"text": x_title}},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True}, "showlegend": len(parts) > 1,
+        "bargap": 0.35,
+    }  # fmt: skip
+    return {"data": traces, "layout": layout}
+
+
+def heat_map(
+    rows: Sequence[str],
+    x: Sequence[int],
+    z: Sequence[Sequence[Number]],
+    *,
+    top: float,
+    unit: str,
+    warmup: int,
+) -> Figure:
+    """A heat map [row, x]; colours run from 0 to `top`, what is beyond has the last one. Steps before `warmup` are
+    marked off by a line."""
+    trace = {
+        "type": "heatmap", "x": list(x), "y": labels_of(rows, 24), "z": [numbers(row) for row in z],
+        "zmin": 0, "zmax": finite(top), "colorscale": "Cividis", "hoverongaps": False,
+        "colorbar": {"title": {"text": unit}, "thickness": 12, "outlinewidth": 0},
+        "hovertemplate": f"%{{y}}, step %{{x}}: %{{z}} {unit}<extra></extra>",
+    }  # fmt: skip
+    line = {"type": "line", "xref": "x", "yref": "paper", "x0": warmup - 0.5, "x1": warmup - 0.5, "y0": 0, "y1": 1,
+            "line": {"color": "#FFFFFF", "width": 1, "dash": "dot"}}  # fmt: skip
+    layout = {
+        "xaxis": {"title": {"text": "step"}},
+        "yaxis": {"autorange": "reversed", "type": "category", "automargin": True, "nticks": 12},
+        "shapes": [line],
+    }
+    return {"data": [trace], "layout": layout}

@@ -1,0 +1,107 @@
+"""Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from parse.ledger.figures import Figures
+from parse.ledger.sentence import sentence
+from parse.ledger.types import Ledger, Mean
+from parse.page.figures import stacked
+from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
+from parse.report.ledger import NOTHING, TITLE, about_terms, term_columns, term_table
+from parse.report.summary import Summary, named_ledgers
+
+MAX_BARS = 40
+"""Points in one chart; the table has all."""
+BAR_PX = 34
+
+
+def ledger_section(summary: Summary) -> Section:
+    """Charts, table and a sentence for each point; why there is none where no run has a trace."""
+    section_id, title = "ledger", "Where the time of a step goes"
+    named = named_ledgers(summary)
+    if not named:
+        return Section(id=section_id, title=title, blocks=[Paragraph(text=f"{NOTHING[0].upper()}{NOTHING[1:]}.")])
+    blocks: list[Block] = [*_charts(named)]
+    terms = term_table(summary, named)
+    heads = [(name or "of", unit) for name, unit in terms.heads]
+    blocks.append(
+        Table(
+            id="terms", caption=f"{TITLE[0].upper()}{TITLE[1:]}", heads=heads, rows=terms.rows,
+            label_columns=terms.label_columns,
+        )
+    )  # fmt: skip
+    if errors := list(about_terms(named)):
+        blocks.append(Listing(title="About the terms", lines=errors, warnings=True))
+    blocks.append(Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]))
+    blocks += _what_ifs(named)
+    return Section(id=section_id, title=title, blocks=blocks)
+
+
+def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
+    shown = named[:MAX_BARS]
+    if len(shown) < len(named):
+        yield Paragraph(text=f"The charts have the first {len(shown)} of {len(named)} points; the table has all.")
+    columns = term_columns([ledger for _, ledger in shown])
+    names = [name for name, _ in shown]
+    ledgers = [ledger for _, ledger in shown]
+    write = Figures(ledgers)
+
+    def text(mean: Mean | None) -> str:
+        return f" ms {write.margin(mean)}" if mean is not None else ""
+
+    means = {name: [_term(ledger, name, "mean") for ledger in ledgers] for name in columns}
+    height = 130 + BAR_PX * len(names)
+    yield Chart(
+        id="chart-terms", title="A step, by what it is spent on (ms)", height_px=height,
+        text="; ".join(f"{name}: {_in_words(ledger, write, 'mean')}" for name, ledger in shown),
+        figure=stacked(
+            names, {name: [_value(mean) for mean in of] for name, of in means.items()},
+            x_title="ms per step, mean over ranks and steps",
+            shown={name: [text(mean) for mean in of] for name, of in means.items()},
+        ),
+    )  # fmt: skip
+    losing = [(name, ledger) for name, ledger in shown if ledger.loss is not None]
+    if not losing:
+        return
+    losses = {name: [_term(ledger, name, "loss") for _, ledger in losing] for name in columns}
+    yield Chart(
+        id="chart-loss", title="What a step loses against one device (ms)", height_px=130 + BAR_PX * len(losing),
+        text="; ".join(f"{name}: {_in_words(ledger, write, 'loss')}" for name, ledger in losing),
+        figure=stacked(
+            [name for name, _ in losing], {name: [_value(mean) for mean in of] for name, of in losses.items()},
+            x_title="ms per step more than on 1n1g",
+            shown={name: [text(mean) for mean in of] for name, of in losses.items()},
+        ),
+    )  # fmt: skip
+
+
+def _term(ledger: Ledger, name: str, which: str) -> Mean | None:
+    """The `mean` or the `loss` of the term of that name; None where the ledger has no such term."""
+    return next((getattr(term, which) for term in ledger.terms if term.name == name), None)
+
+
+def _value(mean: Mean | None) -> float | None:
+    return None if mean is None else mean.value
+
+
+def _in_words(ledger: Ledger, write: Figures, which: str) -> str:
+    parts = [(term.name, getattr(term, which)) for term in ledger.terms]
+    return ", ".join(f"{name} {write.ms(mean.value)}" for name, mean in parts if mean is not None)
+
+
+def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
+    """What each change would be worth, where that was read."""
+    rows = [
+        [name, str(what_if.change), f"{what_if.speed:.2f}", interval, f"{what_if.gain * 100:+.1f}"]
+        for name, ledger in named
+        for what_if in ledger.what_ifs or ()
+        for interval in [f"[{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]" if what_if.interval else "-"]
+    ]
+    if rows:
+        yield Table(
+            id="what-if", caption="What changes would be worth: the recorded steps replayed without one cause each",
+            heads=(("point", ""), ("change", ""), ("speed", "samples/s"), ("interval", "samples/s"), ("gain", "%")),
+            rows=rows, label_columns=2,
+        )  # fmt: skip

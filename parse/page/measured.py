@@ -1,0 +1,89 @@
+"""What was measured: the settings of all points, the environment of all runs, and in what runs differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from hpc.system.text import first_of
+from parse.page.types import Block, Paragraph, Section, Table
+from parse.report.provenance import MACHINE, provenance
+from parse.report.summary import USUAL, Summary, differences, labels, shared
+from parse.result import Run
+
+RUNS_NAMED = 4
+"""Runs named beside a value that only some have."""
+LONG_NAME = 30
+"""Runs whose names are longer are counted by backend."""
+HOSTS_NAMED = 16
+
+
+def measured_section(summary: Summary) -> Section:
+    """Settings and environment once, what differs between runs in marked rows with the runs that have it."""
+    blocks: list[Block] = []
+    runs = [run for result in (*summary.results, *summary.diagnostics) for run in result.runs]
+    if not runs:
+        return Section(id="measured", title="What was measured", blocks=[Paragraph(text="No run is here.")])
+    if date := provenance(runs)["date"]:
+        blocks.append(Paragraph(text=f"Measured on {date} (UTC)."))
+    settings = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
+    rows = [[name, value] for name, value in settings.items()]
+    marked = range(len(rows), len(rows) + len(differences(summary.results)))
+    rows += [[name, ", ".join(values)] for name, values in differences(summary.results).items()]
+    if rows:
+        blocks.append(
+            Table(
+                id="settings", caption="Settings; marked: what differs between points", rows=rows, label_columns=2,
+                heads=(("setting", ""), ("value", "")), marked=frozenset(marked),
+            )
+        )  # fmt: skip
+    blocks += _environment(summary)
+    return Section(id="measured", title="What was measured", blocks=blocks)
+
+
+def _environment(summary: Summary) -> Iterator[Block]:
+    """A row for each fact and each of its values; marked where not all runs have the same."""
+    names = labels(summary.results)
+    named = [
+        ((f"{name} run {run.requested.run.repeat or '?'}", run.requested.run.backend), run)
+        for name, result in zip(names, summary.results, strict=True)
+        for run in result.runs
+        if run.machine
+    ]
+    facts: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {}
+    for name, run in named:
+        for fact, values in _facts(run).items():
+            facts.setdefault(fact, {}).setdefault(values, []).append(name)
+    rows: list[list[str]] = []
+    marked: set[int] = set()
+    for fact, by_value in facts.items():
+        for values, of in by_value.items():
+            everywhere = len(of) == len(named)
+            if len(by_value) > 1 or len(values) > 1:
+                marked.add(len(rows))
+            rows.append([fact, ", ".join(values), "all" if everywhere else _runs_text(of)])
+    if hosts := sorted({host for _, run in named if run.machine for host in run.machine.hosts}):
+        rows.append(["nodes", first_of(hosts, HOSTS_NAMED), "all"])
+    if rows:
+        yield Table(
+            id="environment", caption="Environment; marked: what differs between runs or ranks", rows=rows,
+            heads=(("fact", ""), ("value", ""), ("runs", "")), label_columns=3, marked=frozenset(marked),
+        )  # fmt: skip
+
+
+def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
+    """The first of these runs, each a name and a backend; where names are long, how many of each backend."""
+    names = [name for name, _ in runs]
+    if max(map(len, names)) <= LONG_NAME:
+        return first_of(names, RUNS_NAMED)
+    return ", ".join(f"{count} of {backend}" for backend, count in Counter(backend for _, backend in runs).items())
+
+
+def _facts(run: Run) -> dict[str, tuple[str, ...]]:
+    """The facts of its machine, the device first."""
+    machine = run.machine
+    if machine is None:
+        return {}
+    names = [name for name in MACHINE.values() if name in machine.facts]
+    names += [name for name in machine.facts if name not in names]
+    return {name: machine.facts[name] for name in names}

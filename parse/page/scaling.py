@@ -1,0 +1,189 @@
+"""Speed, speedup and efficiency against the ideal, with intervals; the table of all points and their warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpc.system.text import first_of, plural
+from parse.page.figures import Axes, Series, lines
+from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
+from parse.report.conclusion import setting_names
+from parse.report.nodes import nodes_tables
+from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
+from parse.report.points_table import points_cells
+from parse.report.summary import Summary, by_unit, labels, varying
+from parse.result import Result, by_setting
+
+NAMING = ("backend", "workload", "batch_size", "precision")
+"""Settings that stand before the speeds in the table of points."""
+NAMED = 6
+"""Points named before a warning that is about several."""
+MAX_SERIES = 6
+"""Settings in one chart; the tables have all."""
+
+
+def scaling_section(summary: Summary, point: Result | None) -> Section:
+    """The charts and tables by unit; `point` is that of the verdict, whose setting is always drawn."""
+    blocks: list[Block] = []
+    units = by_unit([result for result in summary.results if result.median_speed is not None])
+    for number, of_unit in enumerate(units):
+        blocks += _charts(of_unit, point, f"-{number}" if number else "")
+    blocks += _tables(summary)
+    for title, heads, rows in nodes_tables(summary):
+        blocks.append(Table(id=f"nodes-{len(blocks)}", caption=title, heads=heads, rows=rows))
+    notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
+    remarks = [notice_text(notice) for notice in notices if not notice.is_warning]
+    blocks += [Listing(title="Remarks", lines=remarks)] if remarks else []
+    return Section(id="scaling", title="Speed, speedup and efficiency", blocks=blocks or [Paragraph(text="No point.")])
+
+
+def warnings_section(summary: Summary) -> Section | None:
+    """All warnings, those that must be known before any number first; None if there is none."""
+    notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
+    warnings = [notice_text(notice) for notice in notices if notice.is_warning]
+    if not warnings:
+        return None
+    listing = Listing(title=plural(len(warnings), "warning"), lines=warnings, warnings=True)
+    return Section(id="warnings", title="Warnings", blocks=[listing])
+
+
+def notice_text(notice: Notice) -> str:
+    """The notice with the names of the first of its points, and the number of the others."""
+    return f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text
+
+
+def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:
+    settings = list(by_setting(results).values())
+    names = setting_names([setting[0] for setting in settings])
+    largest = sorted(
+        range(len(settings)),
+        key=lambda at: (
+            all(each is not point for each in settings[at]),
+            -len(settings[at]),
+            -settings[at][-1].run.devices,
+            at,
+        ),
+    )
+    shown = sorted(largest[:MAX_SERIES])
+    if len(settings) > len(shown):
+        yield Paragraph(
+            text=f"The charts have {len(shown)} of {len(settings)} settings, those with most cases; the table has all."
+        )
+    chosen = [(names[at], settings[at]) for at in shown]
+    cases = _cases([result for _, setting in chosen for result in setting])
+    unit = results[0].unit
+    yield Chart(
+        id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_in_words(chosen, "speed"),
+        figure=lines(
+            [_series(name, setting, "speed") for name, setting in chosen],
+            Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
+            ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit,
+        ),
+    )  # fmt: skip
+    scaled = [(name, with_speedup) for name, setting in chosen if (with_speedup := [r for r in setting if r.speedup])]
+    if not any(result.run.devices > 1 for _, setting in scaled for result in setting):
+        return
+    cases = _cases([result for _, setting in scaled for result in setting])
+    devices = [device for device, _ in cases]
+    yield Chart(
+        id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_in_words(scaled, "speedup"),
+        figure=lines(
+            [_series(name, setting, "speedup") for name, setting in scaled],
+            Axes(x_title="devices", y_title="speedup", categories=cases, log_y=True),
+            ideal=Series(name="ideal", x=devices, y=devices), hover="%{x} devices: %{y} ×",
+        ),
+    )  # fmt: skip
+    yield Chart(
+        id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_in_words(scaled, "efficiency"),
+        figure=lines(
+            [_series(name, setting, "efficiency") for name, setting in scaled],
+            Axes(x_title="devices", y_title="% of ideal", categories=cases),
+            ideal=Series(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
+        ),
+    )  # fmt: skip
+    yield Paragraph(
+        text="Bars are the exact intervals of the medians, over the runs of a point; in speedup and efficiency they "
+        "are divided by the baseline's median, whose own interval stands at one device. Dashed: the ideal. Both "
+        "axes of speed and speedup are logarithmic."
+    )
+
+
+def _cases(results: Sequence[Result]) -> list[tuple[int, str]]:
+    """The marks of the axis: every number of devices with its first case."""
+    cases: dict[int, str] = {}
+    for result in results:
+        cases.setdefault(result.run.devices, result.requested.case)
+    return sorted(cases.items())
+
+
+def _factor(result: Result, quantity: str) -> float:
+    """What a speed of the point is multiplied with to become the quantity."""
+    if quantity == "speed" or not result.speedup or not result.median_speed:
+        return 1.0
+    factor = result.speedup / result.median_speed
+    return factor if quantity == "speedup" else factor * 100 / result.run.devices
+
+
+def _series(name: str, setting: Sequence[Result], quantity: str) -> Series:
+    ordered = sorted(setting, key=lambda result: (result.run.devices, result.run.nodes or 1))
+    factors = [_factor(result, quantity) for result in ordered]
+    return Series(
+        name=name,
+        x=[result.run.devices for result in ordered],
+        y=[None if r.median_speed is None else r.median_speed * f for r, f in zip(ordered, factors, strict=True)],
+        intervals=[
+            (result.interval.low * factor, result.interval.high * factor) if result.interval else None
+            for result, factor in zip(ordered, factors, strict=True)
+        ],
+    )
+
+
+def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence[tuple[int, str]]) -> Series | None:
+    """That of the only setting, from its baseline; several have different ones, which speedup and efficiency show."""
+    if len(chosen) != 1:
+        return None
+    baseline = next((result for result in chosen[0][1] if result.run.devices == 1), None)
+    if baseline is None or baseline.median_speed is None:
+        return None
+    devices = [device for device, _ in cases]
+    return Series(name="ideal", x=devices, y=[baseline.median_speed * device for device in devices])
+
+
+def _in_words(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
+    parts = []
+    for name, setting in chosen:
+        series = _series(name, setting, quantity)
+        values = (
+            f"{result.requested.case} {value:.4g}"
+            for result, value in zip(sorted(setting, key=lambda r: (r.run.devices, r.run.nodes or 1)), series.y,
+                                     strict=True)
+            if value is not None
+        )  # fmt: skip
+        parts.append(f"{name}: {', '.join(values)}")
+    return f"{quantity} by case. {'; '.join(parts)}."
+
+
+def _tables(summary: Summary) -> Iterator[Table]:
+    """A row per point; the last column counts its warnings."""
+    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+    notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
+    counts = {
+        name: sum(notice.is_warning and name in notice.labels for notice in notices) for name in {*names.values()}
+    }
+    for number, of_unit in enumerate(by_unit(summary.results)):
+        heads, rows = points_cells(of_unit, summary.against)
+        counted = [str(counts[names[result.requested.point]] or "-") for result in of_unit]
+        shown = _order([name for name, _ in heads], varying(of_unit))
+        yield Table(
+            id=f"points-{number}" if number else "points",
+            caption="All points; median and average over the runs, the interval of the median with its coverage",
+            heads=[heads[at] if at >= 0 else ("warnings", "") for at in shown],
+            rows=[[row[at] if at >= 0 else count for at in shown] for row, count in zip(rows, counted, strict=True)],
+            label_columns=1,
+        )
+
+
+def _order(names: Sequence[str], settings: Sequence[str]) -> list[int]:
+    """The columns in their order, -1 for the warnings: settings beyond NAMING come last; the case has the nodes."""
+    last = [at for at, name in enumerate(names) if name in settings and name not in NAMING]
+    return [*(at for at, name in enumerate(names) if at not in last and name != "nodes"), -1, *last]

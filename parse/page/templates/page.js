@@ -1,0 +1,139 @@
+"use strict";
+(() => {
+  const figures = JSON.parse(document.getElementById("data").textContent);
+  const root = document.documentElement;
+  const status = document.getElementById("status");
+  const narrow = () => window.innerWidth < 640;
+  const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
+  const LIGHT = { ink: "#1b2430", soft: "#525d6b", line: "#d9dee5", grid: "#e7eaef", panel: "#ffffff" };
+
+  function colours() {
+    const style = getComputedStyle(root);
+    return Object.fromEntries(Object.keys(LIGHT).map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  }
+
+  function axis(given, of, theme) {
+    return {
+      gridcolor: theme.grid, zerolinecolor: theme.line, linecolor: theme.line, tickcolor: theme.line, ticks: "outside",
+      ticklen: 4, automargin: true, fixedrange: false, ...given,
+      title: { ...(given && given.title), font: { size: 12, color: theme.soft }, standoff: 8 },
+    };
+  }
+
+  function layoutOf(id, height, theme) {
+    const given = figures[id].layout;
+    return {
+      ...given, height, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
+      dragmode: narrow() ? false : "zoom", font: { family: FONT, size: 12.5, color: theme.ink },
+      margin: { l: 12, r: 12, t: 12, b: 12, pad: 2 },
+      legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0, xanchor: "left", font: { size: 12 } },
+      hoverlabel: { font: { family: FONT, size: 12.5 } },
+      xaxis: axis(given.xaxis, "x", theme), yaxis: axis(given.yaxis, "y", theme),
+    };
+  }
+
+  const config = { displayModeBar: false, responsive: true, displaylogo: false, scrollZoom: false };
+  const drawn = new Set();
+
+  function draw(plot) {
+    const id = plot.dataset.plot;
+    drawn.add(plot);
+    return Plotly.react(plot, figures[id].data, layoutOf(id, Number(plot.dataset.height), colours()), config);
+  }
+
+  const plots = [...document.querySelectorAll("[data-plot]")];
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (entry.isIntersecting && !drawn.has(entry.target)) draw(entry.target);
+    }
+  }, { rootMargin: "400px" });
+  plots.forEach((plot) => seen.observe(plot));
+
+  function say(text) {
+    status.replaceChildren(Object.assign(document.createElement("span"), { textContent: text }));
+    setTimeout(() => status.replaceChildren(), 3000);
+  }
+
+  function redraw() { drawn.forEach(draw); }
+
+  function isDark() {
+    const chosen = root.dataset.theme;
+    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+  document.getElementById("theme").addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    redraw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+  // Spreadsheets take a cell that begins so for a formula; numbers with a sign are none.
+  const FORMULA = /^[=@\t\r]|^[+-](?![\d.]|$)/;
+  function cell(text) {
+    const safe = FORMULA.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  }
+  function csv(id) {
+    const rows = [...document.querySelectorAll(`#${CSS.escape(id)} tr`)].map((row) => [...row.cells].map((each) => {
+      const unit = each.querySelector(".unit");
+      const text = each.firstChild ? each.firstChild.textContent.trim() : "";
+      return cell(unit ? `${text} (${unit.textContent})` : text);
+    }).join(","));
+    return `${rows.join("\r\n")}\r\n`;
+  }
+  async function copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      const area = Object.assign(document.createElement("textarea"), { value: text });
+      document.body.append(area);
+      area.select();
+      const copied = document.execCommand("copy");
+      area.remove();
+      if (!copied) throw new Error("refused");
+    }
+  }
+  async function image(id, format) {
+    const width = format === "png" ? 1000 : 900;
+    const height = Number(document.querySelector(`[data-plot="${CSS.escape(id)}"]`).dataset.height) + 40;
+    const layout = { ...layoutOf(id, height, LIGHT), width, height, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" };
+    await Plotly.downloadImage({ data: figures[id].data, layout }, { format, width, height, scale: format === "png" ? 2 : 1, filename: id });
+  }
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button");
+    if (!button) return;
+    if (button.dataset.csv) {
+      copy(csv(button.dataset.csv)).then(() => say("Copied as CSV"), () => say("The browser allows no copying here"));
+    } else if (button.dataset.image) {
+      image(button.dataset.chart, button.dataset.image).then(() => say("Saved"), () => say("The browser allows no saving here"));
+    }
+  });
+
+  // A link to what lies in a folded panel opens it.
+  function unfold() {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    for (let at = target; at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
+  }
+  addEventListener("hashchange", unfold);
+  unfold();
+
+  // On paper everything is open and in dark ink.
+  let before = null;
+  function all() {
+    document.querySelectorAll("details.panel, .listing details").forEach((each) => { each.open = true; });
+    return Promise.all(plots.filter((plot) => !drawn.has(plot)).map(draw));
+  }
+  addEventListener("beforeprint", () => {
+    before = { theme: root.dataset.theme, open: [...document.querySelectorAll("details[open]")] };
+    root.dataset.theme = "light";
+    all();
+    redraw();
+  });
+  addEventListener("afterprint", () => {
+    if (!before) return;
+    if (before.theme) root.dataset.theme = before.theme; else delete root.dataset.theme;
+    document.querySelectorAll("details").forEach((each) => { each.open = before.open.includes(each); });
+    before = null;
+    redraw();
+  });
+  window.rankwisePage = { showAll: all, csv };
+})();

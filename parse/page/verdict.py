@@ -1,0 +1,205 @@
+"""The verdict of a page: how it scales, what holds it back most, and whether the numbers can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpc.system.text import first_of, plural
+from parse.ledger.figures import Figures, speed_text
+from parse.ledger.sentence import sentences, straggler_first
+from parse.ledger.types import Change, Ledger
+from parse.page.types import Statement
+from parse.report.conclusion import conclusion
+from parse.report.ledger import NOTHING
+from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
+from parse.report.summary import Summary, labels, named_ledgers
+from parse.result import Result, by_setting
+
+WIDTH = 160
+"""Names of settings are shortened as for a line of so many cells."""
+SENTENCES = 4
+"""Of what holds a point back, so many sentences; the section has them all."""
+NAMED = 2
+"""Points named in a warning there."""
+WARNINGS = 3
+"""Warnings that stand in the verdict."""
+GAINS = {
+    Change.STRAGGLER: "without the straggler",
+    Change.MEDIAN: "if every rank took as long as the median rank",
+    Change.COMMUNICATION: "if communication were free",
+    Change.INPUT: "if input were always ready",
+}
+WORTH_NAMING = 0.005
+"""A change that gains less than this share is not named."""
+
+
+def headline(summary: Summary) -> Result | None:
+    """The point that the verdict is about: the largest one with a speedup, else with a speed; of several the first.
+
+    Traces come before logs, and these before what a document only prints.
+    """
+    measured = [result for result in summary.results if result.median_speed is not None]
+
+    def rank(result: Result) -> tuple[bool, bool, bool, int, int]:
+        scaled, traced = result.speedup is not None and result.run.devices > 1, any(run.trace for run in result.ok)
+        return traced, bool(result.ok), scaled, result.run.devices, result.run.nodes or 1
+
+    return max(measured, key=rank, default=None)
+
+
+def verdict(summary: Summary) -> list[Statement]:
+    """The statements, in the order of their questions; a page without a result has them, too."""
+    notices = [*before_the_numbers(summary), *below_the_table(summary)]
+    result = headline(summary)
+    return [_scaling(summary, result, notices), _loss(summary, result), _trust(summary, result, notices)]
+
+
+def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
+    question, link, link_text = "How does it scale?", "scaling", "Speed, speedup, efficiency"
+    lines = conclusion(summary, notices, WIDTH)[:-1]
+    if result is None or result.median_speed is None:
+        sentences = lines or ["Nothing here has a speed."]
+        return Statement(
+            question=question, figure="no speed", of="no run has one", sentences=sentences, link="outcomes",
+            link_text="What became of the runs", doubt=True,
+        )  # fmt: skip
+    if result.speedup is None or result.scaling_efficiency is None or result.run.devices == 1:
+        return Statement(
+            question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
+            sentences=lines, link=link, link_text=link_text, doubt=True,
+        )  # fmt: skip
+    return Statement(
+        question=question,
+        figure=f"{result.scaling_efficiency * 100:.0f} %",
+        of=f"of ideal on {_case(summary, result)}: {result.speedup:.2f} × the speed of 1n1g",
+        sentences=lines,
+        link=link,
+        link_text=link_text,
+        doubt=bool(result.oversubscribed or result.nodes_simulated),
+    )
+
+
+def _case(summary: Summary, result: Result) -> str:
+    """Its case; with its backend and workload where there are several settings."""
+    several = len(by_setting(summary.results)) > 1
+    return f"{result.requested.case}{f' ({result.run.backend} {result.run.workload})' if several else ''}"
+
+
+def _loss(summary: Summary, result: Result | None) -> Statement:
+    question, link, link_text = "What holds it back most?", "ledger", "Where the time of a step goes"
+    ledgers = {ledger.result.requested.point: (name, ledger) for name, ledger in named_ledgers(summary)}
+    name, ledger = ledgers.get(result.requested.point if result else "", ("", None))
+    if ledger is None:
+        reason = f"{NOTHING[0].upper()}{NOTHING[1:]}." if not ledgers or result is None else (
+            f"No run of {_case(summary, result)} has a trace; the section has the ledgers of other points."
+        )  # fmt: skip
+        return Statement(
+            question=question, figure="not known", of="only traces have the time stamps that tell it",
+            sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
+        )  # fmt: skip
+    first, *others = sentences(ledger)
+    figure, of, doubt = _cause(ledger)
+    return Statement(
+        question=question,
+        figure=figure,
+        of=of,
+        sentences=[f"{name}: {first}", *others[: SENTENCES - 1]],
+        link=link,
+        link_text=link_text,
+        doubt=doubt,
+    )
+
+
+def _cause(ledger: Ledger) -> tuple[str, str, bool]:
+    """The figure of the largest cause, what it is of and what would be without it, and whether none can be named."""
+    loss = ledger.loss
+    if loss is None:
+        return _without_baseline(ledger)
+    if loss.value <= 0 or (loss.low is not None and not loss.resolved):
+        return "nothing", "a step takes as long as on one device, within the scatter of the runs", False
+    if straggler_first(ledger):
+        share = min(1.0, ledger.verdict.costs / loss.value)
+        return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
+    term = max((term for term in ledger.terms if term.loss), key=lambda term: term.loss.value if term.loss else 0.0)
+    assert term.loss is not None
+    write = Figures([ledger])
+    step = f"{write.bare(ledger.step.value - term.loss.value)} instead of {write.ms(ledger.step.value)}"
+    share = min(1.0, term.loss.value / loss.value)
+    return f"{share * 100:.0f} %", f"of the loss is {term.name}: without it a step would take {step}", False
+
+
+def _without_baseline(ledger: Ledger) -> tuple[str, str, bool]:
+    """Where there is nothing to compare with: the straggler, else the change that pays most, else the step."""
+    if straggler_first(ledger):
+        share = ledger.verdict.costs / ledger.step.value
+        return f"{share * 100:.0f} %", f"of a step is the straggler{_without_straggler(ledger)}", False
+    best = next((each for each in ledger.what_ifs or () if each.gain >= WORTH_NAMING), None)
+    if best is None:
+        return Figures([ledger]).ms(ledger.step.value), "a step; nothing is here to compare it with", True
+    speeds = f"{speed_text(best.speed)} instead of {speed_text(best.speed / (1 + best.gain))} {ledger.result.unit}"
+    return f"+{best.gain * 100:.1f} %", f"{GAINS[best.change]}: {speeds}", False
+
+
+def _without_straggler(ledger: Ledger) -> str:
+    without = ledger.without_straggler
+    if without is None:
+        return ""
+    return f": without it {speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
+
+
+def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
+    question = "Can the numbers be trusted?"
+    warnings = [notice for notice in merged(notices) if notice.is_warning]
+    first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
+    counts = conclusion(summary, notices, WIDTH)[-1:]
+    sentences = [*map(_as_sentence, counts), *_interval(result)]
+    shown = _about(result, summary, first or warnings)[:WARNINGS]
+    sentences += [
+        _as_sentence(f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text)
+        for notice in shown
+    ]
+    if len(warnings) > len(shown):
+        more = len(warnings) - len(shown)
+        sentences.append(f"{plural(more, 'further warning')} below.")
+    count = len(warnings)
+    if not summary.results:
+        return Statement(
+            question=question, figure="nothing", of="is here to be judged", sentences=sentences or ["No run is here."],
+            link="outcomes", link_text="What became of the runs", doubt=True,
+        )  # fmt: skip
+    return Statement(
+        question=question,
+        figure=plural(count, "warning") if count else "no warning",
+        of="beside the numbers that they concern" if count else "rings: every check of the numbers is passed",
+        sentences=sentences,
+        link="warnings" if count else "measured",
+        link_text="All warnings" if count else "What was measured",
+        doubt=bool(count),
+    )
+
+
+def _about(result: Result | None, summary: Summary, warnings: Sequence[Notice]) -> list[Notice]:
+    """The warnings about the point of the verdict, then those about others."""
+    names = zip(summary.results, labels(summary.results), strict=True)
+    its_names = {name for each, name in names if each is result} | ({result.requested.case} if result else set())
+    return sorted(warnings, key=lambda notice: not its_names & {*notice.labels})
+
+
+def _interval(result: Result | None) -> list[str]:
+    """How certain the speed of the point of the verdict is."""
+    if result is None or not result.ok or result.median_speed is None:
+        return []
+    runs = plural(len(result.ok), "run")
+    if result.interval is None:
+        return [f"The speed of {result.requested.case} is that of {runs}: its scatter is not known."]
+    low, high = (speed_text(value) for value in (result.interval.low, result.interval.high))
+    return [
+        f"The speed of {result.requested.case}, {speed_text(result.median_speed)} {result.unit}, is the median of "
+        f"{runs}; an interval such as [{low}, {high}] holds the true median in {result.interval.coverage:.1%} of "
+        "measurements."
+        .replace("%", " %")
+    ]  # fmt: skip
+
+
+def _as_sentence(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

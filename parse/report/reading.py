@@ -1,0 +1,73 @@
+"""From paths to a summary with its ledgers: what every command that judges results reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from parse.alarms.table import judge
+from parse.ledger.point import ledgers
+from parse.ledger.types import Ledger
+from parse.ledger.what_if import what_ifs
+from parse.load import load
+from parse.published.documents import published
+from parse.report.summary import Summary
+from parse.result import Result, results
+
+if TYPE_CHECKING:
+    from parse.load_logs import HowToRead
+
+T = TypeVar("T")
+Progress = Callable[[Sequence[T]], Iterable[T]]
+
+
+def read_documents(paths: Sequence[Path]) -> Summary:
+    """The judged results of documents with published tables."""
+    printed = published(paths)
+    return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals)
+
+
+def read_summary(
+    paths: Sequence[Path],
+    kind: str = "auto",
+    how: HowToRead | None = None,
+    *,
+    documents: Sequence[Path] = (),
+    verbose: bool = False,
+    progress: Progress[Path] | None = None,
+) -> tuple[Summary, int]:
+    """The judged results of traces and logs, and of `documents` beside them; and the number of logs among the files.
+
+    `kind`, `how` and `verbose` are those of `parse.load.load`. Never raises because of a file's content.
+    """
+    loaded = load(paths, progress, kind, how, verbose=verbose)
+    printed = published(documents)
+    judged = judge((*results(loaded), *printed.results))
+    summary = Summary(
+        results=tuple(result for result in judged if not result.run.diagnostic),
+        diagnostics=tuple(result for result in judged if result.run.diagnostic),
+        reduced=loaded.reduced,
+        remarks=(*loaded.remarks, *printed.remarks),
+        refusals=(*loaded.refusals, *printed.refusals),
+        nccl_tests=loaded.nccl_tests,
+    )
+    return summary, loaded.logs
+
+
+def read_ledgers(
+    summary: Summary, chosen: Sequence[Result], *, what_if: bool = False, progress: Progress[Result] | None = None
+) -> tuple[Ledger, ...]:
+    """Those of the chosen points; their baselines are read with them. With `what_if`, what changes would be worth."""
+    points = {result.requested.point for result in chosen}
+    read = points | {result.requested.baseline_point for result in chosen}
+    of = [result for result in summary.results if result.requested.point in read]
+    chosen_ledgers = tuple(
+        ledger
+        for ledger in ledgers(of, summary.diagnostics, progress, summary.nccl_tests)
+        if ledger.result.requested.point in points
+    )
+    if not what_if:
+        return chosen_ledgers
+    return tuple(dataclasses.replace(ledger, what_ifs=what_ifs(ledger)) for ledger in chosen_ledgers)

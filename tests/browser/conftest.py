@@ -1,0 +1,61 @@
+"""A real Chromium for the page; skipped where there is none, which CI may not do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def missing() -> str:
+    """What is not here, and how it comes; empty where everything is."""
+    if find_spec("playwright") is None or find_spec("axe_playwright_python") is None:
+        return "no playwright or no axe here: pip install -e '.[test]'"
+    if not any(map(shutil.which, NAMES)):
+        return "no Chromium here: apt-get install chromium (make test does where apt may be used)"
+    return ""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """A headless Chromium."""
+    if reason := missing():
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, NAMES)))
+    # Chromium's own sandbox takes rights that root and containers have not; what is opened here is our own file.
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The page of each input, by its name."""
+    from parse.report.__main__ import main
+    from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
+
+    written = {}
+    for name, put in {"sweep": put_sweep, "hostile": put_hostile, "nan": put_nan, "failed": put_failed}.items():
+        folder = tmp_path_factory.mktemp(name)
+        put(folder)
+        written[name] = folder.with_name(f"{name}.html")
+        assert main([str(folder), "--out", str(written[name])]) == 0
+    empty = tmp_path_factory.mktemp("empty")
+    written["empty"] = empty.with_name("empty.html")
+    assert main([str(empty), "--out", str(written["empty"])]) == 0
+    return written

@@ -1,0 +1,247 @@
+"""The page in a real Chromium: it draws, answers, copies, saves, prints, loads nothing; axe finds no serious fault."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+INPUTS = ("sweep", "hostile", "nan", "failed", "empty")
+WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
+MARKS = ".scatterlayer .js-line, .scatterlayer .point, .barlayer .point path, .heatmaplayer image"
+COUNT_MARKS = f"plots => plots.map(plot => [plot.dataset.plot, plot.querySelectorAll({MARKS!r}).length])"
+Open = Callable[..., "Page"]
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Opens a page, and at the end asserts that nothing went wrong in it and that it asked for nothing but itself."""
+    contexts, faults, requests = [], [], []
+
+    def opened(path: Path, scheme: str = "light", size: dict[str, int] = WIDE) -> Page:
+        context = browser.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
+        contexts.append(context)
+        page = context.new_page()
+        page.on(
+            "console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None
+        )
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not faults
+    assert not [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]
+    assert len([url for url in requests if url.startswith("file:")]) == len(contexts)
+
+
+def show_all(page: Page) -> None:
+    page.evaluate("rankwisePage.showAll()")
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_chart_has_marks(open_page: Open, pages: dict[str, Path], name: str):
+    page = open_page(pages[name])
+    show_all(page)
+    marks = page.eval_on_selector_all("[data-plot]", COUNT_MARKS)
+    assert not [plot for plot, count in marks if not count]
+    assert bool(marks) == (name not in ("failed", "empty"))
+
+
+def test_charts_are_drawn_when_they_come_into_sight(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    plot = page.locator("[data-plot='chart-delays-0']")
+    assert plot.locator("svg").count() == 0
+    plot.scroll_into_view_if_needed()
+    plot.locator(".heatmaplayer image").wait_for(state="attached")
+
+
+def test_the_pointer_on_a_mark_shows_its_figures(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    for chart, mark, expected in (
+        ("chart-efficiency", ".scatterlayer .point", "devices"),
+        ("chart-terms", ".barlayer .point path", "ms"),
+        ("chart-delays-0", ".heatmaplayer image", "rank"),
+    ):
+        plot = page.locator(f"[data-plot='{chart}']")
+        plot.scroll_into_view_if_needed()
+        box = plot.locator(mark).first.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.mouse.move(box["x"] + box["width"] / 2 + 1, box["y"] + box["height"] / 2)
+        text = plot.locator(".hoverlayer .hovertext")
+        text.first.wait_for()
+        assert expected in " ".join(text.all_text_contents())
+
+
+def test_every_table_is_copied_as_csv(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    show_all(page)
+    buttons = page.locator("button[data-csv]")
+    assert buttons.count() > 5
+    for at in range(buttons.count()):
+        button = buttons.nth(at)
+        page.evaluate("navigator.clipboard.writeText('')")
+        button.click()
+        page.wait_for_function("async () => (await navigator.clipboard.readText()) !== ''")
+        assert page.inner_text("#status") == "Copied as CSV"
+        rows = list(csv.reader(io.StringIO(page.evaluate("navigator.clipboard.readText()"))))
+        table = page.locator(f"#{button.get_attribute('data-csv')} tr")
+        cells = [row.locator("td, th").count() for row in table.all()]
+        assert [len(row) for row in rows] == cells
+        assert rows[-1] == [text.strip() for text in table.last.locator("td").all_text_contents()]
+
+
+def test_cells_that_a_spreadsheet_would_compute_are_quoted(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    page.evaluate(
+        """() => {
+          const cells = document.querySelectorAll("#points tbody tr:first-child td");
+          const texts = ["=HYPERLINK(1)", "@SUM(1)", "+21.67", "-x", 'a "b", c', "-"];
+          texts.forEach((text, at) => { cells[at].textContent = text; });
+        }"""
+    )
+    rows = list(csv.reader(io.StringIO(page.evaluate("rankwisePage.csv('points')"))))
+    assert rows[1][:6] == ["'=HYPERLINK(1)", "'@SUM(1)", "+21.67", "'-x", 'a "b", c', "-"]
+
+
+def test_every_chart_is_saved_as_svg_and_png(open_page: Open, pages: dict[str, Path], tmp_path: Path):
+    page = open_page(pages["sweep"], scheme="dark")
+    show_all(page)
+    charts = page.eval_on_selector_all("[data-plot]", "plots => plots.map(plot => plot.dataset.plot)")
+    for chart in charts:
+        for form in ("svg", "png"):
+            button = page.locator(f"button[data-chart='{chart}'][data-image='{form}']")
+            button.scroll_into_view_if_needed()
+            with page.expect_download() as waiting:
+                button.click()
+            path = tmp_path / f"{chart}.{form}"
+            waiting.value.save_as(path)
+            assert waiting.value.suggested_filename == path.name
+            if form == "png":
+                assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n") and path.stat().st_size > 5000
+            else:
+                drawn = ElementTree.fromstring(path.read_text())
+                assert drawn.tag.endswith("svg") and len(list(drawn.iter())) > 30
+
+
+def background(page: Page) -> int:
+    """The lightness of the page's ground, 0 to 255."""
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")[:3]) // 3
+
+
+def ink(page: Page) -> str:
+    return page.evaluate("document.querySelector('[data-plot] .xtick text').style.fill")
+
+
+def test_it_is_dark_or_light_as_the_system_is_and_as_the_switch_says(open_page: Open, pages: dict[str, Path]):
+    dark, light = open_page(pages["sweep"], scheme="dark"), open_page(pages["sweep"])
+    for page in (dark, light):
+        page.locator("[data-plot]").first.scroll_into_view_if_needed()
+        page.locator("[data-plot] .xtick text").first.wait_for()
+    assert background(dark) < 50 and background(light) > 200 and ink(dark) != ink(light)
+    before = ink(dark)
+    dark.locator("#theme").click()
+    assert background(dark) > 200 and ink(dark) == ink(light) != before
+    light.locator("#theme").click()
+    assert background(light) < 50
+
+
+def test_on_paper_everything_is_open_and_light(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"], scheme="dark")
+    folded = page.locator("details.panel:not([open])").count()
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    assert page.locator("details.panel:not([open])").count() == 0 and background(page) == 255
+    assert not [plot for plot, count in page.eval_on_selector_all("[data-plot]", COUNT_MARKS) if not count]
+    page.emulate_media(media="screen")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details.panel:not([open])").count() == folded > 0 and background(page) < 50
+
+
+def test_it_is_printed(open_page: Open, pages: dict[str, Path]):
+    printed = open_page(pages["sweep"]).pdf(format="A4")
+    assert printed.startswith(b"%PDF") and len(printed) > 50_000
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_nothing_is_wider_than_a_telephone(open_page: Open, pages: dict[str, Path], name: str):
+    page = open_page(pages[name], size=NARROW)
+    show_all(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_the_keyboard_reaches_and_opens_everything(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#verdict")
+    summary = page.locator("details.panel:not([open]) > summary").first
+    panel = summary.locator("..").get_attribute("id")
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(f"#{panel}").get_attribute("open") is not None
+    assert page.evaluate(
+        "[...document.querySelectorAll('button, a, summary, .scroll')].every(each => each.tabIndex >= 0)"
+    )
+
+
+def test_a_link_into_a_folded_panel_opens_it(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    page.evaluate("location.hash = 'chart-steps-1'")
+    page.locator("#point-1[open]").wait_for()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["sweep", "hostile", "empty"])
+def test_axe_finds_no_serious_fault(
+    open_page: Open, pages: dict[str, Path], name: str, scheme: str, size: dict[str, int]
+):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = open_page(pages[name], scheme=scheme, size=size)
+    show_all(page)
+    violations = Axe().run(page).response["violations"]
+    serious = [each for each in violations if each["impact"] in ("serious", "critical")]
+    assert not [(each["id"], each["nodes"][0]["html"][:200]) for each in serious]
+
+
+def test_hostile_texts_run_nothing_and_are_read_as_text(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["hostile"])
+    page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
+    show_all(page)
+    assert "<script>alert(1)</script>" in page.inner_text("body")
+    assert page.locator("img, .plot a, .plot script, .plot b").count() == 0
+
+
+def test_the_policy_refuses_what_a_mistake_would_let_in(browser: Browser, pages: dict[str, Path], tmp_path: Path):
+    text = pages["sweep"].read_text()
+    attack = "<script>window.ran = 1</script><img src='https://example.invalid/x.png' onerror='window.ran = 2'>"
+    path = tmp_path / "attacked.html"
+    path.write_text(text.replace("<main>", f"<main>{attack}", 1))
+    page = browser.new_page()
+    requests: list[str] = []
+    refused: list[str] = []
+    page.on("requestfinished", lambda request: requests.append(request.url))
+    page.on("console", lambda message: refused.append(message.text))
+    page.goto(path.as_uri())
+    page.wait_for_load_state("networkidle")
+    assert page.evaluate("window.ran === undefined && typeof rankwisePage === 'object'")
+    assert not [url for url in requests if "example" in url]
+    assert sum("Content Security Policy" in line for line in refused) >= 2
+    page.close()

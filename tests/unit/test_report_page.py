@@ -1,0 +1,330 @@
+"""The page of `python -m parse.report`: its verdict, what it says of little input, and that nothing in it is run."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import tomllib
+from html.parser import HTMLParser
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from hpc.model.outcome import Outcome
+from parse.page.build import build_page
+from parse.page.html import PLOTLY, as_script_data, render
+from parse.page.types import Chart, Page, Paragraph, Section, Statement
+from parse.page.verdict import verdict
+from parse.report.__main__ import main
+from parse.report.reading import read_ledgers, read_summary
+from parse.report.summary import Summary
+from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.page_folders import ENDLESS, MARKUP, put_failed, put_hostile, put_nan, put_sweep
+from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
+
+ASSETS = PLOTLY.parent
+INPUTS = {
+    "empty": lambda folder: folder.mkdir(exist_ok=True),
+    "one run": lambda folder: put(folder, make_trace()),
+    "failed": put_failed,
+    "hostile": put_hostile,
+    "NaN": put_nan,
+    "sweep": put_sweep,
+}
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, its texts, and those of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.inside = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        (self.scripts if self.inside == "script" else self.texts).append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def summary_of(folder: Path) -> Summary:
+    summary, _ = read_summary([folder])
+    return Summary(
+        results=summary.results, diagnostics=summary.diagnostics, remarks=summary.remarks, refusals=summary.refusals,
+        ledgers=read_ledgers(summary, summary.results),
+    )  # fmt: skip
+
+
+def written(folder: Path, *arguments: str) -> str:
+    out = folder.with_name("page.html")
+    assert main([str(folder), "--out", str(out), *arguments]) == 0
+    return out.read_text()
+
+
+def charts(page: Page) -> dict[str, Chart]:
+    blocks = [block for section in page.sections for block in section.blocks]
+    blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
+    return {block.id: block for block in blocks if isinstance(block, Chart)}
+
+
+# The verdict
+
+
+def test_the_verdict_names_the_straggler_and_what_would_be_without_it(tmp_path: Path):
+    put_sweep(tmp_path / "traces")
+    scaling, loss, trust = verdict(summary_of(tmp_path / "traces"))
+    assert scaling.figure.endswith(" %") and "on 2n2g" in scaling.of and scaling.link == "scaling"
+    assert "of the loss is the straggler: without it" in loss.of and not loss.doubt and loss.link == "ledger"
+    assert any("rank 3 (n1) computes" in sentence for sentence in loss.sentences)
+    assert trust.figure.endswith("warnings") or trust.figure == "1 warning"
+    assert any("5 of 6 runs ok, 1 oom" in sentence for sentence in trust.sentences)
+
+
+def test_the_figures_of_the_verdict_are_those_of_the_ledger(tmp_path: Path):
+    put_sweep(tmp_path / "traces")
+    summary = summary_of(tmp_path / "traces")
+    scaling, loss, _ = verdict(summary)
+    result = summary.results[-1]
+    assert result.scaling_efficiency is not None
+    assert scaling.figure == f"{result.scaling_efficiency * 100:.0f} %"
+    ledger = (summary.ledgers or ())[-1]
+    assert ledger.loss is not None
+    assert loss.figure == f"{ledger.verdict.costs / ledger.loss.value * 100:.0f} %"
+
+
+def test_the_verdict_names_the_term_that_loses_most_and_the_step_without_it(tmp_path: Path):
+    for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=2), 3)):
+        longer = {"forward": on(*range(4), ms=5.0)} if run.nodes > 1 else {}
+        put(tmp_path, trace_of(run, noise=0.02, seed=run.repeat, **longer))
+    statement = verdict(summary_of(tmp_path))[1]
+    assert "of the loss is compute: without it a step would take" in statement.of
+    expected = re.search(r"take ([\d.]+) instead of ([\d.]+) ms", statement.of)
+    assert expected and float(expected[2]) - float(expected[1]) == pytest.approx(5.0, abs=0.1)
+
+
+def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
+    for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=1, ranks_per_node=2), 3)):
+        slower = {1: 0.0, 2: 4.0, 3: 9.0}[run.repeat]
+        put(tmp_path, trace_of(run, forward=on(0, 1, ms=slower)))
+    assert verdict(summary_of(tmp_path))[1].figure == "nothing"
+
+
+def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
+    for run in repeats(run_of(nodes=2), 2):
+        put(tmp_path, trace_of(run))
+    scaling, loss, _ = verdict(summary_of(tmp_path))
+    assert scaling.doubt and "samples/s on 2n2g" in scaling.of
+    assert any("no 1n1g baseline" in sentence for sentence in (*scaling.sentences, *loss.sentences))
+
+
+def test_a_sweep_without_a_warning_is_said_to_have_none(tmp_path: Path):
+    plan = [*repeats(make_run(), 3), *repeats(make_run(nodes=2), 3)]
+    put_plan(tmp_path, plan)
+    for run in plan:
+        put(tmp_path, make_trace(run, step_s=0.1 if run.nodes == 1 else 0.11))
+        put_exit_record(tmp_path, run, Outcome.OK)
+    trust = verdict(summary_of(tmp_path))[2]
+    assert trust.figure == "no warning" and not trust.doubt
+
+
+def test_an_empty_folder_passes_no_check(tmp_path: Path):
+    statements = verdict(summary_of(tmp_path))
+    assert all(statement.doubt for statement in statements) and statements[2].figure == "nothing"
+
+
+def test_traces_come_before_logs_and_documents_in_the_verdict(tmp_path: Path):
+    put_sweep(tmp_path / "traces")
+    document = tmp_path / "README.md"
+    document.write_text(
+        "# torch resnet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
+        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
+    )
+    summary, _ = read_summary([tmp_path / "traces"], documents=[document])
+    assert any(result.published for result in summary.results)
+    assert "on 2n2g (torch-ddp resnet50)" in verdict(summary)[0].of
+
+
+# The page
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_gives_a_page_whose_links_lead_somewhere(tmp_path: Path, name: str):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    INPUTS[name](folder)
+    page = Elements(written(folder))
+    ids = [value for _, attributes in page.elements if (value := attributes.get("id"))]
+    assert len(ids) == len({*ids})
+    assert {str(link["href"]).removeprefix("#") for link in page.all("a")} <= {*ids}
+    described = [attributes.get("aria-describedby") for attributes in page.all("div")]
+    assert {each for each in described if each} <= {*ids}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_nothing_is_loaded_and_no_script_runs_but_those_of_the_page(tmp_path: Path, name: str):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    INPUTS[name](folder)
+    page = Elements(written(folder))
+    assert len(page.all("script")) == 3
+    policy = next(str(meta["content"]) for meta in page.all("meta") if meta.get("http-equiv"))
+    assert policy.startswith("default-src 'none'; ")
+    hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in page.scripts[1:]}
+    assert {*re.findall(r"'sha256-([^']+)'", policy)} == hashes and "unsafe-inline'; script" not in policy
+    attributes = [name for _, names in page.elements for name in names]
+    assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "action")]
+    assert not [element for element in page.elements if element[0] in ("img", "link", "iframe", "object", "base")]
+    assert all(str(link["href"]).startswith("#") for link in page.all("a"))
+
+
+def test_hostile_names_are_shown_as_they_are_and_not_endless(tmp_path: Path):
+    put_hostile(tmp_path / "traces")
+    text = written(tmp_path / "traces")
+    page = Elements(text)
+    assert "<script>alert(1)</script>" in page.text and "\u202e" not in text and "\u2028" not in text
+    assert ENDLESS[:150] in page.text and ENDLESS[:201] not in page.text
+    assert len(text) < 2.5e6
+
+
+def test_an_endless_text_has_its_begin_and_its_length():
+    section = Section(id="x", title="x", blocks=[Paragraph(text="zyx " * 1000)])
+    page = Elements(render(Page(title="x", source="x", verdict=[], sections=[section])))
+    assert "(4000 characters)" in page.text and page.text.count("zyx") == 500
+
+
+def test_data_in_the_page_ends_no_element():
+    data = as_script_data({"a": {"data": [{"name": f"</script><!--{MARKUP}]]>"}], "layout": {}}})
+    assert not re.search("[<>&\u2028\u2029\u202e]", data)
+    assert "</script><!--" in json.loads(data)["a"]["data"][0]["name"]
+
+
+def test_data_with_a_number_that_is_not_finite_is_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        as_script_data({"a": {"data": [nan], "layout": {}}})
+
+
+def test_the_title_and_every_text_are_escaped():
+    statement = Statement(question=MARKUP, figure=MARKUP, of=MARKUP, sentences=[MARKUP], link="x", link_text=MARKUP)
+    section = Section(id="x", title=MARKUP, blocks=[Paragraph(text=MARKUP)])
+    page = Elements(render(Page(title=MARKUP, source=MARKUP, verdict=[statement], sections=[section])))
+    assert len(page.all("script")) == 3 and not page.all("img")
+    assert page.text.count("<script>alert(1)</script>") >= 8
+
+
+def test_a_sweep_has_every_chart_with_marks(tmp_path: Path):
+    put_sweep(tmp_path / "traces")
+    drawn = charts(build_page(summary_of(tmp_path / "traces"), "traces"))
+    wanted = ("chart-speed", "chart-speedup", "chart-efficiency", "chart-terms", "chart-loss", "chart-steps-0",
+              "chart-delays-0", "chart-telemetry-0-0", "chart-steps-1")  # fmt: skip
+    assert {*wanted} <= {*drawn}
+    for chart in drawn.values():
+        values = [value for trace in chart.figure["data"] for value in trace.get("z", trace.get("y"))]
+        assert values and chart.text
+
+
+def test_the_point_of_the_verdict_is_open_and_first(tmp_path: Path):
+    put_sweep(tmp_path / "traces")
+    page = build_page(summary_of(tmp_path / "traces"), "traces")
+    panels = next(section.panels for section in page.sections if section.id == "runs")
+    assert [panel.title for panel in panels] == ["2n2g", "1n1g"]
+    assert [panel.is_open for panel in panels] == [True, False]
+
+
+def test_runs_that_did_not_end_ok_come_first_with_their_evidence(tmp_path: Path):
+    put_hostile(tmp_path / "traces")
+    page = Elements(written(tmp_path / "traces"))
+    assert "rank_fail" in page.text and "after 4 steps" in page.text
+
+
+def test_differences_of_environment_are_marked_with_the_runs_that_have_them(tmp_path: Path):
+    for run, version in zip(repeats(make_run(), 2), ("2.12", "2.13"), strict=True):
+        put(tmp_path, make_trace(run, environment={"software": {"torch": version, "numpy": "2"}}))
+    page = build_page(summary_of(tmp_path), "traces")
+    section = next(section for section in page.sections if section.id == "measured")
+    table = next(block for block in section.blocks if getattr(block, "id", "") == "environment")
+    marked = [table.rows[at] for at in sorted(table.marked)]
+    assert marked == [["torch", "2.12", "1n1g run 1"], ["torch", "2.13", "1n1g run 2"]]
+
+
+def test_the_number_of_warnings_stands_beside_each_point(tmp_path: Path):
+    put_sweep(tmp_path / "traces")
+    page = build_page(summary_of(tmp_path / "traces"), "traces")
+    section = next(section for section in page.sections if section.id == "scaling")
+    table = next(block for block in section.blocks if getattr(block, "id", "") == "points")
+    counts = dict(zip((row[0] for row in table.rows), (row[-1] for row in table.rows), strict=True))
+    assert counts["2n2g"] != "-"
+
+
+# The command
+
+
+def test_where_chooses_points_and_a_wrong_name_is_an_error(tmp_path: Path, capsys):
+    put_sweep(tmp_path / "traces")
+    page = Elements(written(tmp_path / "traces", "--where", "case=1n1g"))
+    assert "2n2g" not in page.text
+    assert main([str(tmp_path / "traces"), "--where", "nonsense=1", "--out", str(tmp_path / "x.html")]) == 1
+    assert "no point has nonsense" in capsys.readouterr().err and not (tmp_path / "x.html").exists()
+
+
+def test_published_figures_stand_beside_the_points(tmp_path: Path):
+    run = make_run(backend="torch-ddp", workload="resnet50", batch_size=128, gpus_per_node=1)
+    (tmp_path / "traces").mkdir()
+    for repeat in repeats(run, 2):
+        put(tmp_path / "traces", make_trace(repeat))
+    page = Elements(written(tmp_path / "traces", "--against", "ngc-pytorch-resnet50"))
+    assert "chart-against" in {attributes.get("id") for _, attributes in page.elements}
+    assert "Tesla V100" in page.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "PATH is missing"),
+        (["x", "--where", "case"], "not of the form NAME=VALUE"),
+        (["x", "--against", "nonsense"], "--against"),
+    ],
+)
+def test_wrong_usage_is_refused(arguments, reason, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2 and reason in capsys.readouterr().err
+
+
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path: Path, capsys):
+    assert main([str(tmp_path), "--out", str(tmp_path / "absent" / "page.html")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+# The library
+
+
+def test_the_charting_library_is_the_one_that_its_source_names():
+    source = tomllib.loads((ASSETS / "SOURCE.toml").read_text())
+    content = PLOTLY.read_bytes()
+    assert hashlib.sha512(content).hexdigest() == source["sha512"]
+    assert f"(cartesian - minified) v{source['version']}".encode() in content[:200]
+    assert source["licence"] == "MIT" and "MIT License" in (ASSETS / "LICENSE.plotly").read_text()
+    assert b"</script" not in content and b"eval(" not in content and b"new Function" not in content
+
+
+def test_a_page_without_data_is_smaller_than_two_megabytes(tmp_path: Path):
+    assert len(written(tmp_path)) < 1.6e6
