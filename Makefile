@@ -85,11 +85,11 @@ fuzz: $(VENV)/.test
 	$(call part,fuzz of logs,300,$(PY) -m tests.fuzz.fuzz_logs)
 	$(call part,fuzz of evidence,300,$(PY) -m tests.fuzz.fuzz_evidence)
 
-# On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 50 runs; real
+# On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 98 runs; real
 # faults (busy loops, stops, page faults, slow files), and equal ranks on idle and on busy cores. Then 13 runs on three hosts with
 # networks of their own: delay, a narrow link, loss, a slow host (root only). Then simulated comparisons and change points.
 truth: $(VENV)/.test
-	$(call part,truth,510,$(PY) -m tests.truth.run)
+	$(call part,truth,1000,$(PY) -m tests.truth.run)
 	$(call part,truth of faults,1500,$(PY) -m tests.truth.fault_run)
 	$(call part,truth of networks,250,$(PY) -m tests.truth.network)
 	$(call part,truth of comparisons,400,$(PY) -m tests.truth.comparisons)
