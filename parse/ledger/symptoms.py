@@ -29,6 +29,8 @@ CORE, LOSES = "a rank ready to run waits for a core", "a rank loses its core"
 KERNEL = "a rank is in the kernel"
 POLLS = 1000.0
 """A rank that loses its core so often in a second polls while it waits for others: it gives the core away each time."""
+LEAST = 0.1
+"""What explains less of the delay than that is not its cause."""
 EVENTS = 4
 """So few late steps are single events."""
 LOWER = 0.97
@@ -90,12 +92,12 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
         if notable and len(notable) >= needed:
             value, usual = (stats.mean(values) for values in zip(*(notable if in_few else pairs), strict=True))
             share = (value, usual) if rule.explains is not Explains.KERNEL else _mean_pair(readings, KERNEL)
+            explains = None if share is None else _explained(rule, ledger, *share)
+            if explains is not None and explains < LEAST * verdict.arrival_skew:
+                continue
             shown.append(
-                Symptom(
-                    quantity=quantity.name, unit=quantity.unit, value=value, usual=usual,
-                    explains=None if share is None else _explained(rule, ledger, *share),
-                )
-            )  # fmt: skip
+                Symptom(quantity=quantity.name, unit=quantity.unit, value=value, usual=usual, explains=explains)
+            )
     return tuple(sorted(shown, key=lambda symptom: -(symptom.explains or 0.0)))
 
 

@@ -62,6 +62,13 @@ def test_a_rank_without_a_core_is_said_in_the_sentence_with_what_it_explains(tmp
     assert " ms. To do: something else runs on its core" in text
 
 
+def test_what_explains_a_small_part_of_the_delay_is_not_its_cause(tmp_path):
+    for queued, named in ((0.02, False), (0.08, True)):
+        series = per_rank("main_thread_queued_s", {3: queued}, usual=0.002)
+        ledger = ledger_of(tmp_path / str(queued), series, backward=on(3, ms=8.0))
+        assert ledger.verdict.ranks == (3,) and bool(ledger.symptoms) is named
+
+
 def test_no_more_than_the_whole_delay_is_explained(tmp_path):
     ledger = ledger_of(tmp_path, per_rank("main_thread_queued_s", {3: 0.9}, usual=0.0), backward=on(3, ms=8.0))
     assert ledger.symptoms[0].explains == ledger.verdict.arrival_skew
@@ -74,9 +81,11 @@ def test_page_faults_are_named_without_a_share(tmp_path):
 
 
 def test_page_faults_explain_what_their_rank_is_longer_in_the_kernel(tmp_path):
-    """At most the whole delay; nothing where the others are in the kernel as long."""
+    """At most the whole delay; no cause where the others are in the kernel as long."""
     faults = per_rank("minor_faults", {1: 194_000.0}, usual=300.0)
-    for kernel, usual, explains in ((0.32, 0.02, 0.3), (0.9, 0.0, None), (0.1, 0.4, 0.0)):
+    beside = faults | per_rank("main_thread_kernel_s", {1: 0.1}, usual=0.4)
+    assert not ledger_of(tmp_path / "beside", beside, data=on(1, ms=6.0)).symptoms
+    for kernel, usual, explains in ((0.32, 0.02, 0.3), (0.9, 0.0, None)):
         series = faults | per_rank("main_thread_kernel_s", {1: kernel}, usual=usual)
         ledger = ledger_of(tmp_path / str(kernel), series, data=on(1, ms=6.0))
         (symptom,) = ledger.symptoms
