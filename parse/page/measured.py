@@ -17,7 +17,7 @@ RUNS_NAMED = 4
 LONG_NAME = 30
 """Runs whose names are longer are counted by backend."""
 HOSTS_NAMED = 16
-ALL = "all"
+ALL, NODES = "all", "nodes"
 
 
 def measured_section(summary: Summary) -> Section:
@@ -80,7 +80,7 @@ def environment(summary: Summary) -> list[Fact]:
         for values, of in by_value.items()
     ]
     if hosts := sorted({host for _, run in named if run.machine for host in run.machine.hosts}):
-        rows.append(Fact(name="nodes", values=first_of(hosts, HOSTS_NAMED), runs=ALL, differs=False))
+        rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=ALL, differs=False))
     return rows
 
 

@@ -19,17 +19,30 @@ from parse.report.notices import Notice, before_the_numbers, below_the_table, me
 from parse.report.points_table import points_cells
 from parse.report.summary import Summary, by_unit, labels, varying
 from parse.result import Result
-from parse.text import Head, cut, numbered
+from parse.text import Head, cut, numbered, shortened, with_settings_folded
 
-COLUMNS = ("case", "nodes", "devices", "runs", "median", "interval", "speedup", "efficiency", *(name for name, _ in HEADS))
+COLUMNS = (
+    "case",
+    "nodes",
+    "devices",
+    "runs",
+    "median",
+    "interval",
+    "speedup",
+    "efficiency",
+    *(name for name, _ in HEADS),
+)
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
 MAX_REMARKS = 12
 """More are counted; `parse.summarize --all-warnings` has them all."""
 TEXT_WIDTH = 240
 """Cells of a text from outside, at most."""
 NAME_WIDTH = 120
-CELL_WIDTH = 100
-"""Cells of a table are numbered, and stand below it, as on a page of so many cells."""
+VALUE_WIDTH = 80
+UNWRAPPED = 10**6
+"""No line below a table is so long."""
+MAX_SETTINGS = 3
+"""With more settings that differ they are one column of numbers, and stand below the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +88,12 @@ def content(summary: Summary) -> Content:
     notices = [*before, *below_the_table(summary)]
     remarks, marks = _remarks(summary, merged(before), merged(notices))
     tables, legends = _tables(summary, marks)
-    opening = [as_sentence(cut(line, TEXT_WIDTH)) for line in conclusion(summary, notices, NAME_WIDTH)]
+    opening = [cut(as_sentence(line), TEXT_WIDTH) for line in conclusion(summary, notices, NAME_WIDTH)]
     return Content(
         title=title(summary),
         opening=opening or ["Nothing here has a speed."],
         tables=tables,
-        remarks=[*remarks, *(Remark(mark="", text=cut(line, TEXT_WIDTH)) for line in legends)],
+        remarks=[*remarks, *(Remark(mark="", text=line) for line in legends)],
         curves=_curves(summary),
         method=method(summary),
     )
@@ -96,6 +109,8 @@ def _remarks(
         (notice, points) for notice, points in about
         if notice in before or (notice.is_warning and (points or not notice.labels))
     ]  # fmt: skip
+    order = {result.requested.point: at for at, result in enumerate(summary.results)}
+    shown.sort(key=lambda pair: min((order[point] for point in pair[1]), default=len(order)))
     remarks: list[Remark] = []
     marks: dict[str, list[str]] = {}
     for notice, points in shown[:MAX_REMARKS]:
@@ -103,7 +118,7 @@ def _remarks(
         for point in points:
             marks.setdefault(point, []).append(mark)
         text = notice.text if points else notice_text(notice)
-        remarks.append(Remark(mark=mark, text=as_sentence(cut(text, TEXT_WIDTH))))
+        remarks.append(Remark(mark=mark, text=cut(as_sentence(text), TEXT_WIDTH)))
     further = sum(notice.is_warning for notice, _ in about) - sum(
         notice.is_warning for notice, _ in shown[:MAX_REMARKS]
     )
@@ -112,7 +127,7 @@ def _remarks(
         remarks.append(Remark(mark="", text=text))
     if summary.against is not None:
         lines = against_lines(summary.against, summary.results, labels(summary.results))
-        remarks += [Remark(mark="", text=as_sentence(cut(line, TEXT_WIDTH))) for line in lines]
+        remarks += [Remark(mark="", text=cut(as_sentence(line), TEXT_WIDTH)) for line in lines]
     return remarks, marks
 
 
@@ -133,12 +148,16 @@ def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedT
     tables, legends = [], []
     for number, of_unit in enumerate(by_unit(summary.results)):
         heads, rows = _chosen_columns(of_unit, *points_cells(of_unit, summary.against))
-        legend, rows = numbered([name for name, _ in heads], rows, CELL_WIDTH)
-        legends += _whole_lines(legend)
+        if len(varying(of_unit)) > MAX_SETTINGS:
+            settings = [at for at, (name, _) in enumerate(heads) if name not in COLUMNS]
+            legend, heads, rows = with_settings_folded(heads, rows, settings, UNWRAPPED)
+        else:
+            legend, rows = numbered([name for name, _ in heads], rows, UNWRAPPED)
+        legends += filter(None, legend)
         several = f" ({of_unit[0].unit})" if number or len(by_unit(summary.results)) > 1 else ""
         table = Table(
             id=f"scaling-{number}" if number else "scaling",
-            caption=f"Median speed over the runs of each case{several}, its interval, speedup over 1n1g, and efficiency",
+            caption=f"Median speed of each case{several}, its interval, speedup over 1n1g, and efficiency",
             heads=heads,
             rows=rows,
         )
@@ -153,18 +172,10 @@ def _chosen_columns(
     shown = {*COLUMNS, *varying(results)}
     at = [place for place, (name, _) in enumerate(heads) if name in shown]
     at.sort(key=lambda place: heads[place][0] in ("nodes", "devices") or heads[place][0] in COLUMNS[3:])
-    return [heads[place] for place in at], [[row[place] for place in at] for row in rows]
-
-
-def _whole_lines(wrapped_lines: Sequence[str]) -> list[str]:
-    """Wrapped lines as they were: what goes on is moved in."""
-    lines: list[str] = []
-    for line in wrapped_lines:
-        if line.startswith(" ") and lines:
-            lines[-1] += line.strip() if len(line.split()) == 1 else f" {line.strip()}"
-        elif line:
-            lines.append(line)
-    return lines
+    columns = [[row[place] for row in rows] for place in at]
+    short = [shortened(column, VALUE_WIDTH) for column in columns]
+    cells = [[of[cell] for cell in column] for of, column in zip(short, columns, strict=True)]
+    return [heads[place] for place in at], [list(row) for row in zip(*cells, strict=True)]
 
 
 def _curves(summary: Summary) -> Curves | None:

@@ -6,21 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import first_of, plural
 from parse.attempt import COMMIT
-from parse.page.measured import ALL, Fact, environment
+from parse.page.measured import ALL, NODES, Fact, environment
 from parse.report.provenance import provenance
 from parse.report.summary import USUAL, Summary, labels, shared
 from parse.result import Result
 from parse.text import cut
 
 SPEED = (
-    "A speed is the {unit} of the measured steps divided by their wall-clock time, from the latest end over all ranks of "
-    "the step before to the latest end of the last step"
+    "A speed is the {unit} of the measured steps divided by their wall-clock time, from the latest end over all ranks "
+    "of the step before to the latest end of the last step"
 )
 NAMED = 4
 """Points, windows or values named, at most."""
 MAX_FACTS = 40
 VALUE_WIDTH = 80
 """Cells of a value, at most."""
+NODES_WIDTH = 160
 IN_PROTOCOL = ("warmup_steps", "measured_steps", "block_steps", "scaling", "unit")
 """Settings that other sentences have."""
 NAMES = {COMMIT: "commit of Rankwise", "cpu": "CPU"}
@@ -53,7 +54,9 @@ def _protocol(summary: Summary, measured: Sequence[Result]) -> Iterator[str]:
         run = result.run
         if _traced(result) and run.warmup_steps is not None and run.measured_steps is not None:
             blocks = f" in blocks of {run.block_steps}" if run.block_steps else ""
-            text = f"{plural(run.warmup_steps, 'warm-up step')} and {plural(run.measured_steps, 'measured step')}{blocks}"
+            text = (
+                f"{plural(run.warmup_steps, 'warm-up step')} and {plural(run.measured_steps, 'measured step')}{blocks}"
+            )
             protocols.setdefault(text, []).append(names[id(result)])
     if len(protocols) == 1:
         yield f"Each run is a launch of its own with {next(iter(protocols))}."
@@ -91,8 +94,8 @@ def _intervals(measured: Sequence[Result]) -> Iterator[str]:
             f"{coverage * 100:.4g} % with {plural(runs, 'run')}" for runs, coverage in sorted(coverages.items())
         )
         yield (
-            "Intervals are the exact order-statistic intervals of the median, which assume no distribution; they hold "
-            f"the true median in {of_each}."
+            "Intervals are the exact order-statistic intervals of the median, which assume no distribution; their "
+            f"coverage is {of_each}."
         )
     single = sum(result.interval is None for result in measured if result.ok)
     if single:
@@ -114,7 +117,7 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
 def _settings(summary: Summary) -> Iterator[str]:
     """What all points have in common; what differs has a column of its own."""
     alike = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
-    pairs = [f"{cut(name, VALUE_WIDTH)} {cut(value, VALUE_WIDTH)}" for name, value in alike.items()
+    pairs = [f"{cut(name, VALUE_WIDTH)}={cut(value, VALUE_WIDTH)}" for name, value in alike.items()
              if name not in IN_PROTOCOL]  # fmt: skip
     if pairs:
         yield f"Settings of all points: {first_of(pairs, MAX_FACTS)}."
@@ -125,9 +128,11 @@ def _environment(summary: Summary) -> Iterator[str]:
     if date := provenance([run for result in summary.results for run in result.runs])["date"]:
         yield f"Measured on {date} (UTC)."
     facts = environment(summary)
+    yield from (f"The nodes were {cut(fact.values, NODES_WIDTH)}." for fact in facts if fact.name == NODES)
+    facts = [fact for fact in facts if fact.name != NODES]
     alike = [fact for fact in facts if fact.runs == ALL and not fact.differs]
     if alike:
-        yield f"Recorded of all runs: {first_of([_pair(fact) for fact in alike], MAX_FACTS)}."
+        yield f"Recorded of all runs: {first_of([_pair(fact) for fact in alike], MAX_FACTS, '; ')}."
     apart = [fact for fact in facts if fact.runs != ALL or fact.differs]
     if apart:
         texts = [
@@ -138,7 +143,7 @@ def _environment(summary: Summary) -> Iterator[str]:
 
 
 def _pair(fact: Fact) -> str:
-    return f"{cut(NAMES.get(fact.name, fact.name), VALUE_WIDTH)} {cut(fact.values, VALUE_WIDTH)}"
+    return f"{cut(NAMES.get(fact.name, fact.name), VALUE_WIDTH)}: {cut(fact.values, VALUE_WIDTH)}"
 
 
 def _first(texts: Sequence[str]) -> str:
