@@ -146,7 +146,7 @@ def test_a_long_table_goes_on_in_further_ones():
 
 def test_many_settings_become_one_column():
     run = make_run()
-    settings: list[dict[str, Any]] = [{}, {"seed": 1}, {"batch_size": 8}, {"precision": "amp"}, {"backend": "other"}]
+    settings: list[dict[str, Any]] = [{}, {"seed": 1}, {"batch_size": 8}, {"precision": "bf16"}, {"backend": "other"}]
     runs = [dataclasses.replace(run, **setting) for setting in settings]
     section = section_of(Summary(results=judged([make_trace(each) for each in runs])))
     assert "case & setting & nodes" in section and "1n1g & {[}5{]} & 1" in section
@@ -199,9 +199,11 @@ def test_the_method_has_what_is_recorded_and_nothing_else(tmp_path: Path):
 
 def test_what_differs_between_runs_is_named_with_them(tmp_path: Path):
     put_two_backends(tmp_path)
-    apart = next(each for each in method(summary_of(tmp_path)) if each.startswith("Not the same in all runs: "))
-    assert re.search(r"torch: 2\.14_rc&1 \(.*run 6", apart)
-    assert "device" not in apart
+    apart = next(each for each in method(summary_of(tmp_path)) if each.startswith("Not the same everywhere: "))
+    assert apart == "Not the same everywhere: torch: 2.13 (10 of paddle-fleet); torch: 2.14_rc&1 (2 of paddle-fleet)."
+    assert "Recorded of some runs only: mpi: Open MPI v5.0 (12 of paddle-fleet); nccl: 2.27" in sentences(
+        summary_of(tmp_path)
+    )
 
 
 def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path):
@@ -212,15 +214,15 @@ def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path):
         put(tmp_path, dataclasses.replace(trace, ranks=ranks, environment={**trace.environment, "project": project}))
     text = sentences(summary_of(tmp_path))
     assert "device: NVIDIA H100; driver: 570.1; " in text and "commit of Rankwise: abc123 with changes" in text
-    assert "Not the same" not in text
+    assert "Not the same" not in text and "some runs" not in text
 
 
 def test_protocols_that_differ_are_named_with_their_points(tmp_path: Path):
     put(tmp_path, make_trace(make_run(warmup_steps=5, measured_steps=10)))
-    put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=1, measured_steps=9)))
+    put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=6, measured_steps=9)))
     (text,) = [each for each in method(summary_of(tmp_path)) if "differ" in each and "steps" in each]
     assert "5 warm-up steps and 10 measured steps (1n1g" in text
-    assert "1 warm-up step and 9 measured steps (2n1g" in text
+    assert "6 warm-up steps and 9 measured steps (2n1g" in text
 
 
 def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path):
@@ -292,7 +294,8 @@ def test_every_input_gives_a_section_whose_braces_and_environments_match(tmp_pat
     assert section.isascii() and max(map(len, section.splitlines())) < 20_000
     bare = re.sub(r"\\[{}]", "", section)
     assert bare.count("{") == bare.count("}")
-    assert re.findall(r"\\begin\{(\w+)", section).sort() == re.findall(r"\\end\{(\w+)", section).sort()
+    opened, closed = (re.findall(rf"\\{word}\{{(\w+)", section) for word in ("begin", "end"))
+    assert sorted(opened) == sorted(closed)
     assert not re.search(r"\\(?:input|include|write|def|csname|catcode)\b", section)
 
 
@@ -387,6 +390,13 @@ def test_out_is_a_folder_where_it_is_one_or_has_no_ending(tmp_path: Path):
     assert section_path(tmp_path / "new.tex", "latex") == tmp_path / "new.tex"
     assert section_path(tmp_path / "file", "latex") == tmp_path / "file"
     assert section_path(Path(), "latex") == Path("scaling.tex")
+
+
+def test_no_figure_lies_beside_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    put_sweep(tmp_path)
+    assert main([str(tmp_path), "--format", "latex", "--out", "/dev/null"]) == 0
+    assert "no figure: /dev/null is no regular file" in capsys.readouterr().out
+    assert not Path("/dev/scaling.pdf").exists()
 
 
 def test_where_chooses_the_points(tmp_path: Path):

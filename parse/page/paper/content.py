@@ -145,7 +145,8 @@ def _points(notice: Notice, results: Sequence[Result], names: dict[str, str]) ->
 
 def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedTable], list[str]]:
     """A table for each unit, and the lines for the cells that are too long for it."""
-    tables, legends = [], []
+    tables: list[MarkedTable] = []
+    legends: list[str] = []
     for number, of_unit in enumerate(by_unit(summary.results)):
         heads, rows = _chosen_columns(of_unit, *points_cells(of_unit, summary.against))
         if len(varying(of_unit)) > MAX_SETTINGS:
@@ -189,6 +190,6 @@ def _curves(summary: Summary) -> Curves | None:
     return Curves(
         series=[series_of(name, setting, "speedup") for name, setting in scaled],
         cases=cases_of([result for _, setting in scaled for result in setting]),
-        caption="Speedup over 1n1g by the number of devices. Bars are the intervals of the medians, divided by the "
-        f"median of 1n1g; dashed: the ideal{left_out}.",
+        caption="Speedup over 1n1g by the number of devices; both axes are logarithmic, dashed: the ideal. Bars are "
+        f"the intervals of the medians, divided by the median of 1n1g, whose own interval stands at one device{left_out}.",
     )

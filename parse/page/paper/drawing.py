@@ -11,12 +11,6 @@ from parse.page.paper.content import Curves
 from parse.text import shortened
 
 NO_MATPLOTLIB = "matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
-STYLE = {
-    "font.size": 9,
-    "pdf.fonttype": 42,  # publishers refuse fonts of type 3
-    "svg.fonttype": "path",
-    "svg.hashsalt": "rankwise",
-}
 SIZE_INCHES = (4.6, 3.2)
 MARKERS = ("o", "s", "D", "^", "X", "*")
 """Beside the colours, so that no series is told by its colour alone."""
@@ -40,7 +34,9 @@ def draw(curves: Curves, form: str) -> bytes:
         raise DrawingError(NO_MATPLOTLIB) from None
     with mpl.rc_context():
         mpl.rcdefaults()  # a matplotlibrc may hand texts to TeX
-        mpl.rcParams.update(STYLE)
+        mpl.rcParams["font.size"] = 9
+        mpl.rcParams["pdf.fonttype"] = 42  # publishers refuse fonts of type 3
+        mpl.rcParams["svg.hashsalt"] = "rankwise"  # else ids are drawn by chance
         figure = Figure(figsize=SIZE_INCHES, layout="constrained")
         axes = figure.add_subplot()
         names = _names([each.name for each in curves.series])

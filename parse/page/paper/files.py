@@ -32,7 +32,7 @@ def write_section(summary: Summary, path: Path, form: str) -> list[str]:
     section = content(summary)
     drawn, reason = None, NO_CURVES
     if path.exists() and not path.is_file():
-        reason = f"no figure: {path} is no file that one could lie beside"
+        reason = f"no figure: {path} is no regular file, so none can lie beside it"
     elif section.curves is not None:
         try:
             drawn = draw(section.curves, Path(FIGURES[form]).suffix.removeprefix("."))

@@ -9,6 +9,8 @@ from hpc.system.sanitize import plain
 from parse.page.paper.content import Content, MarkedTable, Remark
 
 PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage{textcomp}."
+NO_WIDER = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+"""Makes a table smaller where it is wider than the lines around it."""
 MAX_ROWS = 36
 """Rows of a table that fit on a page; the others follow in further tables."""
 COMMANDS = {
@@ -51,9 +53,10 @@ def _character(character: str) -> str:
         return COMMANDS[character]
     if character.isascii():
         return character
-    base, accent = (unicodedata.normalize("NFD", character) + " ")[:2]
-    if len(unicodedata.normalize("NFD", character)) == 2 and base.isascii() and accent in ACCENTS:
-        return f"\\{ACCENTS[accent]}{{{f'{chr(92)}{base}' if base in 'ij' else base}}}"
+    base, accent = unicodedata.normalize("NFD", character)[:1], unicodedata.normalize("NFD", character)[1:]
+    if base.isascii() and base.isalpha() and accent in ACCENTS:
+        letter = f"\\{base}" if base in "ij" else base  # without its dot
+        return f"\\{ACCENTS[accent]}{{{letter}}}"
     return f"U+{ord(character):04X}"
 
 
@@ -93,6 +96,7 @@ def _tables(marked: MarkedTable, remarks: Sequence[Remark]) -> Iterator[str]:
         yield r"  \small"
         yield rf"  \caption{{{caption}}}"
         yield rf"  \label{{tab:{table.id}{f'-part-{number + 1}' if number else ''}}}"
+        yield f"  {NO_WIDER}"
         yield rf"  \begin{{tabular}}{{{columns}}}"
         yield r"    \toprule"
         yield _row([latex_text(name) for name, _ in table.heads])
@@ -102,7 +106,7 @@ def _tables(marked: MarkedTable, remarks: Sequence[Remark]) -> Iterator[str]:
             first_cell, *cells = map(latex_text, row)
             yield _row([first_cell + _superscript(marks), *cells])
         yield r"    \bottomrule"
-        yield r"  \end{tabular}"
+        yield r"  \end{tabular}}"
         its_marks = {mark for _, marks in piece for mark in marks}
         if its_remarks := [remark for remark in remarks if remark.mark in its_marks]:
             yield r"  \par\smallskip"

@@ -133,13 +133,17 @@ def _environment(summary: Summary) -> Iterator[str]:
     alike = [fact for fact in facts if fact.runs == ALL and not fact.differs]
     if alike:
         yield f"Recorded of all runs: {first_of([_pair(fact) for fact in alike], MAX_FACTS, '; ')}."
-    apart = [fact for fact in facts if fact.runs != ALL or fact.differs]
+    some = [_of_runs(fact) for fact in facts if fact.runs != ALL and not fact.differs]
+    if some:
+        yield f"Recorded of some runs only: {first_of(some, MAX_FACTS, '; ')}."
+    apart = [_of_runs(fact) for fact in facts if fact.differs]
     if apart:
-        texts = [
-            f"{_pair(fact)} ({'of several ranks or reports' if fact.runs == ALL else cut(fact.runs, VALUE_WIDTH)})"
-            for fact in apart
-        ]
-        yield f"Not the same in all runs: {first_of(texts, MAX_FACTS, '; ')}."
+        yield f"Not the same everywhere: {first_of(apart, MAX_FACTS, '; ')}."
+
+
+def _of_runs(fact: Fact) -> str:
+    """The fact with its runs; ranks of one run may have several values, too."""
+    return f"{_pair(fact)} ({'all runs' if fact.runs == ALL else cut(fact.runs, VALUE_WIDTH)})"
 
 
 def _pair(fact: Fact) -> str:
