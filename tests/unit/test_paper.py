@@ -18,6 +18,7 @@ from hpc.model.recipe import read_recipe
 from hpc.system.tool import run_tool
 from parse.page.figures import Series
 from parse.page.paper import content as content_module
+from parse.page.paper import drawing
 from parse.page.paper.content import Content, Curves, content
 from parse.page.paper.drawing import draw
 from parse.page.paper.files import section_path
@@ -34,7 +35,7 @@ from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
 
 HOSTILE = r"""\input{/etc/passwd} $$ a_b^c & 100% #1 ~ {x} <script>alert("1")</script> | `id` -- [b] * µ × ± … é 中"""
-FORMATS = {"latex": (latex, "tex"), "markdown-report": (markdown, "md")}
+FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
 INPUTS = {
     "empty": lambda folder: None,
     "one run": lambda folder: put(folder, make_trace()),
@@ -103,8 +104,8 @@ def curves(**changes: Any) -> Curves:
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_section_is_as_in_the_golden_file(tmp_path: Path, golden, form: str):
     put_two_backends(tmp_path)
-    write, ending = FORMATS[form]
-    golden(f"section.{ending}", write(content(summary_of(tmp_path)), "scaling.pdf"))
+    write, ending, figure = FORMATS[form]
+    golden(f"section.{ending}", write(content(summary_of(tmp_path)), figure))
 
 
 def test_published_figures_stand_beside_the_measured_ones():
@@ -324,6 +325,7 @@ def test_a_hostile_text_is_shown_wherever_it_stands():
 def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch, form: str, head: bytes):
     first = draw(curves(), form)
     assert first.startswith(head)
+    assert b"/Type3" not in first  # publishers refuse such fonts
     assert b"CreationDate" not in first and b"<dc:date>" not in first
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
     monkeypatch.setattr("time.time", lambda: 1e9)
@@ -349,9 +351,24 @@ def test_settings_of_the_person_do_not_reach_the_figure():
         assert mpl.rcParams["text.usetex"] is True
 
 
-def test_a_point_without_a_speedup_or_an_interval_is_drawn():
-    series = Series(name="a", x=[1, 2, 8], y=[1.0, None, 6.5], intervals=[None, None, None])
-    assert draw(curves(series=[series]), "pdf").startswith(b"%PDF-")
+def test_every_point_with_a_speedup_has_a_mark():
+    def marks(*values: float | None) -> int:
+        series = Series(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
+        return draw(curves(series=[series]), "svg").count(b"<use ")
+
+    assert marks(1.0, None, 6.5) < marks(1.0, 1.5, 6.5)
+    assert marks(None, None, None) < marks(1.0, None, None)
+
+
+def test_bars_reach_as_far_as_the_intervals():
+    (series,) = curves().series
+    below, above = drawing._errors(series)
+    assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
+
+
+def test_an_axis_of_many_sizes_has_the_powers_of_two():
+    assert drawing._marks([1, 3, 8]) == [1, 3, 8]
+    assert drawing._marks([*range(2, 21)]) == [2, 4, 8, 16]
 
 
 def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(

@@ -191,5 +191,6 @@ def _curves(summary: Summary) -> Curves | None:
         series=[series_of(name, setting, "speedup") for name, setting in scaled],
         cases=cases_of([result for _, setting in scaled for result in setting]),
         caption="Speedup over 1n1g by the number of devices; both axes are logarithmic, dashed: the ideal. Bars are "
-        f"the intervals of the medians, divided by the median of 1n1g, whose own interval stands at one device{left_out}.",
+        "the intervals of the medians, divided by the median of 1n1g, whose own interval stands at one device"
+        f"{left_out}.",
     )
