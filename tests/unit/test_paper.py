@@ -162,13 +162,16 @@ def test_a_warning_is_marked_beside_its_rows(tmp_path: Path):
 
 
 def test_a_warning_that_must_be_known_before_any_number_is_marked_too():
-    run = make_run(nodes=2)
+    run, other = make_run(nodes=2, backend="a"), make_run(nodes=2, backend="b")
     ranks = [{**facts, "boot_id": "one"} for facts in make_trace(run).ranks]
-    summary = Summary(results=judged(point(run, [50.0], ranks=ranks)))
-    row = next(line for line in section_of(summary).splitlines() if line.startswith("    2n1g"))
+    summary = Summary(results=judged([*point(run, [50.0], ranks=ranks), *point(other, [50.0])]))
+    rows = [line for line in section_of(summary).splitlines() if line.startswith("    2n1g")]
+    row = next(row for row in rows if "& a &" in row)
     marks = row.partition("{")[2].partition("}")[0].split(",")
     remarks = [remark for remark in content(summary).remarks if remark.mark in marks]
     assert any("not a scaling result over nodes" in remark.text for remark in remarks)
+    (mark,) = [remark.mark for remark in remarks if "not a scaling result over nodes" in remark.text]
+    assert mark not in next(row for row in rows if "& b &" in row).partition("{")[2].partition("}")[0]
 
 
 def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -243,6 +246,8 @@ def test_speeds_of_documents_are_said_to_be_printed(tmp_path: Path):
     text = sentences(summary_of(documents=(document,)))
     assert "The speeds of 2 points are those that documents print (README.md)." in text
     assert "launch" not in text and "coverage" not in text
+    section = section_of(summary_of(documents=(document,)))
+    assert r"\includegraphics" in section and "interval" not in section and "Bars" not in section
 
 
 def test_without_a_speed_there_is_no_method(tmp_path: Path):

@@ -33,6 +33,7 @@ COLUMNS = (
     *(name for name, _ in HEADS),
 )
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
+BARS = "Bars are the intervals of the medians, divided by the median of 1n1g, whose own interval stands at one device."
 MAX_REMARKS = 12
 """More are counted; `parse.summarize --all-warnings` has them all."""
 TEXT_WIDTH = 240
@@ -156,9 +157,10 @@ def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedT
             legend, rows = numbered([name for name, _ in heads], rows, UNWRAPPED)
         legends += filter(None, legend)
         several = f" ({of_unit[0].unit})" if number or len(by_unit(summary.results)) > 1 else ""
+        interval = ", its interval" if any(name == "interval" for name, _ in heads) else ""
         table = Table(
             id=f"scaling-{number}" if number else "scaling",
-            caption=f"Median speed of each case{several}, its interval, speedup over 1n1g, and efficiency",
+            caption=f"Median speed of each case{several}{interval}, speedup over 1n1g, and efficiency",
             heads=heads,
             rows=rows,
         )
@@ -187,10 +189,10 @@ def _curves(summary: Summary) -> Curves | None:
     if not scaled:
         return None
     left_out = f"; {len(chosen)} of {len(settings)} settings" if len(settings) > len(chosen) else ""
+    series = [series_of(name, setting, "speedup") for name, setting in scaled]
     return Curves(
-        series=[series_of(name, setting, "speedup") for name, setting in scaled],
+        series=series,
         cases=cases_of([result for _, setting in scaled for result in setting]),
-        caption="Speedup over 1n1g by the number of devices; both axes are logarithmic, dashed: the ideal. Bars are "
-        "the intervals of the medians, divided by the median of 1n1g, whose own interval stands at one device"
-        f"{left_out}.",
+        caption="Speedup over 1n1g by the number of devices; both axes are logarithmic, dashed: the ideal"
+        f"{left_out}.{f' {BARS}' if any(any(each.intervals) for each in series) else ''}",
     )
