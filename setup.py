@@ -44,7 +44,8 @@ setup(
         "horovod": ["mpi4py>=4.1", "cffi>=1.4", "cloudpickle", "packaging", "psutil", "pyyaml"],
         "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu==2.21.0"],
         "paddle": ["mpi4py>=4.1", "paddlepaddle==3.3.1"],
-        "report": ["rich>=13.7"],
+        # Draws the figure of parse.report --format latex and markdown-report; without it there is the text alone.
+        "report": ["rich>=13.7", "matplotlib>=3.8"],
         # Images take Pillow, tar shards webdataset; the photographs that `python -m hpc.data make` crops are in
         # scikit-image and scikit-learn.
         "data": ["pillow>=10.1", "scikit-image>=0.22", "scikit-learn>=1.3", "webdataset>=1.0.2"],
@@ -59,6 +60,7 @@ setup(
             "hypothesis>=6.100",
             "import-linter>=2.0",
             "jsonschema>=4.20",
+            "matplotlib>=3.8",
             "mypy>=1.10",
             "nvidia-ml-py>=12.535",
             "playwright>=1.50",

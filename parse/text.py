@@ -197,7 +197,7 @@ def with_settings_folded(
 
 def markdown_text(text: str) -> str:
     """The text as Markdown that shows it and does nothing."""
-    return re.sub(r"([\\|<`*]|(?<=\])[(:])", r"\\\1", plain(text))
+    return re.sub(r"([\\|<`*$]|(?<=\])[(:])", r"\\\1", plain(text))
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

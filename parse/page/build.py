@@ -33,14 +33,14 @@ def build_page(
         left_out_section(summary),
     ]
     return Page(
-        title=_title(summary),
+        title=title(summary),
         source=source,
         verdict=verdict(summary),
         sections=[section for section in sections if section is not None],
     )
 
 
-def _title(summary: Summary) -> str:
+def title(summary: Summary) -> str:
     """`Scaling of torch-ddp resnet50`; of several settings their number."""
     settings = by_setting(summary.results)
     if not settings:

@@ -25,7 +25,8 @@ T = TypeVar("T")
 DESCRIPTION = (
     "Writes one HTML page about traces and other systems' logs: first how it scales, what holds it back most, and "
     "whether the numbers can be trusted, then charts and tables of all that. The page is one file, loads nothing from "
-    "the network and opens from a mail attachment (docs/page.md)."
+    "the network and opens from a mail attachment (docs/page.md). With --format latex or markdown-report it writes the "
+    "scaling section of a paper or a proposal instead: table, figure, method."
 )
 EPILOG = """\
 examples:
@@ -33,12 +34,19 @@ examples:
   python -m parse.report traces/ logs/ --out /tmp/page.html            with other systems' logs
   python -m parse.report traces/ --against ngc-pytorch-resnet50        with the published figures of a recipe
   python -m parse.report traces/ --published README.md                 with the tables of a document
+  python -m parse.report traces/ --format latex --out paper            paper/scaling.tex and paper/scaling.pdf
 
 A page is written also where nothing can be read: it says what there is.
 
-Exit status 0: the page is written; 1: it cannot be; 2: usage.
+Exit status 0: it is written; 1: it cannot be; 2: usage.
 """
 KINDS = ("auto", "traces", "logs")
+FORMATS = ("html", "latex", "markdown-report")
+FORMAT_HELP = (
+    "default: %(default)s, the page. latex, markdown-report: a section, ready to paste; its figure, scaling.pdf or "
+    "scaling.svg, lies beside it and takes matplotlib (pip install -e '.[report]')"
+)
+OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
 WHERE_HELP = "only points that ask for this, e.g. backend=torch-ddp, case=2n8g; may be repeated"
 AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"
 PUBLISHED_HELP = (
@@ -64,15 +72,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         from hpc.model.trace import TraceError
         from parse.report.summary import TableError
     try:
-        written = _page(options, where, recipe)
-        write_output(options.out, written)
+        lines = _write(options, where, recipe)
     except OSError as error:
-        print(plain(f"{options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
+        print(plain(f"{error.filename or options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
         return 1
     except (TableError, TraceError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
-    print(plain(f"{options.out}: {len(written.encode()) / 1e6:.1f} MB"))
+    print("\n".join(map(plain, lines)))
     return 0
 
 
@@ -82,9 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", default=Path("report.html"), help="the page; default: %(default)s"
-    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help=OUT_HELP)
+    parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
     parser.add_argument("--where", action="append", default=[], metavar="NAME=VALUE", help=WHERE_HELP)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
@@ -101,14 +107,37 @@ def _recipe(name: str, parser: argparse.ArgumentParser) -> Recipe:
         parser.error(f"--against: {error}")
 
 
-def _page(options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None) -> str:
-    """The page as text. Raises TableError where --where leaves no point or names an unknown setting, and TraceError
-    where a trace changes while it is read."""
+def _write(options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None) -> list[str]:
+    """Writes what --format asks for, and returns lines that say what.
+
+    Raises TableError where --where leaves no point or names an unknown setting, TraceError where a trace changes while
+    it is read, and OSError where a file cannot be written.
+    """
     with importing():
         from parse.page.build import build_page
         from parse.page.html import render
+        from parse.page.paper.files import section_path, write_section
+        from parse.report.reading import read_ledgers
+
+    progress = _with_progress if sys.stderr.isatty() else None
+    whole, summary = _summaries(options, where, recipe)
+    if options.format != "html":
+        return write_section(summary, section_path(options.out or Path(), options.format), options.format)
+    summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress))
+    source = ", ".join(str(path) for path in (*options.paths, *options.published))
+    page = render(build_page(dataclasses.replace(summary, ledgers=_what_ifs(summary)), source, progress))
+    out = options.out or Path("report.html")
+    write_output(out, page)
+    return [f"{out}: {len(page.encode()) / 1e6:.1f} MB"]
+
+
+def _summaries(
+    options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None
+) -> tuple[Summary, Summary]:
+    """The summary of all PATHs, and that of what --where chooses with the published figures of the recipe."""
+    with importing():
         from parse.report.against import against
-        from parse.report.reading import read_ledgers, read_summary
+        from parse.report.reading import read_summary
         from parse.report.summary import TableError, choose
 
     progress = _with_progress if sys.stderr.isatty() else None
@@ -116,12 +145,8 @@ def _page(options: argparse.Namespace, where: dict[str, list[str]], recipe: Reci
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:
         raise TableError("no point has all that --where asks for")
-    summary = dataclasses.replace(summary, ledgers=read_ledgers(summary, chosen, progress=progress))
-    summary = dataclasses.replace(
-        summary, results=chosen, against=None if recipe is None else against(recipe, chosen), ledgers=_what_ifs(summary)
-    )
-    source = ", ".join(str(path) for path in (*options.paths, *options.published))
-    return render(build_page(summary, source, progress))
+    beside = None if recipe is None else against(recipe, chosen)
+    return summary, dataclasses.replace(summary, results=chosen, against=beside)
 
 
 def _what_ifs(summary: Summary) -> tuple[Ledger, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from hpc.system.text import first_of
 from parse.page.types import Block, Paragraph, Section, Table
@@ -16,6 +17,7 @@ RUNS_NAMED = 4
 LONG_NAME = 30
 """Runs whose names are longer are counted by backend."""
 HOSTS_NAMED = 16
+ALL, NODES = "all", "nodes"
 
 
 def measured_section(summary: Summary) -> Section:
@@ -37,12 +39,25 @@ def measured_section(summary: Summary) -> Section:
                 heads=(("setting", ""), ("value", "")), marked=frozenset(marked),
             )
         )  # fmt: skip
-    blocks += _environment(summary)
+    blocks += _environment_table(summary)
     return Section(id="measured", title="What was measured", blocks=blocks)
 
 
-def _environment(summary: Summary) -> Iterator[Block]:
-    """A row for each fact and each of its values; marked where not all runs have the same."""
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A fact of the environment with its values on the `runs` in words, `all` or their names.
+
+    `differs`: other runs have other values, or the ranks of these have several.
+    """
+
+    name: str
+    values: str
+    runs: str
+    differs: bool
+
+
+def environment(summary: Summary) -> list[Fact]:
+    """Each fact and each of its values, over the runs that recorded any; the device first."""
     names = labels(summary.results)
     named = [
         ((f"{name} run {run.requested.run.repeat or '?'}", run.requested.run.backend), run)
@@ -54,20 +69,30 @@ def _environment(summary: Summary) -> Iterator[Block]:
     for name, run in named:
         for fact, values in _facts(run).items():
             facts.setdefault(fact, {}).setdefault(values, []).append(name)
-    rows: list[list[str]] = []
-    marked: set[int] = set()
-    for fact, by_value in facts.items():
-        for values, of in by_value.items():
-            everywhere = len(of) == len(named)
-            if len(by_value) > 1 or len(values) > 1:
-                marked.add(len(rows))
-            rows.append([fact, ", ".join(values), "all" if everywhere else _runs_text(of)])
+    rows = [
+        Fact(
+            name=fact,
+            values=", ".join(values),
+            runs=ALL if len(of) == len(named) else _runs_text(of),
+            differs=len(by_value) > 1 or len(values) > 1,
+        )
+        for fact, by_value in facts.items()
+        for values, of in by_value.items()
+    ]
     if hosts := sorted({host for _, run in named if run.machine for host in run.machine.hosts}):
-        rows.append(["nodes", first_of(hosts, HOSTS_NAMED), "all"])
-    if rows:
+        rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=ALL, differs=False))
+    return rows
+
+
+def _environment_table(summary: Summary) -> Iterator[Block]:
+    """A row for each fact and each of its values; marked where not all runs have the same."""
+    facts = environment(summary)
+    if facts:
         yield Table(
-            id="environment", caption="Environment; marked: what differs between runs or ranks", rows=rows,
-            heads=(("fact", ""), ("value", ""), ("runs", "")), label_columns=3, marked=frozenset(marked),
+            id="environment", caption="Environment; marked: what differs between runs or ranks", label_columns=3,
+            heads=(("fact", ""), ("value", ""), ("runs", "")),
+            rows=[[fact.name, fact.values, fact.runs] for fact in facts],
+            marked=frozenset(at for at, fact in enumerate(facts) if fact.differs),
         )  # fmt: skip
 
 

@@ -52,7 +52,10 @@ def notice_text(notice: Notice) -> str:
     return f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text
 
 
-def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:
+def chosen_settings(
+    results: Sequence[Result], point: Result | None
+) -> tuple[list[tuple[str, list[Result]]], list[list[Result]]]:
+    """The names and points of the settings that one chart has, that of `point` among them; and all settings."""
     settings = list(by_setting(results).values())
     names = setting_names([setting[0] for setting in settings])
     largest = sorted(
@@ -64,31 +67,40 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
             at,
         ),
     )
-    shown = sorted(largest[:MAX_SERIES])
-    if len(settings) > len(shown):
+    return [(names[at], settings[at]) for at in sorted(largest[:MAX_SERIES])], settings
+
+
+def with_speedup(settings: Sequence[tuple[str, Sequence[Result]]]) -> list[tuple[str, list[Result]]]:
+    """The points that have a speedup; none where none is of more than one device: a baseline alone is no scaling."""
+    scaled = [(name, points) for name, setting in settings if (points := [r for r in setting if r.speedup])]
+    return scaled if any(result.run.devices > 1 for _, setting in scaled for result in setting) else []
+
+
+def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:
+    chosen, settings = chosen_settings(results, point)
+    if len(settings) > len(chosen):
         yield Paragraph(
-            text=f"The charts have {len(shown)} of {len(settings)} settings, those with most cases; the table has all."
+            text=f"The charts have {len(chosen)} of {len(settings)} settings, those with most cases; the table has all."
         )
-    chosen = [(names[at], settings[at]) for at in shown]
-    cases = _cases([result for _, setting in chosen for result in setting])
+    cases = cases_of([result for _, setting in chosen for result in setting])
     unit = results[0].unit
     yield Chart(
         id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_in_words(chosen, "speed"),
         figure=lines(
-            [_series(name, setting, "speed") for name, setting in chosen],
+            [series_of(name, setting, "speed") for name, setting in chosen],
             Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
             ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit,
         ),
     )  # fmt: skip
-    scaled = [(name, with_speedup) for name, setting in chosen if (with_speedup := [r for r in setting if r.speedup])]
-    if not any(result.run.devices > 1 for _, setting in scaled for result in setting):
+    scaled = with_speedup(chosen)
+    if not scaled:
         return
-    cases = _cases([result for _, setting in scaled for result in setting])
+    cases = cases_of([result for _, setting in scaled for result in setting])
     devices = [device for device, _ in cases]
     yield Chart(
         id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_in_words(scaled, "speedup"),
         figure=lines(
-            [_series(name, setting, "speedup") for name, setting in scaled],
+            [series_of(name, setting, "speedup") for name, setting in scaled],
             Axes(x_title="devices", y_title="speedup", categories=cases, log_y=True),
             ideal=Series(name="ideal", x=devices, y=devices), hover="%{x} devices: %{y} ×",
         ),
@@ -96,7 +108,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     yield Chart(
         id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_in_words(scaled, "efficiency"),
         figure=lines(
-            [_series(name, setting, "efficiency") for name, setting in scaled],
+            [series_of(name, setting, "efficiency") for name, setting in scaled],
             Axes(x_title="devices", y_title="% of ideal", categories=cases),
             ideal=Series(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
         ),
@@ -108,7 +120,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     )
 
 
-def _cases(results: Sequence[Result]) -> list[tuple[int, str]]:
+def cases_of(results: Sequence[Result]) -> list[tuple[int, str]]:
     """The marks of the axis: every number of devices with its first case."""
     cases: dict[int, str] = {}
     for result in results:
@@ -124,7 +136,8 @@ def _factor(result: Result, quantity: str) -> float:
     return factor if quantity == "speedup" else factor * 100 / result.run.devices
 
 
-def _series(name: str, setting: Sequence[Result], quantity: str) -> Series:
+def series_of(name: str, setting: Sequence[Result], quantity: str) -> Series:
+    """The `speed`, `speedup` or `efficiency` (in %) of a setting by devices, with the intervals of the medians."""
     ordered = sorted(setting, key=lambda result: (result.run.devices, result.run.nodes or 1))
     factors = [_factor(result, quantity) for result in ordered]
     return Series(
@@ -152,7 +165,7 @@ def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence
 def _in_words(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
     parts = []
     for name, setting in chosen:
-        series = _series(name, setting, quantity)
+        series = series_of(name, setting, quantity)
         values = (
             f"{result.requested.case} {value:.4g}"
             for result, value in zip(sorted(setting, key=lambda r: (r.run.devices, r.run.nodes or 1)), series.y,

@@ -152,10 +152,10 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     warnings = [notice for notice in merged(notices) if notice.is_warning]
     first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
     counts = conclusion(summary, notices, WIDTH)[-1:]
-    sentences = [*map(_as_sentence, counts), *_interval(result)]
+    sentences = [*map(as_sentence, counts), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
     sentences += [
-        _as_sentence(f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text)
+        as_sentence(f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text)
         for notice in shown
     ]
     if len(warnings) > len(shown):
@@ -201,5 +201,6 @@ def _interval(result: Result | None) -> list[str]:
     ]  # fmt: skip
 
 
-def _as_sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
+    """The text with a full stop at its end."""
     return text if text.endswith(".") else f"{text}."

@@ -1,0 +1,449 @@
+"""`parse.report --format latex|markdown-report`: the section of a paper, its escaping, its figure, and its method."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpc.model.recipe import read_recipe
+from hpc.system.tool import run_tool
+from parse.page.figures import Series
+from parse.page.paper import content as content_module
+from parse.page.paper import drawing
+from parse.page.paper.content import Content, Curves, content
+from parse.page.paper.drawing import draw
+from parse.page.paper.files import section_path
+from parse.page.paper.latex import MAX_ROWS, latex, latex_text
+from parse.page.paper.markdown import markdown
+from parse.page.paper.method import method
+from parse.report.__main__ import main
+from parse.report.against import against
+from parse.report.reading import read_summary
+from parse.report.summary import Summary
+from tests.unit.ledger_traces import run_of, trace_of
+from tests.unit.logs import made
+from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
+from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
+
+HOSTILE = r"""\input{/etc/passwd} $$ a_b^c & 100% #1 ~ {x} <script>alert("1")</script> | `id` -- [b] * µ × ± … é 中"""
+FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
+INPUTS = {
+    "empty": lambda folder: None,
+    "one run": lambda folder: put(folder, make_trace()),
+    "failed": put_failed,
+    "hostile": put_hostile,
+    "NaN": put_nan,
+    "sweep": put_sweep,
+    "logs": lambda folder: made.put(folder, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128)),
+}
+SHOWN = re.compile(
+    r"""(?: [A-Za-z0-9 !'()+,\-./:;=?@]                     # characters that LaTeX shows as they are
+        | \\[{}$&\#_%]                                      # the specials, escaped
+        | \\(?:textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|char34|textasciigrave)\{\}
+        | \\(?:dots|textmu|textdegree|ss|o|O|ae|AE|l|L|textregistered|texttrademark|textcopyright)\{\}
+        | \{(?:\[|\]|\*|`|'|``|''|)\}
+        | \$(?:-|\\(?:times|pm|cdot|leq|geq|approx|rightarrow|Sigma|Delta|sigma)|\^[23])\$
+        | \\[`'^~=."urHvc]\{(?:[A-Za-z]|\\[ij])\}           # accents
+    )*""",
+    re.VERBOSE,
+)
+"""All that the escaping may write. A command with an argument from outside, a lone special or a line's end is none."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def font_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """matplotlib keeps its list of fonts in the home folder, unless this variable names another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
+        yield
+
+
+def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
+    return read_summary([*folders], documents=documents)[0]
+
+
+def put_two_backends(folder: Path) -> None:
+    """Two backends on one and two nodes, a run out of memory, and a run of another version of torch."""
+    put_sweep(folder)
+    for nodes in (1, 2):
+        run = run_of(nodes=nodes, ranks_per_node=nodes, workload="resnet50", backend="paddle-fleet")
+        for repeat in repeats(run, 6):
+            version = "2.13" if repeat.repeat < 6 else "2.14_rc&1"
+            software = {"torch": version, "nccl": "2.27", "mpi": "Open MPI v5.0"}
+            trace = trace_of(repeat, noise=0.05, seed=repeat.repeat)
+            put(folder, dataclasses.replace(trace, environment={**trace.environment, "software": software}))
+
+
+def section_of(summary: Summary) -> str:
+    return latex(content(summary), "scaling.pdf")
+
+
+def written(folder: Path, form: str, *arguments: str) -> str:
+    out = folder.with_name("out")
+    assert main([str(folder), "--format", form, "--out", str(out), *arguments]) == 0
+    return (out / f"scaling.{FORMATS[form][1]}").read_text()
+
+
+def curves(**changes: Any) -> Curves:
+    series = Series(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
+    return Curves(**({"series": [series], "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")], "caption": "c"} | changes))
+
+
+# The text
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_section_is_as_in_the_golden_file(tmp_path: Path, golden, form: str):
+    put_two_backends(tmp_path)
+    write, ending, figure = FORMATS[form]
+    golden(f"section.{ending}", write(content(summary_of(tmp_path)), figure))
+
+
+def test_published_figures_stand_beside_the_measured_ones():
+    run = make_run(
+        backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100, timing="step",
+        options={"recipe": "ngc", "image_size": "224"}, gpus_per_node=1,
+    )  # fmt: skip
+    results = judged(point(run, [732.28]))
+    summary = Summary(results=results, against=against(read_recipe("ngc-pytorch-resnet50"), results))
+    section = section_of(summary)
+    assert "published & ratio & published speedup" in section and " & 2.000 & " in section
+    assert "published: " in section and r"(recipe ngc-pytorch-resnet50), devices: " in section
+    assert "published" not in section_of(dataclasses.replace(summary, against=None))
+
+
+def test_each_unit_has_a_table(tmp_path: Path):
+    made.put(tmp_path, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128))
+    summary = summary_of(tmp_path)
+    tokens = dataclasses.replace(
+        summary.results[0],
+        requested=dataclasses.replace(
+            summary.results[0].requested, run=dataclasses.replace(summary.results[0].run, unit="tokens")
+        ),
+    )
+    section = section_of(dataclasses.replace(summary, results=(*summary.results, tokens)))
+    assert section.count(r"\begin{tabular}") == 2
+    assert "(samples/s)," in section and "(tokens/s)," in section
+    assert r"\label{tab:scaling}" in section and r"\label{tab:scaling-1}" in section
+
+
+def test_a_long_table_goes_on_in_further_ones():
+    results = judged(
+        [trace for nodes in range(1, MAX_ROWS + 3) for trace in point(make_run(nodes=nodes), [100.0 * nodes])]
+    )
+    section = section_of(Summary(results=results))
+    assert section.count(r"\begin{table}") == 2 and section.count("(continued).") == 1
+    assert all(f"    {result.requested.case}" in section for result in results)
+
+
+def test_many_settings_become_one_column():
+    run = make_run()
+    settings: list[dict[str, Any]] = [{}, {"seed": 1}, {"batch_size": 8}, {"precision": "bf16"}, {"backend": "other"}]
+    runs = [dataclasses.replace(run, **setting) for setting in settings]
+    section = section_of(Summary(results=judged([make_trace(each) for each in runs])))
+    assert "case & setting & nodes" in section and "1n1g & {[}5{]} & 1" in section
+    assert "setting {[}1{]}: backend=" in section
+
+
+def test_a_warning_is_marked_beside_its_rows(tmp_path: Path):
+    put_sweep(tmp_path)
+    section = section_of(summary_of(tmp_path))
+    assert r"2n2g\textsuperscript{a} &" in section and r"\textsuperscript{a}run 3: oom" in section
+    assert r"1n1g &" in section
+
+
+def test_a_warning_that_must_be_known_before_any_number_is_marked_too():
+    run, other = make_run(nodes=2, backend="a"), make_run(nodes=2, backend="b")
+    ranks = [{**facts, "boot_id": "one"} for facts in make_trace(run).ranks]
+    summary = Summary(results=judged([*point(run, [50.0], ranks=ranks), *point(other, [50.0])]))
+    rows = [line for line in section_of(summary).splitlines() if line.startswith("    2n1g")]
+    row = next(row for row in rows if "& a &" in row)
+    marks = row.partition("{")[2].partition("}")[0].split(",")
+    remarks = [remark for remark in content(summary).remarks if remark.mark in marks]
+    assert any("not a scaling result over nodes" in remark.text for remark in remarks)
+    (mark,) = [remark.mark for remark in remarks if "not a scaling result over nodes" in remark.text]
+    assert mark not in next(row for row in rows if "& b &" in row).partition("{")[2].partition("}")[0]
+
+
+def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    put_hostile(tmp_path)
+    assert not [remark for remark in content(summary_of(tmp_path)).remarks if "further" in remark.text]
+    monkeypatch.setattr(content_module, "MAX_REMARKS", 1)
+    remarks = content(summary_of(tmp_path)).remarks
+    assert [remark.text for remark in remarks if "further" in remark.text] == [
+        "2 further warnings: python -m parse.summarize --all-warnings has them."
+    ]
+
+
+# The method
+
+
+def sentences(summary: Summary) -> str:
+    return " ".join(method(summary))
+
+
+def test_the_method_has_what_is_recorded_and_nothing_else(tmp_path: Path):
+    put_two_backends(tmp_path)
+    text = sentences(summary_of(tmp_path))
+    assert "6 warm-up steps and 40 measured steps" in text
+    assert "coverage is 50 % with 2 runs, 75 % with 3 runs, 96.88 % with 6 runs" in text
+    assert "Scaling is weak" in text and "strong" not in text and "pauses between blocks" not in text
+    assert "nccl: 2.27" in text and "mpi: Open MPI v5.0" in text
+    assert not re.search("driver|commit|Slurm|transport", text)
+
+
+def test_what_differs_between_runs_is_named_with_them(tmp_path: Path):
+    put_two_backends(tmp_path)
+    apart = next(each for each in method(summary_of(tmp_path)) if each.startswith("Not the same everywhere: "))
+    assert apart == "Not the same everywhere: torch: 2.13 (10 of paddle-fleet); torch: 2.14_rc&1 (2 of paddle-fleet)."
+    assert "Recorded of some runs only: mpi: Open MPI v5.0 (12 of paddle-fleet); nccl: 2.27" in sentences(
+        summary_of(tmp_path)
+    )
+
+
+def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path):
+    for run in repeats(make_run(), 2):
+        trace = make_trace(run)
+        project = {"commit": "abc123", "dirty": True}
+        ranks = [{**rank, "device": {"name": "NVIDIA H100"}, "nvidia_driver": "570.1"} for rank in trace.ranks]
+        put(tmp_path, dataclasses.replace(trace, ranks=ranks, environment={**trace.environment, "project": project}))
+    text = sentences(summary_of(tmp_path))
+    assert "device: NVIDIA H100; driver: 570.1; " in text and "commit of Rankwise: abc123 with changes" in text
+    assert "Not the same" not in text and "some runs" not in text
+
+
+def test_protocols_that_differ_are_named_with_their_points(tmp_path: Path):
+    put(tmp_path, make_trace(make_run(warmup_steps=5, measured_steps=10)))
+    put(tmp_path, make_trace(make_run(nodes=2, warmup_steps=6, measured_steps=9)))
+    (text,) = [each for each in method(summary_of(tmp_path)) if "differ" in each and "steps" in each]
+    assert "5 warm-up steps and 10 measured steps (1n1g" in text
+    assert "6 warm-up steps and 9 measured steps (2n1g" in text
+
+
+def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path):
+    made.put(tmp_path, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128))
+    text = sentences(summary_of(tmp_path))
+    assert "The speeds of 1 run are read from logs (ngc-pytorch; steps " in text
+    assert "launch of its own" not in text and "A speed is" not in text
+    assert "1 point with one run has no interval" in text and "order-statistic" not in text
+
+
+def test_speeds_of_documents_are_said_to_be_printed(tmp_path: Path):
+    document = tmp_path / "README.md"
+    document.write_text(
+        "# torch resnet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
+        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
+    )
+    text = sentences(summary_of(documents=(document,)))
+    assert "The speeds of 2 points are those that documents print (README.md)." in text
+    assert "launch" not in text and "coverage" not in text
+    section = section_of(summary_of(documents=(document,)))
+    assert r"\includegraphics" in section and "interval" not in section and "Bars" not in section
+
+
+def test_without_a_speed_there_is_no_method(tmp_path: Path):
+    put_failed(tmp_path)
+    assert method(summary_of(tmp_path)) == []
+
+
+# The escaping
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text(HOSTILE + "\\{}[]\n\r\t-',", max_size=60))
+def test_no_special_character_survives_unescaped(text: str):
+    assert SHOWN.fullmatch(latex_text(text)), latex_text(text)
+
+
+@given(st.text("-',a`", max_size=20))
+def test_no_two_characters_become_another_one(text: str):
+    escaped = latex_text(text)
+    assert not any(pair in escaped for pair in ("--", "''", ",,", "?`", "!`"))
+    assert escaped.replace("{}", "").replace(r"\textasciigrave", "`") == text
+
+
+@pytest.mark.parametrize("text", ["\\input{x}", "a_b", "100%", "$", "a\nb", "é", "\\\\[1]", "[", "~", "^^M", "\\'{ab}"])
+def test_the_check_of_the_escaping_sees_what_is_not_escaped(text: str):
+    assert not SHOWN.fullmatch(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a_b & 50 %", r"a\_b \& 50 \%"),
+        ("\\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
+        ("3 µs × 2 ± 1…", r"3 \textmu{}s $\times$ 2 $\pm$ 1\dots{}"),
+        ("Müller, naïve, Čapek", r"M\"{u}ller, na\"{\i}ve, \v{C}apek"),
+        ("中", "U+4E2D"),
+        ("--data-cache", "-{}-data-cache"),
+        ("a\nb", r"a\textbackslash{}nb"),
+        ("[1, 2]", "{[}1, 2{]}"),
+    ],
+)
+def test_texts_as_latex(text: str, expected: str):
+    assert latex_text(text) == expected
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_gives_a_section_whose_braces_and_environments_match(tmp_path: Path, name: str):
+    (tmp_path / "traces").mkdir()
+    INPUTS[name](tmp_path / "traces")
+    section = written(tmp_path / "traces", "latex")
+    assert section.isascii() and max(map(len, section.splitlines())) < 20_000
+    bare = re.sub(r"\\[{}]", "", section)
+    assert bare.count("{") == bare.count("}")
+    opened, closed = (re.findall(rf"\\{word}\{{(\w+)", section) for word in ("begin", "end"))
+    assert sorted(opened) == sorted(closed)
+    assert not re.search(r"\\(?:input|include|write|def|csname|catcode)\b", section)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str):
+    (tmp_path / "traces").mkdir()
+    INPUTS[name](tmp_path / "traces")
+    section = written(tmp_path / "traces", "markdown-report")
+    assert not re.search(r"(?<!\\)<", section) and max(map(len, section.splitlines())) < 20_000
+
+
+def test_a_hostile_text_is_shown_wherever_it_stands():
+    hostile = Content(
+        title=HOSTILE, opening=[HOSTILE], tables=[], remarks=[content_module.Remark(mark="", text=HOSTILE)],
+        curves=curves(caption=HOSTILE), method=[HOSTILE],
+    )  # fmt: skip
+    section = latex(hostile, "scaling.pdf")
+    assert section.count(latex_text(HOSTILE)) == 5 and "passwd}" not in section.replace(r"passwd\}", "")
+    assert not re.search(r"(?<!\\)[$<]", markdown(hostile))
+
+
+# The figure
+
+
+@pytest.mark.parametrize(("form", "head"), [("pdf", b"%PDF-"), ("svg", b"<?xml ")])
+def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch, form: str, head: bytes):
+    first = draw(curves(), form)
+    assert first.startswith(head)
+    assert b"/Type3" not in first  # publishers refuse such fonts
+    assert b"CreationDate" not in first and b"<dc:date>" not in first
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    assert draw(curves(), form) == first
+    assert draw(curves(cases=[(1, "1n1g"), (2, "1n2g"), (16, "2n8g")]), form) != first
+
+
+@pytest.mark.parametrize("name", ["$$", "$x_1$", "\\input{a}", "_hidden", "中文", "n" * 10_000, "<script>--></script>"])
+def test_hostile_names_are_drawn_as_they_are(name: str):
+    series = [dataclasses.replace(each, name=name) for each in curves().series]
+    drawn = draw(curves(series=series), "svg").decode()
+    assert "<script" not in drawn
+    if name.isascii() and len(name) < 20 and "<" not in name:
+        assert f"<!-- {name} -->" in drawn
+
+
+def test_settings_of_the_person_do_not_reach_the_figure():
+    import matplotlib as mpl
+
+    expected = draw(curves(), "pdf")
+    with mpl.rc_context({"text.usetex": True, "lines.linewidth": 9}):
+        assert draw(curves(), "pdf") == expected
+        assert mpl.rcParams["text.usetex"] is True
+
+
+def test_every_point_with_a_speedup_has_a_mark():
+    def marks(*values: float | None) -> int:
+        series = Series(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
+        return draw(curves(series=[series]), "svg").count(b"<use ")
+
+    assert marks(1.0, None, 6.5) < marks(1.0, 1.5, 6.5)
+    assert marks(None, None, None) < marks(1.0, None, None)
+
+
+def test_bars_reach_as_far_as_the_intervals():
+    (series,) = curves().series
+    below, above = drawing._errors(series)
+    assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
+
+
+def test_an_axis_of_many_sizes_has_the_powers_of_two():
+    assert drawing._marks([1, 3, 8]) == [1, 3, 8]
+    assert drawing._marks([*range(2, 21)]) == [2, 4, 8, 16]
+
+
+def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    put_sweep(tmp_path / "traces")
+    assert r"\includegraphics" in written(tmp_path / "traces", "latex")
+    (tmp_path / "out" / "scaling.pdf").unlink()
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert r"\includegraphics" not in written(tmp_path / "traces", "latex")
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "no figure: matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
+    ]
+    assert not (tmp_path / "out" / "scaling.pdf").exists()
+
+
+# The command
+
+
+def test_the_figure_lies_beside_the_section(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    put_sweep(tmp_path / "traces")
+    assert main([str(tmp_path / "traces"), "--format", "latex", "--out", str(tmp_path / "new" / "my.tex")]) == 0
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["my.tex", "scaling.pdf"]
+    assert r"\includegraphics[width=0.7\linewidth]{scaling.pdf}" in (tmp_path / "new" / "my.tex").read_text()
+    assert "scaling.pdf: written" in capsys.readouterr().out
+    assert "![Speedup by devices](scaling.svg)" in written(tmp_path / "traces", "markdown-report")
+    assert (tmp_path / "out" / "scaling.svg").exists()
+
+
+def test_out_is_a_folder_where_it_is_one_or_has_no_ending(tmp_path: Path):
+    (tmp_path / "with.dot").mkdir()
+    (tmp_path / "file").touch()
+    assert section_path(tmp_path / "with.dot", "latex") == tmp_path / "with.dot" / "scaling.tex"
+    assert section_path(tmp_path / "new", "markdown-report") == tmp_path / "new" / "scaling.md"
+    assert section_path(tmp_path / "new.tex", "latex") == tmp_path / "new.tex"
+    assert section_path(tmp_path / "file", "latex") == tmp_path / "file"
+    assert section_path(Path(), "latex") == Path("scaling.tex")
+
+
+def test_no_figure_lies_beside_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    put_sweep(tmp_path)
+    assert main([str(tmp_path), "--format", "latex", "--out", "/dev/null"]) == 0
+    assert "no figure: /dev/null is no regular file" in capsys.readouterr().out
+    assert not Path("/dev/scaling.pdf").exists()
+
+
+def test_where_chooses_the_points(tmp_path: Path):
+    put_two_backends(tmp_path / "traces")
+    section = written(tmp_path / "traces", "latex", "--where", "backend=torch-ddp")
+    assert "paddle" not in section and r"\section{Scaling of torch-ddp resnet50}" in section
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").touch()
+    put(tmp_path, make_trace())
+    assert main([str(tmp_path), "--format", "latex", "--out", str(tmp_path / "file" / "x.tex")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not any(map(shutil.which, ("pdflatex", "tectonic"))), reason="no LaTeX engine is installed here")
+@pytest.mark.parametrize("name", ["hostile", "sweep"])
+def test_latex_compiles_it(tmp_path: Path, name: str):
+    INPUTS[name](tmp_path / "traces")
+    written(tmp_path / "traces", "latex")
+    (tmp_path / "out" / "paper.tex").write_text(
+        "\\documentclass{article}\n\\usepackage{booktabs,graphicx,textcomp}\n"
+        "\\begin{document}\n\\input{scaling}\n\\end{document}\n"
+    )
+    engine = shutil.which("pdflatex")
+    command = [engine, "-halt-on-error", "paper.tex"] if engine else ["tectonic", "paper.tex"]
+    answer = run_tool(command, timeout_s=120, cwd=tmp_path / "out")
+    assert answer.ok and (tmp_path / "out" / "paper.pdf").exists(), answer.output
