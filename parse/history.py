@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER",
-        help="each a measurement, as parse.summarize takes it; in any order: that of time is by the dates of their runs",
+        help="each a measurement, as parse.summarize takes it, in any order: the dates of their runs decide",
     )  # fmt: skip
     parser.add_argument(
         "--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE",

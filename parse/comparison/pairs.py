@@ -118,9 +118,7 @@ def check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
 
 def files_of(result: Result) -> set[Path]:
     """The traces and logs of a point, resolved."""
-    return {
-        path.resolve() for run in result.runs if run.attempt and (path := run.trace or (run.log and run.log.path))
-    }
+    return {path.resolve() for run in result.runs if run.attempt and (path := run.trace or (run.log and run.log.path))}
 
 
 def _check_files(base: Sequence[Result], new: Sequence[Result]) -> None:

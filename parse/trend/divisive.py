@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf, sqrt
 
 import numpy as np
@@ -95,7 +96,7 @@ def _divided(series: Floats, max_p_value: float, test: TestOfMeans) -> list[int]
         edges = [0, *positions, len(series)]
         candidates = [
             (*_most_divergent(series[start:stop]), start, stop)
-            for start, stop in zip(edges, edges[1:], strict=False)
+            for start, stop in pairwise(edges)
             if stop - start > 1
         ]
         if not candidates:
@@ -132,7 +133,7 @@ def _merged(
     """Removes the weakest change, by p-value and then by magnitude, until all are significant and large enough."""
     while True:
         edges = [0, *positions, len(series)]
-        parts = [series[start:stop] for start, stop in zip(edges, edges[1:], strict=False)]
+        parts = [series[start:stop] for start, stop in pairwise(edges)]
         kept = [
             Change(at=at, before=float(before.mean()), after=float(after.mean()), p_value=test(before, after))
             for at, before, after in zip(positions, parts, parts[1:], strict=False)

@@ -100,7 +100,11 @@ def history_of(
         for (folder, original), count in copies.items()
     ]
     return History(
-        folders=tuple(measurements), threshold=threshold, series=series, remarks=tuple(remarks), refusals=tuple(refusals)
+        folders=tuple(measurements),
+        threshold=threshold,
+        series=series,
+        remarks=tuple(remarks),
+        refusals=tuple(refusals),
     )
 
 
