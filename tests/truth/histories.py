@@ -73,6 +73,18 @@ def located(kind: str, series: int, count: int, slower: int, step: float = STEP)
     return right / series
 
 
+def made_good(kind: str, series: int, before: int, lasting: int, after: int) -> float:
+    """The share of series in which both ends of a temporary loss of STEP are located within 2 measurements."""
+    generator = np.random.default_rng(3)
+    truth = (before, before + lasting)
+    level = np.repeat([100, 100 * (1 - STEP), 100], [before, lasting, after])
+    right = 0
+    for _ in range(series):
+        levels = changes((level * (1 + SCATTER * KINDS[kind](generator, len(level)))).tolist(), THRESHOLD)
+        right += len(levels) == 2 and all(abs(each.at - at) <= 2 for each, at in zip(levels, truth, strict=True))
+    return right / series
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Prints every share. Returns 1 where one of normal measurements is not as required, else 0."""
     parser = argparse.ArgumentParser(prog="python -m tests.truth.histories")
@@ -98,6 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for kind in KINDS:
             text = f"{kind}, {count} measurements: 5 % step before the last {slower} located"
             line(text, located(kind, series, count, slower), needed if kind == "normal" else 0.0)
+    for spans in ((6, 6, 6), (10, 10, 10), (20, 5, 10), (20, 3, 20)):
+        for kind in KINDS:
+            text = f"{kind}: loss of 5 % for {spans[1]} of {sum(spans)} measurements, both ends located"
+            line(text, made_good(kind, series, *spans), 0.95 if kind == "normal" and sum(spans) > 18 else 0.0)
     return int(failed > 0)
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from parse import stats
-from parse.trend import divisive
-from parse.trend.divisive import changes, t_test
-from tests.truth.histories import KINDS, false_alarms, located, main
+from parse.trend.divisive import changes, most_divergent, t_test, weak_changes
+from tests.truth.histories import KINDS, false_alarms, located, made_good, main
 
 OTAVA = json.loads((Path(__file__).parent / "trend/otava-0.8.0.json").read_text())
 
@@ -33,8 +32,8 @@ def test_random_series_have_the_changes_that_otava_finds(case):
     """Answers of apache-otava 0.8.0 with one line of its merge corrected: it computes anew the two changes behind a
     removed one, in place of one on either side, so that a change may keep a p-value that is no longer true."""
     series = np.array(case["values"])
-    assert divisive._weak(series, 0.01, 50, t_test_of_otava) == case["weak"]
-    computed = changes(case["values"], case["min_magnitude"], test=t_test_of_otava)
+    assert weak_changes(series, 0.001, 50, t_test_of_otava, temporary=False) == case["weak"]
+    computed = changes(case["values"], case["min_magnitude"], test=t_test_of_otava, temporary=False)
     assert [change.at for change in computed] == [at for at, _, _ in case["changes"]]
     for change, (_, p_value, size) in zip(computed, case["changes"], strict=True):
         assert change.p_value == pytest.approx(p_value, rel=1e-4, abs=1e-13)
@@ -64,8 +63,8 @@ def test_the_divergence_is_largest_where_the_definition_says():
                 n, m = len(left), len(right)
                 apart = 2 * np.mean(np.abs(left[:, None] - right[None, :]))
                 by_definition[at, stop] = n * m / (n + m) * (apart - mean_within(left) - mean_within(right))
-        at, _ = max(by_definition, key=by_definition.__getitem__)
-        assert divisive._most_divergent(series) == (pytest.approx(max(by_definition.values())), at)
+        best = max(by_definition, key=by_definition.__getitem__)
+        assert most_divergent(series) == (pytest.approx(by_definition[best]), *best)
 
 
 def test_the_t_test_by_hand():
@@ -116,6 +115,18 @@ def test_equal_measurements_raise_an_alarm_in_less_than_five_of_a_hundred_series
 def test_a_step_of_five_percent_is_located_within_two_measurements(count, slower):
     """With the last two measurements slower, it is also called no later than at the second of them."""
     assert located("normal", 500, count, slower) >= 0.95
+
+
+def test_a_loss_that_was_made_good_is_two_changes_which_otava_does_not_see():
+    values = [100.0, 100.2] * 3 + [90.0, 90.2] * 3 + [100.0, 100.2] * 3
+    assert [change.at for change in changes(values, 0.03)] == [6, 12]
+    assert changes(values, 0.03, temporary=False) == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "lasting", "after"), [(10, 10, 10), (20, 5, 10), (20, 3, 20)])
+def test_a_temporary_loss_of_five_percent_is_located(before, lasting, after):
+    assert made_good("normal", 300, before, lasting, after) >= 0.95
 
 
 @pytest.mark.slow
