@@ -30,6 +30,8 @@ WEAK = 10
 """Weak change points may have a p-value so many times larger: what lies around them is not yet divided."""
 STRICT = 10
 """A change that only a temporary level shows needs a p-value so many times smaller: there are many such levels."""
+MIN_LEVEL = 3
+"""The least number of values of a temporary level and before it: fewer are outliers."""
 WINDOW = 50
 """Values that are divided together. Windows overlap by half, so that old changes do not hide new ones."""
 
@@ -110,7 +112,9 @@ def _divided(series: Floats, max_p_value: float, test: TestOfMeans, temporary: b
         _, at, end, start, stop = max(candidates, key=lambda candidate: candidate[0])
         before, after = series[start : start + at], series[start + at : stop]
         level = series[start + at : start + end]
-        is_temporary = temporary and test(before, level) <= max_p_value / STRICT
+        is_temporary = (
+            temporary and min(len(before), len(level)) >= MIN_LEVEL and test(before, level) <= max_p_value / STRICT
+        )
         if not is_temporary and test(before, after) > WEAK * max_p_value:
             return positions
         positions = sorted([*positions, start + at])
