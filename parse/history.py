@@ -37,7 +37,6 @@ folder with a point, or no point with enough measurements.
 """
 FORMATS = ("table", "json", "markdown", "csv")
 METRICS = ("speed",)
-KINDS = ("auto", "traces", "logs", "table")
 DEFAULT_THRESHOLD = "3%"
 IGNORE_HELP = (
     "a setting that may change in the course of a point, e.g. container or env.NCCL_ALGO; may be repeated. Where it "
@@ -66,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.error(f"--where {text}: not of the form NAME=VALUE")
         where.setdefault(name, []).append(value)
     try:
-        history = read_history(options.folders, threshold, kind=options.kind, where=where, ignored=options.ignore)
+        history = read_history(options.folders, threshold, where=where, ignored=options.ignore)
     except ComparisonError as error:
         print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
         return 2
@@ -92,7 +91,6 @@ def _parser() -> argparse.ArgumentParser:
         "--where", action="append", default=[], metavar="NAME=VALUE",
         help="only points that ask for this, as of parse.summarize; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
     parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     return with_version(parser)

@@ -33,11 +33,10 @@ def read_history(
     paths: Sequence[Path],
     threshold: float,
     *,
-    kind: str = "auto",
     where: Mapping[str, Sequence[str]] | None = None,
     ignored: Collection[str] = (),
 ) -> History:
-    """The history of the points of these folders; `kind` and `where` are those of `parse.summarize`, `ignored` those of
+    """The history of the points of these folders; `where` is that of `parse.summarize`, `ignored` those of
     `parse.compare`. A folder that cannot be read is left out with its reason.
 
     Raises ComparisonError where no folder has a point, or an ignored name is unknown.
@@ -47,7 +46,7 @@ def read_history(
     refusals: list[str] = []
     for path in reversed(distinct.values()):
         try:
-            measurements[str(path)] = read_measurement(path, kind, where or {})
+            measurements[str(path)] = read_measurement(path, "auto", where or {})
         except (ComparisonError, TableError) as error:
             text = str(error)
             refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
@@ -157,7 +156,7 @@ def _sample(folder: str, result: Result) -> Sample | Gap:
         begin for run in result.ok if run.attempt and (begin := run.attempt.begin_unix_s) is not None and days([begin])
     ]
     if not begins:
-        return Gap(folder=folder, reason="none of its runs has a date, by which measurements are put in order")
+        return Gap(folder=folder, reason="none of its ok runs has a date: no exit or begin record is beside it")
     assert side.median is not None
     return Sample(
         folder=folder,

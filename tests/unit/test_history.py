@@ -71,13 +71,12 @@ def only(read: History) -> Series:
 
 def hours_later(result: Result, hours: int) -> Result:
     """The result, but for when its runs began."""
-    moved = tuple(
-        dataclasses.replace(
-            run, attempt=dataclasses.replace(run.attempt, begin_unix_s=run.attempt.begin_unix_s + 3600 * hours)
-        )
-        for run in result.runs
-    )
-    return dataclasses.replace(result, runs=moved)
+    moved = []
+    for run in result.runs:
+        assert run.attempt and run.attempt.begin_unix_s
+        later = dataclasses.replace(run.attempt, begin_unix_s=run.attempt.begin_unix_s + 3600 * hours)
+        moved.append(dataclasses.replace(run, attempt=later))
+    return dataclasses.replace(result, runs=tuple(moved))
 
 
 # Changes and the exit status
