@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ def read_history(
 
     Raises ComparisonError where no folder has a point, or an ignored name is unknown.
     """
-    distinct = {path.resolve(): path for path in reversed(paths)}
+    distinct = {os.path.realpath(path): path for path in reversed(paths)}  # Path.resolve raises on a loop of links
     measurements: dict[str, Measurement] = {}
     refusals: list[str] = []
     for path in reversed(distinct.values()):
@@ -50,6 +51,8 @@ def read_history(
         except (ComparisonError, TableError) as error:
             text = str(error)
             refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
+        except OSError as error:  # a name that is too long, a mount that is gone
+            refusals.append(f"{path}: cannot be read ({error.strerror})")
     if not measurements:
         raise ComparisonError("nothing to compare: no folder holds a point\n" + "\n".join(refusals))
     repeated = len(paths) - len(distinct)

@@ -265,6 +265,13 @@ def test_folders_that_hold_nothing_are_named_and_the_rest_is_judged(slower, tmp_
     assert f"notread:{empty}:nopointtocompare" in flat and f"notread:{tmp_path}/absent" in flat
 
 
+def test_paths_that_cannot_be_read_are_named(tmp_path, capsys):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    status, out, err = run(capsys, loop, tmp_path / ("x" * 10_000))
+    assert (status, out) == (2, "") and "File name too long" in err and f"{loop}: " in err
+
+
 def test_nothing_to_compare_is_2(tmp_path, capsys):
     status, out, err = run(capsys, tmp_path)
     assert (status, out) == (2, "") and err.startswith("nothing to compare: no folder holds a point\n")
