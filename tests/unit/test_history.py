@@ -20,7 +20,7 @@ from parse.comparison.types import ComparisonError
 from parse.load import Loaded
 from parse.result import Result, results
 from parse.trend.export import as_csv, as_json
-from parse.trend.series import history_of
+from parse.trend.series import history_of, read_history
 from parse.trend.text import as_markdown, as_text
 from parse.trend.types import MIN_MEASUREMENTS, History, Series, Verdict
 from tests.unit.comparisons import FIVE, SIZES, folder, times
@@ -106,6 +106,12 @@ def test_a_change_has_its_date_size_p_value_and_what_differs_there():
     assert [(each.name, each.base, each.new) for each in change.differences] == [("torch", ("2.13",), ("2.14",))]
 
 
+def test_only_what_differs_at_the_change_is_named():
+    made = nights([1.0] * 7 + [0.95] * 5, newer_from=6)
+    (change,) = only(history_of(made, 0.03)).changes
+    assert change.first.folder == "n07" and change.differences == ()
+
+
 def test_measurements_are_in_order_of_time_whatever_their_names():
     made = nights([1.0] * 7 + [0.95] * 5)
     read = only(history_of(dict(sorted(made.items(), key=lambda item: item[0][::-1])), 0.03))
@@ -174,6 +180,20 @@ def test_a_copy_counts_once():
     assert read.remarks == ("copy: 1 point of it are runs that n03 has too: counted once",)
     later = history_of({**made, "later": (hours_later(made["n03"][0], 1),)}, 0.03)
     assert len(only(later).samples) == 13 and later.remarks == ()
+
+
+def test_a_file_counts_once_whatever_its_record_says(tmp_path):
+    made = folder(tmp_path / "a", (ONE, FIVE[:1]))
+    other = tmp_path / "b"
+    other.mkdir()
+    for at, place in enumerate((made, other)):
+        for trace in made.glob("*.h5"):
+            if place is other:
+                (other / trace.name).symlink_to(trace)
+            record = put_exit_record(place, ONE, Outcome.OK)
+            record.write_text(json.dumps(json.loads(record.read_text()) | {"begin_unix_s": BEGIN + at * DAY}))
+    read = read_history([made, other], 0.03)
+    assert len(only(read).samples) == 1 and "counted once" in read.remarks[0]
 
 
 @pytest.mark.parametrize("speed", [float("nan"), float("inf"), 0.0, -1.0])

@@ -124,6 +124,12 @@ def test_a_loss_that_was_made_good_is_two_changes_which_otava_does_not_see():
     assert changes(values, 0.03, temporary=False) == ()
 
 
+def test_a_single_value_far_off_is_no_temporary_level():
+    values = [100.0, 100.2, 99.9, 100.1] * 5
+    assert changes([*values, 95.0, *values], 0.03) == ()
+    assert [change.at for change in changes([*values, 95.0, 95.1, 94.9, *values], 0.03)] == [20, 23]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("before", "lasting", "after"), [(10, 10, 10), (20, 5, 10), (20, 3, 20)])
 def test_a_temporary_loss_of_five_percent_is_located(before, lasting, after):
