@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import comb, cos, isfinite, log, pi, sin, sqrt, tan
+from math import atan2, comb, cos, isfinite, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -63,18 +63,26 @@ def student(confidence: float, freedom: int) -> float:
     The probability within t is a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4), turned round by bisection.
     """
 
-    def within(angle: float) -> float:
-        term, total = (cos(angle), 0.0) if freedom % 2 else (1.0, 0.0)
-        for power in range(3 if freedom % 2 else 2, freedom + 1, 2):
-            total += term
-            term *= cos(angle) ** 2 * (power - 1) / power
-        return 2 / pi * (angle + sin(angle) * total) if freedom % 2 else sin(angle) * total
-
     low, high = 0.0, pi / 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if within(middle) < confidence else (low, middle)
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
     return sqrt(freedom) * tan(low)
+
+
+def student_p(t: float, freedom: int) -> float:
+    """The probability that a t-distributed number of so many degrees of freedom lies farther from 0 than `t`, which is
+    positive; exact to 1e-14."""
+    return max(0.0, 1 - _within(atan2(t, sqrt(freedom)), freedom))
+
+
+def _within(angle: float, freedom: int) -> float:
+    """The probability of a t-distributed number within ± sqrt(freedom) · tan(angle)."""
+    term, total = (cos(angle), 0.0) if freedom % 2 else (1.0, 0.0)
+    for power in range(3 if freedom % 2 else 2, freedom + 1, 2):
+        total += term
+        term *= cos(angle) ** 2 * (power - 1) / power
+    return 2 / pi * (angle + sin(angle) * total) if freedom % 2 else sin(angle) * total
 
 
 @cache

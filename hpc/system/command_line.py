@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     "hpc.collectives", "hpc.data", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep",
-    "launch.devcluster", "launch.doctor", "parse.airank", "parse.compare", "parse.pipeline_trace", "parse.report",
-    "parse.summarize", "parse.timeline",
+    "launch.devcluster", "launch.doctor", "parse.airank", "parse.compare", "parse.history", "parse.pipeline_trace",
+    "parse.report", "parse.summarize", "parse.timeline",
 )  # fmt: skip
 """Modules that people run; each ends with `run`."""
 RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}

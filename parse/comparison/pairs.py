@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from hpc.model.options import did_you_mean
 from parse.comparison.environment import differences
@@ -30,9 +31,9 @@ def compare_measurements(
 ) -> Comparison:
     """Every point of both measurements judged; `names` are those of the sides, `ignored` settings in which matched
     points may differ. Raises ComparisonError where an ignored name is unknown, or a side has a point twice."""
-    _check_ignored(ignored, [*base, *new])
+    check_ignored(ignored, [*base, *new])
     _check_files(base, new)
-    sides = _by_identity(base, ignored, names[0]), _by_identity(new, ignored, names[1])
+    sides = by_identity(base, ignored, names[0]), by_identity(new, ignored, names[1])
     pairs = [(sides[0][key], sides[1][key]) for key in sides[0] if key in sides[1]]
     only_base = [result for key, result in sides[0].items() if key not in sides[1]]
     only_new = [result for key, result in sides[1].items() if key not in sides[0]]
@@ -74,7 +75,9 @@ def _judged(name: str, base_result: Result, new_result: Result, threshold: float
     return dataclasses.replace(point, reason=Reason.SCATTER, runs_needed=needed and max(needed, runs + 1))
 
 
-def _by_identity(results: Sequence[Result], ignored: Collection[str], side: str) -> dict[str, Result]:
+def by_identity(results: Sequence[Result], ignored: Collection[str], side: str) -> dict[str, Result]:
+    """The results of a measurement by their identity. Raises ComparisonError where it has a point twice; `side` names
+    it there."""
     points: dict[str, Result] = {}
     for result in results:
         key = _identity(result, ignored)
@@ -102,7 +105,8 @@ def _identity(result: Result, ignored: Collection[str]) -> str:
     return json.dumps([known, extra], sort_keys=True)
 
 
-def _check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
+def check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
+    """Raises ComparisonError where an ignored name is unknown to all results, or is never ignored."""
     names = {name for result in results for name in requested_values(result)}
     for name in ignored:
         if name in NEVER_IGNORED:
@@ -112,17 +116,14 @@ def _check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
             raise ComparisonError(f"--ignore {name}: no point has it; known here: {', '.join(sorted(names))}{near}")
 
 
+def files_of(result: Result) -> set[Path]:
+    """The traces and logs of a point, resolved."""
+    return {path.resolve() for run in result.runs if run.attempt and (path := run.trace or (run.log and run.log.path))}
+
+
 def _check_files(base: Sequence[Result], new: Sequence[Result]) -> None:
     """Raises ComparisonError where a file belongs to both sides."""
-    files = [
-        {
-            path.resolve()
-            for result in results
-            for run in result.runs
-            if run.attempt and (path := run.trace or (run.log and run.log.path))
-        }
-        for results in (base, new)
-    ]
+    files = [{path for result in results for path in files_of(result)} for results in (base, new)]
     if both := sorted(files[0] & files[1]):
         raise ComparisonError(
             f"{both[0]} belongs to both sides ({len(both)} of the {len(files[1])} files of NEW): a measurement "

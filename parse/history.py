@@ -1,0 +1,125 @@
+"""`python -m parse.history FOLDER…`: the speeds of points over many measurements, and where they change."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc.system.atomic import write_output
+from hpc.system.command_line import importing, run
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.version import with_version
+
+if TYPE_CHECKING:
+    from parse.trend.types import History
+
+DESCRIPTION = (
+    "Puts many measurements in order of time and says for each point where its speed changed: date, size, p-value, and "
+    "what differs between the environments before and after. The method is that of Apache Otava (docs/history.md)."
+)
+EPILOG = """\
+examples:
+  python -m parse.history nightly/*/traces
+  python -m parse.history nightly/*/traces --threshold 2% --ignore container --format markdown
+  python -m parse.history 2026-*/ --where case=4n8g --format csv --out history.csv
+
+A point needs 10 measurements with a speed and a date for a verdict.
+
+Exit status 0: the latest change of no point is a slowdown; 1: that of a point is; 2: usage, or nothing to compare: no
+folder with a point, or no point with enough measurements.
+"""
+FORMATS = ("table", "json", "markdown", "csv")
+METRICS = ("speed",)
+DEFAULT_THRESHOLD = "3%"
+IGNORE_HELP = (
+    "a setting that may change in the course of a point, e.g. container or env.NCCL_ALGO; may be repeated. Where it "
+    "does so at a change of speed, this is named"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns 0 without a slowdown at the latest changes, 1 with one, 2 for nothing to compare or wrong
+    usage."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    deny_world_writing()
+    with importing():
+        from parse.comparison.reference import read_share
+        from parse.comparison.types import ComparisonError
+        from parse.trend.series import read_history
+    try:
+        threshold = read_share(options.threshold)
+    except ValueError as error:
+        parser.error(f"--threshold: {error}")
+    where: dict[str, list[str]] = {}
+    for text in options.where:
+        name, sign, value = text.partition("=")
+        if not sign:
+            parser.error(f"--where {text}: not of the form NAME=VALUE")
+        where.setdefault(name, []).append(value)
+    try:
+        history = read_history(options.folders, threshold, where=where, ignored=options.ignore)
+    except ComparisonError as error:
+        print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
+        return 2
+    return _write(options.out, _written(options, history)) or history.status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="python -m parse.history", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER",
+        help="each a measurement, as parse.summarize takes it, in any order: the dates of their runs decide",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE",
+        help="smaller changes do not matter, as 3%% or 0.03; default: %(default)s",
+    )  # fmt: skip
+    parser.add_argument("--metric", choices=METRICS, default="speed", help="what is followed; default: %(default)s")
+    parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="NAME=VALUE",
+        help="only points that ask for this, as of parse.summarize; may be repeated",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    return with_version(parser)
+
+
+def _written(options: argparse.Namespace, history: History) -> str:
+    from parse.text import MIN_WIDTH, PIPE_WIDTH
+    from parse.trend.export import as_csv, as_json
+    from parse.trend.text import as_markdown, as_text
+
+    if options.format == "table":
+        width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
+        return as_text(history, PIPE_WIDTH if options.out and not os.environ.get("COLUMNS") else max(MIN_WIDTH, width))
+    return {"markdown": as_markdown, "json": as_json, "csv": as_csv}[options.format](history)
+
+
+def _write(out: Path | None, text: str) -> int:
+    """Writes the text; returns 2 where that cannot be done."""
+    if out is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return 0
+    try:
+        write_output(out, text)
+    except OSError as error:
+        print(plain(f"{out}: cannot be written ({error.strerror})"), file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "parse.history"))

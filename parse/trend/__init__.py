@@ -1,0 +1,1 @@
+"""The speeds of points over many measurements, and where they change."""

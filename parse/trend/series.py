@@ -1,0 +1,177 @@
+"""From folders to a history: every folder read as a measurement, its points put in order of time and judged."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpc.system.text import plural
+from parse import stats
+from parse.comparison.environment import differences
+from parse.comparison.pairs import by_identity, check_ignored, files_of
+from parse.comparison.sides import Measurement, distinct_labels, read_measurement, side_of, without_speed
+from parse.comparison.types import ComparisonError
+from parse.measurements import days
+from parse.report.summary import TableError
+from parse.result import Result
+from parse.trend.divisive import changes
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, Gap, History, Sample, Series
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """A sample with the result and the files, resolved, that it is taken from."""
+
+    sample: Sample
+    result: Result
+    files: frozenset[Path]
+
+
+def read_history(
+    paths: Sequence[Path],
+    threshold: float,
+    *,
+    where: Mapping[str, Sequence[str]] | None = None,
+    ignored: Collection[str] = (),
+) -> History:
+    """The history of the points of these folders; `where` is that of `parse.summarize`, `ignored` those of
+    `parse.compare`. A folder that cannot be read is left out with its reason.
+
+    Raises ComparisonError where no folder has a point, or an ignored name is unknown.
+    """
+    distinct = {os.path.realpath(path): path for path in reversed(paths)}  # Path.resolve raises on a loop of links
+    measurements: dict[str, Measurement] = {}
+    refusals: list[str] = []
+    for path in reversed(distinct.values()):
+        try:
+            measurements[str(path)] = read_measurement(path, "auto", where or {})
+        except (ComparisonError, TableError) as error:
+            text = str(error)
+            refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
+        except OSError as error:  # a name that is too long, a mount that is gone
+            refusals.append(f"{path}: cannot be read ({error.strerror})")
+    if not measurements:
+        raise ComparisonError("nothing to compare: no folder holds a point\n" + "\n".join(refusals))
+    repeated = len(paths) - len(distinct)
+    history = history_of(
+        {folder: measurement.results for folder, measurement in measurements.items()}, threshold, ignored
+    )
+    return History(
+        folders=history.folders,
+        threshold=threshold,
+        series=history.series,
+        remarks=(
+            *([f"{plural(repeated, 'folder')} named more than once: read once"] if repeated else []),
+            *history.remarks,
+            *(line for measurement in measurements.values() for line in measurement.remarks),
+        ),
+        refusals=(
+            *refusals,
+            *history.refusals,
+            *(line for measurement in measurements.values() for line in measurement.refusals),
+        ),
+    )
+
+
+def history_of(
+    measurements: Mapping[str, Sequence[Result]], threshold: float, ignored: Collection[str] = ()
+) -> History:
+    """The history of the results by their folders. Raises ComparisonError where an ignored name is unknown."""
+    check_ignored(ignored, [result for results in measurements.values() for result in results])
+    points: dict[tuple[str, str], list[tuple[str, Result]]] = {}
+    refusals = []
+    for folder, results in measurements.items():
+        try:
+            of_folder = by_identity(results, ignored, folder)
+        except ComparisonError as error:
+            refusals.append(str(error))
+            continue
+        for key, result in of_folder.items():
+            points.setdefault((result.unit, key), []).append((folder, result))
+    names = distinct_labels([members[-1][1] for members in points.values()])
+    copies: Counter[tuple[str, str]] = Counter()
+    series = tuple(
+        _series(name, unit, members, threshold, ignored, copies)
+        for name, ((unit, _), members) in zip(names, points.items(), strict=True)
+    )
+    remarks = [
+        f"{folder}: {plural(count, 'point')} of it are runs that {original} has too: counted once"
+        for (folder, original), count in copies.items()
+    ]
+    return History(
+        folders=tuple(measurements),
+        threshold=threshold,
+        series=series,
+        remarks=tuple(remarks),
+        refusals=tuple(refusals),
+    )
+
+
+def _series(
+    name: str,
+    unit: str,
+    members: Sequence[tuple[str, Result]],
+    threshold: float,
+    ignored: Collection[str],
+    copies: Counter[tuple[str, str]],
+) -> Series:
+    """The point's samples by time, with their changes; counts the samples that are copies, by folder and original."""
+    placed: list[_Placed] = []
+    gaps = []
+    for folder, result in members:
+        sample = _sample(folder, result)
+        if isinstance(sample, Gap):
+            gaps.append(sample)
+            continue
+        new = _Placed(sample=sample, result=result, files=frozenset(files_of(result)))
+        if (original := next((other for other in placed if _is_copy(new, other)), None)) is not None:
+            copies[folder, original.sample.folder] += 1
+        else:
+            placed.append(new)
+    placed.sort(key=lambda each: (each.sample.begin_unix_s, each.sample.folder))
+    medians = [each.sample.median for each in placed]
+    levels = changes(medians, threshold) if len(placed) >= MIN_MEASUREMENTS else ()
+    return Series(
+        name=name,
+        unit=unit,
+        samples=tuple(each.sample for each in placed),
+        changes=tuple(
+            DatedChange(
+                change=change,
+                previous=placed[change.at - 1].sample,
+                first=placed[change.at].sample,
+                differences=differences({name: (placed[change.at - 1].result, placed[change.at].result)}, ignored),
+            )
+            for change in levels
+        ),
+        gaps=tuple(gaps),
+    )
+
+
+def _sample(folder: str, result: Result) -> Sample | Gap:
+    side = side_of(result)
+    if (problem := without_speed(side)) is not None:
+        return Gap(folder=folder, reason=f"{problem[0].value} ({problem[1]})")
+    begins = [
+        begin for run in result.ok if run.attempt and (begin := run.attempt.begin_unix_s) is not None and days([begin])
+    ]
+    if not begins:
+        return Gap(folder=folder, reason="none of its ok runs has a date: no exit or begin record is beside it")
+    assert side.median is not None
+    return Sample(
+        folder=folder,
+        begin_unix_s=min(begins),
+        date=days([min(begins)]),
+        median=side.median,
+        speeds=side.speeds,
+        interval=stats.median_interval(side.speeds),
+    )
+
+
+def _is_copy(new: _Placed, other: _Placed) -> bool:
+    """Whether both have a file in common, or began in the same second with equal speeds."""
+    content = [(each.sample.begin_unix_s, each.sample.speeds) for each in (new, other)]
+    return content[0] == content[1] or bool(new.files & other.files)

@@ -1,0 +1,119 @@
+"""A history as text for a terminal, and in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpc.system.text import first_of, plural
+from parse.comparison.text import difference_text
+from parse.text import aligned, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
+
+NAME_WIDTH = 40
+MAX_LISTED = 10
+"""At most this many gaps of a point are named."""
+LEAST_P_VALUE = 1e-12
+"""Smaller ones are not distinguished."""
+HEADS = ("latest change", "point", "measurements", "on", "size", "p-value", "latest median", "unit")
+SAMPLE_HEADS = ("date", "folder", "median", "interval", "coverage", "runs", "change")
+
+
+def as_text(history: History, width: int) -> str:
+    """Conclusion, a row per point, every change with what differs at it, then the medians over time."""
+    names = shortened([series.name for series in history.series], NAME_WIDTH)
+    lines = [*wrapped([conclusion(history)], width), ""]
+    lines += aligned([HEADS, *(_row(series, names[series.name]) for series in history.series)], 2)
+    if notes := [*_notes(history)]:
+        lines += ["", *wrapped(notes, width)]
+    for series in history.series:
+        lines += ["", *wrapped([f"{series.name}, {series.unit}"], width)]
+        lines += _samples_as_text(series)
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(history: History) -> str:
+    """The same in Markdown."""
+    lines = [f"**{markdown_text(conclusion(history))}**", ""]
+    lines += [markdown_table(HEADS, [_row(series, series.name) for series in history.series])]
+    if notes := [*_notes(history)]:
+        lines += ["", markdown_list(notes)]
+    for series in history.series:
+        if series.samples:
+            rows = [_sample_row(series, sample, sample.folder) for sample in series.samples]
+            lines += ["", f"{markdown_text(series.name)}, {series.unit}", "", markdown_table(SAMPLE_HEADS, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def conclusion(history: History) -> str:
+    """The result in one line."""
+    samples = [sample for series in history.series for sample in series.samples]
+    dates = sorted({sample.date for sample in samples})
+    span = f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
+    counts = [(verdict, len(history.with_verdict(verdict))) for verdict in Verdict]
+    parts = [f"{count} {verdict}" for verdict, count in counts if count]
+    read = f"{plural(len(history.series), 'point')} over {plural(len(history.folders), 'measurement')}{span}"
+    return f"{read}: {', '.join(parts) or 'nothing to compare'}"
+
+
+def change_text(change: DatedChange, unit: str) -> str:
+    """A change in a sentence, with what differs between the measurements on both sides of it."""
+    level = change.change
+    differences = "; ".join(map(difference_text, change.differences)) or "no difference of environment is known"
+    return (
+        f"{size_text(change)} at {change.first.folder} ({change.first.date}), from {number(level.before)} to "
+        f"{number(level.after)} {unit}, p {p_text(level.p_value)}; since {change.previous.folder} "
+        f"({change.previous.date}): {differences}"
+    )
+
+
+def size_text(change: DatedChange) -> str:
+    """The size in percent, with its sign."""
+    return f"{100 * change.change.size:+.2f} %"
+
+
+def p_text(p_value: float) -> str:
+    """The p-value behind its sign."""
+    return f"< {LEAST_P_VALUE:.0e}" if p_value < LEAST_P_VALUE else f"= {p_value:.1e}"
+
+
+def _row(series: Series, name: str) -> tuple[str, ...]:
+    latest = series.changes[-1] if series.changes else None
+    return (
+        str(series.verdict), name, str(len(series.samples)), latest.first.date if latest else "-",
+        size_text(latest) if latest else "-", p_text(latest.change.p_value).removeprefix("= ") if latest else "-",
+        number(series.samples[-1].median if series.samples else None), series.unit,
+    )  # fmt: skip
+
+
+def _sample_row(series: Series, sample: Sample, folder: str) -> tuple[str, ...]:
+    change = next((each for each in series.changes if each.first is sample), None)
+    interval = sample.interval
+    return (
+        sample.date, folder, number(sample.median),
+        f"[{number(interval.low)}, {number(interval.high)}]" if interval else "-",
+        f"{interval.coverage:.1%}" if interval else "-", str(len(sample.speeds)), size_text(change) if change else "",
+    )  # fmt: skip
+
+
+def _samples_as_text(series: Series) -> list[str]:
+    if not series.samples:
+        return ["no measurement of it has a speed and a date"]
+    folders = shortened([sample.folder for sample in series.samples], NAME_WIDTH)
+    rows = [_sample_row(series, sample, folders[sample.folder]) for sample in series.samples]
+    return [line.rstrip() for line in aligned([SAMPLE_HEADS, *rows], 2)]
+
+
+def _notes(history: History) -> Iterator[str]:
+    for series in history.series:
+        for change in reversed(series.changes):
+            yield f"{series.name}: {change_text(change, series.unit)}"
+        if series.verdict is Verdict.TOO_FEW:
+            yield (
+                f"{series.name}: {plural(len(series.samples), 'measurement')} with a speed and a date; a verdict needs "
+                f"{MIN_MEASUREMENTS}"
+            )
+        if series.gaps:
+            gaps = [f"{gap.folder}: {gap.reason}" for gap in series.gaps]
+            yield f"{series.name}: left out {first_of(gaps, MAX_LISTED, '; ')}"
+    yield from history.remarks
+    yield from (f"not read: {refusal}" for refusal in history.refusals)

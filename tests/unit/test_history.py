@@ -1,0 +1,365 @@
+"""parse.history: measurements in order of time, their changes, every format, hostile input."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from parse import history
+from parse.comparison.types import ComparisonError
+from parse.load import Loaded
+from parse.result import Result, results
+from parse.trend.export import as_csv, as_json
+from parse.trend.series import history_of, read_history
+from parse.trend.text import as_markdown, as_text
+from parse.trend.types import MIN_MEASUREMENTS, History, Series, Verdict
+from tests.unit.comparisons import FIVE, SIZES, folder, times
+from tests.unit.traces import attempt, make_run, make_trace, put_exit_record, put_plan, repeats, requested_run
+
+ONE, TWO = SIZES["1n1g"], SIZES["1n2g"]
+DAY = 86_400
+BEGIN = 1_767_225_600  # 2026-01-01
+NEWER = {"software": {"numpy": "2.0", "torch": "2.14"}, "backend": {"transport": "nccl"}}
+SHIFTS = (1.0, 1.002, 0.998, 1.001, 0.999)
+HOSTILE = '=x"<script>&\x1b[31m\\\n|`' + "é" * 10_000
+
+
+def at_day(day: float | None, run: RunSpec, speeds: Sequence[float], **changes: Any) -> tuple[Result, ...]:
+    """The results of a point that was measured on that day; with speeds that no trace could have."""
+    attempts = []
+    for repeat, speed in zip(repeats(run, len(speeds)), speeds, strict=True):
+        made = attempt(make_trace(repeat, **changes))
+        assert made.measured is not None
+        attempts.append(
+            dataclasses.replace(
+                made,
+                measured=dataclasses.replace(made.measured, throughput=speed),
+                begin_unix_s=None if day is None else BEGIN + int(day * DAY) + repeat.repeat,
+            )
+        )
+    requested = tuple(requested_run(repeat) for repeat in repeats(run, len(speeds)))
+    return results(Loaded(attempts=tuple(attempts), requested=requested, reduced=(), refusals=(), remarks=()))
+
+
+def nights(
+    factors: Sequence[float], run: RunSpec = ONE, newer_from: int | None = None, **changes: Any
+) -> dict[str, tuple[Result, ...]]:
+    """A measurement for every factor, a day apart; from one on with another torch."""
+    return {
+        f"n{day:02}": at_day(
+            day, run, times(factor * SHIFTS[day % len(SHIFTS)]),
+            **(changes | ({"environment": NEWER} if newer_from is not None and day >= newer_from else {})),
+        )
+        for day, factor in enumerate(factors)
+    }  # fmt: skip
+
+
+def only(read: History) -> Series:
+    (series,) = read.series
+    return series
+
+
+def hours_later(result: Result, hours: int) -> Result:
+    """The result, but for when its runs began."""
+    moved = []
+    for run in result.runs:
+        assert run.attempt and run.attempt.begin_unix_s
+        later = dataclasses.replace(run.attempt, begin_unix_s=run.attempt.begin_unix_s + 3600 * hours)
+        moved.append(dataclasses.replace(run, attempt=later))
+    return dataclasses.replace(result, runs=tuple(moved))
+
+
+# Changes and the exit status
+
+
+@pytest.mark.parametrize(
+    ("factors", "verdict", "status"),
+    [
+        ([1.0] * 12, Verdict.STEADY, 0),
+        ([1.0] * 7 + [0.95] * 5, Verdict.SLOWER, 1),
+        ([0.95] * 7 + [1.0] * 5, Verdict.FASTER, 0),
+        ([1.0] * 7 + [0.98] * 5, Verdict.STEADY, 0),
+        ([1.0] * 6 + [0.9] * 6 + [1.0] * 6, Verdict.FASTER, 0),
+        ([1.0] * 6 + [0.9] * 6 + [0.905] * 6, Verdict.SLOWER, 1),
+    ],
+)
+def test_the_latest_change_decides(factors, verdict, status):
+    read = history_of(nights(factors), 0.03)
+    assert (only(read).verdict, read.status) == (verdict, status)
+    assert len(only(read).samples) == len(factors)
+
+
+def test_a_change_has_its_date_size_p_value_and_what_differs_there():
+    (change,) = only(history_of(nights([1.0] * 7 + [0.95] * 5, newer_from=7), 0.03)).changes
+    assert (change.first.folder, change.first.date, change.previous.folder) == ("n07", "2026-01-08", "n06")
+    assert change.change.size == pytest.approx(-0.05, abs=0.002) and change.change.p_value < 1e-6
+    assert [(each.name, each.base, each.new) for each in change.differences] == [("torch", ("2.13",), ("2.14",))]
+
+
+def test_only_what_differs_at_the_change_is_named():
+    made = nights([1.0] * 7 + [0.95] * 5, newer_from=6)
+    (change,) = only(history_of(made, 0.03)).changes
+    assert change.first.folder == "n07" and change.differences == ()
+
+
+def test_measurements_are_in_order_of_time_whatever_their_names():
+    made = nights([1.0] * 7 + [0.95] * 5)
+    read = only(history_of(dict(sorted(made.items(), key=lambda item: item[0][::-1])), 0.03))
+    assert [sample.folder for sample in read.samples] == [*made]
+    assert read.changes[0].first.folder == "n07"
+
+
+def test_the_threshold_is_the_least_size():
+    made = nights([1.0] * 7 + [0.98] * 5)
+    assert only(history_of(made, 0.03)).changes == ()
+    assert only(history_of(made, 0.01)).verdict is Verdict.SLOWER
+
+
+def test_too_few_measurements_have_no_verdict_and_the_text_says_how_many_are_needed():
+    read = history_of(nights([1.0] * 4 + [0.5] * (MIN_MEASUREMENTS - 5)), 0.03)
+    assert only(read).verdict is Verdict.TOO_FEW and only(read).changes == () and read.status == 2
+    assert f"9 measurements with a speed and a date; a verdict needs {MIN_MEASUREMENTS}" in as_text(read, 100)
+    enough = history_of(nights([1.0] * 5 + [0.5] * (MIN_MEASUREMENTS - 5)), 0.03)
+    assert only(enough).verdict is Verdict.SLOWER
+
+
+def test_one_point_with_enough_measurements_decides_for_all():
+    made = nights([1.0] * 12)
+    made["n00"] += at_day(0, TWO, FIVE)
+    read = history_of(made, 0.03)
+    assert [(series.name, series.verdict) for series in read.series] == [
+        ("1n1g", Verdict.STEADY), ("1n2g", Verdict.TOO_FEW)
+    ]  # fmt: skip
+    assert read.status == 0
+
+
+# Points
+
+
+def test_points_are_those_of_a_comparison():
+    runs = [make_run(container="a.sif")] * 6 + [make_run(container="b.sif")] * 6
+    made = {
+        f"n{day:02}": at_day(day, run, times(SHIFTS[day % 5] * (1.0 if day < 6 else 0.9)))
+        for day, run in enumerate(runs)
+    }
+    assert len(history_of(made, 0.03).series) == 2
+    joined = only(history_of(made, 0.03, ["container"]))
+    (change,) = joined.changes
+    assert [(each.name, each.base, each.new) for each in change.differences] == [("container", ("a.sif",), ("b.sif",))]
+    with pytest.raises(ComparisonError, match="no point has it"):
+        history_of(made, 0.03, ["contianer"])
+    with pytest.raises(ComparisonError, match="never compared"):
+        history_of(made, 0.03, ["unit"])
+
+
+def test_different_units_are_never_in_one_series():
+    def in_tokens(result: Result) -> Result:
+        run = dataclasses.replace(result.requested.run, unit="tokens")
+        return dataclasses.replace(result, requested=dataclasses.replace(result.requested, run=run))
+
+    made = nights([1.0] * 12)
+    made |= {name: (in_tokens(made[name][0]),) for name in [*made][6:]}
+    read = history_of(made, 0.03)
+    assert sorted((series.unit, len(series.samples)) for series in read.series) == [("samples/s", 6), ("tokens/s", 6)]
+
+
+def test_a_copy_counts_once():
+    made = nights([1.0] * 12)
+    read = history_of({**made, "copy": made["n03"]}, 0.03)
+    assert len(only(read).samples) == 12
+    assert read.remarks == ("copy: 1 point of it are runs that n03 has too: counted once",)
+    later = history_of({**made, "later": (hours_later(made["n03"][0], 1),)}, 0.03)
+    assert len(only(later).samples) == 13 and later.remarks == ()
+
+
+def test_a_file_counts_once_whatever_its_record_says(tmp_path):
+    made = folder(tmp_path / "a", (ONE, FIVE[:1]))
+    other = tmp_path / "b"
+    other.mkdir()
+    for at, place in enumerate((made, other)):
+        for trace in made.glob("*.h5"):
+            if place is other:
+                (other / trace.name).symlink_to(trace)
+            record = put_exit_record(place, ONE, Outcome.OK)
+            record.write_text(json.dumps(json.loads(record.read_text()) | {"begin_unix_s": BEGIN + at * DAY}))
+    read = read_history([made, other], 0.03)
+    assert len(only(read).samples) == 1 and "counted once" in read.remarks[0]
+
+
+@pytest.mark.parametrize("speed", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_speed_that_is_no_number_is_left_out_with_its_reason(speed):
+    made = nights([1.0] * 12)
+    read = history_of({**made, "bad": at_day(20, ONE, [*FIVE[:4], speed])}, 0.03)
+    assert len(only(read).samples) == 12
+    (gap,) = only(read).gaps
+    assert gap.folder == "bad" and "no positive number" in gap.reason and str(speed) in gap.reason
+    assert json.loads(as_json(read))["points"][0]["left_out"][0]["folder"] == "bad"
+
+
+def test_a_measurement_without_a_date_is_left_out_with_its_reason():
+    made = nights([1.0] * 12)
+    read = history_of({**made, "undated": at_day(None, ONE, FIVE), "never": at_day(1e12, ONE, FIVE)}, 0.03)
+    assert len(only(read).samples) == 12
+    assert [(gap.folder, "has a date" in gap.reason) for gap in only(read).gaps] == [("undated", True), ("never", True)]
+    undated = history_of({f"u{at}": at_day(None, ONE, times(1 + at / 1000)) for at in range(12)}, 0.03)
+    assert undated.status == 2 and "0 measurements with a speed and a date" in as_text(undated, 100)
+
+
+def test_a_single_run_has_no_interval():
+    read = history_of({f"n{day}": at_day(day, ONE, [100.0]) for day in range(10)}, 0.03)
+    assert {sample.interval for sample in only(read).samples} == {None} and read.status == 0
+    assert as_csv(read).splitlines()[1].split(",")[5:8] == ["", "", ""]
+
+
+# The command and its formats
+
+
+def put_nights(path: Path, factors: Sequence[float], run: RunSpec = ONE) -> list[Path]:
+    """Folders of traces with exit records, a day apart."""
+    paths = []
+    for day, factor in enumerate(factors):
+        made = folder(path / f"n{day:02}", (run, times(factor * SHIFTS[day % len(SHIFTS)], FIVE[:2])))
+        for repeat in repeats(run, 2):
+            record = put_exit_record(made, repeat, Outcome.OK)
+            begin = BEGIN + day * DAY + repeat.repeat
+            record.write_text(
+                json.dumps(json.loads(record.read_text()) | {"begin_unix_s": begin, "end_unix_s": begin + 9})
+            )
+        paths.append(made)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def slower(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return put_nights(tmp_path_factory.mktemp("slower"), [1.0] * 7 + [0.95] * 5)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    try:
+        status = history.main([*map(str, words)])
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def test_the_command_reads_folders(slower, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    status, out, err = run(capsys, *reversed(slower))
+    lines = out.splitlines()
+    assert (status, err) == (1, "")
+    assert lines[0] == "1 point over 12 measurements, 2026-01-01 to 2026-01-12: 1 slower"
+    assert re.match(r"slower +1n1g +12 +2026-01-08 +-5\.03 % +< 1e-12 +95\.43 +samples/s$", lines[3])
+    flat = re.sub(r"\s+", "", out)
+    assert f"-5.03%at{slower[7]}(2026-01-08),from100.28to95.24samples/s,p<1e-12;since{slower[6]}(2026-01-07)" in flat
+    assert "nodifferenceofenvironmentisknown" in flat
+    assert [line[:10] for line in lines if re.match(r"2026-01-\d\d ", line)] == [
+        f"2026-01-{day:02}" for day in range(1, 13)
+    ]
+
+
+def test_the_first_measurements_alone_are_no_regression(slower, capsys):
+    assert run(capsys, *slower[2:7])[0] == 2
+    status, out, _ = run(capsys, *slower[:7], *slower[:7])
+    assert status == 2 and "7 folders named more than once: read once" in out
+
+
+def test_folders_that_hold_nothing_are_named_and_the_rest_is_judged(slower, tmp_path, capsys):
+    empty, failed = tmp_path / "empty", tmp_path / "failed"
+    empty.mkdir()
+    failed.mkdir()
+    put_exit_record(failed, repeats(ONE, 2)[0], Outcome.OOM)
+    status, out, _ = run(capsys, *slower, empty, failed, tmp_path / "absent")
+    flat = re.sub(r"\s+", "", out)
+    assert status == 1 and f"notread:{failed}:nopointtocompare" in flat
+    assert f"notread:{empty}:nopointtocompare" in flat and f"notread:{tmp_path}/absent" in flat
+
+
+def test_paths_that_cannot_be_read_are_named(tmp_path, capsys):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    status, out, err = run(capsys, loop, tmp_path / ("x" * 10_000))
+    assert (status, out) == (2, "") and "File name too long" in err and f"{loop}: " in err
+
+
+def test_nothing_to_compare_is_2(tmp_path, capsys):
+    status, out, err = run(capsys, tmp_path)
+    assert (status, out) == (2, "") and err.startswith("nothing to compare: no folder holds a point\n")
+    assert str(tmp_path) in err
+
+
+def test_one_folder_is_2(slower, capsys):
+    status, out, _ = run(capsys, slower[0])
+    assert status == 2 and f"1 measurement with a speed and a date; a verdict needs {MIN_MEASUREMENTS}" in out
+
+
+def test_a_point_that_a_folder_has_twice_leaves_the_folder_out(slower, tmp_path, capsys):
+    twice = tmp_path / "twice"
+    for night in put_nights(twice, [1.0, 0.9]):
+        put_plan(night, repeats(ONE, 2))
+    status, out, _ = run(capsys, *slower, twice)
+    assert status == 1 and re.sub(r"\s+", "", f"not read: {twice} has the point 1n1g") in re.sub(r"\s+", "", out)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--threshold", "0"], "--threshold"),
+        (["--threshold", "much"], "neither a percentage"),
+        (["--where", "case"], "NAME=VALUE"),
+        (["--metric", "loss"], "--metric"),
+        (["--ignore", "unit"], "never compared"),
+    ],
+)
+def test_wrong_usage_is_2(slower, words, message, capsys):
+    status, out, err = run(capsys, slower[0], *words)
+    assert (status, out) == (2, "") and message in err
+
+
+def test_json_csv_and_markdown_have_every_measurement(slower, tmp_path, capsys):
+    status, out, _ = run(capsys, *slower, "--format", "json")
+    page = json.loads(out)
+    assert (page["schema"], page["schema_version"], page["status"]) == ("rankwise-history", 1, status)
+    (point,) = page["points"]
+    assert (point["verdict"], len(point["measurements"]), page["measurements_needed"]) == ("slower", 12, 10)
+    assert point["changes"][0]["folder"] == str(slower[7]) and point["changes"][0]["percent"] < -4.5
+    assert point["changes"][0]["begin"].startswith("2026-01-08T00:00:01")
+    file = tmp_path / "history.csv"
+    status, out, _ = run(capsys, *slower, "--format", "csv", "--out", file)
+    rows = [*csv.DictReader(file.open())]
+    assert (status, out, len(rows)) == (1, "", 12)
+    assert [row["folder"] for row in rows if row["change_percent"]] == [str(slower[7])]
+    _, out, _ = run(capsys, *slower, "--format", "markdown")
+    assert (
+        out.startswith("**1 point over") and len([line for line in out.splitlines() if line.startswith("| 2026")]) == 12
+    )
+
+
+def test_a_file_that_cannot_be_written_is_2(slower, tmp_path, capsys):
+    status, _, err = run(capsys, *slower, "--out", tmp_path / "absent" / "out.txt")
+    assert status == 2 and "cannot be written" in err
+
+
+def test_hostile_names_do_nothing(capsys):
+    made = nights([1.0] * 7 + [0.95] * 5, make_run(env={"A": HOSTILE}))
+    made = {HOSTILE + name: results for name, results in made.items()}
+    for name in [*made][:6]:
+        made[name] += at_day(1, make_run(env={"A": "2"}), FIVE)
+    read = history_of(made, 0.03)
+    text, markdown, table = as_text(read, 80), as_markdown(read), as_csv(read)
+    assert "\x1b" not in text + markdown + table and "\x00" not in text
+    assert not re.search(r"(?<!\\)<script", markdown) and len(text) < 300_000
+    rows = [*csv.reader(io.StringIO(table))]
+    assert len(rows) == 1 + 12 + 1 and {len(row) for row in rows} == {12}
+    assert all(row[3].startswith("'=x") for row in rows[1:])
+    assert json.loads(as_json(read))["points"][0]["name"].endswith("é" * 100)
