@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.atomic import write_output
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
+from parse.command_options import conditions, put_out, text_width
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
@@ -71,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.reference is not None and options.ignore:
         parser.error("--ignore is for two measurements: a reference names the settings that count")
     try:
-        comparison = _comparison(options, _conditions(options.where, parser))
+        comparison = _comparison(options, conditions(options.where, parser))
         written = _written(options, comparison)
     except (ComparisonError, TableError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 2
-    return _write(options.out, written) or comparison.status
+    return comparison.status if put_out(options.out, written) else 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,16 +97,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     return with_version(parser)
-
-
-def _conditions(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, list[str]]:
-    where: dict[str, list[str]] = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign:
-            parser.error(f"--where {text}: not of the form NAME=VALUE")
-        where.setdefault(name, []).append(value)
-    return where
 
 
 def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Comparison:
@@ -139,30 +127,12 @@ def _written(options: argparse.Namespace, comparison: Comparison) -> str:
     from parse.comparison.export import as_json, as_openmetrics
     from parse.comparison.junit import as_junit
     from parse.comparison.text import as_markdown, as_text
-    from parse.text import MIN_WIDTH, PIPE_WIDTH
 
     if options.format == "text":
-        width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
-        return as_text(
-            comparison, PIPE_WIDTH if options.out and not os.environ.get("COLUMNS") else max(MIN_WIDTH, width)
-        )
+        return as_text(comparison, text_width(options.out))
     if options.format == "junit":
         return as_junit(comparison, datetime.now(UTC))
     return {"markdown": as_markdown, "json": as_json, "openmetrics": as_openmetrics}[options.format](comparison)
-
-
-def _write(out: Path | None, text: str) -> int:
-    """Writes the text; returns 2 where that cannot be done."""
-    if out is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return 0
-    try:
-        write_output(out, text)
-    except OSError as error:
-        print(plain(f"{out}: cannot be written ({error.strerror})"), file=sys.stderr)
-        return 2
-    return 0
 
 
 if __name__ == "__main__":

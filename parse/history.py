@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.atomic import write_output
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
+from parse.command_options import conditions, put_out, text_width
 
 if TYPE_CHECKING:
     from parse.trend.types import History
@@ -58,18 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         threshold = read_share(options.threshold)
     except ValueError as error:
         parser.error(f"--threshold: {error}")
-    where: dict[str, list[str]] = {}
-    for text in options.where:
-        name, sign, value = text.partition("=")
-        if not sign:
-            parser.error(f"--where {text}: not of the form NAME=VALUE")
-        where.setdefault(name, []).append(value)
+    where = conditions(options.where, parser)
     try:
         history = read_history(options.folders, threshold, where=where, ignored=options.ignore)
     except ComparisonError as error:
         print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
         return 2
-    return _write(options.out, _written(options, history)) or history.status
+    return history.status if put_out(options.out, _written(options, history)) else 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,28 +90,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _written(options: argparse.Namespace, history: History) -> str:
-    from parse.text import MIN_WIDTH, PIPE_WIDTH
     from parse.trend.export import as_csv, as_json
     from parse.trend.text import as_markdown, as_text
 
     if options.format == "table":
-        width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
-        return as_text(history, PIPE_WIDTH if options.out and not os.environ.get("COLUMNS") else max(MIN_WIDTH, width))
+        return as_text(history, text_width(options.out))
     return {"markdown": as_markdown, "json": as_json, "csv": as_csv}[options.format](history)
-
-
-def _write(out: Path | None, text: str) -> int:
-    """Writes the text; returns 2 where that cannot be done."""
-    if out is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return 0
-    try:
-        write_output(out, text)
-    except OSError as error:
-        print(plain(f"{out}: cannot be written ({error.strerror})"), file=sys.stderr)
-        return 2
-    return 0
 
 
 if __name__ == "__main__":

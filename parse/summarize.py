@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from hpc.system.atomic import write_output
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
+from parse.command_options import conditions, put_out, recipe_named, text_width
 from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
 from parse.watch import watch
 
@@ -86,15 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     deny_world_writing()
-    where: dict[str, list[str]] = {}
-    for condition in options.where:
-        name, sign, value = condition.partition("=")
-        if not sign:
-            parser.error(f"--where {condition}: not of the form NAME=VALUE")
-        where.setdefault(name, []).append(value)
+    where = conditions(options.where, parser)
     options.ledger = options.ledger or options.what_if
     _check(options, parser)
-    recipe = None if options.against is None else _recipe(options.against, parser)
+    recipe = None if options.against is None else recipe_named(options.against, parser)
     how = None if options.kind in ("traces", "table") else how_to_read(options, parser)
     if options.explain is not None:
         return _explain(options.explain, how)
@@ -143,15 +136,6 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error(f"--explain prints the numbers of one log and no summary: not with {others[0]}")
 
 
-def _recipe(name: str, parser: argparse.ArgumentParser) -> Recipe:
-    from hpc.model.recipe import RecipeError, read_recipe
-
-    try:
-        return read_recipe(name)
-    except RecipeError as error:
-        parser.error(f"--against: {error}")
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
@@ -191,7 +175,7 @@ def _explain(path: Path, how: HowToRead | None) -> int:
     except LogError as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
-    _print(text)
+    put_out(None, text)
     return 0
 
 
@@ -199,11 +183,6 @@ def _clear() -> None:
     from rich.console import Console
 
     Console().clear()
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def _summarize(
@@ -248,14 +227,8 @@ def _summarize(
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
         return 1
-    if options.out is None:
-        _print(written)
-    else:
-        try:
-            write_output(options.out, written)
-        except OSError as error:
-            print(plain(f"{options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
-            return 1
+    if not put_out(options.out, written):
+        return 1
     if options.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
@@ -283,14 +256,10 @@ def _write_airank(folder: Path, results: Sequence[Result]) -> int:
 
 
 def _page(options: argparse.Namespace) -> Page:
-    """The room for the table: COLUMNS, else the terminal's, else that of a pipe."""
-    from parse.text import MIN_WIDTH, PIPE_WIDTH, Page
+    from parse.text import Page
 
-    width = shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
-    if options.out is not None and not os.environ.get("COLUMNS"):
-        width = PIPE_WIDTH
     return Page(
-        width=max(MIN_WIDTH, width), wide=options.wide, all_warnings=options.warnings or options.verbose,
+        width=text_width(options.out), wide=options.wide, all_warnings=options.warnings or options.verbose,
         charts=options.out is None and sys.stdout.isatty(),
     )  # fmt: skip
 

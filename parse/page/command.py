@@ -15,6 +15,7 @@ from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
+from parse.command_options import conditions, recipe_named
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
@@ -59,15 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     deny_world_writing()
-    where: dict[str, list[str]] = {}
-    for condition in options.where:
-        name, sign, value = condition.partition("=")
-        if not sign:
-            parser.error(f"--where {condition}: not of the form NAME=VALUE")
-        where.setdefault(name, []).append(value)
+    where = conditions(options.where, parser)
     if not options.paths and not options.published:
         parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
-    recipe = None if options.against is None else _recipe(options.against, parser)
+    recipe = None if options.against is None else recipe_named(options.against, parser)
     with importing():
         from hpc.model.trace import TraceError
         from parse.report.summary import TableError
@@ -96,15 +92,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
     return with_version(parser)
-
-
-def _recipe(name: str, parser: argparse.ArgumentParser) -> Recipe:
-    from hpc.model.recipe import RecipeError, read_recipe
-
-    try:
-        return read_recipe(name)
-    except RecipeError as error:
-        parser.error(f"--against: {error}")
 
 
 def _write(options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None) -> list[str]:

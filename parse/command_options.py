@@ -1,0 +1,61 @@
+"""What several commands of parse do alike: --where, --against, the room for text, --out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc.system.atomic import write_output
+from hpc.system.sanitize import plain
+
+if TYPE_CHECKING:
+    from hpc.model.recipe import Recipe
+
+
+def conditions(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, list[str]]:
+    """The wanted values of each name of --where NAME=VALUE; ends the command for other texts."""
+    where: dict[str, list[str]] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign:
+            parser.error(f"--where {text}: not of the form NAME=VALUE")
+        where.setdefault(name, []).append(value)
+    return where
+
+
+def recipe_named(name: str, parser: argparse.ArgumentParser) -> Recipe:
+    """The recipe of --against; ends the command where there is none."""
+    from hpc.model.recipe import RecipeError, read_recipe
+
+    try:
+        return read_recipe(name)
+    except RecipeError as error:
+        parser.error(f"--against: {error}")
+
+
+def text_width(out: Path | None) -> int:
+    """The room for text in cells: COLUMNS, else the terminal's, else that of a pipe or a file."""
+    from parse.text import MIN_WIDTH, PIPE_WIDTH
+
+    if out is not None and not os.environ.get("COLUMNS"):
+        return PIPE_WIDTH
+    return max(MIN_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns)
+
+
+def put_out(out: Path | None, text: str) -> bool:
+    """Writes the text to --out, else to standard output. False, with the reason said, where it cannot be written."""
+    if out is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return True
+    try:
+        write_output(out, text)
+    except OSError as error:
+        print(plain(f"{out}: cannot be written ({error.strerror})"), file=sys.stderr)
+        return False
+    return True
