@@ -120,7 +120,7 @@ class LinePattern:
         texts = [token.text for token in self.tokens if token.kind == "text"]
         return StepLine(
             marker=max(texts, key=len, default="").encode(),
-            pattern=re.compile(_regex(self.tokens, len(self.tokens))),
+            expression=_regex(self.tokens, len(self.tokens)),
             certain_digits=any(letter.isdigit() for text in texts for letter in text),
         )
 

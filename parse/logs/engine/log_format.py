@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -102,12 +102,17 @@ class StepLine:
     """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
 
     Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit, before the
-    end of its match; where it does, `certain_digits` has all lines matched one by one.
+    end of its match; where it does, `certain_digits` has all lines matched one by one. It is compiled at its first use:
+    all formats together have 500 of them, and a log has a few.
     """
 
     marker: bytes
-    pattern: re.Pattern[bytes]
+    expression: bytes
     certain_digits: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[bytes]:
+        return re.compile(self.expression)
 
 
 Values = Callable[[re.Match[bytes]], Mapping[str, str]]
@@ -125,23 +130,28 @@ class LogPattern:
 
     kind: str
     marker: bytes
-    pattern: re.Pattern[bytes]
+    expression: bytes
     values: Values | None = None
     constants: tuple[tuple[str, str], ...] = ()
     block: bool = False
 
+    @cached_property
+    def pattern(self) -> re.Pattern[bytes]:
+        """Compiled at its first use, as a step line's is."""
+        return re.compile(self.expression)
 
-def step(marker: bytes, pattern: bytes) -> StepLine:
+
+def step(marker: bytes, expression: bytes) -> StepLine:
     """A form of step line."""
-    return StepLine(marker=marker, pattern=re.compile(pattern))
+    return StepLine(marker=marker, expression=expression)
 
 
-def line(kind: str, marker: bytes, pattern: bytes, values: Values | None = None, **constants: str) -> LogPattern:
+def line(kind: str, marker: bytes, expression: bytes, values: Values | None = None, **constants: str) -> LogPattern:
     """A form of any other line; `constants` are values that every match has."""
     return LogPattern(
         kind=kind,
         marker=marker,
-        pattern=re.compile(pattern),
+        expression=expression,
         values=values,
         constants=tuple(constants.items()),
     )
@@ -152,9 +162,9 @@ fact, pause, evaluation, summary, epoch_line, heading = (
 )
 
 
-def block(marker: bytes, pattern: bytes, values: Values | None = None) -> LogPattern:
+def block(marker: bytes, expression: bytes, values: Values | None = None) -> LogPattern:
     """A form of facts that stand on several lines, of which the first has the marker."""
-    return LogPattern(kind="facts", marker=marker, pattern=re.compile(pattern), values=values, block=True)
+    return LogPattern(kind="facts", marker=marker, expression=expression, values=values, block=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from parse.logs.engine.lines import MAX_LINE, Lines, line_starts, marker_index, without_repeats
-from parse.logs.engine.log_format import LogError, LogFormat, StepLine, UnknownFormatError
+from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine, UnknownFormatError
 from parse.logs.engine.reader import ANSI, ESCAPE, last_pieces, pieces
 from parse.logs.engine.shapes import find_step, uncrowded
 
@@ -143,16 +142,20 @@ def require_text(path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Form:
-    """A form of line that shows a format: a step line, or with `pattern` a line of totals or marks."""
+    """A form of line that shows a format: a step line, or a line of totals or marks."""
 
     log_format: LogFormat
-    marker: bytes
-    step: tuple[StepLine, ...] = ()
-    pattern: re.Pattern[bytes] | None = None
+    line: StepLine | LogPattern
+
+    @property
+    def is_step(self) -> bool:
+        return isinstance(self.line, StepLine)
 
     def matches(self, text: bytes) -> bool:
-        searched = uncrowded(text, self.marker)
-        return bool(self.pattern.search(searched) if self.pattern else find_step(searched, self.step))
+        searched = uncrowded(text, self.line.marker)
+        return bool(
+            find_step(searched, (self.line,)) if isinstance(self.line, StepLine) else self.line.pattern.search(searched)
+        )
 
 
 @cache
@@ -162,10 +165,9 @@ def _forms() -> tuple[tuple[_Form, ...], ...]:
     A format whose lines go on over line ends is a group by itself.
     """
     formats = [format_named(name) for name in FORMATS]
-    steps = {known.name: [_Form(log_format=known, marker=form.marker, step=(form,)) for form in known.steps]
-             for known in formats}  # fmt: skip
+    steps = {known.name: [_Form(log_format=known, line=form) for form in known.steps] for known in formats}
     others = [
-        _Form(log_format=known, marker=form.marker, pattern=form.pattern)
+        _Form(log_format=known, line=form)
         for known in formats
         for form in (known.patterns if known.steps else import_module(FORMATS[known.name]).PATTERNS)
         if form.kind in TOTALS or not known.steps
@@ -245,8 +247,8 @@ class _Search:
             if not present:
                 continue
             shown = [form for marker in present for form in by_marker[marker] if form.matches(text)]
-            counts.update({form.log_format.name for form in shown if form.step})
-            self.totals |= {form.log_format.name for form in shown if not form.step and form.log_format.steps}
+            counts.update({form.log_format.name for form in shown if form.is_step})
+            self.totals |= {form.log_format.name for form in shown if not form.is_step and form.log_format.steps}
             self.marks |= {form.log_format.name for form in shown if not form.log_format.steps}
             if counts and max(counts.values()) >= MANY:
                 break
@@ -268,7 +270,7 @@ def _by_marker(group: int) -> Mapping[bytes, Sequence[_Form]]:
     """A group of forms by their markers."""
     by_marker: dict[bytes, list[_Form]] = {}
     for form in _forms()[group]:
-        by_marker.setdefault(form.marker, []).append(form)
+        by_marker.setdefault(form.line.marker, []).append(form)
     return by_marker
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -101,13 +99,13 @@ def test_the_number_of_shapes_is_bounded():
     assert sum(map(len, shapes.known.values())) == shapes.number <= MAX_SHAPES
 
 
-STEP = StepLine(marker=b"step ", pattern=re.compile(rb"step (?P<step>\d+) took (?P<duration_s>[\d.]+) s"))
+STEP = StepLine(marker=b"step ", expression=rb"step (?P<step>\d+) took (?P<duration_s>[\d.]+) s")
 FORMAT = LogFormat(
     name="made-up", title="made up", steps=(STEP,),
     patterns=(
-        LogPattern(kind="pause", marker=b"Test: [", pattern=re.compile(rb"(?P<reason>Test): \[ *\d+/")),
+        LogPattern(kind="pause", marker=b"Test: [", expression=rb"(?P<reason>Test): \[ *\d+/"),
         LogPattern(
-            kind="facts", marker=b"THE_PRECISION is fp16", pattern=re.compile(rb"THE_PRECISION is (?P<type>fp16)")
+            kind="facts", marker=b"THE_PRECISION is fp16", expression=rb"THE_PRECISION is (?P<type>fp16)"
         ),
     ),
 )  # fmt: skip

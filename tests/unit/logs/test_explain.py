@@ -23,21 +23,19 @@ FORMAT = LogFormat(
     steps=(
         StepLine(
             marker=b"step",
-            pattern=re.compile(
+            expression=(
                 rb"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) epoch (?P<epoch>\d+) step (?P<step>\d+) "
                 rb"rate (?P<rate>\d+\.\d+) "
             ),
         ),
         StepLine(
             marker=b"took",
-            pattern=re.compile(rb"epoch (?P<epoch>\d+) step (?P<step>\d+) took (?P<duration_s>\d+\.\d+) "),
+            expression=rb"epoch (?P<epoch>\d+) step (?P<step>\d+) took (?P<duration_s>\d+\.\d+) ",
         ),
     ),
     patterns=(
-        LogPattern(
-            kind="facts", marker=b"batch", pattern=re.compile(rb"batch (?P<batch_size>\d+) on (?P<world_size>\d+)")
-        ),
-        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<reason>saving)")),
+        LogPattern(kind="facts", marker=b"batch", expression=rb"batch (?P<batch_size>\d+) on (?P<world_size>\d+)"),
+        LogPattern(kind="pause", marker=b"saving", expression=rb"(?P<reason>saving)"),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from parse.logs.engine.log_format import LogError
+from parse.logs.engine.log_format import FIELDS, IN_OTHER_UNITS, LogError
 from parse.logs.formats import FORMATS, format_named, recognise
 from tests.unit.logs import made
 from tests.unit.logs.real_lines import REAL
@@ -104,3 +104,10 @@ def test_an_unknown_format_is_refused():
 def test_all_formats_read_marks(name):
     kinds = {log_pattern.kind for log_pattern in format_named(name).patterns}
     assert {"mllog", "mark"} <= kinds
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_lines_of_all_formats_compile_and_name_known_fields(name):
+    log_format = format_named(name)
+    assert {group for form in log_format.steps for group in form.pattern.groupindex} <= {*FIELDS, *IN_OTHER_UNITS}
+    assert all(log_pattern.pattern.pattern == log_pattern.expression for log_pattern in log_format.patterns)

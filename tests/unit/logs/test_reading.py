@@ -22,10 +22,10 @@ STEP = re.compile(
 FORMAT = LogFormat(
     name="made-up",
     title="made up for these tests",
-    steps=(StepLine(marker=b" rate ", pattern=STEP),),
+    steps=(StepLine(marker=b" rate ", expression=STEP.pattern),),
     patterns=(
-        LogPattern(kind="facts", marker=b"batch=", pattern=re.compile(rb"batch=(?P<batch_size>\d+)")),
-        LogPattern(kind="pause", marker=b"saving", pattern=re.compile(rb"(?P<reason>saving)")),
+        LogPattern(kind="facts", marker=b"batch=", expression=rb"batch=(?P<batch_size>\d+)"),
+        LogPattern(kind="pause", marker=b"saving", expression=rb"(?P<reason>saving)"),
     ),
 )
 
