@@ -14,11 +14,11 @@ import pytest
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
 from hpc.model.spec import RunSpec
+from parse.alarms.nodes import drifts, per_node
 from parse.alarms.table import judge
 from parse.ledger.point import ledgers
 from parse.load import load
 from parse.measurements import days
-from parse.report.nodes import drifts, per_node
 from parse.report.summary import Summary, labels
 from parse.report.table import text
 from parse.result import Result, results
