@@ -120,7 +120,7 @@ class _Joiner:
         if filecmp.cmp(first, path, shallow=False):
             self.remarks.append(f"{path}: the same as {first}, byte for byte; counted once")
         else:
-            hint = "" if first.parent == path.parent else "; two measurements are told apart where each folder is named"
+            hint = "" if first.parent == path.parent else "; name each folder to tell two measurements apart"
             self.set_aside[key] = f"two traces of one attempt, {first} and {path}, differ: neither is counted{hint}"
 
     def _attempt(self, key: Key, requested: RequestedRun | None) -> Attempt:

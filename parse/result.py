@@ -195,7 +195,7 @@ class Result:
 
     @property
     def facts(self) -> dict[str, set[str]]:
-        """All that its ok runs found, by name."""
+        """All facts of its ok runs, by name."""
         values_by_name: dict[str, set[str]] = {}
         for machine in self.machines:
             for name, values in machine.facts.items():

@@ -94,7 +94,7 @@ def evidence_of(
     if artifacts.hang:
         ended_by, reason = EndedBy.HANG, artifacts.hang
     elif artifacts.signal:
-        ended_by, reason = EndedBy.SIGNAL, f"the job was told to end by {artifacts.signal}"
+        ended_by, reason = EndedBy.SIGNAL, f"the job received {artifacts.signal}"
     return Evidence(
         exit_status=exit_status, trace=artifacts.look.whole, steps=artifacts.steps, ended_by=ended_by, reason=reason,
         notes=artifacts.notes, error=_end_of(error), job=job, job_id=job_id, unreadable=artifacts.look.unreadable,

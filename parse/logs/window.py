@@ -258,9 +258,7 @@ class _Reader:
         facts = {name: fact for name, fact in self.facts.items() if fact[1] <= end}
         for name, (value, offset) in self.contradictions.items():
             if offset <= end:
-                self.remarks.append(
-                    f"{name} is said to be {facts[name][0]} and {value} (byte {offset}); the first stands"
-                )
+                self.remarks.append(f"{name} is {facts[name][0]} and {value} (byte {offset}) in it; the first counts")
         self._remark()
         return Reading(
             log_format=self.log_format,

@@ -211,7 +211,8 @@ def _avg_ips(result: TrainingResult) -> Iterator[Breach]:
     warmup, nearest = min(rates, key=lambda pair: abs(pair[1] - printed))
     yield breach(
         "{printed:.2f} samples/s is printed, {epochs} epochs of {samples:,} samples make {computed:.2f} "
-        "({difference:+.1%}; {warmup_epochs} warm-up epochs, " + ("the nearest)" if requested is None else "as asked)"),
+        "({difference:+.1%}; {warmup_epochs} warm-up epochs, "
+        + ("the nearest)" if requested is None else "as requested)"),
         printed=printed,
         epochs=last - warmup,
         samples=samples,

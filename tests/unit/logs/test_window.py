@@ -153,7 +153,7 @@ def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
     reading = read(lines)
     assert dict(reading.facts) == {"batch_size": "64", "gpu": "0"}
     (remark,) = reading.remarks
-    assert "batch_size is said to be 64 and 32" in remark
+    assert "batch_size is 64 and 32 (byte" in remark
 
 
 def test_the_number_of_records_is_bounded() -> None:
