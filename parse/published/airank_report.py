@@ -18,7 +18,7 @@ from parse.logs.engine.log_format import LogError
 from parse.published.airank_rules import Violation, judge, judge_folder
 from parse.published.claims import ClaimComparison, check, compare, read_document
 from parse.published.clock import Evaluation
-from parse.published.files import DocumentError, check_regular, files_of
+from parse.published.files import DocumentError, files_of
 from parse.published.mlperf import Target
 from parse.published.target import REQUESTED
 from parse.published.training import Training, read_training
@@ -85,7 +85,6 @@ def _read_all(reader: Callable[[Path], T], paths: Iterable[Path], refusals: list
     items = []
     for path in paths:
         try:
-            check_regular(path)
             items.append(reader(path))
         except (LogError, DocumentError) as error:
             refusals.append(str(error))
