@@ -13,9 +13,9 @@ from typing import Any
 from hpc.model.findings import Figures, FigureValue, Finding
 from hpc.system.text import first_of, inflect
 from parse.logs.engine.log_format import LogRecord
+from parse.logs.sizes import whole_number
 from parse.published.training import Training
 from parse.published.training_result import TIME_TO_TRAIN, TrainingResult, rate
-from parse.published.vocabulary import whole_number
 
 TIME_TOLERANCE_S = 1.0
 """A printed time and its time stamps agree within it."""

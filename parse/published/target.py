@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from parse.logs.sizes import whole_number
 from parse.published.mllog_clock import ACCURACY
 from parse.published.mlperf import Target
 from parse.published.training import Training
-from parse.published.vocabulary import IMAGENET, whole_number
+from parse.published.vocabulary import IMAGENET
 
 RESNET50_TARGET = 75.9
 """Top-1 accuracy in percent that AI-Rank's rules require of ResNet50."""
