@@ -149,6 +149,11 @@ class RankNote:
     local_copies: str = ""
     notes_before: int = 0
 
+    @property
+    def origin(self) -> str:
+        """Who failed, when, and by which exception: `rank 3 on node2 after step 7: ValueError`."""
+        return f"rank {self.rank} on {self.hostname} {after(self.step)}: {self.exception}"
+
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`."""
         return _write(AttemptFiles.of_stem(folder, stem).rank_note(self.rank), asdict(self))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
-from hpc.model.outcome import Outcome, RankNote, after
+from hpc.model.outcome import Outcome, RankNote
 
 
 class EndedBy(StrEnum):
@@ -317,7 +317,7 @@ def cause(notes: Sequence[RankNote]) -> RankNote | None:
 
 
 def _describe(note: RankNote) -> str:
-    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {_short(note.message)}"
+    return f"{note.origin}: {_short(note.message)}"
 
 
 def _describe_death(fields: Mapping[str, str]) -> str:

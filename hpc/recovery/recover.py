@@ -35,7 +35,7 @@ from hpc.model.files import (
     server_time_s,
     set_aside,
 )
-from hpc.model.outcome import Outcome, RankNote, RecordError, after, read_own_record, read_rank_note
+from hpc.model.outcome import Outcome, RecordError, read_own_record, read_rank_note
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
@@ -354,7 +354,7 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
             sentences.append(str(error))
     first = cause(notes)
     if first is not None:
-        sentences.insert(0, _describe(first))
+        sentences.insert(0, f"{first.origin}: {first.message}")
     outcome = None if first is None else first.outcome
     record = files.exit_record
     if record.exists():
@@ -363,10 +363,6 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
         except RecordError as error:
             sentences.append(str(error))
     return outcome, "; ".join(sentences)
-
-
-def _describe(note: RankNote) -> str:
-    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {note.message}"
 
 
 if __name__ == "__main__":
