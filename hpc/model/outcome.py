@@ -204,6 +204,17 @@ def read_rank_note(path: Path) -> RankNote:
     return _of_values(RankNote, read_object(path), path, "a rank's note")
 
 
+def read_rank_notes(files: AttemptFiles, errors: list[RecordError]) -> tuple[RankNote, ...]:
+    """The notes of an attempt's ranks that can be read; the errors of the others are added to `errors`."""
+    notes = []
+    for path in files.rank_notes():
+        try:
+            notes.append(read_rank_note(path))
+        except RecordError as error:
+            errors.append(error)
+    return tuple(notes)
+
+
 def read_own_record(path: Path) -> ExitRecord:
     """The exit record in the file. Raises RecordError where it holds none, or that of another attempt than its name."""
     record = read_exit_record(path)
