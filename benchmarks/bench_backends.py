@@ -29,7 +29,7 @@ from launch.cluster.local import launcher, ranks_env
 LIMIT = 1 / 0.98
 RANKS, STEPS = 2, 4
 BLOCKS = {"step": 100, "phases": 40}
-"""More where a limit is to be told from a ratio that is near it."""
+"""More where the ratio is near the limit."""
 IN_A_RANK = "--in-a-rank"
 OPTIONS = {"resnet50": {"image_size": "32"}, "arcface": {"image_size": "32", "classes": "1000"}}
 

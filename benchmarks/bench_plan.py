@@ -22,7 +22,7 @@ SITE = Site(name="bench", gpus_per_node=8, partition="gpu")
 
 
 def plan_and_render(folders: Folders, write: bool) -> float:
-    """Seconds from what is asked to the text of every script; with `write` also to the files of the sweep."""
+    """Seconds from the request to the text of every script; with `write` also to the files of the sweep."""
     begin = perf_counter()
     plan = expand(ASKED, TARGET, options_of)
     jobs = plan_jobs(plan.runs, SITE, minutes_per_run=10, time_min=None)

@@ -95,8 +95,8 @@ def repeat(comm: Intracomm, clock: _Clock, method: _Method) -> dict[str, Any]:
     took_s, borders_ns, after, between = [], [], [], []
 
     def error_and_bound(true_ns: int) -> tuple[float, float]:
-        found_ns, bound_ns = method.place(clock.show(true_ns))
-        return found_ns - true_ns, bound_ns
+        global_ns, bound_ns = method.place(clock.show(true_ns))
+        return global_ns - true_ns, bound_ns
 
     for _ in range(SYNCHRONISATIONS):
         comm.Barrier()
@@ -107,8 +107,8 @@ def repeat(comm: Intracomm, clock: _Clock, method: _Method) -> dict[str, Any]:
         after.append(error_and_bound(borders_ns[-1]))
         clock.skipped_ns += APART_S * SECOND_NS
     for part in np.linspace(0.05, 1.95, 20):
-        asked_ns = borders_ns[0] + int(part * (borders_ns[-1] - borders_ns[0]) / 2)
-        between.append(error_and_bound(asked_ns))
+        true_ns = borders_ns[0] + int(part * (borders_ns[-1] - borders_ns[0]) / 2)
+        between.append(error_and_bound(true_ns))
     return {"took_s": took_s, "after": after, "between": between}
 
 

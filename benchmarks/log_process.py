@@ -1,6 +1,6 @@
 """One log read in a process of its own, held to one core: `python -m benchmarks.log_process batches|window LOG FAMILY`.
 
-Prints as JSON the seconds that reading took, imports apart, the step lines found, and by how many bytes the peak of
+Prints as JSON the seconds that reading took, imports apart, the number of step lines, and by how many bytes the peak of
 memory lies above an interpreter that has imported numpy.
 """
 

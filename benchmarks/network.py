@@ -26,7 +26,7 @@ _NAMESPACES = ("--net", "--uts", "--mount", "--time")
 
 
 class NetworkError(Exception):
-    """The hosts cannot be had, or what ran on them failed; the text is what the system said."""
+    """The hosts cannot be had, or what ran on them failed; the text is the system's message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Paths:
 
     @property
     def rules(self) -> list[str]:
-        """What the switch is told."""
+        """The arguments of the switch."""
         rest = f"{self.jitter_us:g}:{self.loss_percent:g}"
         if self.of_host is not None:
             return [f"{ends}:{self.delay_us:g}:{rest}" for ends in (f"{self.of_host}:*", f"*:{self.of_host}")]

@@ -25,8 +25,9 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """`met` or `missed` where the whole interval lies on one side of the limit, else `not resolved`."""
-        return "told" if self.limit is None else _verdict(self.interval, self.limit)
+        """`met` or `missed` where the whole interval lies on one side of the limit, else `not resolved`; without one
+        `not judged`."""
+        return "not judged" if self.limit is None else _verdict(self.interval, self.limit)
 
     def __str__(self) -> str:
         limit = "no limit" if self.limit is None else f"limit {self.limit:.4g}"

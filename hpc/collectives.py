@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--option", metavar="NAME=V", action="append", default=[],
         help=f"an option of the backend: {', '.join(COMMUNICATION_OPTIONS)}")  # fmt: skip
     add = parser.add_argument_group(
-        "what it is measured on: asked of a training alike, so that the two are compared"
+        "what it is measured on: requested of a training alike, so that the two are compared"
     ).add_argument
     add(
         "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"
@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
     add("--container", metavar="IMAGE", default="", help="image that the ranks run in, where they do")
     add("--env", metavar="NAME", action="append", default=[],
-        help="a variable of this launch that is a part of what is asked, as NCCL_ALGO")  # fmt: skip
+        help="a variable of this launch that is a part of the request, as NCCL_ALGO")  # fmt: skip
     add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
     add_arguments(parser)
     add = parser.add_argument_group("where it goes").add_argument

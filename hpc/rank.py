@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from hpc.measure.clock import GlobalClock
     from hpc.measure.timer import StepTimer
+    from hpc.node_agent.agent import NodeAgent
     from hpc.run.whole_training import WholeTraining
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -204,6 +205,11 @@ def _run(rank: Rank) -> None:
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit(comm.rank)
+    _leave(whole, backend, journal, agent)
+
+
+def _leave(whole: WholeTraining | None, backend: Backend, journal: Journal, agent: NodeAgent | None) -> None:
+    """Removes what the written trace makes needless; a failure is one line on standard error."""
     last = {
         "removing the checkpoints": None if whole is None else whole.remove_checkpoints,
         "leaving the group of ranks": backend.leave,

@@ -180,7 +180,7 @@ class Attempt:
         return self.outcome is Outcome.OK and self.measured is not None
 
 
-def settling(attempts: Iterable[Attempt]) -> Attempt:
+def deciding_attempt(attempts: Iterable[Attempt]) -> Attempt:
     """The attempt that its run's outcome is taken from: the latest ok one with numbers, the latest ok, the latest that
     is final, else the last. A rerun of a final run (--force) therefore counts."""
     ordered = sorted(attempts, key=lambda attempt: attempt.number)

@@ -52,12 +52,20 @@ def pelt(values: npt.NDArray[np.float64], penalty: float, min_segment: int) -> l
     best[0] = -penalty
     previous = np.zeros(n + 1, np.int64)
     starts = np.zeros(1, np.int64)
-    for stop in range(min_segment, n + 1):
+
+    def totals(stop: int) -> npt.NDArray[np.float64]:
+        """The least cost of the values up to `stop` by the start of their last segment, less its penalty."""
         cost = squares[stop] - squares[starts] - (sums[stop] - sums[starts]) ** 2 / (stop - starts)
-        total = best[starts] + cost
+        total: npt.NDArray[np.float64] = best[starts] + cost
+        return total
+
+    for stop in range(min_segment, n + 1):
+        total = totals(stop)
         at = int(np.argmin(total))
         best[stop], previous[stop] = total[at] + penalty, starts[at]
-        starts = np.append(starts[total <= best[stop]], stop - min_segment + 1)
+        # A start that is worse than a change point at `new` stays so from where a segment that begins there may end.
+        new = stop - min_segment + 1
+        starts = np.append(starts[(starts > new - min_segment) | (totals(new) <= best[new])], new)
     positions: list[int] = []
     stop = int(previous[n])
     while stop > 0:

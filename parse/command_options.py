@@ -48,7 +48,10 @@ def text_width(out: Path | None) -> int:
 
 
 def put_out(out: Path | None, text: str) -> bool:
-    """Writes the text to --out, else to standard output. False, with the reason said, where it cannot be written."""
+    """Writes the text to --out, else to standard output.
+
+    Returns False, and prints the reason, where it cannot be written.
+    """
     if out is None:
         sys.stdout.write(text)
         sys.stdout.flush()

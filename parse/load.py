@@ -46,7 +46,7 @@ SNIFFED_BYTES = 1 << 16
 STACKS_TEXT = ".stacks.txt"
 """Suffix of the file with an attempt's stacks, which is not a log."""
 LOG_NAME = re.compile(r".+\.(log|txt|out)(\.gz)?", re.IGNORECASE | re.DOTALL)
-"""Names that logs have. Where only logs are asked for, each such file that is none is refused."""
+"""Names that logs have. Where only logs are requested, each such file that is none is refused."""
 LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE | re.DOTALL)
 """Names that claim to be a log, so that the file is refused if it is not."""
 

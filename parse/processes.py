@@ -53,7 +53,7 @@ def each_in_processes(function: Callable[[T], R], items: Sequence[T], processes:
 
 
 def _results(pool: ProcessPoolExecutor, futures: Sequence[Future[R]]) -> Iterator[R]:
-    """The results as they are asked for; what is not begun when nobody asks any more is not done."""
+    """The results as they are requested; what is not begun when the caller ends is not done."""
     try:
         for future in futures:
             yield future.result()

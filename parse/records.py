@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote
+from hpc.model.verdict import cause
 from parse.attempt import Attempt, Measurement, RequestedRun
 from parse.measurements import AttemptFile, Measurements, days
 
@@ -120,20 +121,20 @@ class _Joiner:
         if filecmp.cmp(first, path, shallow=False):
             self.remarks.append(f"{path}: the same as {first}, byte for byte; counted once")
         else:
-            hint = "" if first.parent == path.parent else "; two measurements are told apart where each folder is named"
+            hint = "" if first.parent == path.parent else "; name each folder to tell two measurements apart"
             self.set_aside[key] = f"two traces of one attempt, {first} and {path}, differ: neither is counted{hint}"
 
     def _attempt(self, key: Key, requested: RequestedRun | None) -> Attempt:
         record, read, begun = self.exits.get(key), self.traces.get(key), self.begun.get(key)
-        notes = sorted(self.notes.get(key, []), key=lambda note: (note.step, note.rank))
-        outcome = record.outcome if record else read.outcome if read else notes[0].outcome if notes else None
+        note = cause(self.notes.get(key, []))
+        outcome = next((each.outcome for each in (record, read, note) if each is not None), None)
         # A recovered trace has the outcome known when it was recovered: the record has the final one.
         if record and read and record.outcome != read.outcome and not read.recovered:
             self.remarks.append(
                 f"{read.trace}: says {read.outcome}, its exit record, written later, {record.outcome}: "
                 "the record stands"
             )
-        evidence, problem = _evidence(record, read, notes), self.set_aside.get(key, "")
+        evidence, problem = _evidence(record, read, note), self.set_aside.get(key, "")
         began = next((each.begin_unix_s for each in (read, record, begun) if each and each.begin_unix_s), None)
         if problem:
             self.remarks.append(problem)
@@ -149,13 +150,11 @@ class _Joiner:
         )  # fmt: skip
 
 
-def _evidence(record: ExitRecord | None, read: Attempt | None, notes: Sequence[RankNote]) -> str:
+def _evidence(record: ExitRecord | None, read: Attempt | None, note: RankNote | None) -> str:
     if record and record.evidence and record.outcome is not Outcome.OK:
         return f"{record.evidence[0]}; kept at {record.local_copies}" if record.local_copies else record.evidence[0]
-    if notes:
-        first = notes[0]
-        where = f"rank {first.rank} on {first.hostname} after {first.step + 1} steps"
-        return f"{where}: {first.exception}: {first.message}"
+    if note is not None:
+        return f"{note.origin}: {note.message}"
     if read and read.evidence:
         return read.evidence
     if record is None or record.outcome is Outcome.OK:

@@ -14,7 +14,7 @@ import numpy as np
 from hpc.model.findings import Finding
 from hpc.model.outcome import ExitRecord
 from parse import stats
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, settling
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt
 from parse.load import Loaded
 from parse.run_fields import RunFields
 
@@ -195,7 +195,7 @@ class Result:
 
     @property
     def facts(self) -> dict[str, set[str]]:
-        """All that its ok runs found, by name."""
+        """All facts of its ok runs, by name."""
         values_by_name: dict[str, set[str]] = {}
         for machine in self.machines:
             for name, values in machine.facts.items():
@@ -243,7 +243,7 @@ def _runs(loaded: Loaded) -> list[Run]:
 def _run(requested: RequestedRun, attempts: list[Attempt]) -> Run:
     return Run(
         requested=requested,
-        attempt=settling(attempts) if attempts else None,
+        attempt=deciding_attempt(attempts) if attempts else None,
         attempts=len(attempts),
         ok_attempts=tuple(sorted(attempt.number for attempt in attempts if attempt.outcome == "ok")),
     )

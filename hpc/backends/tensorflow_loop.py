@@ -89,7 +89,7 @@ class TensorFlowLoop(Training):
         held = [v if isinstance(v, tf.Variable) else v.value for v in workload.model.trainable_variables]
         if not held:
             raise WorkloadError(
-                f"the model of {type(workload).__name__} has no trainable variables; a Keras model that was not told "
+                f"the model of {type(workload).__name__} has no trainable variables; a Keras model without "
                 "the shape of its input has none yet: begin it with keras.Input, or call its build()"
             )
         self._make_equal(workload.model)

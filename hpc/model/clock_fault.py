@@ -10,7 +10,7 @@ from itertools import pairwise
 from hpc.model.clock_model import MAX_DRIFT, SyncPoint
 
 MAX_SLEW = 0.1
-"""No time service slews by more than this: the kernel by 500 ppm (adjtimex), chrony by 83,333 unless told otherwise."""
+"""No time service slews by more than this: the kernel by 500 ppm (adjtimex), chrony by 83,333 by default."""
 
 
 class FaultKind(StrEnum):

@@ -27,7 +27,7 @@ from hpc.model.outcome import (
     RecordError,
     is_damaged,
     read_begin_record,
-    read_rank_note,
+    read_rank_notes,
 )
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import EndedBy, Evidence, JobEnd, decide
@@ -66,17 +66,15 @@ def read_artifacts(files: AttemptFiles, look: TraceLook | None = None) -> Attemp
 
     `look` saves a second look at the trace where the caller has looked at it already.
     """
-    notes = []
-    for path in files.rank_notes():
-        try:
-            notes.append(read_rank_note(path))
-        except RecordError as error:
-            print(f"rankwise: {plain(str(error))}", file=sys.stderr)
+    unread: list[RecordError] = []
+    notes = read_rank_notes(files, unread)
+    for error in unread:
+        print(f"rankwise: {plain(str(error))}", file=sys.stderr)
     look = look or look_at_trace(files.trace)
     copies = [note.local_copies for note in notes]
     copies += [line.removeprefix("kept:").strip() for line in _text(files.local_copies).splitlines()]
     return AttemptArtifacts(
-        notes=tuple(notes),
+        notes=notes,
         look=look,
         steps=max([look.steps, *(note.step + 1 for note in notes)]),
         hang=_hang_reason(_text(files.hang)),
@@ -94,7 +92,7 @@ def evidence_of(
     if artifacts.hang:
         ended_by, reason = EndedBy.HANG, artifacts.hang
     elif artifacts.signal:
-        ended_by, reason = EndedBy.SIGNAL, f"the job was told to end by {artifacts.signal}"
+        ended_by, reason = EndedBy.SIGNAL, f"the job received {artifacts.signal}"
     return Evidence(
         exit_status=exit_status, trace=artifacts.look.whole, steps=artifacts.steps, ended_by=ended_by, reason=reason,
         notes=artifacts.notes, error=_end_of(error), job=job, job_id=job_id, unreadable=artifacts.look.unreadable,

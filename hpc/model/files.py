@@ -113,7 +113,8 @@ class AttemptFiles:
 
     def rank_notes(self) -> list[Path]:
         """The notes that are there, sorted by name."""
-        return sorted(self.traces.glob(f"{escape(self.stem)}.rank*.json"))
+        paths = self.traces.glob(f"{escape(self.stem)}.rank*.json")
+        return sorted(path for path in paths if RANK_NOTE.fullmatch(path.name))
 
     def error(self, logs: Path) -> Path:
         """Standard error of the attempt's launcher."""

@@ -149,6 +149,11 @@ class RankNote:
     local_copies: str = ""
     notes_before: int = 0
 
+    @property
+    def origin(self) -> str:
+        """Who failed, when, and by which exception: `rank 3 on node2 after step 7: ValueError`."""
+        return f"rank {self.rank} on {self.hostname} {after(self.step)}: {self.exception}"
+
     def write(self, folder: Path, stem: str) -> Path:
         """Writes `<stem>.rank<rank>.json`."""
         return _write(AttemptFiles.of_stem(folder, stem).rank_note(self.rank), asdict(self))
@@ -197,6 +202,17 @@ def read_exit_record(path: Path) -> ExitRecord:
 def read_rank_note(path: Path) -> RankNote:
     """Raises RecordError where the file is no note of a rank."""
     return _of_values(RankNote, read_object(path), path, "a rank's note")
+
+
+def read_rank_notes(files: AttemptFiles, errors: list[RecordError]) -> tuple[RankNote, ...]:
+    """The notes of an attempt's ranks that can be read; the errors of the others are added to `errors`."""
+    notes = []
+    for path in files.rank_notes():
+        try:
+            notes.append(read_rank_note(path))
+        except RecordError as error:
+            errors.append(error)
+    return tuple(notes)
 
 
 def read_own_record(path: Path) -> ExitRecord:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 
-from hpc.model.outcome import Outcome, RankNote, after
+from hpc.model.outcome import Outcome, RankNote
 
 
 class EndedBy(StrEnum):
@@ -207,7 +207,7 @@ def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
         return Outcome.NODE_FAIL, f"standard error: {_short(gone[0])}"
     if evidence.ended_by is EndedBy.REQUEUE or (job is not None and job.requeued):
         if evidence.ended_by is EndedBy.SIGNAL:
-            return Outcome.PREEMPTED, f"{evidence.reason or 'the job was told to end'}; the job went back to the queue"
+            return Outcome.PREEMPTED, f"{evidence.reason or 'a signal ended the job'}; the job went back to the queue"
         return Outcome.NODE_FAIL, evidence.reason or (
             "the job was started anew, and its former life recorded nothing: its node or its script was lost"
         )
@@ -218,7 +218,7 @@ def _stopped(evidence: Evidence) -> Decision | None:
     forgotten = evidence.job is not None and not evidence.job.state
     if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
         return None
-    return Outcome.CANCELLED, evidence.reason or "the job was told to end"
+    return Outcome.CANCELLED, evidence.reason or "a signal ended the job"
 
 
 def _exited(evidence: Evidence) -> Decision | None:
@@ -273,7 +273,7 @@ def _otherwise(evidence: Evidence) -> Decision:
         return _died(evidence), f"{_returned(evidence)}; {made}, and no rank left a note{_error_ending(evidence.error)}"
     job = evidence.job
     if job is None:
-        scheduler = "the scheduler was not asked or did not answer"
+        scheduler = "the scheduler was not queried or did not answer"
     elif not job.state:
         scheduler = f"the scheduler ({job.source}) has forgotten the job"
     else:
@@ -317,7 +317,7 @@ def cause(notes: Sequence[RankNote]) -> RankNote | None:
 
 
 def _describe(note: RankNote) -> str:
-    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {_short(note.message)}"
+    return f"{note.origin}: {_short(note.message)}"
 
 
 def _describe_death(fields: Mapping[str, str]) -> str:

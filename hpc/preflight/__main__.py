@@ -1,7 +1,7 @@
 """The checks alone, by the ranks of a launcher: `srun … python -m hpc.preflight --run RUN.json --out FILE`.
 
-Looks at all that needs no framework, and measures nothing. Rank 0 prints what the checks found, and writes that and
-what every rank found out. docs/preflight.md lists the checks.
+Looks at all that needs no framework, and measures nothing. Rank 0 prints the findings, and writes them and the
+facts of every rank. docs/preflight.md lists the checks.
 
 Exit status 0: no fatal check failed; 1: FILE cannot be written; 2: usage; 3: a fatal check failed; 5: there is no MPI,
 or no run to be read.
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m hpc.preflight", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="what was found, as JSON")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="findings and facts, as JSON")
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")
     add_arguments(parser)
     arguments = parser.parse_args(argv)

@@ -48,7 +48,7 @@ def mpi_size(seen: Seen) -> CheckResult:
     """Compares the ranks that MPI sees. Too few are mostly singletons, each of which believes to be rank 0 of 1."""
     run, here = seen.run, seen.launched
     if here.size == run.ranks:
-        return ok(f"MPI sees {plural(run.ranks, 'rank')}, as asked")
+        return ok(f"MPI sees {plural(run.ranks, 'rank')}, as requested")
     variables = ", ".join(f"{name}={value}" for name, value in here.variables.items())
     if here.size == 1 and not here.variables:
         fix = "start it with srun or mpiexec"
@@ -67,7 +67,7 @@ def mpi_size(seen: Seen) -> CheckResult:
             "the launcher and the MPI library do not speak the same PMI: try mpi = pmix or pmi2 in the site "
             "(srun --mpi=list shows what there is), or launcher = mpirun"
         )
-    text = f"asked for {run.ranks} ranks, MPI sees {here.size} ({variables or 'no launcher variables are set'})"
+    text = f"{run.ranks} ranks requested, MPI sees {here.size} ({variables or 'no launcher variables are set'})"
     return failed(text, fix)
 
 
@@ -76,11 +76,9 @@ def ranks_per_node(seen: Seen) -> CheckResult:
     run = seen.run
     ranks_on = [count for _, count in sorted(Counter(rank.node for rank in seen.ranks).items())]
     if ranks_on == [run.ranks_per_node] * run.nodes:
-        return ok(f"{plural(run.nodes, 'node')} with {plural(run.ranks_per_node, 'rank')} each, as asked")
+        return ok(f"{plural(run.nodes, 'node')} with {plural(run.ranks_per_node, 'rank')} each, as requested")
     placement = f"{', '.join(map(str, ranks_on[:SHOWN]))}{', …' if len(ranks_on) > SHOWN else ''}"
-    return failed(
-        f"asked for {run.nodes} nodes with {run.ranks_per_node} ranks each; found {len(ranks_on)} with {placement}"
-    )
+    return failed(f"{run.nodes} nodes with {run.ranks_per_node} ranks each requested; {len(ranks_on)} with {placement}")
 
 
 def same_nccl(seen: Seen) -> CheckResult | None:
@@ -113,7 +111,7 @@ def cores(seen: Seen) -> CheckResult:
                 who = f"ranks {numbers(theirs)} have {len(mask)} between them" if len(theirs) > 1 else (
                     f"rank {theirs[0]} has {len(mask)}"
                 )  # fmt: skip
-                wrong.append(f"{host}: {who} (core {numbers(mask)}), asked for {cpus} each")
+                wrong.append(f"{host}: {who} (core {numbers(mask)}), {cpus} each requested")
         owners: dict[int, list[tuple[int, ...]]] = {}
         for mask in masks:
             for core in mask:

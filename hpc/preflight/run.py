@@ -131,7 +131,7 @@ class Preflight:
         return warnings(self._log, socket.gethostname(), os.getpid()) if self._log else []
 
     def demand(self) -> None:
-        """Raises InvalidRun, on every rank alike, with each fatal check that failed and its cure."""
+        """Raises InvalidRun, on every rank alike, with each fatal check that failed and its fix."""
         if fatal := [finding for finding in self.findings if finding.fatal]:
             raise InvalidRun(". ".join(map(str, fatal)))
 

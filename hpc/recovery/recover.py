@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from hpc.model.files import (
-    RANK_NOTE,
     AttemptFiles,
     aside_of,
     name_of_removed,
@@ -35,7 +34,7 @@ from hpc.model.files import (
     server_time_s,
     set_aside,
 )
-from hpc.model.outcome import Outcome, RankNote, RecordError, after, read_own_record, read_rank_note
+from hpc.model.outcome import Outcome, RecordError, read_own_record, read_rank_notes
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
@@ -345,16 +344,11 @@ def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
 def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
     """The outcome of the attempt, from its exit record, else from the note that names the cause; and a text with that
     note and the errors of unreadable records."""
-    files, notes, sentences = AttemptFiles.of_stem(traces, stem), [], []
-    for path in files.rank_notes():
-        try:
-            if RANK_NOTE.fullmatch(path.name):
-                notes.append(read_rank_note(path))
-        except RecordError as error:
-            sentences.append(str(error))
-    first = cause(notes)
+    files, unread = AttemptFiles.of_stem(traces, stem), list[RecordError]()
+    first = cause(read_rank_notes(files, unread))
+    sentences = [str(error) for error in unread]
     if first is not None:
-        sentences.insert(0, _describe(first))
+        sentences.insert(0, f"{first.origin}: {first.message}")
     outcome = None if first is None else first.outcome
     record = files.exit_record
     if record.exists():
@@ -363,10 +357,6 @@ def _known_outcome(traces: Path, stem: str) -> tuple[Outcome | None, str]:
         except RecordError as error:
             sentences.append(str(error))
     return outcome, "; ".join(sentences)
-
-
-def _describe(note: RankNote) -> str:
-    return f"rank {note.rank} on {note.hostname} {after(note.step)}: {note.exception}: {note.message}"
 
 
 if __name__ == "__main__":

@@ -187,16 +187,25 @@ def _explain(error: BaseException, name: str) -> int | None:
         return INTERRUPTED
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in REQUIREMENTS:
-        from shlex import quote
-
-        checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - light
-        print(
-            f"{name}: {missing} is not installed for {sys.executable}: run `{quote(sys.executable)} -m pip install -e "
-            f"{quote(checkout)}`, or activate the environment that has it",
-            file=sys.stderr,
-        )
+        print(f"{name}: {_not_installed(missing)}", file=sys.stderr)
         return 1
     return None
+
+
+def _not_installed(package: str) -> str:
+    from shlex import quote
+
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - light
+    install = f"-m pip install -e {quote(checkout)}"
+    if not sys.executable:  # it has no virtual environment either
+        return (
+            f"{package} is not installed for this Python, which does not know its path (sys.executable is empty: it "
+            f"was started by a name that is not on PATH): start it by its path, PYTHON; else run `PYTHON {install}`"
+        )
+    return (
+        f"{package} is not installed for {sys.executable}: run `{quote(sys.executable)} {install}`, or activate the "
+        "environment that has it"
+    )
 
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -131,7 +131,7 @@ def _sized_job(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> D
     """The sizes of the job, limited to the available nodes and devices even if the site's are larger."""
     nodes = cluster.nodes if args.nodes == "all" else _number(args.nodes or str(min(2, cluster.nodes)))
     if nodes > cluster.nodes:
-        raise DoctorError(f"asked to look at {nodes} nodes; {cluster.partition['PartitionName']} has {cluster.nodes}")
+        raise DoctorError(f"{nodes} nodes requested; {cluster.partition['PartitionName']} has {cluster.nodes}")
     gpus = (max(cluster.gpus) if cluster.gpus else 0) if site.gpus_per_node is None else site.gpus_per_node
     gpus = min(gpus, max(cluster.gpus)) if cluster.gpus else gpus
     cpus = min(cluster.cpus, default=site.cpus_per_node or 1)

@@ -13,7 +13,7 @@ from typing import Any
 from hpc.model.findings import Finding, read_finding
 from hpc.model.spec import RunSpec
 from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
-from launch.jobs.script import here_python, render_doctor
+from launch.jobs.script import expectations, here_python, render_doctor
 from launch.jobs.site import LAUNCHERS, Site
 
 PART_S = 60
@@ -129,9 +129,7 @@ class DoctorJob:
 
     def _program(self, at: int) -> list[str]:
         files = ["--run", str(self.folder / "run.json"), "--out", str(self.folder / f"mpi{at}.json")]
-        promised = ["--expect-transport", self.site.expect_transport] if self.site.expect_transport else []
-        checks = [argument for check in self.site.check_words for argument in ("--check", check)]
-        return [self.site.python("default", here_python()), "-m", "hpc.preflight", *files, *promised, *checks]
+        return [self.site.python("default", here_python()), "-m", "hpc.preflight", *files, *expectations(self.site)]
 
     def _node_program(self) -> list[str]:
         return ["sh", "-c", Unquoted('"$look"'), "look", str(self.folder), self.token, *self.pythons()]

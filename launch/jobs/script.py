@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hpc.model.spec import RunSpec
+from hpc.model.spec import RunSpec, SpecError
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
 from launch.jobs.options import DEFAULT_LIMITS, RunLimits
 from launch.jobs.site import Site
@@ -54,7 +54,13 @@ class Raw:
 
 
 def here_python() -> str:
-    """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost."""
+    """The path of this interpreter, with links unresolved: otherwise its virtual environment would be lost.
+
+    Raises SpecError where Python does not know it.
+    """
+    if not sys.executable:
+        reason = "this Python, which scripts name, does not know its path (sys.executable is empty)"
+        raise SpecError(f"{reason}: start it by its path")
     return str(Path(sys.executable).absolute())
 
 

@@ -1,4 +1,4 @@
-"""Site: the facts of one cluster, from a TOML file, found by host name or named."""
+"""Site: the facts of one cluster, from a TOML file, chosen by host name or by its name."""
 
 from __future__ import annotations
 

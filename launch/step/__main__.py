@@ -6,7 +6,7 @@ or where Slurm warns the job, fetches what dead ranks left, decides the outcome,
 TRACES/RUN.ATTEMPT.exit.json. docs/outcomes.md has the rules.
 
 Exit status 0: the run is final, as before or now; 10: it is not ok, its record says why, or it is left to another job;
-12: the job was told to end; 13: the traces cannot be written; 14: a defect of this program, whose traceback is in the
+12: a signal ended the job; 13: the traces cannot be written; 14: a defect of this program, whose traceback is in the
 job's output; 2: usage. The job script takes 1, 126 and 127 for a Python that cannot start, and writes a record itself.
 """
 

@@ -110,7 +110,7 @@ class Step:
             if status is ClaimStatus.ELSEWHERE:
                 return NOT_OK
             if last := self._signals.last:
-                say(f"{options.run} is not begun: this job was told to end ({last})")
+                say(f"{options.run} is not begun: this job received {last}")
                 if last == "SIGUSR1":
                     self._await_preemption()
                 return INTERRUPTED
@@ -181,7 +181,7 @@ class Step:
             end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
         if record is None:
-            say(f"{name}: no record yet: why this job was told to end, the scheduler will know")
+            say(f"{name}: no record yet: only the scheduler knows why this job ends")
             return NOT_OK
         if not self._try_to_write(lambda: record.write(options.traces)):
             record_name = files.exit_record.name

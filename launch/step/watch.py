@@ -26,8 +26,6 @@ from hpc.system.atomic import write_atomic
 from launch.jobs.options import RunLimits
 from launch.step.hang import Hang, HangWatch, Seen, by_steps, describe_hang
 
-HANG = ".hang.json"
-"""The suffix of the file with the watchdog's reason for ending a run."""
 _STACKS_S = 3.0
 _END_S = 30.0
 _SLICE_S = 1.0

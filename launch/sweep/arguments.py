@@ -77,7 +77,7 @@ its own: the same command again goes on where it was. Takes the options of a
 sweep; a run has 16 steps, 6 of them warm-up, unless --steps or --warmup say
 otherwise. The summary has a row for every point.
 
-Exit status 0: found for every point; 1: a run ended neither ok nor with oom,
+Exit status 0: it is known for every point; 1: a run ended neither ok nor with oom,
 nothing fits, or the search cannot start; 2: usage.
 """,
     "list": """Shows backends, workloads, their options, sites and recipes.

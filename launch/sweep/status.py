@@ -99,7 +99,7 @@ def cancel(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
     states, _ = _job_states(selection)
     for job_id in ids:
         if states.get(job_id) == UNKNOWN:
-            say(f"{job_id}: cannot be asked from here; on the machine that its name says, the same command ends it")
+            say(f"{job_id}: cannot be reached from here; the same command ends it on the machine in its name")
             remaining.append(job_id)
     return 1 if remaining else 0
 

@@ -117,7 +117,7 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
     explanation = "sinfo does not say"
     if gpus is None or (cpus is None and spec.cpus_per_rank is None):
         if reason := nodes.unreachable:
-            explanation = f"no Slurm controller answers here that could be asked ({reason})"
+            explanation = f"no Slurm controller answers here ({reason})"
         else:
             sinfo_gpus, sinfo_cpus = nodes.per_node
             gpus = sinfo_gpus if gpus is None else gpus

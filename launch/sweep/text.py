@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_note
+from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
 from hpc.model.recipe import Recipe
+from hpc.model.verdict import cause
 from hpc.system.text import plural
 from launch import queue
 from launch.jobs.plan import WrittenJob, describe_nested
@@ -97,13 +98,8 @@ def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> Iterator[str]:
 def describe_failure(record: ExitRecord, folders: Folders) -> str:
     """The evidence of the outcome, and the path of the attempt's whole output."""
     files = record.files(folders.traces)
-    reasons = list(record.evidence[:1])
+    reasons, unread = list(record.evidence[:1]), list[RecordError]()
     if not reasons:
-        for path in files.rank_notes()[:1]:
-            try:
-                note = read_rank_note(path)
-            except RecordError as error:
-                reasons.append(str(error))
-            else:
-                reasons.append(f"rank {note.rank}: {note.exception}: {note.message}")
+        note = cause(read_rank_notes(files, unread))
+        reasons = [*([f"{note.origin}: {note.message}"] if note else []), *map(str, unread)]
     return "; ".join([*reasons, f"see {files.error(folders.logs)}"])

@@ -43,7 +43,7 @@ def _preflight(check: str, unknown: bool, text: str, runs: Sequence[int]) -> str
 def _fewer_runs(ok: int, runs: int, outcomes: Mapping[str, int], source: str, missing: Sequence[int]) -> str:
     ended = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
     if source == "plan":
-        return f"{ok} of {runs} runs asked for ended ok; {ended}"
+        return f"{ok} of {runs} requested runs ended ok; {ended}"
     where = f" (run {_listed(missing)})" if missing else ""
     return f"{ok} of {runs} runs, by the numbers of their logs, have a speed; {ended}{where}"
 
@@ -61,7 +61,7 @@ def _not_nested(outside: Sequence[Mapping[str, Any]]) -> str:
     runs = ["run {run}: {case} on {on}, not among {among}".format(
         **run, on=_nodes(run["outside"]), among=_nodes(run["nodes"])) for run in outside]  # fmt: skip
     listed = first_of(runs, SHOWN, "; ")
-    return f"asked to be nested, and is not: {listed}: a difference between nodes may pass for scaling"
+    return f"requested nested, and is not: {listed}: a difference between nodes may pass for scaling"
 
 
 def _other_nodes(runs: Mapping[str, Sequence[int]]) -> str:

@@ -48,7 +48,7 @@ class InputCause(StrEnum):
 class InputReading:
     """The input of a point: means over ranks, steps and runs, in ms per batch.
 
-    `workers` read for each rank. `late` is how long a batch is not ready after a step has asked for it, `late_share`
+    `workers` read for each rank. `late` is how long a batch is not ready after a step requests it, `late_share`
     the share of the steps in which that is so. `work` is what workers take for a batch: `reading` for the files, the
     rest for decoding; `processor` while it has one. `busy` is the share of the time that workers are at work, None
     without workers; `ready` how many batches are ready when a step asks, None where it has too few steps. `cause` is

@@ -193,7 +193,7 @@ def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Ite
         return
     if verdict.kind == CANNOT_TELL:
         because = because_text(verdict)
-        text = f"Who is waited for cannot be told{f' ({because})' if because else ''}"
+        text = f"Who is waited for is not known{f' ({because})' if because else ''}"
         yield f"{text}: the clocks leave {fine(verdict.bound)} open" if verdict.because is Because.CLOCK else text
         return
     text = f"{lead}{_late(verdict, ledger, write)}"
@@ -212,10 +212,10 @@ def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Ite
 
 
 def _no_straggler(verdict: Verdict, write: Figures) -> str:
-    """`No straggler: one that is late by 1.80 ms in every step would have been found; 4 times as many …`."""
+    """`No straggler: one that is late by 1.80 ms in every step would have been detected; 4 times as many …`."""
     if verdict.limit is None:
         return "No straggler: no rank is late more than equal ranks would be"
-    text = f"No straggler: one that is late by {write.ms(verdict.limit)} in every step would have been found"
+    text = f"No straggler: one that is late by {write.ms(verdict.limit)} in every step would have been detected"
     return text if verdict.lowering is None else f"{text}; {_lower(verdict.limit, verdict.lowering, write)}"
 
 

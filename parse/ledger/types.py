@@ -155,8 +155,8 @@ class Verdict:
     parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound` is its
     uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of
     the window, `shape` how it runs over the steps, None where that is not known. `chance` is the probability of as much
-    among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been found in nine
-    of ten such measurements; `lowering` is what would lower it.
+    among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been detected in
+    nine of ten such measurements; `lowering` is what would lower it.
 
     Raises ValueError for a transient one without steps.
     """

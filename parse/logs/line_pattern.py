@@ -216,9 +216,9 @@ def _check(tokens: Sequence[Token]) -> None:
                 f"character {following.start + 1}: nothing stands between {{{token.text}}} and {{{following.text}}}"
             )
     for segment in _segments(tokens)[1:-1]:
-        if not _is_told(segment):
+        if not _is_anchored(segment):
             raise PatternError(
-                f"character {segment[0].start + 1}: between two … stands no text that tells which word of the line "
+                f"character {segment[0].start + 1}: between two … stands no text that fixes which word of the line "
                 f"{{{next(token.text for token in segment if token.kind == 'field')}}} is: write the text beside it"
             )
 
@@ -234,8 +234,8 @@ def _segments(tokens: Sequence[Token]) -> list[list[Token]]:
     return [segment for segment in segments if any(token.kind != "blank" for token in segment)]
 
 
-def _is_told(segment: Sequence[Token]) -> bool:
-    """Whether its text, or a time stamp, tells its place in a line."""
+def _is_anchored(segment: Sequence[Token]) -> bool:
+    """Whether its text, or a time stamp, fixes its place in a line."""
     return any(
         not _SEPARATORS.issuperset(token.text) if token.kind == "text" else token.text == "time"
         for token in segment
@@ -244,13 +244,13 @@ def _is_told(segment: Sequence[Token]) -> bool:
 
 
 def _regex(tokens: Sequence[Token], count: int) -> bytes:
-    """The regular expression of the first `count` tokens; of all, with the rule for numbers that no text tells.
+    """The regular expression of the first `count` tokens; of all, with the rule for numbers that no text anchors.
 
     A pattern that begins with such numbers matches from the beginning of a line; where it ends with them no other
     number may follow in the line.
     """
     segments = _segments(tokens)
-    parts = [] if _is_told(segments[0]) else [rb"^[ \t]*+"]
+    parts = [] if _is_anchored(segments[0]) else [rb"^[ \t]*+"]
     in_gap = False
     for place, token in enumerate(tokens[:count]):
         before, behind = _neighbour(tokens, place, -1), _neighbour(tokens, place, 1)
@@ -273,7 +273,7 @@ def _regex(tokens: Sequence[Token], count: int) -> bytes:
             following = tokens[place + 1].text if behind == "text" else ""
             parts.append(_field_regex(token, before, behind, following))
     parts.append(b")" if in_gap else b"")
-    if count == len(tokens) and not _is_told(segments[-1]):
+    if count == len(tokens) and not _is_anchored(segments[-1]):
         parts.append(rb"[^\d\n]{0,%d}+$" % MAX_GAP)
     return b"".join(parts)
 

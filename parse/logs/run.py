@@ -19,6 +19,7 @@ from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
 from parse.logs.path_facts import Place, model_name
+from parse.logs.remarks import remark_text
 from parse.logs.sizes import NOWHERE, Size, size_of
 from parse.logs.step_size import taken_in_per_step, with_printed_batch
 from parse.logs.whole_training import WHOLE_TRAINING, WholeTraining, what_is_there, whole_training
@@ -69,7 +70,7 @@ def attempt_of(
     `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. The attempt
     belongs to no point (`requested` is None) if the number of devices is unknown; then a remark names the remedy.
     """
-    remarks = [*place.remarks, *reading.remarks, *_pauses(reading.window)]
+    remarks = [*place.remarks, *map(remark_text, reading.remarks), *_pauses(reading.window)]
     size = _size(reading, place, otherwise, remarks)
     whole = whole_training(reading, size)
     speeds = _speeds(reading.log_format, reading.window, size, remarks)

@@ -32,7 +32,7 @@ def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: l
 def _devices(
     facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]
 ) -> tuple[int | None, int | None]:
-    world, nodes, each = (whole_number(facts, name) for name in ("world_size", "nodes", "gpus_per_node"))
+    world, nodes, each = (whole_number(facts.get(name)) for name in ("world_size", "nodes", "gpus_per_node"))
     if world and nodes and each and world != nodes * each:
         remarks.append(f"it says world size {world}, and {nodes} nodes of {each} GPUs: the world size is taken")
         nodes = each = None
@@ -65,7 +65,7 @@ def _devices(
 def _by_micro_batches(facts: Mapping[str, str], remarks: list[str]) -> int | None:
     """The devices, where a header has the batch, and of a device its passes per step and their size."""
     names = "global_batch_size", "micro_batch_size", "micro_batches"
-    whole, size, passes = (whole_number(facts, name) for name in names)
+    whole, size, passes = (whole_number(facts.get(name)) for name in names)
     if not (whole and size and passes) or whole % (size * passes):
         return None
     devices = whole // (size * passes)
@@ -78,7 +78,7 @@ def _by_processes(facts: Mapping[str, str], remarks: list[str]) -> int | None:
 
     One process may print for all, so that a single rank says nothing.
     """
-    processes, each = whole_number(facts, "processes"), whole_number(facts, "gpus_per_process")
+    processes, each = whole_number(facts.get("processes")), whole_number(facts.get("gpus_per_process"))
     if not processes or not each or processes == 1:
         return None
     devices, by_batches = processes * each, _quotient(facts)
@@ -96,7 +96,7 @@ def _by_batches(facts: Mapping[str, str], nodes: int | None, each: int | None, r
     devices = _quotient(facts)
     if devices is None or (nodes and devices % nodes) or (each and devices % each) or (nodes and each):
         return None
-    if not whole_number(facts, "accumulation"):
+    if not whole_number(facts.get("accumulation")):
         remarks.append(
             f"{facts['global_batch_size']} samples a step, {facts['batch_size']} on each device: {devices} devices, if "
             "no gradients are accumulated"
@@ -105,14 +105,14 @@ def _by_batches(facts: Mapping[str, str], nodes: int | None, each: int | None, r
 
 
 def _quotient(facts: Mapping[str, str]) -> int | None:
-    whole, local = whole_number(facts, "global_batch_size"), whole_number(facts, "batch_size")
-    each = (local or 0) * (whole_number(facts, "accumulation") or 1)
+    whole, local = whole_number(facts.get("global_batch_size")), whole_number(facts.get("batch_size"))
+    each = (local or 0) * (whole_number(facts.get("accumulation")) or 1)
     return whole // each if whole and each and whole % each == 0 else None
 
 
 def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:
     """The facts with the batch of a device, if the log has that of a node."""
-    of_node = whole_number(facts, "node_batch_size")
+    of_node = whole_number(facts.get("node_batch_size"))
     if not (of_node and devices and nodes) or of_node % (devices // nodes):
         return facts
     return {"batch_size": str(of_node // (devices // nodes)), **facts}
@@ -121,8 +121,8 @@ def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -
 def _batch(
     facts: Mapping[str, str], place: Place, otherwise: Place, devices: int | None, remarks: list[str]
 ) -> tuple[int | None, int | None]:
-    local, whole = whole_number(facts, "batch_size"), whole_number(facts, "global_batch_size")
-    accumulated = whole_number(facts, "accumulation") or 1
+    local, whole = whole_number(facts.get("batch_size")), whole_number(facts.get("global_batch_size"))
+    accumulated = whole_number(facts.get("accumulation")) or 1
     named = place.batch_size
     if local is None and whole and devices and whole % (devices * accumulated) == 0:
         local = whole // (devices * accumulated)
@@ -147,7 +147,7 @@ def _batch(
     return whole // devices if devices and whole % devices == 0 else None, whole
 
 
-def whole_number(facts: Mapping[str, str], name: str) -> int | None:
-    """A whole number above 0 from the header; None if it has none."""
-    text = facts.get(name, "").strip()
-    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < 10 else None
+def whole_number(value: object, max_digits: int = 9) -> int | None:
+    """The count that a text or a JSON value holds; None if it holds none, 0 or too many digits."""
+    text = str(value).strip()
+    return int(text) or None if text.isascii() and text.isdecimal() and len(text) <= max_digits else None

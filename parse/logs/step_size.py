@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from parse.logs.engine.log_format import LogFormat
+from parse.logs.sizes import whole_number
 from parse.logs.window import Window
 
+TOKEN_DIGITS = 11
 WHOLE = 1e-9
 """A number of samples that is no further from a whole one is that."""
 
 
 def with_printed_batch(facts: Mapping[str, str], log_format: LogFormat, window: Window | None) -> Mapping[str, str]:
     """The facts with the samples of a step, where no header has them but step lines or its tokens do."""
-    tokens, length = _whole(facts, "tokens_per_step"), _whole(facts, "sequence_length")
+    tokens, length = (
+        whole_number(facts.get("tokens_per_step"), TOKEN_DIGITS),
+        whole_number(facts.get("sequence_length"), TOKEN_DIGITS),
+    )
     if facts.get("global_batch_size"):
         return facts
     if tokens and length and tokens % length == 0:
@@ -44,11 +49,6 @@ def taken_in_per_step(
 
 def _tokens(facts: Mapping[str, str], samples: int | None) -> int | None:
     """The tokens of a step, as printed, else of its samples."""
-    printed = _whole(facts, "tokens_per_step")
-    length = _whole(facts, "sequence_length")
+    printed = whole_number(facts.get("tokens_per_step"), TOKEN_DIGITS)
+    length = whole_number(facts.get("sequence_length"), TOKEN_DIGITS)
     return printed or (samples * length if samples and length else None)
-
-
-def _whole(facts: Mapping[str, str], name: str) -> int | None:
-    text = facts.get(name, "").strip()
-    return int(text) or None if text.isascii() and text.isdecimal() and len(text) < 12 else None

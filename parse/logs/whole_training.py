@@ -72,7 +72,7 @@ def what_is_there(reading: Reading) -> str:
     missing = []
     if not _timed(records) and not _epoch_lines(records).count:
         missing.append("the time of epochs")
-    if not whole_number(reading.facts, "samples_per_epoch"):
+    if not whole_number(reading.facts.get("samples_per_epoch")):
         missing.append("the samples of an epoch")
     elif _timed(records) and reading.facts.get("model") not in BY_EPOCHS:
         missing.append(f"a benchmark that counts epochs ({reading.facts.get('model') or 'none is named'})")
@@ -117,7 +117,7 @@ def _epoch_lines(records: Iterable[LogRecord]) -> _Epochs:
 
 def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, str]:
     """Samples of an epoch × epochs / their time, the number of samples, and the source."""
-    each = whole_number(reading.facts, "samples_per_epoch")
+    each = whole_number(reading.facts.get("samples_per_epoch"))
     if not each:
         return None, 0, ""
     timed = _timed(reading.records) if reading.facts.get("model") in BY_EPOCHS else ()

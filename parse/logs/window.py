@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from hpc.system.text import plural
 from parse.logs.engine.intervals import RESOLVED, Pause, WindowSum, WindowTarget, commonest, why_no_window
 from parse.logs.engine.log_format import Batch, Floats, Integers, LogError, LogFormat, LogRecord
-from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step, numbered
+from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step
 from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
+from parse.logs.remarks import Oddity, Remark, remark
 
 HEAD = 4096
 """Printed steps from which the print interval, and whether lines have time stamps, are determined."""
@@ -99,7 +99,7 @@ class Reading:
     facts_at: Mapping[str, int]
     window: Window | None
     reason: str
-    remarks: tuple[str, ...]
+    remarks: tuple[Remark, ...]
     step_lines: int
     last: tuple[int, int] | None
     records: tuple[LogRecord, ...]
@@ -148,7 +148,7 @@ class _Reader:
         self.contradictions: dict[str, tuple[str, int]] = {}
         self.records: list[LogRecord] = []
         self.dropped_records = 0
-        self.remarks: list[str] = []
+        self.remarks: list[Remark] = []
 
     def take(self, batch: Batch) -> None:
         self.step_lines += len(batch.steps.step)
@@ -168,7 +168,7 @@ class _Reader:
                 if known != value and name in SHARED:
                     self.contradictions.setdefault(name, (value, record.offset))
         elif record.kind == "remark":
-            self.remarks.append(record.values["text"])
+            self.remarks.append(remark(Oddity.OF_FORMAT, text=record.values["text"]))
         elif record.kind in RECORD_KINDS:
             if len(self.records) < MAX_RECORDS:
                 self.records.append(record)
@@ -259,9 +259,9 @@ class _Reader:
         for name, (value, offset) in self.contradictions.items():
             if offset <= end:
                 self.remarks.append(
-                    f"{name} is said to be {facts[name][0]} and {value} (byte {offset}); the first stands"
+                    remark(Oddity.CONTRADICTION, name=name, value=facts[name][0], other=value, byte=offset)
                 )
-        self._remark()
+        self.remarks += self._remarks()
         return Reading(
             log_format=self.log_format,
             facts={name: value for name, (value, _) in facts.items()},
@@ -275,7 +275,7 @@ class _Reader:
             steady_run=self._window(self.steady_run, []) if window and self.steady_run else None,
         )
 
-    def _window(self, window_sum: WindowSum | None, remarks: list[str]) -> Window:
+    def _window(self, window_sum: WindowSum | None, remarks: list[Remark]) -> Window:
         assert window_sum is not None and window_sum.begin is not None and window_sum.end is not None
         seconds = self._seconds(window_sum, remarks)
         numbers = (
@@ -309,19 +309,19 @@ class _Reader:
             taken_in=window_sum.taken_in if window_sum.taken_in > 0 else None,
         )
 
-    def _seconds(self, window_sum: WindowSum, remarks: list[str]) -> float | None:
+    def _seconds(self, window_sum: WindowSum, remarks: list[Remark]) -> float | None:
         if not self.stamped:
             return None
         if window_sum.backwards:
             begin, end = window_sum.backwards
-            remarks.append(f"time stamps go back between steps {begin} and {end}: there is no wall clock")
+            remarks.append(remark(Oddity.STAMPS_GO_BACK, begin=begin, end=end))
             return None
         if not window_sum.seconds > 0:
-            remarks.append("time stamps stand still in the window: there is no wall clock")
+            remarks.append(remark(Oddity.STAMPS_STAND_STILL))
             return None
         return window_sum.seconds
 
-    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[str]) -> Floats:
+    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[Remark]) -> Floats:
         """Step times by time stamps where these resolve them, else as they are printed."""
         intervals = max(window_sum.times.count, 1)
         if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
@@ -329,52 +329,34 @@ class _Reader:
         else:
             times = window_sum.durations
             if seconds is not None and not times.count:
-                remarks.append(
-                    f"time stamps of {window_sum.resolution_s:g} s do not resolve intervals of "
-                    f"{seconds / intervals:.3g} s: there are no step times"
-                )
+                resolution_s, interval_s = window_sum.resolution_s, seconds / intervals
+                remarks.append(remark(Oddity.COARSE_STAMPS, resolution_s=resolution_s, interval_s=interval_s))
         if times.stride > 1:
-            remarks.append(f"step times are means over {times.stride} printed numbers each")
+            remarks.append(remark(Oddity.MEANS_OF_STEPS, stride=times.stride))
         return times.values
 
-    def _remark(self) -> None:
+    def _remarks(self) -> Iterator[Remark]:
         step_merge, window_sum = self.step_merge, self.window_sum
         assert window_sum is not None
-        if step_merge.back:
-            passed, to = epoch_and_step(step_merge.back.passed), epoch_and_step(step_merge.back.to)
-            self.remarks.append(
-                f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {step_merge.back.offset}, as where "
-                "a second run is appended: only what stands before counts"
-            )
+        if back := step_merge.back:
+            passed, to = epoch_and_step(back.passed), epoch_and_step(back.to)
+            yield remark(Oddity.ANOTHER_RUN, passed=passed, to=to, byte=back.offset)
         if step_merge.unusable:
-            self.remarks.append(f"{plural(step_merge.unusable, 'step line')} with impossible numbers left out")
+            yield remark(Oddity.IMPOSSIBLE_LINES, lines=step_merge.unusable)
         if step_merge.late_lines:
-            self.remarks.append(
-                f"{plural(step_merge.late_lines, 'step line')} left out that came long after others of their steps"
-            )
+            yield remark(Oddity.LATE_LINES, lines=step_merge.late_lines)
         if self.unstamped_points:
-            self.remarks.append(f"{plural(self.unstamped_points, 'printed step')} left out that bear no time stamp")
+            yield remark(Oddity.UNSTAMPED_STEPS, steps=self.unstamped_points)
         if window_sum.borders:
-            self.remarks.append(
-                f"the window goes over {plural(window_sum.borders, 'end')} of epochs, but nothing says how many steps "
-                "an epoch has: only what lies between the printed steps of each counts"
-            )
+            yield remark(Oddity.EPOCHS_OF_UNKNOWN_LENGTH, ends=window_sum.borders)
         if window_sum.more_pauses:
-            self.remarks.append(f"{window_sum.more_pauses} more pauses are kept out than are listed")
+            yield remark(Oddity.MORE_PAUSES, more=window_sum.more_pauses)
         if self.lines_per_step == 1 and window_sum.repeated:
-            self.remarks.append(
-                f"{plural(window_sum.repeated, 'step')} of the window stand on more than one line and count once, "
-                "with the latest time stamp"
-            )
+            yield remark(Oddity.REPEATED_STEPS, steps=window_sum.repeated)
         if not self.whole and self.first and self.first[1] > self.warmup + self.printed_every:
-            self.remarks.append(
-                f"the first printed step is {numbered(*self.first)}, beyond the warm-up of {self.warmup}: what came "
-                "before, or that the run was resumed there, the log does not say"
-            )
+            yield remark(Oddity.LATE_FIRST_STEP, first=self.first, warmup=self.warmup)
         if self.dropped_records:
-            self.remarks.append(
-                f"{self.dropped_records} evaluations and marks beyond the first {MAX_RECORDS} are not kept"
-            )
+            yield remark(Oddity.DROPPED_RECORDS, records=self.dropped_records, most=MAX_RECORDS)
 
 
 def _from_zero(step: Integers, printed_every: int) -> bool:

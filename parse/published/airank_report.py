@@ -18,8 +18,9 @@ from parse.logs.engine.log_format import LogError
 from parse.published.airank_rules import Violation, judge, judge_folder
 from parse.published.claims import ClaimComparison, check, compare, read_document
 from parse.published.clock import Evaluation
-from parse.published.files import DocumentError, check_regular, files_of
+from parse.published.files import DocumentError, files_of
 from parse.published.mlperf import Target
+from parse.published.target import REQUESTED
 from parse.published.training import Training, read_training
 from parse.published.training_result import RuleSettings, TrainingResult, training_results
 from parse.text import aligned, column_widths, number, shortened, table_width, wrapped
@@ -84,7 +85,6 @@ def _read_all(reader: Callable[[Path], T], paths: Iterable[Path], refusals: list
     items = []
     for path in paths:
         try:
-            check_regular(path)
             items.append(reader(path))
         except (LogError, DocumentError) as error:
             refusals.append(str(error))
@@ -241,7 +241,7 @@ def _on_target(result: TrainingResult) -> Iterator[str]:
     if numbers.target and (training.source == "mllog" or training.mllog.benchmark_name):
         limit = " at most" if numbers.target.lower else ""
         yield f"the target is {numbers.target.text()}{limit}, {numbers.target.source}"
-    elif numbers.target and numbers.target.source != "as asked" and not training.facts.get("model"):
+    elif numbers.target and numbers.target.source != REQUESTED and not training.facts.get("model"):
         yield f"the target is {numbers.target.text()}, {numbers.target.source}: the log names no model"
     if numbers.until_finish:
         yield "the evaluation that reached the target is stamped after run_stop, so the time ends with run_stop"

@@ -13,9 +13,9 @@ from typing import Any
 from hpc.model.findings import Figures, FigureValue, Finding
 from hpc.system.text import first_of, inflect
 from parse.logs.engine.log_format import LogRecord
+from parse.logs.sizes import whole_number
 from parse.published.training import Training
 from parse.published.training_result import TIME_TO_TRAIN, TrainingResult, rate
-from parse.published.vocabulary import whole_number
 
 TIME_TOLERANCE_S = 1.0
 """A printed time and its time stamps agree within it."""
@@ -211,7 +211,8 @@ def _avg_ips(result: TrainingResult) -> Iterator[Breach]:
     warmup, nearest = min(rates, key=lambda pair: abs(pair[1] - printed))
     yield breach(
         "{printed:.2f} samples/s is printed, {epochs} epochs of {samples:,} samples make {computed:.2f} "
-        "({difference:+.1%}; {warmup_epochs} warm-up epochs, " + ("the nearest)" if requested is None else "as asked)"),
+        "({difference:+.1%}; {warmup_epochs} warm-up epochs, "
+        + ("the nearest)" if requested is None else "as requested)"),
         printed=printed,
         epochs=last - warmup,
         samples=samples,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from hpc.system.regular_file import open_regular
 
 MAX_BYTES, MAX_LINES = 4 << 20, 50_000
 """A larger text is a log or data, no document."""
@@ -12,16 +13,6 @@ MAX_BYTES, MAX_LINES = 4 << 20, 50_000
 
 class DocumentError(ValueError):
     """A file has no results or cannot be read; the text has the path and the reason."""
-
-
-def check_regular(path: Path) -> None:
-    """Raises DocumentError if the path is a pipe, a socket or a device: reading one may never end."""
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return  # who reads it says why it cannot be
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise DocumentError(f"{path}: cannot be read (no regular file)")
 
 
 def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[Path]:
@@ -36,9 +27,8 @@ def files_of(paths: Iterable[Path], wanted: Callable[[Path], bool]) -> Iterator[
 
 def read_lines(path: Path) -> list[str]:
     """Returns the lines of a document. Raises DocumentError if it cannot be read, is too large or no text."""
-    check_regular(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise DocumentError(f"{path}: cannot be read ({error.strerror or error})") from None

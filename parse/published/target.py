@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from parse.logs.sizes import whole_number
 from parse.published.mllog_clock import ACCURACY
 from parse.published.mlperf import Target
 from parse.published.training import Training
-from parse.published.vocabulary import IMAGENET, whole_number
+from parse.published.vocabulary import IMAGENET
 
 RESNET50_TARGET = 75.9
 """Top-1 accuracy in percent that AI-Rank's rules require of ResNet50."""
@@ -18,6 +19,8 @@ SAME_DATA = 0.02
 """A data set's samples are those of the rules within this share: images without annotations may be left out."""
 WHOLE = 0.01
 """A number of ranks is whole within this share: the last batch of an epoch may be filled or left out."""
+REQUESTED = "as requested"
+"""The source of a number from the command line."""
 
 
 def target_of(training: Training, requested: float | None) -> Target | str:
@@ -27,7 +30,7 @@ def target_of(training: Training, requested: float | None) -> Target | str:
     """
     mllog = training.mllog
     if requested is not None:
-        return _of_kind(training, requested, "as asked")
+        return _of_kind(training, requested, REQUESTED)
     if training.source in ("mllog", "marks") and mllog.own_target is not None:
         return _unless_at_once(training, _of_kind(training, mllog.own_target, "as its log says"))
     if mllog.benchmark:
@@ -76,7 +79,7 @@ def _named_otherwise(training: Training) -> str:
 def samples_of_epoch(training: Training, requested: int | None) -> tuple[int | None, str]:
     """Returns the samples of an epoch and their source; without them, the reason."""
     if requested:
-        return requested, "as asked"
+        return requested, REQUESTED
     in_log = whole_number(training.facts.get("samples_per_epoch"), max_digits=15)
     if training.mllog.benchmark and (known := _data_set(training)):
         return _of_benchmark(training, in_log, known)

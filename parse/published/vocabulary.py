@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from parse.logs.path_facts import PRECISIONS, model_name
+from parse.logs.sizes import whole_number
 
 LONG = 1000
 """The maximum of characters read of a cell, a heading or a sentence."""
@@ -78,12 +79,6 @@ def number(text: str) -> Decimal | None:
 def integer(value: Decimal | None) -> int | None:
     """Returns the value as a count; None for a fraction, 0 or None."""
     return int(value) if value and value == int(value) else None
-
-
-def whole_number(value: object, max_digits: int = 9) -> int | None:
-    """Returns the count that a text or a JSON value holds; None if it holds none, 0 or too many digits."""
-    text = str(value).strip()
-    return int(text) or None if text.isascii() and text.isdigit() and len(text) <= max_digits else None
 
 
 def stated_times(lines: Iterable[str]) -> Iterator[tuple[int, float]]:

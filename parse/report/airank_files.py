@@ -12,13 +12,12 @@ from hpc.model.trace_file import open_trace
 from hpc.model.training_log import log_lines
 from hpc.system.atomic import write_atomic
 from parse.published.airank_rules import FIELDS, INFORMATION
-from parse.report.summary import TableError, requested_values
+from parse.report.summary import TableError, differences
 from parse.report.trainings import histories_of, middle
 from parse.result import Result
 
 UNKNOWN = "unknown: to be filled in by the submitter"
 """What no trace knows, as the submitter or the storage."""
-_SIZES = ("case", "nodes", "ranks_per_node", "devices")
 
 
 def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
@@ -52,13 +51,7 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
 
 def _apart(results: Sequence[Result]) -> str:
     """The settings by which one of the points can be chosen."""
-    settings = [requested_values(result) for result in results]
-    names = dict.fromkeys(name for values in settings for name in values if name not in _SIZES)
-    return ", ".join(
-        f"--where {name}={'|'.join(sorted({values.get(name, '') for values in settings}))}"
-        for name in names
-        if len({values.get(name) for values in settings}) > 1
-    )
+    return ", ".join(f"--where {name}={'|'.join(sorted(values))}" for name, values in differences(results).items())
 
 
 def _information(result: Result) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpc.system.sanitize import plain
+from parse.alarms.nodes import Drift, NodeAlarm, PerNode, drifts, per_node
 from parse.ledger.network import Segments
 from parse.ledger.notes import telemetry_text
 from parse.ledger.reasons import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
@@ -22,16 +23,7 @@ from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.bandwidths import problems
 from parse.report.largest import Largest, largest
-from parse.report.nodes import (
-    Drift,
-    NodeAlarm,
-    PerNode,
-    drift_alarm_text,
-    drifts,
-    missing_text,
-    node_alarm_text,
-    per_node,
-)  # fmt: skip
+from parse.report.nodes import drift_alarm_text, missing_text, node_alarm_text
 from parse.report.provenance import MACHINE, provenance
 from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (

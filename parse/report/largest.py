@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import FIND_MAX
-from parse.report.summary import Summary, requested_values
+from parse.report.summary import Summary, requested_values, telling
 from parse.result import Result
 from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, with_units, wrapped
 
@@ -81,7 +81,7 @@ def _largest(tries: Sequence[Result]) -> Largest:
 
 
 def _rows(searches: Sequence[Largest]) -> list[list[str]]:
-    names = _varying(searches)
+    names = telling([row.settings for row in searches])
     return [
         [
             row.case, row.sought, *(row.settings.get(name, "") for name in names),
@@ -89,17 +89,6 @@ def _rows(searches: Sequence[Largest]) -> list[list[str]]:
         ]
         for row in searches
     ]  # fmt: skip
-
-
-def _varying(searches: Sequence[Largest]) -> list[str]:
-    """Backend and workload, and the settings in which the points differ but for their size."""
-    implied = ("case", "nodes", "ranks_per_node", "devices")
-    names = dict.fromkeys(name for row in searches for name in row.settings if name not in implied)
-    return [
-        name
-        for name in names
-        if name in ("backend", "workload") or len({row.settings.get(name) for row in searches}) > 1
-    ]
 
 
 def _shared(searches: Sequence[Largest]) -> list[str]:
@@ -115,7 +104,7 @@ def _shared(searches: Sequence[Largest]) -> list[str]:
 
 
 def _heads(searches: Sequence[Largest]) -> list[tuple[str, str]]:
-    return [("case", ""), ("of", ""), *((name, "") for name in _varying(searches)), *HEADS]
+    return [("case", ""), ("of", ""), *((name, "") for name in telling([row.settings for row in searches])), *HEADS]
 
 
 def _problems(searches: Sequence[Largest]) -> list[str]:

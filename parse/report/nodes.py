@@ -1,31 +1,18 @@
-"""Speeds by node, from runs of one point on different nodes; and drift, from the runs of one job."""
+"""Nodes and the course of jobs as text: tables, and the sentences of their alarms."""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from hpc.model.outcome import ExitRecord
 from hpc.system.text import plural
-from parse import stats
+from parse.alarms.nodes import Drift, NodeAlarm, NodeSpeed, PerNode, drifts, per_node
 from parse.report.summary import Summary
-from parse.result import Result
 from parse.text import Head, Page, aligned, markdown_list, markdown_table, markdown_text, shortened, with_units, wrapped
-
-CONFIDENCE = 0.95
-"""Confidence of all alarms on the nodes of a site, or on the jobs of a summary, together."""
-FEWEST_FREE = 3
-"""Degrees of freedom below which drift is not tested."""
 
 MISSING = (
     "no node has two runs of one point, so nobody can say whether the nodes differ or the runs do: more --repeats "
     "bring them"
 )
-ROUNDING = 1e-9
-"""Smaller differences are none."""
-
 SLOWEST, FASTEST = 12, 4
 """Nodes shown of each end, where there are more than both together."""
 NAMED = 5
@@ -33,210 +20,6 @@ NAMED = 5
 HEADS = (("node", ""), ("runs", ""), ("apart", "%"))
 NAME_SHARE = 0.6
 """Share of a line that a node's name takes, at most."""
-
-Logs = Mapping[str, Sequence[float]]
-"""Logarithms of the speeds of one point, by the node that its runs were on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeSpeed:
-    """The speed of one-node runs on a node, as a share of the median node's speed, less one; and their number."""
-
-    node: str
-    runs: int
-    relative: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeAlarm:
-    """A node that differs from the median of the others by more than `margin`, both as shares of their speed."""
-
-    node: str
-    relative: float
-    margin: float
-    runs: int
-    other_runs: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PerNode:
-    """The nodes of one site, slowest first, by the one-node runs of `points` points.
-
-    `scatter` is the standard deviation of runs of one point on one node, as a share of their speed; None where no node
-    has two. `alarms` has the nodes that differ from the others by more than that leaves open, the worst first. `folder`
-    is that of its measurement, None if there is only one.
-    """
-
-    site: str
-    folder: str | None
-    points: int
-    nodes: tuple[NodeSpeed, ...]
-    scatter: float | None
-    alarms: tuple[NodeAlarm, ...]
-
-    @property
-    def name(self) -> str:
-        """Its site, and its folder if there are several measurements."""
-        return _with_folder(self.site, self.folder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drift:
-    """The change of speed from a job's first run to its last, as a share; `margin` is half of the interval.
-
-    `minutes` lie between the two. `folder` is that of its measurement, None if there is only one.
-    """
-
-    job: str
-    folder: str | None
-    runs: int
-    minutes: float
-    change: float
-    margin: float
-
-    @property
-    def is_beyond(self) -> bool:
-        """Whether the change is more than the margin."""
-        return abs(self.change) > self.margin
-
-    @property
-    def name(self) -> str:
-        """Its job, and its folder if there are several measurements."""
-        return _with_folder(self.job, self.folder)
-
-
-def _with_folder(name: str, folder: str | None) -> str:
-    return f"{name} ({folder})" if folder else name
-
-
-def _folder(result: Result) -> str | None:
-    return result.requested.measurement.folder if result.requested.measurement else None
-
-
-def per_node(results: Iterable[Result]) -> tuple[PerNode, ...]:
-    """For each site and measurement the speeds of its nodes, where ok one-node runs of a point were on several."""
-    sites: dict[tuple[str, str | None], list[Logs]] = defaultdict(list)
-    for result in results:
-        logs: dict[str, list[float]] = defaultdict(list)
-        for run in result.ok if result.run.nodes == 1 else ():
-            hosts = run.machine.hosts if run.machine else ()
-            if len(hosts) == 1 and run.measured:
-                logs[hosts[0]].append(math.log(run.measured.throughput))
-        if len(logs) > 1:
-            sites[result.run.site or "", _folder(result)].append(logs)
-    return tuple(_site(site, folder, points) for (site, folder), points in sites.items())
-
-
-def _site(site: str, folder: str | None, points: Sequence[Logs]) -> PerNode:
-    """Each point is taken by itself against its median node; a node's effect is the mean over all runs on it."""
-    apart: dict[str, list[float]] = defaultdict(list)
-    for logs in points:
-        centre = stats.median([stats.mean(of_node) for of_node in logs.values()])
-        for node, of_node in logs.items():
-            apart[node] += [value - centre for value in of_node]
-    effects = {node: stats.mean(values) for node, values in apart.items()}
-    runs = {node: len(values) for node, values in apart.items()}
-    scatter = _scatter(points)
-    return PerNode(
-        site=site,
-        folder=folder,
-        points=len(points),
-        nodes=tuple(
-            NodeSpeed(node=node, runs=runs[node], relative=math.expm1(effects[node]))
-            for node in sorted(effects, key=lambda node: (effects[node], node))
-        ),
-        scatter=scatter and scatter[0],
-        alarms=tuple(_different(effects, runs, *scatter)) if scatter else (),
-    )
-
-
-def _scatter(points: Sequence[Logs]) -> tuple[float, int] | None:
-    """The standard deviation of runs of one point on one node, over all of them, and its degrees of freedom."""
-    groups = [of_node for logs in points for of_node in logs.values() if len(of_node) > 1]
-    if not groups:
-        return None
-    free = sum(len(values) - 1 for values in groups)
-    return math.sqrt(sum((value - stats.mean(values)) ** 2 for values in groups for value in values) / free), free
-
-
-def _different(effects: Mapping[str, float], runs: Mapping[str, int], scatter: float, free: int) -> list[NodeAlarm]:
-    """The nodes that differ from the median of the others by more than their runs' scatter leaves open, the worst
-    first; each is left out before the next is looked for, so that it makes none of the healthy ones look odd.
-
-    The margin is Student's t, shared out over all nodes (Bonferroni), times the standard error of the difference; a
-    median of n > 2 means is π/2 times as uncertain as their mean at most.
-    """
-    students = stats.student(1 - (1 - CONFIDENCE) / len(effects), free)
-    remaining, alarms = dict(effects), list[NodeAlarm]()
-    while len(remaining) > 1:
-        judged, others = [], len(remaining) - 1
-        ordered, shares = sorted(remaining, key=remaining.__getitem__), sum(1 / runs[node] for node in remaining)
-        for at, node in enumerate(ordered):
-            factor = math.pi / 2 if others > 2 else 1.0
-            its_median = factor * (shares - 1 / runs[node]) / others**2
-            margin = students * scatter * math.sqrt(1 / runs[node] + its_median)
-            apart = remaining[node] - stats.median([remaining[name] for name in (*ordered[:at], *ordered[at + 1 :])])
-            judged.append((abs(apart) - margin, -apart, node, margin))
-        beyond, slower, node, margin = max(judged)
-        if beyond <= ROUNDING:
-            break
-        alarms.append(
-            NodeAlarm(
-                node=node, relative=math.expm1(-slower), margin=math.expm1(margin), runs=runs[node],
-                other_runs=sum(runs.values()) - runs[node],
-            )
-        )  # fmt: skip
-        del remaining[node]
-    return alarms
-
-
-def drifts(results: Iterable[Result]) -> tuple[Drift, ...]:
-    """The change of speeds in the course of each job with enough ok runs.
-
-    Fits a straight line through the logarithms of the speeds over time: one slope for the job, and one intercept for
-    each point on each set of nodes, so that a slow node is not taken for a drift.
-    """
-    jobs: dict[tuple[str, str | None], list[tuple[Hashable, int, float]]] = defaultdict(list)
-    for result in results:
-        for run in result.ok:
-            if run.record and run.measured and (name := _job(run.record)):
-                place = result.requested.point, run.machine and run.machine.hosts
-                jobs[name, _folder(result)].append((place, run.record.begin_unix_s, math.log(run.measured.throughput)))
-    lines = {job: line for job, runs in jobs.items() if (line := _line(runs))}
-    drift_list = []
-    for job, (slope, error, free) in lines.items():
-        begins = [begin for _, begin, _ in jobs[job]]
-        seconds = max(begins) - min(begins)
-        change = math.expm1(slope * seconds)
-        margin = math.expm1(stats.student(1 - (1 - CONFIDENCE) / len(lines), free) * error * seconds)
-        drift_list.append(
-            Drift(job=job[0], folder=job[1], runs=len(begins), minutes=seconds / 60, change=change, margin=margin)
-        )
-    return tuple(drift_list)
-
-
-def _job(record: ExitRecord) -> str:
-    """The job and its restart: after a requeue it may be elsewhere."""
-    return f"{record.job_id}, restart {record.restart_count}" if record.restart_count else record.job_id
-
-
-def _line(runs: Sequence[tuple[Hashable, int, float]]) -> tuple[float, float, int] | None:
-    """Slope by second, its standard error, degrees of freedom, by least squares; None where too little is known."""
-    places: dict[Hashable, list[tuple[int, float]]] = defaultdict(list)
-    for place, begin, value in runs:
-        places[place].append((begin, value))
-    centred = []
-    for runs_there in places.values():
-        middle = stats.mean([begin for begin, _ in runs_there])
-        height = stats.mean([value for _, value in runs_there])
-        centred += [(begin - middle, value - height) for begin, value in runs_there]
-    spread = sum(at * at for at, _ in centred)
-    free = len(runs) - len(places) - 1
-    if free < FEWEST_FREE or not spread:
-        return None
-    slope = sum(at * value for at, value in centred) / spread
-    rest = sum((value - slope * at) ** 2 for at, value in centred)
-    return slope, math.sqrt(rest / free / spread), free
 
 
 def missing_text(site: PerNode) -> str:

@@ -140,6 +140,13 @@ def varying(results: Sequence[Result]) -> list[str]:
     return [name for name, values in _values(results).items() if name not in SIZE and len({*values}) > 1]
 
 
+def telling(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """Backend and workload, and the names in which these requested values differ, without those that the case
+    implies."""
+    names = dict.fromkeys(name for values in settings for name in values if name not in SIZE)
+    return [name for name in names if name in ("backend", "workload") or len({each.get(name) for each in settings}) > 1]
+
+
 def naming(results: Sequence[Result]) -> list[str]:
     """Those of `varying` that names are made of: a measurement is named by its folder alone."""
     names = varying(results)

@@ -130,7 +130,7 @@ def _hidden_env(results: Sequence[Result]) -> frozenset[str]:
 
 
 def _against_lines(summary: Summary) -> list[str]:
-    """What the published figures are and how far they are comparable, if any were asked for."""
+    """What the published figures are and how far they are comparable, if any were requested."""
     if summary.against is None:
         return []
     return list(against_lines(summary.against, summary.results, labels(summary.results)))

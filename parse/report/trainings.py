@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hpc.model.training import TimeSpent, TrainingHistory
-from parse.report.summary import Summary, requested_values
+from parse.report.summary import Summary, requested_values, telling
 from parse.result import Result
 from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, number, with_units, wrapped
 
@@ -16,7 +16,6 @@ HEADS = [
     ("target", "%"), ("reached", "runs"), ("time", "s"), ("epochs", ""), ("accuracy", "%"),
     ("throughput", "samples/s"), ("speedup", ""), ("attempts", ""),
 ]  # fmt: skip
-_LABELS = ("backend", "workload", "batch_size", "precision", "epochs", "target_accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,16 +118,8 @@ def _problems(histories: Sequence[TrainingHistory]) -> Iterator[str]:
         yield f"accuracy is over {last} of {of} held-out images; the others cannot be decoded"
 
 
-def _names(rows: Sequence[TrainingRow]) -> list[str]:
-    """Settings beside the case that are shown: backend and workload, and in what else the points differ."""
-    names = dict.fromkeys(name for row in rows for name in row.settings)
-    varying = [name for name in names if len({row.settings.get(name) for row in rows}) > 1]
-    implied = ("case", "nodes", "ranks_per_node", "devices")
-    return [name for name in names if name not in implied and (name in _LABELS[:2] or name in varying)]
-
-
 def _cells(rows: Sequence[TrainingRow]) -> list[list[str]]:
-    names = _names(rows)
+    names = telling([row.settings for row in rows])
     return [
         [
             row.case, *(row.settings.get(name, "") for name in names), f"{row.target:g}" if row.target else "-",
@@ -165,7 +156,7 @@ def trainings_text(summary: Summary, page: Page) -> list[str]:
     rows = trainings(summary.results)
     if not rows:
         return []
-    heads = [("case", ""), *((name, "") for name in _names(rows)), *HEADS]
+    heads = [("case", ""), *((name, "") for name in telling([row.settings for row in rows])), *HEADS]
     table = aligned([*map(list, zip(*heads, strict=True)), *_cells(rows)], label_columns=len(heads) - len(HEADS))
     return [*wrapped([TITLE], page.width), *table, *wrapped(_lines(rows), page.width)]
 
@@ -175,6 +166,6 @@ def trainings_markdown(summary: Summary) -> list[str]:
     rows = trainings(summary.results)
     if not rows:
         return []
-    heads = [("case", ""), *((name, "") for name in _names(rows)), *HEADS]
+    heads = [("case", ""), *((name, "") for name in telling([row.settings for row in rows])), *HEADS]
     table = markdown_table(with_units(heads), _cells(rows))
     return [markdown_text(TITLE), table, markdown_list(_lines(rows))]

@@ -67,5 +67,5 @@ def json_of_newest_trace(tmp_path: Path) -> str:
 def test_a_launcher_of_another_mpi_starts_singletons_and_the_run_is_invalid(tmp_path: Path, mpich: Path) -> None:
     done, outcome, errors = sweep(tmp_path, mpich)
     assert (done.returncode, outcome) == (1, "invalid"), done.stdout + errors
-    assert "asked for 2 ranks, MPI sees 1" in errors
+    assert "2 ranks requested, MPI sees 1" in errors
     assert "MPI4PY_LIBMPI" in errors

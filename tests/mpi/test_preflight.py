@@ -90,7 +90,7 @@ def test_the_checks_alone_look_at_all_ranks(ranks: Ranks, tmp_path: Path) -> Non
     first, second = looked.report["ranks"]
     assert first["about_node"]["memory_bytes"] > 0
     assert second["about_node"] is None
-    assert "ok mpi_size: MPI sees 2 ranks, as asked" in looked.done.stdout
+    assert "ok mpi_size: MPI sees 2 ranks, as requested" in looked.done.stdout
 
 
 def test_gpus_that_are_not_there_to_ask_are_unknown(ranks: Ranks, tmp_path: Path) -> None:
@@ -129,8 +129,13 @@ def test_ranks_that_share_a_gpu_end_before_they_touch_it(
 @pytest.mark.parametrize(
     ("size", "changes", "name", "says"),
     [
-        (3, {}, "mpi_size", "asked for 2 ranks, MPI sees 3"),
-        (2, {"nodes": 2, "ranks_per_node": 1}, "ranks_per_node", "asked for 2 nodes with 1 ranks each; found 1 with 2"),
+        (3, {}, "mpi_size", "2 ranks requested, MPI sees 3"),
+        (
+            2,
+            {"nodes": 2, "ranks_per_node": 1},
+            "ranks_per_node",
+            "2 nodes with 1 ranks each requested; 1 with 2",
+        ),
     ],
 )
 def test_what_is_fatal_ends_with_3_and_is_written(

@@ -191,7 +191,7 @@ def test_no_step_no_trace(attempt: Callable[..., Attempt], capsys: pytest.Captur
         ({"options": {"data_ms": "1@rank=2"}}, "invalid", 3, "none of the 2 ranks"),
         ({"options": {"colour": "red"}}, "invalid", 3, "unknown option colour"),
         ({"env": {"NCCL_DEBUG": "INFO"}}, "invalid", 3, "NCCL_DEBUG should be 'INFO' and is 'not set'"),
-        ({"nodes": 2, "ranks_per_node": 1}, "invalid", 3, "asked for 2 nodes with 1 ranks each; found 1 with 2"),
+        ({"nodes": 2, "ranks_per_node": 1}, "invalid", 3, "2 nodes with 1 ranks each requested; 1 with 2"),
         ({"backend": "torch-ddp", "workload": "mlp", "precision": "tf32"}, "invalid", 3, "Ampere"),
         ({"backend": "torch-ddp", "workload": "mlp", "precision": "amp-fp16"}, "invalid", 3, "no fp16 training path"),
         ({"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2}, "invalid", 3, "torch"),
@@ -263,14 +263,14 @@ def test_singletons_end_at_once_and_name_the_cure(
     assert done.returncode == 3
     (note,) = made.notes()
     assert note.outcome is Outcome.INVALID
-    assert "asked for 2 ranks, MPI sees 1" in note.message
+    assert "2 ranks requested, MPI sees 1" in note.message
     assert fix in note.message
 
 
 def test_too_few_ranks_are_invalid(attempt: Callable[..., Attempt]) -> None:
     _, note = failed(attempt, spec(ranks_per_node=3), size=2)
     assert note.outcome is Outcome.INVALID
-    assert "asked for 3 ranks, MPI sees 2 (OMPI_COMM_WORLD_SIZE=2)" in note.message
+    assert "3 ranks requested, MPI sees 2 (OMPI_COMM_WORLD_SIZE=2)" in note.message
 
 
 def test_no_mpi_is_a_failed_launch_with_the_cure(attempt: Callable[..., Attempt]) -> None:

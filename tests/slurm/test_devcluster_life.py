@@ -52,7 +52,7 @@ def test_another_shape_is_refused(new_root):
         done = devcluster("start", "--nodes=2", "--cpus=2", "--gpus=0", "--root", root)
         assert (done.returncode, done.stdout) == (1, "")
         assert re.fullmatch(
-            r"devcluster: a cluster of 1 node of 2 CPUs .* asked .* 2 nodes .*: stop it first .*\n", done.stderr
+            r"devcluster: a cluster of 1 node of 2 CPUs .* requested .* 2 nodes .*: stop it first .*\n", done.stderr
         )
         assert DevCluster.running(root).shape == ONE_NODE
 

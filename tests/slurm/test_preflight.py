@@ -53,5 +53,5 @@ def test_a_check_that_the_site_switches_off_is_not_made(tmp_path: Path, promisin
     (path,) = (tmp_path / "traces").glob("*.h5")
     trace = read_trace(path)
     assert "fabric" not in trace.environment["preflight"]
-    assert trace.environment["preflight"]["ranks_per_node"]["text"] == "2 nodes with 2 ranks each, as asked"
+    assert trace.environment["preflight"]["ranks_per_node"]["text"] == "2 nodes with 2 ranks each, as requested"
     assert ["node" in rank["start"] for rank in trace.ranks] == [True, False, True, False]

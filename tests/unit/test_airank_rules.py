@@ -137,7 +137,7 @@ def test_a_total_in_the_place_of_a_time_to_train(tmp_path):
 def test_a_throughput_is_compared_after_the_requested_warmup_epochs(tmp_path):
     (item,) = judged(tmp_path, text(SLOW_START), warmup_epochs=0)
     assert item.figures["computed"] == pytest.approx(568.89, abs=0.01)
-    assert item.text.endswith("make 568.89 (+12.5%; 0 warm-up epochs, as asked)")
+    assert item.text.endswith("make 568.89 (+12.5%; 0 warm-up epochs, as requested)")
 
 
 def test_devices_in_a_name_and_in_its_log(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import TraceError
-from parse.attempt import Attempt, describe, measure, settling
+from parse.attempt import Attempt, deciding_attempt, describe, measure
 from parse.load import load
 from tests.unit.traces import OFFSET_NS, cut_short, make_ranks, make_run, make_trace, put
 
@@ -174,11 +174,11 @@ def attempts(*outcomes):
         ((Outcome.PREEMPTED, None), 2),
     ],
 )
-def test_the_settling_attempt(outcomes, number):
-    assert settling(reversed(attempts(*outcomes))).number == number
+def test_the_deciding_attempt(outcomes, number):
+    assert deciding_attempt(reversed(attempts(*outcomes))).number == number
 
 
 def test_an_ok_attempt_without_numbers_gives_way_to_one_with():
     first, second = attempts(Outcome.OK, Outcome.OK)
-    assert settling([dataclasses.replace(first, measured=None), second]).number == 2
-    assert settling([first, dataclasses.replace(second, measured=None)]).number == 1
+    assert deciding_attempt([dataclasses.replace(first, measured=None), second]).number == 2
+    assert deciding_attempt([first, dataclasses.replace(second, measured=None)]).number == 1

@@ -181,6 +181,16 @@ def test_a_bare_checkout_names_the_fix(argv: tuple[str, ...], tmp_path: Path) ->
     assert f"-m pip install -e {ROOT}`" in line
 
 
+def test_a_python_that_does_not_know_its_path_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["python", "-S", "-m", "hpc.sweep", "status"], executable=sys.executable, cwd=tmp_path,
+        env={"PATH": "", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "sys.executable is empty" in line and f"`PYTHON -m pip install -e {ROOT}`" in line
+
+
 @pytest.mark.parametrize("argv", [("launch.devcluster", "status", "--root", "/nonexistent"), ("hpc.sweep", "list")])
 def test_a_command_that_needs_no_package_runs_without(argv: tuple[str, ...], tmp_path: Path) -> None:
     done = command(argv[0], *argv[1:], cwd=tmp_path, options=("-S",))

@@ -197,7 +197,7 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
 )  # fmt: skip
 def test_none_is_a_limit(lowering: Lowering | None, text: str) -> None:
     said = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, lowering=lowering)), "2n2g")
-    assert f"No straggler: one that is late by 1.80 ms in every step would have been found{text}" in said
+    assert f"No straggler: one that is late by 1.80 ms in every step would have been detected{text}" in said
 
 
 READING = InputReading(
@@ -271,9 +271,9 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
         (Verdict(kind=NONE), "No straggler: no rank is late more than equal ranks would be."),
         (
             Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=0.21),
-            "Who is waited for cannot be told (clock): the clocks leave 0.21 ms open.",
+            "Who is waited for is not known (clock): the clocks leave 0.21 ms open.",
         ),
-        (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS), "Who is waited for cannot be told (steps)."),
+        (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS), "Who is waited for is not known (steps)."),
         (
             Verdict(
                 kind=PERSISTENT, ranks=(2, 3), node="n1", arrival_skew=30.0, cause={"optimizer": 10.0, "data": 20.0},

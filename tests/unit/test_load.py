@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -192,7 +193,21 @@ def test_the_first_rank_to_fail_is_the_evidence(tmp_path):
             rank=rank, outcome=Outcome.OOM, exception="OutOfMemoryError", message="no", step=step, hostname="a"
         )
         note.write(tmp_path, f"{run.run_id}.1")
-    assert only(load([tmp_path])).evidence == "rank 1 on a after 7 steps: OutOfMemoryError: no"
+    assert only(load([tmp_path])).evidence == "rank 1 on a after step 6: OutOfMemoryError: no"
+
+
+def test_a_rank_that_lost_another_is_not_the_evidence(tmp_path):
+    run = make_run(nodes=2)
+    put_plan(tmp_path, [run])
+    lost = RankNote(
+        rank=0, outcome=Outcome.RANK_FAIL, exception="RuntimeError", message="Connection closed by peer", step=6,
+        hostname="a",
+    )  # fmt: skip
+    failed = dataclasses.replace(lost, rank=1, outcome=Outcome.OOM, exception="MemoryError", message="no", step=7)
+    for note in (lost, failed):
+        note.write(tmp_path, f"{run.run_id}.1")
+    attempt = only(load([tmp_path]))
+    assert (attempt.outcome, attempt.evidence) == (Outcome.OOM, "rank 1 on a after step 7: MemoryError: no")
 
 
 def test_an_attempt_that_only_began_has_no_outcome(tmp_path):

@@ -14,11 +14,11 @@ import pytest
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome
 from hpc.model.spec import RunSpec
+from parse.alarms.nodes import drifts, per_node
 from parse.alarms.table import judge
 from parse.ledger.point import ledgers
 from parse.load import load
 from parse.measurements import days
-from parse.report.nodes import drifts, per_node
 from parse.report.summary import Summary, labels
 from parse.report.table import text
 from parse.result import Result, results
@@ -323,7 +323,7 @@ def test_a_folder_below_the_plan_belongs_to_it(may: Path) -> None:
     (may / f"{run.run_id}.1.h5").rename(may / "old" / f"{run.run_id}.1.h5")
     put(may, cut_short(make_trace(run), 7, Outcome.LOST))
     remarks = load([may]).remarks
-    assert any("neither is counted; two measurements are told apart where each folder is named" in x for x in remarks)
+    assert any("neither is counted; name each folder to tell two measurements apart" in x for x in remarks)
     assert {each.requested.measurement for each in points(may)} == {None}
 
 

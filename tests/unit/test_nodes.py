@@ -1,4 +1,4 @@
-"""parse.report.nodes: what is said of nodes and of a job's course, against effects that are known."""
+"""parse.alarms.nodes: speeds of nodes and the course of a job, against known effects; and their text."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
+from parse.alarms.nodes import Drift, PerNode, drifts, per_node
 from parse.alarms.table import judge
 from parse.load import Loaded
-from parse.report.nodes import (
-    Drift,
-    PerNode,
-    drift_alarm_text,
-    drifts,
-    missing_text,
-    node_alarm_text,
-    per_node,
-)  # fmt: skip
+from parse.report.nodes import drift_alarm_text, missing_text, node_alarm_text
 from parse.report.notices import warnings
 from parse.report.summary import Summary
 from parse.report.table import FORMATS

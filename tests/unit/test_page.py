@@ -261,7 +261,7 @@ def test_a_terminal_decides_the_width_and_a_file_does_not(folder, monkeypatch, c
 def test_wide_and_warnings_are_options(folder, capsys):
     assert main([str(folder), "--wide", "--warnings"]) == 0
     out = capsys.readouterr().out
-    assert "left out" not in out and "1n1g" in out and "1 of 2 runs asked for ended ok; 1 missing" in out
+    assert "left out" not in out and "1n1g" in out and "1 of 2 requested runs ended ok; 1 missing" in out
 
 
 @pytest.mark.parametrize("option", ["--wide", "--warnings"])

@@ -58,7 +58,7 @@ def test_a_smaller_case_elsewhere() -> None:
         ("2n1g", [outside | {"nodes": ["c", "d"]}]), ("4n1g", [outside | {"nodes": ["a", "b", "c", "d"]}])
     ]  # fmt: skip
     (alarm, *_) = results[1].alarms
-    assert alarm.text.startswith("asked to be nested, and is not: run 2: 1n1g on e, not among c d: a difference")
+    assert alarm.text.startswith("requested nested, and is not: run 2: 1n1g on e, not among c d: a difference")
     assert nested_summary(results) == ""
     assert "same nodes" not in FORMATS["table"](Summary(results=results))
 

@@ -137,7 +137,7 @@ def test_an_event_of_the_persistent_straggler_is_not_averaged_with_its_other_del
     assert always.cause["compute"] == pytest.approx(0, abs=0.1)
 
 
-# What would have been found
+# What would have been detected
 
 SIZES = ((2, 1, 100, 2), (2, 2, 60, 5), (4, 4, 60, 3))
 """Nodes, ranks per node, steps, runs."""

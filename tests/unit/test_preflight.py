@@ -47,8 +47,8 @@ def test_every_check_is_ok_on_sound_facts() -> None:
 
 
 FIRES: list[tuple[str, dict[int, dict[str, Any]], dict[str, Any], str]] = [
-    ("mpi_size", {}, {"launched": Launched(size=1, variables={}, library="")}, "asked for 4 ranks, MPI sees 1"),
-    ("ranks_per_node", {3: {"node": 2}}, {}, "asked for 2 nodes with 2 ranks each; found 3 with 2, 1, 1"),
+    ("mpi_size", {}, {"launched": Launched(size=1, variables={}, library="")}, "4 ranks requested, MPI sees 1"),
+    ("ranks_per_node", {3: {"node": 2}}, {}, "2 nodes with 2 ranks each requested; 3 with 2, 1, 1"),
     ("gpu_per_rank", {1: {"devices": ("uuid-0-0",)}}, {}, "ranks 0-1 share GPU uuid-0-0"),
     ("gpu_per_rank", {2: {"devices": ()}}, {}, "rank 2 on node1 needs 1 and finds 0 (2 in sight)"),
     ("gpus_in_sight", {0: {"in_sight": ("uuid-0-0",)}}, {}, "rank 0 on node0 sees 1 of the 2 GPUs in use"),
@@ -57,7 +57,7 @@ FIRES: list[tuple[str, dict[int, dict[str, Any]], dict[str, Any], str]] = [
     ("same_nccl", {1: {"software": {"torch": "2.13", "nccl": "2.21.5"}}}, {}, "differ in NCCL"),
     ("same_framework", {1: {"software": {"torch": "2.12", "nccl": "2.27.5"}}}, {}, "differ in torch: 2.13 on rank 0"),
     ("same_framework", {1: {"software": {"nccl": "2.27.5"}}}, {}, "none on rank 1"),
-    ("cores", {1: {"cores": (0,)}}, {}, "rank 1 has 1 (core 0), asked for 2 each; node0: ranks 0-1 overlap on core 0"),
+    ("cores", {1: {"cores": (0,)}}, {}, "rank 1 has 1 (core 0), 2 each requested; node0: ranks 0-1 overlap on core 0"),
     ("cores", {0: {"cores": (0, 1)}, 1: {"cores": (0, 1)}}, {}, "node0: ranks 0-1 have 2 between them (core 0-1)"),
     ("cores", {1: {"cores": (1, 2, 3)}}, {}, "ranks 0-1 overlap on core 1"),
     ("cores_near_gpu", {2: {"gpu": {"near_cores": (8, 9)}}}, {}, "rank 2 on node1 may run on 2 of its 2 cores away"),
@@ -190,7 +190,7 @@ def test_a_failed_fatal_check_ends_the_run_with_its_name_and_fix() -> None:
     preflight.started(4, "")
     preflight.demand()
     preflight.started(3, "")
-    with pytest.raises(InvalidRun, match=r"^mpi_size: asked for 4 ranks, MPI sees 3 .*: start it"):
+    with pytest.raises(InvalidRun, match=r"^mpi_size: 4 ranks requested, MPI sees 3 .*: start it"):
         preflight.demand()
 
 

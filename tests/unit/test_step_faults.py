@@ -273,7 +273,7 @@ def test_a_killed_script_leaves_no_process_and_an_open_attempt(tmp_path: Path) -
     script.wait()
     until(lambda: has_ended(step_pid) and has_ended(launcher_pid), "both have ended")
     files = [path.name for path in (tmp_path / "traces").iterdir() if path.is_file()]
-    assert files == [f"{RUN.run_id}.1.begin.json"]  # no signal is noted: the job was not told to end
+    assert files == [f"{RUN.run_id}.1.begin.json"]  # no signal is noted: no signal ended the job
 
 
 def test_a_killed_step_leaves_no_launcher_and_an_open_attempt(tmp_path: Path) -> None:

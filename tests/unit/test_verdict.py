@@ -121,7 +121,7 @@ def job(state: str, **more: object) -> JobEnd:
         (UNSEEN, Outcome.LOST, "did not answer"),
         (replace(UNSEEN, job=job(""), error=KILLED), Outcome.LOST, "has forgotten the job"),  # killed with their job
         (replace(UNSEEN, error="srun: error: node1: task 0: Bus error (core)"), Outcome.LAUNCH_FAIL, "/dev/shm"),
-        # The script was told to end.
+        # A signal ended the script.
         (replace(NONE, ended_by=EndedBy.SIGNAL, reason="by SIGTERM", error=KILLED), Outcome.CANCELLED, "by SIGTERM"),
         (replace(UNSEEN, ended_by=EndedBy.SIGNAL, job=job("")), Outcome.LOST, "forgotten"),
         (replace(NONE, ended_by=EndedBy.SIGNAL, job=job("TIMEOUT")), Outcome.TIMEOUT, "squeue: TIMEOUT"),

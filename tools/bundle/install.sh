@@ -38,11 +38,11 @@ else
 fi
 name_it="load a module that has Python $python_wanted, or name one: PYTHON=/path/to/python$python_wanted sh install.sh"
 python=$(command -v -- "$name") || fail "there is no $name here; the bundle is for CPython $python_wanted" "$name_it"
-found=$("$python" -c 'import platform, sys, sysconfig
+version=$("$python" -c 'import platform, sys, sysconfig
 free_threaded = " free-threaded" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
 print("%s %d.%d%s" % ((platform.python_implementation(),) + sys.version_info[:2] + (free_threaded,)))') ||
     fail "$python does not run; the bundle is for CPython $python_wanted" "$name_it"
-[ "$found" = "CPython $python_wanted" ] || fail "wrong Python: $python is $found, the bundle is for CPython $python_wanted" \
+[ "$version" = "CPython $python_wanted" ] || fail "wrong Python: $python is $version, the bundle is for CPython $python_wanted" \
     "$name_it" "or make a bundle for another Python, 3.11 or newer, where there is internet: make bundle PYTHON_VERSION=…"
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python has no venv module; on Debian or Ubuntu: apt-get install python$python_wanted-venv" "or $name_it"
@@ -59,7 +59,7 @@ sums=$(cd -- "$here" && echo "$sums_wanted  SHA256SUMS" | sha256sum -c - 2>&1 &&
         "unpack the archive anew; if that does not help, copy it here again"
 [ ! -e "$venv" ] || fail "$venv exists: Rankwise is installed; to install it anew: rm -r $(quoted "$venv")"
 
-echo "installing into $venv, with $found ($python)"
+echo "installing into $venv, with $version ($python)"
 trap 'rm -rf -- "$venv"' EXIT
 trap 'exit 1' HUP INT TERM
 "$python" -m venv "$venv"

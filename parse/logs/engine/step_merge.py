@@ -64,7 +64,7 @@ class StepMerge:
         """The window is over: lines that come late are no longer counted."""
         self._waiting: list[Lines] = []
         self._pauses: list[tuple[LogRecord, str]] = []
-        self._settled = 0
+        self._past_hold = 0
         self._flushed = BEFORE
         self._continued: set[int] = set()
         self._clock = _Clock()
@@ -115,18 +115,18 @@ class StepMerge:
         lines = Lines.joined(self._waiting)
         if self._bars:
             lines = self._of_bars(lines)
-        until = len(lines) if final else max(len(lines) - HOLD, self._settled)
+        until = len(lines) if final else max(len(lines) - HOLD, self._past_hold)
         lines, until = self._before_return(lines, until)
         if until:
             self.last = max(self.last, int(lines.key[:until].max()))
         self._place_pauses(lines)
         in_time = lines.key > self._flushed
-        settled = np.arange(len(lines)) < until
-        self.late_lines += 0 if self.closed else int((settled & ~in_time).sum())
-        ripe = self._ripe(lines.key, in_time, settled)
-        keep = ~ripe & (in_time | ~settled)
+        past_hold = np.arange(len(lines)) < until
+        self.late_lines += 0 if self.closed else int((past_hold & ~in_time).sum())
+        ripe = self._ripe(lines.key, in_time, past_hold)
+        keep = ~ripe & (in_time | ~past_hold)
         done, remaining = lines.take(_rows(ripe)), lines.take(_rows(keep))
-        self._waiting, self._settled = [remaining], int((keep & settled).sum())
+        self._waiting, self._past_hold = [remaining], int((keep & past_hold).sum())
         if not len(done):
             return NO_POINTS
         self._flushed = max(self._flushed, int(done.key.max()))
@@ -151,14 +151,14 @@ class StepMerge:
         kept = np.flatnonzero(of_bar)
         again = np.diff(lines.key[kept], prepend=-1) == 0
         of_bar[kept[again]] = False
-        self._settled -= int((~of_bar[: self._settled]).sum())
+        self._past_hold -= int((~of_bar[: self._past_hold]).sum())
         return lines.take(of_bar)
 
     def _ripe(
-        self, key: Integers, in_time: npt.NDArray[np.bool_], settled: npt.NDArray[np.bool_]
+        self, key: Integers, in_time: npt.NDArray[np.bool_], past_hold: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
         """Mask of the lines that belong to complete steps; the last of these wait for the lines that follow."""
-        open_keys = key[in_time & ~settled]
+        open_keys = key[in_time & ~past_hold]
         ripe = in_time
         if len(open_keys):
             ripe = in_time & (key < _last_but(NEAR - 1, key[in_time & (key < open_keys.min())]))
@@ -180,7 +180,7 @@ class StepMerge:
             if len(alone):
                 outlier[alone] = True
                 continue
-            judged = range(*np.searchsorted(chain, [self._settled, until]).tolist())
+            judged = range(*np.searchsorted(chain, [self._past_hold, until]).tolist())
             back, continued = another_run(lines.take(chain), rank_number in self._continued, judged)
             if continued:
                 self._continued.add(rank_number)
@@ -188,7 +188,7 @@ class StepMerge:
                 returns.append((int(chain[back]), int(lines.key[chain[:back]].max())))
         if outlier.any():
             self.unusable += int(outlier.sum())
-            self._settled -= int(outlier[: self._settled].sum())
+            self._past_hold -= int(outlier[: self._past_hold].sum())
             return self._before_return(lines.take(~outlier), until - int(outlier[:until].sum()))
         if not returns:
             return lines, until

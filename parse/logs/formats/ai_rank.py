@@ -17,7 +17,7 @@ MARKS = (
     "load_data", "test_begin", "warmup_begin", "warmup_finish", "eval_accuracy", "target_quality_time", "test_finish",
     "total_use_time", "avg_ips", "total_epoch_cnt",
 )  # fmt: skip
-"""The kinds of lines; the first one found on a line is its kind. Only `total_epoch_cnt` marks the end of an epoch."""
+"""The kinds of lines; the first one on a line is its kind. Only `total_epoch_cnt` marks the end of an epoch."""
 SPELT = {"test_end": "test_finish", "total_used_time": "total_use_time"}
 """Other names that stand for one of them; inference's logs end with test_end."""
 NUMBERS = ("eval_accuracy", "target_quality_time", "total_use_time", "avg_ips", "total_epoch_cnt", "warmup_samples")

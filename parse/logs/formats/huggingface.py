@@ -9,7 +9,7 @@ lines must be in the log.
 from __future__ import annotations
 
 from parse.logs.engine.log_format import LogFormat, fact, pause, step, summary
-from parse.logs.engine.shared_patterns import BAR, RUNTIME, digits
+from parse.logs.engine.shared_patterns import BAR, RUNTIME, TRAINER_BATCHES, digits
 
 _BARE = rb"(?:^(?: {0,6}(?P<rank>\d{1,6}): )?|(?<=>:)|(?<=\]:)|(?<=\]: )) {0,8}"
 """A bar without a description begins its line, or follows a launcher's label."""
@@ -31,14 +31,7 @@ FORMAT = LogFormat(
             rb"Instantaneous batch size per \w+ = (?P<micro_batch_size>[\d,]{1,12})",
             digits,
         ),
-        fact(
-            b"& accumulation) = ",
-            rb"Total train batch size \([^)\n]{1,80}\) = (?P<global_batch_size>[\d,]{1,12})",
-            digits,
-        ),
-        fact(
-            b"Gradient Accumulation steps = ", rb"Gradient Accumulation steps = (?P<micro_batches>[\d,]{1,12})", digits
-        ),
+        *TRAINER_BATCHES,
         fact(b"Num examples = ", rb"Num examples = (?P<samples_per_epoch>[\d,]{1,14})", digits),
         fact(b"Num Epochs = ", rb"Num Epochs = (?P<epochs>[\d,]{1,9})\s*$", digits),
         pause(b"_runtime'", rb"'(?P<reason>eval)_runtime': "),

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from parse.logs.engine.log_format import LogFormat, fact, pause, step, summary
-from parse.logs.engine.shared_patterns import DATED, digits
+from parse.logs.engine.shared_patterns import DATED, TRAINER_BATCHES, digits
 
 FORMAT = LogFormat(
     name="paddlenlp",
@@ -27,14 +27,7 @@ FORMAT = LogFormat(
             rb"Instantaneous batch size per device = (?P<micro_batch_size>[\d,]{1,12})",
             digits,
         ),
-        fact(
-            b"& accumulation) = ",
-            rb"Total train batch size \([^)\n]{1,80}\) = (?P<global_batch_size>[\d,]{1,12})",
-            digits,
-        ),
-        fact(
-            b"Gradient Accumulation steps = ", rb"Gradient Accumulation steps = (?P<micro_batches>[\d,]{1,12})", digits
-        ),
+        *TRAINER_BATCHES,
         pause(b"***** Running Evaluation", rb"(?P<reason>Running Evaluation)"),
         pause(b"Saving model checkpoint to ", rb"(?P<reason>Saving model checkpoint) to "),
         summary(b"train_samples_per_second", rb"\b(?P<what>train_samples_per_second)(?: += +|: )(?P<rate>[\d.]{1,20})"),

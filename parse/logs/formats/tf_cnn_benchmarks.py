@@ -1,7 +1,7 @@
 """tf_cnn_benchmarks (tensorflow/benchmarks).
 
-`total images/sec` is the rate of all workers over all steps after the program's own warm-up (100 steps after 10, where
-it is not told other numbers). The `images/sec` of its step lines is the mean since the first of these steps, of one
+`total images/sec` is the rate of all workers over all steps after the program's own warm-up (100 steps after 10,
+unless it is given other numbers). The `images/sec` of its step lines is the mean since the first of these steps, of one
 worker where there are several, and is not read: the total is the only speed, and it is of the whole run.
 """
 

@@ -14,6 +14,7 @@ from hpc.model.outcome import Outcome
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.explain import MAX_LISTED, MAX_TEXT, explain, lines_at
+from parse.logs.remarks import remark_text
 from parse.logs.window import Protocol, Reading, read_log
 from parse.run_fields import RunFields
 
@@ -84,7 +85,7 @@ def attempt(
             window="",
             wall_clock=wall_clock,
             printed=printed,
-            remarks=remarks or reading.remarks,
+            remarks=remarks or tuple(map(remark_text, reading.remarks)),
         ),
     )
 

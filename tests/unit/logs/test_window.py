@@ -1,4 +1,4 @@
-"""The rule of the window, the numbers printed in it, what else is said of a log, and real logs."""
+"""The rule of the window, the numbers printed in it, what else is odd about a log, and real logs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from parse.logs import window as window_module
 from parse.logs.engine import intervals
 from parse.logs.engine.intervals import Series
 from parse.logs.engine.log_format import LogError
+from parse.logs.remarks import Oddity, remark
 from parse.logs.window import Protocol
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
 from tests.unit.logs.text_logs import LOGS
@@ -152,8 +153,7 @@ def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
     ]
     reading = read(lines)
     assert dict(reading.facts) == {"batch_size": "64", "gpu": "0"}
-    (remark,) = reading.remarks
-    assert "batch_size is said to be 64 and 32" in remark
+    assert reading.remarks == (remark(Oddity.CONTRADICTION, name="batch_size", value="64", other="32", byte=WIDTH),)
 
 
 def test_the_number_of_records_is_bounded() -> None:
@@ -167,15 +167,17 @@ def test_the_number_of_records_is_bounded() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_module, "MAX_RECORDS", 10)
         reading = read(lines)
-    assert len(reading.records) == 10 and any("20 evaluations and marks beyond" in remark for remark in reading.remarks)
+    assert len(reading.records) == 10 and remark(Oddity.DROPPED_RECORDS, records=20, most=10) in reading.remarks
 
 
 def test_remarks_of_the_reader_are_passed_on() -> None:
-    assert read([*steady(range(200)), OtherLine("remark", values=(("text", "cut off"),))]).remarks == ("cut off",)
+    assert read([*steady(range(200)), OtherLine("remark", values=(("text", "cut off"),))]).remarks == (
+        remark(Oddity.OF_FORMAT, text="cut off"),
+    )
 
 
 def test_a_log_that_begins_far_beyond_the_warm_up_is_remarked() -> None:
-    assert any("first printed step is 5000" in remark for remark in read(steady(range(5000, 5300))).remarks)
+    assert remark(Oddity.LATE_FIRST_STEP, first=(0, 5000), warmup=20) in read(steady(range(5000, 5300))).remarks
     assert read(steady(range(100, 900, 100))).remarks == ()
 
 
@@ -187,7 +189,7 @@ def test_many_pauses_are_counted_beyond_those_listed() -> None:
         patch.setattr(intervals, "MAX_PAUSES", 3)
         reading = read(lines)
     assert reading.window is not None and len(reading.window.pauses) == 3 and reading.window.steps == 50
-    assert any("47 more pauses" in remark for remark in reading.remarks)
+    assert remark(Oddity.MORE_PAUSES, more=47) in reading.remarks
 
 
 @given(st.lists(st.lists(st.integers(0, 100), max_size=30), max_size=20))
@@ -217,4 +219,4 @@ def test_a_long_series_is_means_over_neighbours() -> None:
         patch.setattr(intervals, "MAX_TIMES", 50)
         reading = read(steady(range(0, 200)))
     assert reading.window is not None and len(reading.window.step_s) == 50
-    assert any("means over 2 printed numbers" in remark for remark in reading.remarks)
+    assert remark(Oddity.MEANS_OF_STEPS, stride=2) in reading.remarks

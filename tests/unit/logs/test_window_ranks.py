@@ -11,6 +11,8 @@ import pytest
 from parse.logs import window as window_module
 from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
+from parse.logs.remarks import Oddity, remark
+from parse.logs.window import Reading
 from tests.unit.logs.made_lines import PER_EPOCH, T0, WHOLE, WIDTH, OtherLine, Row, batch, read, steady, window_of
 
 
@@ -40,6 +42,12 @@ def test_a_ranks_late_line_does_not_make_a_log_go_back() -> None:
     reading = read(late)
     assert reading.remarks == () and reading.window is not None
     assert (reading.window.steps, reading.window.seconds) == (100, pytest.approx(50))
+
+
+def goes_back(reading: Reading) -> tuple[tuple[int, int], tuple[int, int]]:
+    """From and to which (epoch, step) the log goes back."""
+    (back,) = (each.figures for each in reading.remarks if each.kind is Oddity.ANOTHER_RUN)
+    return back["passed"], back["to"]
 
 
 def blocks(sizes: Sequence[int], ranks: int, upto: int) -> list[Row]:
@@ -84,11 +92,8 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, ag
 
     lines = [*run(0, stopped + 1, T0, 0.5), *run(again, 400, T0 + 1000, 1.0)]
     reading = read(lines, cut=11 if small else 1000)
-    assert any(
-        f"go back from {stopped} of epoch 0 to {again} of epoch 0" in remark
-        and f"byte {(stopped + 1) * WIDTH}" in remark
-        for remark in reading.remarks
-    )
+    back = remark(Oddity.ANOTHER_RUN, passed=(0, stopped), to=(0, again), byte=(stopped + 1) * WIDTH)
+    assert back in reading.remarks
     assert reading.last == (0, stopped) and reading.step_lines == len(lines)
     if stopped < 120:
         assert reading.window is None and f"last printed step is {stopped}" in reading.reason
@@ -100,7 +105,7 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, ag
 def test_of_two_runs_of_buffered_ranks_the_first_counts() -> None:
     first, second = blocks([60], 4, 300), blocks([50], 4, 300)
     reading = read([*first, *[dataclasses.replace(row, duration=9.0) for row in second]])
-    assert any("go back from 299 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
+    assert goes_back(reading) == ((0, 299), (0, 0))
     assert reading.window is not None and reading.window.duration_s == pytest.approx(0.265)
 
 
@@ -108,7 +113,7 @@ def test_the_furthest_step_is_named_though_a_slower_rank_printed_last() -> None:
     lines = [*steady(range(0, 200)), *steady([198]), *steady(range(0, 200), every_s=10.0)]
     lines[200] = dataclasses.replace(lines[200], time=lines[199].time)
     lines[201:] = [dataclasses.replace(row, time=row.time + 600) for row in lines[201:]]
-    assert any("go back from 199 of" in remark for remark in read(lines).remarks)
+    assert goes_back(read(lines)) == ((0, 199), (0, 0))
 
 
 def test_buffered_blocks_are_followed_however_much_of_them_is_read_at_once(monkeypatch) -> None:
@@ -123,7 +128,7 @@ def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
     monkeypatch.setattr(step_merge, "HOLD", 250)
     alone = [Row(step, duration=0.5) for step in range(120, 620)]
     reading = read([*blocks([60], 2, 120), *alone, *blocks([60], 2, 700)], cut=20)
-    assert any("go back from 619 of epoch 0 to 0 of epoch 0" in remark for remark in reading.remarks)
+    assert goes_back(reading) == ((0, 619), (0, 0))
 
 
 def test_lines_behind_the_window_make_up_the_steady_run(monkeypatch) -> None:
@@ -174,7 +179,7 @@ def test_a_run_of_two_lines_is_recognised_by_its_stamps() -> None:
     lines = [*died, *steady(range(10, 200, 10), rank=NO_NUMBER)]
     lines[2:] = [dataclasses.replace(row, time=row.time + 600) for row in lines[2:]]
     reading = read(lines)
-    assert reading.window is None and any("go back from 20" in remark for remark in reading.remarks)
+    assert reading.window is None and goes_back(reading) == ((0, 20), (0, 10))
 
 
 def test_an_older_run_behind_a_newer_one_is_another_run_too() -> None:
@@ -182,14 +187,14 @@ def test_an_older_run_behind_a_newer_one_is_another_run_too() -> None:
     older = [dataclasses.replace(row, time=row.time - 5000, rate=7.0) for row in newer]
     reading = read([*newer, *older])
     assert reading.window is not None and reading.window.rate == 100.0
-    assert any("go back" in remark for remark in reading.remarks)
+    assert goes_back(reading) == ((0, 199), (0, 0))
 
 
 def test_a_log_that_goes_back_to_an_epoch_before_is_another_run() -> None:
     first = [Row(step, epoch=epoch, time=T0 + 200 * epoch + step) for epoch in range(3) for step in range(150)]
     again = [Row(step, epoch=1, time=T0 + 5000 + step) for step in range(150)]
     reading = read([*first, *again], PER_EPOCH)
-    assert any("go back from 149 of epoch 2 to 0 of epoch 1" in remark for remark in reading.remarks)
+    assert goes_back(reading) == ((2, 149), (1, 0))
     assert reading.last == (2, 149)
 
 
@@ -202,7 +207,7 @@ def test_facts_of_the_second_run_are_dropped() -> None:
     ]
     reading = read(lines)
     assert dict(reading.facts) == {"batch_size": "64"} and dict(reading.facts_at) == {"batch_size": 0}
-    assert not any("batch_size" in remark for remark in reading.remarks)
+    assert Oddity.CONTRADICTION not in {each.kind for each in reading.remarks}
 
 
 def test_repeated_numbers_of_one_rank_do_not_become_steps() -> None:
@@ -214,10 +219,10 @@ def test_repeated_numbers_of_one_rank_do_not_become_steps() -> None:
     assert reading.window is not None
     assert (reading.window.begin, reading.window.end, reading.window.steps) == (20, 120, 100)
     assert reading.window.seconds == pytest.approx(103)  # what the skipped steps took counts
-    assert any("1 step of the window stand on more than one line" in remark for remark in reading.remarks)
+    assert remark(Oddity.REPEATED_STEPS, steps=1) in reading.remarks
     reading = read([*steady(range(0, 20)), *steady([20]) * 4, *steady(range(21, 200))])
     assert reading.window is not None and reading.window.steps == 100
-    assert any("1 step of the window stand on more than one line" in remark for remark in reading.remarks)
+    assert remark(Oddity.REPEATED_STEPS, steps=1) in reading.remarks
 
 
 def test_a_garbled_number_far_ahead_is_left_out() -> None:
@@ -226,14 +231,14 @@ def test_a_garbled_number_far_ahead_is_left_out() -> None:
     reading = read(lines)
     assert reading.window is not None and reading.last == (0, 199)
     assert (reading.window.steps, reading.window.seconds) == (100, pytest.approx(50))
-    assert any("1 step line with impossible numbers" in remark for remark in reading.remarks)
+    assert remark(Oddity.IMPOSSIBLE_LINES, lines=1) in reading.remarks
 
 
 def test_numbers_beyond_counting_are_left_out() -> None:
     lines = [Row(1 << 50), Row(5, epoch=1 << 40), Row(-7), *steady(range(0, 200))]
     reading = read(lines)
     assert reading.window is not None and reading.window.steps == 100
-    assert any("3 step lines with impossible numbers" in remark for remark in reading.remarks)
+    assert remark(Oddity.IMPOSSIBLE_LINES, lines=3) in reading.remarks
 
 
 def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
@@ -244,7 +249,7 @@ def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
         patch.setattr(step_merge, "LIMIT", 64)
         reading = read(lines, protocol=WHOLE, cut=10)
     assert reading.window is not None and reading.window.steps == 399
-    assert any("came long after" in remark for remark in reading.remarks)
+    assert Oddity.LATE_LINES in {each.kind for each in reading.remarks}
     assert read(lines, protocol=WHOLE).remarks == ()
 
 
