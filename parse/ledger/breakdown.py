@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
 from parse.ledger.meetings import (
@@ -93,16 +93,19 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
     step, to the nanosecond: t1 − t0, t3 − t1, M − t3, t4 − M, t5 − t4 with M the latest t3 of all ranks. At a border
     that is not among `borders` the term before it is 0.
     """
-    edges = np.empty((*stamps_ns[:, 1:, 0].shape, len(TERMS) + 1), np.int64)
-    edges[..., 0], edges[..., -1] = stamps_ns[:, :-1, END], stamps_ns[:, 1:, END]
-    for at, border in enumerate(BORDERS, 1):
+    edges = [stamps_ns[:, :-1, END]]
+    for border in BORDERS:
         if border not in borders:
-            edges[..., at] = edges[..., at - 1]
+            edges.append(edges[-1])
         elif border == "last_grads_ready":
-            edges[..., at] = stamps_ns[:, 1:, GRADS_READY].max(axis=0)
+            edges.append(stamps_ns[:, 1:, GRADS_READY].max(axis=0, keepdims=True))
         else:
-            edges[..., at] = stamps_ns[:, 1:, STAMPS.index(border)]
-    return np.diff(edges, axis=-1)
+            edges.append(stamps_ns[:, 1:, STAMPS.index(border)])
+    edges.append(stamps_ns[:, 1:, END])
+    by_term = np.empty((len(TERMS), *edges[0].shape), np.int64)
+    for term, (begin, end) in enumerate(pairwise(edges)):
+        np.subtract(end, begin, out=by_term[term])
+    return np.moveaxis(by_term, 0, 2)
 
 
 def move_meetings(terms_ns: Ints, stamps_ns: Ints, meetings_ns: Ints) -> None:
@@ -150,7 +153,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         for first, stop in pieces:
             local_ns = np.ascontiguousarray(trace.stamps[:, first - 1 : stop])
             checks.check_presence(local_ns, first)
-            stamps_ns = trace.globally(local_ns)
+            stamps_ns = trace.stamps_globally(local_ns, (BATCH_READY, GRADS_READY, REDUCED, END))
             terms_ns = step_terms(stamps_ns, borders)
             if collector:
                 bounds_ns = trace.bounds_of(local_ns[:, 1:, GRADS_READY])
@@ -161,8 +164,9 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
                     clear_unawaited_calls(meetings_ns, kinds, 2 * float(bounds_ns.max()))
                     move_meetings(terms_ns, stamps_ns[:, 1:], meetings_ns[:, 1:])
                 collector.add(first, stamps_ns, bounds_ns, meetings_ns)
-            rank_ns += terms_ns.sum(axis=1)
-            piece_ns.append(terms_ns.mean(axis=(0, 1)))
+            sums_ns = terms_ns.sum(axis=1)
+            rank_ns += sums_ns
+            piece_ns.append(sums_ns.sum(axis=0) / (ranks * (stop - first)))
             checks.count_disorder(local_ns)
             if not latest_ns:
                 begin_ns = stamps_ns[:, 0, END]
@@ -233,7 +237,8 @@ class _StampChecks:
         """Counts stamps of a rank before an earlier one, and steps that do not begin at an end."""
         latest = local_ns[:, 1:, BEGIN]
         self.gaps += int(((latest != local_ns[:, :-1, END]) & (latest != ABSENT)).sum())
-        if local_ns[:, 1:].min() != ABSENT and (np.diff(local_ns[:, 1:], axis=2) >= 0).all():
+        in_order = local_ns.reshape(len(local_ns), -1)[:, END:]
+        if (in_order[:, 1:] >= in_order[:, :-1]).all():  # and so none is absent
             return
         for stamp in range(BEGIN + 1, len(STAMPS)):
             here = local_ns[:, 1:, stamp]
