@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import END
+from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
@@ -19,6 +19,7 @@ from parse.ledger.replay import COMPUTE, DATA, OPTIMIZER, Stage, replay, stages
 from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
 
 Late = npt.NDArray[np.bool_]
+REPLAYED = (BATCH_READY, GRADS_READY, REDUCED, END)
 
 
 def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
@@ -95,7 +96,7 @@ def replayed_speeds(
         ends: Floats | None = None
         for begin in range(first, stop, length):
             until = min(begin + length, stop)
-            stamps_ns = trace.global_stamps(begin - 1, until)
+            stamps_ns = trace.stamps_globally(trace.stamps[:, begin - 1 : until], REPLAYED)
             if ends is None:
                 origin_ns = stamps_ns[:, 0, END].max()
                 ends = np.repeat((stamps_ns[None, :, 0, END] - origin_ns).astype(np.float64), len(changes), axis=0)
@@ -145,15 +146,20 @@ def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
     changed = part.copy()
     others = [rank for rank in range(len(part)) if rank not in ranks]
     for rank in ranks:
-        usual = _median(part[others or [other for other in range(len(part)) if other != rank]])
-        changed[rank, late] = np.minimum(part[rank], usual)[late]
+        compared = part[others or [other for other in range(len(part)) if other != rank]]
+        above = late & ((compared < part[rank]).sum(axis=0) > _middle(compared))
+        changed[rank, above] = _median(compared[:, above])
     return changed
+
+
+def _middle(part: Floats) -> int:
+    return (len(part) - 1) // 2
 
 
 def _median(part: Floats) -> Floats:
     """The median over ranks in each step, the lower one of an even number."""
-    middle = (len(part) - 1) // 2
-    median: Floats = np.partition(part, middle, axis=0)[middle]
+    middle = _middle(part)
+    median: Floats = np.partition(np.ascontiguousarray(part.T), middle, axis=1)[:, middle]
     return median
 
 
