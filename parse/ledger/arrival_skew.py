@@ -48,11 +48,10 @@ def at_the_reduction(stamps: Ints, borders: frozenset[str]) -> StepSkews:
     ready = now[:, :, BATCH_READY] if "batch_ready" in borders else ends
     late = now[:, :, GRADS_READY]
     edges = reduced, ends, ready, late
-    origin = int(reduced.min())
 
     def parts(ranks: Ints, steps: Ints) -> Ints:
         moments = [edge[ranks, steps] for edge in edges]
-        return np.stack([moments[0] - origin, *(end - begin for begin, end in pairwise(moments))], axis=1)
+        return np.stack([moments[0], *(end - begin for begin, end in pairwise(moments))], axis=1)
 
     return StepSkews(late=late, parts=parts, work=late - reduced)
 

@@ -137,12 +137,13 @@ class ArrivalCollector:
         skew = skews.late - arrive[row, median]
         ends = stamps_ns[:, :, END]
         least_ns = MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps
-        self._add_late(skews, skew, bound, median, least_ns)
+        of_median = skews.parts(median, row)
+        self._add_late(skews, skew, bound, median, of_median, least_ns)
         gap = arrive[row, last] - arrive[row, second] if skews.held_up is None else skews.held_up[last, row]
         self.columns.append(
             (
                 first + row, skew[last, row], self._between(bound[row, last], last, bound[row, median], median),
-                skews.parts(last, row) - skews.parts(median, row),
+                skews.parts(last, row) - of_median,
                 arrive[row, sampled] - arrive[row, np.where(sampled == last, second, last)], last,
                 gap, self._between(bound[row, last], last, bound[row, second], second),
                 *self._last_nodes(skews, bound, row),
@@ -155,12 +156,15 @@ class ArrivalCollector:
         self.alternation.add(skews.work)
         self.node_alternation.add(self._by_node(np.maximum, skews.work))
 
-    def _add_late(self, skews: StepSkews, skew: Ints, bound: Floats, median: Ints, least_ns: float) -> None:
+    def _add_late(
+        self, skews: StepSkews, skew: Ints, bound: Floats, median: Ints, of_median: Ints, least_ns: float
+    ) -> None:
         """Adds where ranks are later than the median rank, provably and by `least_ns`, and what made them so; `skew`
-        [rank, step] is by how much."""
+        [rank, step] is by how much, `of_median` [step, 4] are the parts of that of the median rank."""
         ranks, steps = np.nonzero(skew > least_ns)
-        its, of_median = bound[steps, ranks], bound[steps, median[steps]]
-        provable = skew[ranks, steps] > self._between(its, ranks, of_median, median[steps])
+        others = median[steps]
+        open_ns = self._between(bound[steps, ranks], ranks, bound[steps, others], others)
+        provable = skew[ranks, steps] > open_ns
         ranks, steps = ranks[provable], steps[provable]
 
         def added(ns: Ints) -> Floats:
@@ -168,7 +172,7 @@ class ArrivalCollector:
             return sums
 
         self.late_steps += np.bincount(ranks, minlength=len(skew))
-        causes = skews.parts(ranks, steps) - skews.parts(median[steps], steps)
+        causes = skews.parts(ranks, steps) - of_median[steps]
         self.late_sum += np.stack([added(cause) for cause in causes.T], axis=1)
         if skews.meetings is not None:
             self.meeting_sum += np.stack([added(its[ranks, steps]) for its in skews.meetings], axis=1)

@@ -32,6 +32,8 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
+READ_STAMPS = 600_000
+"""Ranks × steps that are read at once, at most, unless a piece has more: each read of a rank's steps has its costs."""
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
@@ -150,8 +152,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     edges_ns: list[tuple[int, int]] = []
     for pieces in _pieces(trace.blocks, ranks * (1 + len(kinds))):
         latest_ns: list[Ints] = []
-        for first, stop in pieces:
-            local_ns = np.ascontiguousarray(trace.stamps[:, first - 1 : stop])
+        for first, stop, local_ns in _read(trace, pieces):
             checks.check_presence(local_ns, first)
             stamps_ns = trace.stamps_globally(local_ns, (BATCH_READY, GRADS_READY, REDUCED, END))
             terms_ns = step_terms(stamps_ns, borders)
@@ -274,6 +275,17 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         count = -(-(stop - first) // length)
         cuts = np.linspace(first, stop, count + 1).round().astype(int).tolist()
         yield list(pairwise(cuts))
+
+
+def _read(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints]]:
+    """Each piece with the stamps of its steps and of the one before them, [rank, 1 + step, 6]; a few are read at once."""
+    length = max(stop - first for first, stop in pieces)
+    at_once = max(1, READ_STAMPS // (len(trace.stamps) * length))
+    for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
+        begin = group[0][0] - 1
+        local_ns = trace.stamps[:, begin : group[-1][1]]
+        for first, stop in group:
+            yield first, stop, local_ns[:, first - 1 - begin : stop - begin]
 
 
 def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:
