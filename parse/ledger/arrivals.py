@@ -258,8 +258,8 @@ class Alternation:
         self.pool = []
         order_largest(work, ranks)
         maximum = work[-1 - work.size // (2 * ranks)]
-        longest, work = np.minimum(longest, maximum), np.minimum(work, maximum)
-        expected, variance = longest_of(work, ranks)
+        longest = np.minimum(longest, maximum)
+        expected, variance = longest_of(np.minimum(work, maximum, out=work), ranks)
         steps = len(longest)
         self.sums += (float((longest - int(work[0])).sum()), steps * expected, steps * variance)
 

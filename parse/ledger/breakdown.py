@@ -32,7 +32,7 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
-READ_STAMPS = 600_000
+READ_STAMPS = 250_000
 """Ranks × steps that are read at once, at most, unless a piece has more: each read of a rank's steps has its costs."""
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
@@ -126,10 +126,17 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
 
     Reads the stamps in pieces of steps: with `hpc.model.trace_file.open_trace` memory is bounded whatever their number.
     """
+    _keep_freed_memory()
     try:
         return _reduce(trace, {})
     except _StampMissing:  # rare, so that a complete trace is read once
         return _reduce(trace, _missing(trace))
+
+
+def _keep_freed_memory() -> None:
+    """Makes glibc keep the memory of a piece's arrays for the next piece, by freeing a large block that was never
+    written (M_MMAP_THRESHOLD in mallopt(3)); pages given back and faulted in anew cost a tenth of the time."""
+    np.empty(31_000_000, np.uint8)
 
 
 class _StampMissing(Exception): ...
@@ -152,8 +159,8 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     edges_ns: list[tuple[int, int]] = []
     for pieces in _pieces(trace.blocks, ranks * (1 + len(kinds))):
         latest_ns: list[Ints] = []
-        for first, stop, local_ns in _read(trace, pieces):
-            checks.check_presence(local_ns, first)
+        for first, stop, local_ns in read_pieces(trace, pieces):
+            checks.check(local_ns, first)
             stamps_ns = trace.stamps_globally(local_ns, (BATCH_READY, GRADS_READY, REDUCED, END))
             terms_ns = step_terms(stamps_ns, borders)
             if collector:
@@ -168,7 +175,6 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
             sums_ns = terms_ns.sum(axis=1)
             rank_ns += sums_ns
             piece_ns.append(sums_ns.sum(axis=0) / (ranks * (stop - first)))
-            checks.count_disorder(local_ns)
             if not latest_ns:
                 begin_ns = stamps_ns[:, 0, END]
                 latest_ns.append(begin_ns.max(keepdims=True))
@@ -223,8 +229,26 @@ class _StampChecks:
             total=total, disordered=self.disordered, gaps=self.gaps, early=self.early, early_ms=self.worst_ns / 1e6
         )
 
-    def check_presence(self, local_ns: Ints, first: int) -> None:
-        """Raises TraceError where a step has no end, _StampMissing where a known border has no stamp."""
+    def check(self, local_ns: Ints, first: int) -> None:
+        """Counts stamps of a rank before an earlier one, and steps that do not begin at an end.
+
+        Raises TraceError where a step has no end, _StampMissing where a known border has no stamp.
+        """
+        begin = local_ns[:, 1:, BEGIN]
+        gaps = begin != local_ns[:, :-1, END]
+        in_order = local_ns.reshape(len(local_ns), -1)
+        if (in_order[:, 0] != ABSENT).all() and (in_order[:, 1:] >= in_order[:, :-1]).all():  # so none is absent
+            self.gaps += int(np.count_nonzero(gaps))
+            return
+        self._check_presence(local_ns, first)
+        self.gaps += int(np.count_nonzero(gaps & (begin != ABSENT)))
+        latest = begin
+        for stamp in range(BEGIN + 1, len(STAMPS)):
+            here = local_ns[:, 1:, stamp]
+            self.disordered += int(((here < latest) & (here != ABSENT)).sum())
+            latest = np.maximum(latest, here)
+
+    def _check_presence(self, local_ns: Ints, first: int) -> None:
         if local_ns.min() != ABSENT:
             return
         if (local_ns[:, :, END] == ABSENT).any():
@@ -233,18 +257,6 @@ class _StampChecks:
             # What a rank does to be ready begins where it left the reduction of the step before.
             if (local_ns[:, border != "reduced" :, STAMPS.index(border)] == ABSENT).any():
                 raise _StampMissing
-
-    def count_disorder(self, local_ns: Ints) -> None:
-        """Counts stamps of a rank before an earlier one, and steps that do not begin at an end."""
-        latest = local_ns[:, 1:, BEGIN]
-        self.gaps += int(((latest != local_ns[:, :-1, END]) & (latest != ABSENT)).sum())
-        in_order = local_ns.reshape(len(local_ns), -1)[:, END:]
-        if (in_order[:, 1:] >= in_order[:, :-1]).all():  # and so none is absent
-            return
-        for stamp in range(BEGIN + 1, len(STAMPS)):
-            here = local_ns[:, 1:, stamp]
-            self.disordered += int(((here < latest) & (here != ABSENT)).sum())
-            latest = np.maximum(latest, here)
 
     def count_early(self, terms_ns: Ints, stamps_ns: Ints, bounds_ns: Floats) -> None:
         """Counts where gradients are reduced before the last rank has its own, beyond the clocks' bounds."""
@@ -277,7 +289,7 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         yield list(pairwise(cuts))
 
 
-def _read(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints]]:
+def read_pieces(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints]]:
     """Each piece with the stamps of its steps and of the one before them, [rank, 1 + step, 6]; a few are read at once."""
     length = max(stop - first for first, stop in pieces)
     at_once = max(1, READ_STAMPS // (len(trace.stamps) * length))

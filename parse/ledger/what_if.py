@@ -13,12 +13,14 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import Floats, Ints
-from parse.ledger.breakdown import PIECE_STAMPS
+from parse.ledger.breakdown import PIECE_STAMPS, read_pieces
 from parse.ledger.meetings import NO_MEETINGS, MeetingKinds, local_meetings, meeting_kinds
 from parse.ledger.replay import COMPUTE, DATA, OPTIMIZER, Stage, replay, stages
 from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
 
 Late = npt.NDArray[np.bool_]
+CACHED_STAMPS = 100_000
+"""Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
 REPLAYED = (BATCH_READY, GRADS_READY, REDUCED, END)
 
 
@@ -90,13 +92,13 @@ def replayed_speeds(
     Raises TraceError where the clocks cannot be compared.
     """
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
-    length = max(1, PIECE_STAMPS // (len(trace.stamps) * (1 + len(kinds))))
     duration_ns, samples = np.zeros(len(changes)), 0
+    length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (len(trace.stamps) * (1 + len(kinds))))
     for first, stop in trace.blocks.tolist():
         ends: Floats | None = None
-        for begin in range(first, stop, length):
-            until = min(begin + length, stop)
-            stamps_ns = trace.stamps_globally(trace.stamps[:, begin - 1 : until], REPLAYED)
+        pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
+        for begin, until, local_ns in read_pieces(trace, pieces):
+            stamps_ns = trace.stamps_globally(local_ns, REPLAYED)
             if ends is None:
                 origin_ns = stamps_ns[:, 0, END].max()
                 ends = np.repeat((stamps_ns[None, :, 0, END] - origin_ns).astype(np.float64), len(changes), axis=0)
