@@ -25,6 +25,10 @@ class TraceError(ValueError):
     """A trace cannot be written or read, or contradicts itself; the text names the file."""
 
 
+class TraceCutOff(TraceError):
+    """The file ends, or changed, inside what a rank recorded."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Telemetry:
     """The readings of a helper beside the ranks of each node, about once a second: clocks, power, load, counters.
