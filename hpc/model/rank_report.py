@@ -52,11 +52,12 @@ class RankReport:
         A value of another type is stored in `extra`, and its field is None.
         """
         tables = {name: _joined(_table(shared, name), _table(values, name)) for name in SHARED} if shared else {}
-        values = {**values, **{name: table for name, table in tables.items() if table}}
-        known: dict[str, Any] = {
-            name: value for name, value in values.items() if name in _TYPES and isinstance(value, _TYPES[name])
-        }
-        return cls(**known, extra={name: value for name, value in values.items() if name not in known})
+        known: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for name, value in {**values, **{name: table for name, table in tables.items() if table}}.items():
+            is_known = name in _TYPES and isinstance(value, _TYPES[name])
+            (known if is_known else extra)[name] = value
+        return cls(**known, extra=extra)
 
     def as_json(self) -> dict[str, Any]:
         """The table as stored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ class Rows:
         assert descriptor is not None
         self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
         self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
+        self._step_bytes = self.dtype.itemsize * prod(self.shape[2:])
 
     def __len__(self) -> int:
         return int(self.shape[0])
@@ -47,8 +49,7 @@ class Rows:
 
     def _read(self, rank: int, first: int, row: npt.NDArray[Any]) -> None:
         """Reads what a rank recorded from a step on."""
-        step_bytes = self.dtype.itemsize * int(np.prod(self.shape[2:]))
-        at = self._offset + (rank * self.shape[1] + first) * step_bytes
+        at = self._offset + (rank * self.shape[1] + first) * self._step_bytes
         if os.preadv(self._descriptor, [row], at) != row.nbytes:
             raise TraceCutOff(f"the file is cut off inside what rank {rank} recorded")
 

@@ -323,8 +323,8 @@ def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
     among = np.exp(np.concatenate([[0.0], np.cumsum(np.log1p(-ranks / j))]))
     chance = -np.diff(among, append=0.0)
     values = (pool[n - tried :][::-1] - pool[0]).astype(np.float64)
-    mean = float(chance @ values)
-    return mean, float(chance @ (values - mean) ** 2)
+    mean = float((chance * values).sum())  # `@` would start threads
+    return mean, float((chance * (values - mean) ** 2).sum())
 
 
 def _smallest(values: npt.NDArray[Any], at: int) -> Floats:
