@@ -211,8 +211,8 @@ def read_trace(path: Path) -> Trace:
 def open_trace(path: Path) -> Iterator[Trace]:
     """As read_trace, but stamps, samples and losses stay in the file, so that any trace takes bounded memory.
 
-    `stamps[:, first:stop]` reads those steps of all ranks, `stamps[:, first:stop, END]` one stamp of these; they have no
-    other operation. The trace is valid inside the `with` only.
+    `stamps[:, first:stop]` reads those steps of all ranks, `stamps[:, first:stop, END]` one stamp of these, and they
+    have no other operation. The trace is valid inside the `with` only.
     """
     with ExitStack() as stack:
         with _naming(path):
@@ -292,7 +292,9 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     stays = _OF_STEPS if descriptor is not None else ()
 
     def array(name: str, where: str) -> Any:
-        return Rows(_possible(file, where, size_bytes), descriptor) if name in stays else _array(file, where, size_bytes)
+        return (
+            Rows(_possible(file, where, size_bytes), descriptor) if name in stays else _array(file, where, size_bytes)
+        )
 
     stored = {**_ARRAYS, **{name: described for name, described in _UNIX.items() if described[0] in file}}
     arrays = {name: array(name, where) for name, (where, _) in stored.items()}

@@ -290,7 +290,7 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def read_pieces(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints]]:
-    """Each piece with the stamps of its steps and of the one before them, [rank, 1 + step, 6]; a few are read at once."""
+    """Each piece with the stamps of its steps and the one before, [rank, 1 + step, 6]; a few are read at once."""
     length = max(stop - first for first, stop in pieces)
     at_once = max(1, READ_STAMPS // (len(trace.stamps) * length))
     for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):

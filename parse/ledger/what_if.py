@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from parse.ledger.breakdown import PIECE_STAMPS, read_pieces
 from parse.ledger.meetings import NO_MEETINGS, MeetingKinds, local_meetings, meeting_kinds
 from parse.ledger.replay import COMPUTE, DATA, OPTIMIZER, Stage, replay, stages
 from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
+from parse.processes import each_in_processes, processes_for
 
 Late = npt.NDArray[np.bool_]
 CACHED_STAMPS = 100_000
@@ -37,7 +39,8 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         Change.COMMUNICATION: "communication" in terms, Change.INPUT: "data" in terms,
     }  # fmt: skip
     changes = [change for change, is_possible in possible.items() if is_possible]
-    recorded, by_change = _speeds(ledger, changes)
+    processes = processes_for(run.trace for run in ledger.result.ok if run.trace)
+    recorded, by_change = _speeds(ledger, changes, processes)
     values = (
         WhatIf(
             change=change, speed=stats.median(speeds), interval=stats.median_interval(speeds),
@@ -66,20 +69,25 @@ def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
     )
 
 
-def _speeds(ledger: Ledger, changes: Sequence[Change]) -> tuple[list[float], dict[Change, list[float]]]:
+def _speeds(
+    ledger: Ledger, changes: Sequence[Change], processes: int = 1
+) -> tuple[list[float], dict[Change, list[float]]]:
     """Of each run of the ledger with a trace: the recorded speed, and that with each change."""
-    terms, late_steps = {term.name for term in ledger.terms}, _late_steps(ledger)
-    recorded: list[float] = []
-    by_change: dict[Change, list[float]] = {change: [] for change in changes}
-    for run in ledger.result.ok:
-        if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps:
-            recorded.append(run.measured.throughput)
-            late = late_steps[run.requested.run_id]
-            with open_trace(run.trace) as trace:
-                speeds = replayed_speeds(trace, terms, changes, ledger.verdict.ranks, late)
-            for change, speed in zip(changes, speeds, strict=True):
-                by_change[change].append(speed)
-    return recorded, by_change
+    late_steps = _late_steps(ledger)
+    runs = [
+        (run.trace, late_steps[run.requested.run_id], run.measured.throughput)
+        for run in ledger.result.ok
+        if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps
+    ]
+    terms = {term.name for term in ledger.terms}
+
+    def of_run(run: tuple[Path, tuple[int, ...] | None, float]) -> list[float]:
+        with open_trace(run[0]) as trace:
+            return replayed_speeds(trace, terms, changes, ledger.verdict.ranks, run[1])
+
+    speeds = [*each_in_processes(of_run, runs, processes)]
+    by_change = {change: [of[at] for of in speeds] for at, change in enumerate(changes)}
+    return [throughput for *_, throughput in runs], by_change
 
 
 def replayed_speeds(
