@@ -246,8 +246,8 @@ def _costs_ns(arrivals: Arrivals, suspect: Suspect) -> float:
 
 
 def _chance(typical: Floats, runs: int) -> float:
-    """The probability of so large a mean over the pieces [rank, piece] if names are permuted in every piece; where it is
-    above CHANCE, a lower limit of it that is above CHANCE, too."""
+    """The probability of so large a mean over the pieces [rank, piece] if names are permuted in every piece; where it
+    is above CHANCE, a lower limit of it that is above CHANCE, too."""
     if typical.shape[1] >= 2 * PIECES * runs:
         typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES * runs, axis=1)], axis=1)
     ranks, pieces = typical.shape
