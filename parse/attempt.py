@@ -197,11 +197,12 @@ def measure(trace: Trace) -> Measured:
     """The numbers of the trace's window. Raises TraceError where the window is not whole or has no samples."""
     if not len(trace.blocks):
         raise TraceError("it has no measured block")
+    ends_ns = trace.stamps[:, :, END]
     for first, stop in trace.blocks:
-        if (trace.stamps[:, first - 1 : stop, END] == ABSENT).any():
+        if (ends_ns[:, first - 1 : stop] == ABSENT).any():
             raise TraceError(f"ranks lack the end of a step among {first - 1} to {stop - 1}")
-    latest_end_ns = trace.to_global(END).max(axis=0)
-    samples = trace.samples.sum(axis=0, dtype=np.int64)
+    latest_end_ns = trace.globally(ends_ns).max(axis=0)
+    samples = trace.samples[:, :].sum(axis=0, dtype=np.int64)
     counted = sum(int(samples[first:stop].sum()) for first, stop in trace.blocks)
     if counted <= 0:
         raise TraceError("it counts no samples in its measured blocks")
@@ -216,7 +217,7 @@ def measure(trace: Trace) -> Measured:
         step_s=step_s,
         samples=counted,
         pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
-        clock_share=float(trace.bounds_ns(END, edges).max(axis=0).sum()) / duration_ns,
+        clock_share=float(trace.bounds_of(ends_ns[:, edges]).max(axis=0).sum()) / duration_ns,
         meetings_s=_meetings_s(trace),
     )
 

@@ -21,8 +21,8 @@ from hpc.model.outcome import (
     read_rank_note,
 )
 from hpc.model.spec import PLAN_VERSION
-from hpc.model.trace import Trace, TraceError, run_of
-from hpc.model.trace_file import read_trace
+from hpc.model.trace import Trace, TraceCutOff, TraceError, run_of
+from hpc.model.trace_file import open_trace
 from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import open_regular
 from parse.attempt import Attempt, RequestedRun, describe, measure
@@ -253,9 +253,14 @@ class _Loader:
 def _attempt_in(path: Path) -> Attempt | str:
     """The attempt in a trace, or why there is none."""
     try:
-        return _without_stamps(path, read_trace(path))
+        with open_trace(path) as trace:
+            return _without_stamps(path, trace)
+    except TraceCutOff as error:
+        return f"{path}: {error}"
     except TraceError as error:
         return str(error)
+    except OSError as error:
+        return f"{path}: cannot be read ({error.strerror})"
 
 
 def _has_reader(name: str) -> bool:
@@ -285,6 +290,8 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
     measured, problem = None, ""
     try:
         measured = measure(trace)
+    except TraceCutOff:
+        raise
     except TraceError as error:
         problem = str(error)
     return Attempt(

@@ -163,10 +163,9 @@ class ClockModel:
         for chunk, stamps, absent, offset in self._chunks(line, local_ns):
             shift = np.rint(offset, out=offset).astype(np.int64)
             shift += whole[chunk[0]]
-            shift += stamps
+            np.add(shift, stamps, out=out[chunk])
             if absent is not None:
-                np.copyto(shift, ABSENT, where=absent)
-            out[chunk] = shift
+                np.copyto(out[chunk], ABSENT, where=absent)
         return out
 
     def bounds_ns(self, local_ns: Ints) -> Floats:
@@ -181,17 +180,18 @@ class ClockModel:
     def _chunks(
         self, line: _BrokenLine, local_ns: Ints
     ) -> Iterator[tuple[tuple[slice, slice], Ints, Bools | None, Floats]]:
-        """The slices of each chunk, its stamps (a copy), which are absent (None: none is), and the line's heights."""
+        """The slices of each chunk, its stamps (anything for absent ones), which are absent (None: none is), and the
+        line's heights."""
         if len(local_ns) != len(self.local_ns):
             raise ValueError(f"stamps of {len(local_ns)} ranks for points of {len(self.local_ns)}")
         for chunk in _cut(len(local_ns), local_ns.shape[1], line.knots.shape[1]):
-            stamps, origin = local_ns[chunk].copy(), self.local_ns[chunk[0], :1]
+            stamps, origin = local_ns[chunk], self.local_ns[chunk[0], :1]
             first, last = stamps.min(axis=1, keepdims=True), stamps.max(axis=1, keepdims=True)
             absent = None
             if (first == ABSENT).any():
                 absent = stamps == ABSENT
                 np.copyto(last, origin, where=last == ABSENT)
-                np.copyto(stamps, last, where=absent)  # so that no knot is looked at for their sake
+                stamps = np.where(absent, last, stamps)  # so that no knot is looked at for their sake
                 first = stamps.min(axis=1, keepdims=True)
             # Exact: integers are subtracted, and what is left is a run's length.
             elapsed, *ends = ((times - origin).astype(np.float64) for times in (stamps, first, last))

@@ -51,12 +51,13 @@ class RankReport:
 
         A value of another type is stored in `extra`, and its field is None.
         """
-        tables = {name: {**_table(shared or {}, name), **_table(values, name)} for name in SHARED if shared}
-        values = {**values, **{name: table for name, table in tables.items() if table}}
-        known: dict[str, Any] = {
-            name: value for name, value in values.items() if name in _TYPES and isinstance(value, _TYPES[name])
-        }
-        return cls(**known, extra={name: value for name, value in values.items() if name not in known})
+        tables = {name: _joined(_table(shared, name), _table(values, name)) for name in SHARED} if shared else {}
+        known: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for name, value in {**values, **{name: table for name, table in tables.items() if table}}.items():
+            is_known = name in _TYPES and isinstance(value, _TYPES[name])
+            (known if is_known else extra)[name] = value
+        return cls(**known, extra=extra)
 
     def as_json(self) -> dict[str, Any]:
         """The table as stored."""
@@ -94,3 +95,8 @@ _TYPES = {
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = values.get(name)
     return table if isinstance(table, dict) or (table is not None and isinstance(table, Mapping)) else {}
+
+
+def _joined(shared: Mapping[str, Any], its: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Both tables; without a copy where one is empty."""
+    return {**shared, **its} if shared and its else its or shared

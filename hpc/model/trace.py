@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,10 @@ Float64 = npt.NDArray[np.float64]
 
 class TraceError(ValueError):
     """A trace cannot be written or read, or contradicts itself; the text names the file."""
+
+
+class TraceCutOff(TraceError):
+    """The file ends, or changed, inside what a rank recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,7 +156,20 @@ class Trace:
 
         Raises TraceError without such a clock.
         """
-        return self.globally(self.stamps[:, first:stop])
+        return self.stamps_globally(self.stamps[:, first:stop])
+
+    def stamps_globally(self, local_ns: Int64, which: Collection[int] = range(len(STAMPS))) -> Int64:
+        """Stamps of the ranks' own clocks [rank, step, 6] on the global clock: `which` of them, the others are absent.
+
+        Of each rank those of one name lie together in memory. Raises as to_global.
+        """
+        by_name = local_ns.swapaxes(1, 2).copy()
+        for stamp in range(len(STAMPS)):
+            if stamp not in which:
+                by_name[:, stamp] = ABSENT
+            elif not self._shares_clock():
+                self._clock_model.to_global(by_name[:, stamp], by_name[:, stamp])
+        return by_name.swapaxes(1, 2)
 
     def globally(self, local_ns: Int64) -> Int64:
         """Moments of the ranks' own clocks, int64 [rank, …] ns, on the global clock; raises as to_global."""

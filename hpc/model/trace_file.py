@@ -211,8 +211,8 @@ def read_trace(path: Path) -> Trace:
 def open_trace(path: Path) -> Iterator[Trace]:
     """As read_trace, but stamps, samples and losses stay in the file, so that any trace takes bounded memory.
 
-    `stamps[:, first:stop]` reads those steps of all ranks, and is their only operation. The trace is valid inside the
-    `with` only.
+    `stamps[:, first:stop]` reads those steps of all ranks, `stamps[:, first:stop, END]` one stamp of these, and they
+    have no other operation. The trace is valid inside the `with` only.
     """
     with ExitStack() as stack:
         with _naming(path):
@@ -292,7 +292,9 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     stays = _OF_STEPS if descriptor is not None else ()
 
     def array(name: str, where: str) -> Any:
-        return Rows(_dataset(file, where), descriptor) if name in stays else _array(file, where, size_bytes)
+        return (
+            Rows(_possible(file, where, size_bytes), descriptor) if name in stays else _array(file, where, size_bytes)
+        )
 
     stored = {**_ARRAYS, **{name: described for name, described in _UNIX.items() if described[0] in file}}
     arrays = {name: array(name, where) for name, (where, _) in stored.items()}
@@ -344,12 +346,16 @@ def _dataset(file: Any, name: str) -> Any:
     return dataset
 
 
-def _array(file: Any, name: str, size_bytes: int) -> Any:
+def _possible(file: Any, name: str, size_bytes: int) -> Any:
+    """The dataset. A damaged header can claim any shape; memory is allocated only if the file can hold the data."""
     dataset = _dataset(file, name)
-    # A damaged header can claim any shape; allocate memory only if the file can hold the data.
     if dataset.chunks is None and dataset.nbytes > size_bytes:
         raise TraceError(f"the dataset {name} claims {dataset.nbytes} bytes in a file of {size_bytes}")
-    return dataset[()]
+    return dataset
+
+
+def _array(file: Any, name: str, size_bytes: int) -> Any:
+    return _possible(file, name, size_bytes)[()]
 
 
 def _text(file: Any, name: str, size_bytes: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS
-from hpc.model.trace import TraceError
+from hpc.model.trace import TraceCutOff
 
 
 class Rows:
@@ -22,23 +23,35 @@ class Rows:
         assert descriptor is not None
         self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
         self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
+        self._step_bytes = self.dtype.itemsize * prod(self.shape[2:])
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         first, stop, _ = key[1].indices(self.shape[1])
-        if key[0] != slice(None) or key[2:] or key[1].step not in (None, 1):
-            raise IndexError("what stays in the file is read as [:, first:stop]")
+        column = key[2:]
+        if key[0] != slice(None) or key[1].step not in (None, 1) or not all(isinstance(at, int) for at in column):
+            raise IndexError("what stays in the file is read as [:, first:stop] or [:, first:stop, column]")
         if self._offset is None:  # another tool stored it in chunks
-            return np.asarray(self._dataset[:, first:stop])
-        out = np.empty((self.shape[0], max(0, stop - first), *self.shape[2:]), self.dtype)
-        row_bytes = self.dtype.itemsize * int(np.prod(self.shape[1:]))
-        at = self._offset + first * row_bytes // max(1, self.shape[1])
-        for rank, row in enumerate(out if out.size else ()):
-            if os.preadv(self._descriptor, [row], at + rank * row_bytes) != row.nbytes:
-                raise TraceError(f"the file is cut off inside what rank {rank} recorded")
+            return np.asarray(self._dataset[(slice(None), slice(first, stop), *column)])
+        steps = max(0, stop - first)
+        if not column:
+            out = np.empty((self.shape[0], steps, *self.shape[2:]), self.dtype)
+            for rank, row in enumerate(out if out.size else ()):
+                self._read(rank, first, row)
+            return out
+        out, row = np.empty((self.shape[0], steps), self.dtype), np.empty((steps, *self.shape[2:]), self.dtype)
+        for rank in range(self.shape[0] if row.size else 0):  # the row stays in the core's cache
+            self._read(rank, first, row)
+            out[rank] = row[(slice(None), *column)]
         return out
+
+    def _read(self, rank: int, first: int, row: npt.NDArray[Any]) -> None:
+        """Reads what a rank recorded from a step on."""
+        at = self._offset + (rank * self.shape[1] + first) * self._step_bytes
+        if os.preadv(self._descriptor, [row], at) != row.nbytes:
+            raise TraceCutOff(f"the file is cut off inside what rank {rank} recorded")
 
 
 class _RowsWithoutWaits:

@@ -6,8 +6,9 @@ it. What it did since the others last held it, or waited for it, is what made it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,16 +23,17 @@ REDUCTION = "reduction of the gradients"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepSkews:
-    """All ns. `late` [step, rank] is the arrival of each rank, less a number that all ranks of the step have in common;
-    `parts` [step, rank, 4] add up to it, by CAUSES; `work` [step, rank] is its optimizer step, data and compute.
+    """All ns. `late` [rank, step] is the arrival of each rank, less a number that all ranks of the step have in common;
+    `work` [rank, step] is its optimizer step, data and compute. `parts` gives of ranks [n] in steps [n] what adds up to
+    `late`, [n, 4] by CAUSES, less numbers that all ranks of the step have in common.
 
-    Of several meetings, None of one: `held_up` [step, rank] is the time by which a rank, and nobody else, makes the
-    others wait, `held_up_by_node` [step, node] that of a node's ranks; `meetings` [meeting, step, rank] is `late`, less
+    Of several meetings, None of one: `held_up` [rank, step] is the time by which a rank, and nobody else, makes the
+    others wait, `held_up_by_node` [node, step] that of a node's ranks; `meetings` [meeting, rank, step] is `late`, less
     that of the median rank, meeting by meeting, the reduction last.
     """
 
     late: Ints
-    parts: Ints
+    parts: Callable[[Ints, Ints], Ints]
     work: Ints
     held_up: Ints | None = None
     held_up_by_node: Ints | None = None
@@ -44,10 +46,14 @@ def at_the_reduction(stamps: Ints, borders: frozenset[str]) -> StepSkews:
     ends = before[:, :, END]
     reduced = before[:, :, REDUCED] if "reduced" in borders else ends
     ready = now[:, :, BATCH_READY] if "batch_ready" in borders else ends
-    parts = reduced - reduced.min(), ends - reduced, ready - ends, now[:, :, GRADS_READY] - ready
-    by_rank = np.stack(parts, axis=2).swapaxes(0, 1)
-    late = np.ascontiguousarray(now[:, :, GRADS_READY].T)
-    return StepSkews(late=late, parts=by_rank, work=by_rank[:, :, 1:].sum(axis=2))
+    late = now[:, :, GRADS_READY]
+    edges = reduced, ends, ready, late
+
+    def parts(ranks: Ints, steps: Ints) -> Ints:
+        moments = [edge[ranks, steps] for edge in edges]
+        return np.stack([moments[0], *(end - begin for begin, end in pairwise(moments))], axis=1)
+
+    return StepSkews(late=late, parts=parts, work=late - reduced)
 
 
 def at_all_meetings(stamps: Ints, meetings: Ints, nodes: Ints) -> StepSkews:
@@ -176,8 +182,9 @@ class _Course:
 
     def skews(self) -> StepSkews:
         return StepSkews(
-            late=self.late_at.sum(axis=0), parts=self.caused, work=self.done.sum(axis=2), held_up=self.held_up,
-            held_up_by_node=self.held_up_by_node, meetings=self.late_at,
+            late=self.late_at.sum(axis=0).T, parts=lambda ranks, steps: self.caused[steps, ranks],
+            work=self.done.sum(axis=2).T, held_up=self.held_up.T, held_up_by_node=self.held_up_by_node.T,
+            meetings=self.late_at.swapaxes(1, 2),
         )  # fmt: skip
 
 

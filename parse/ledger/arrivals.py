@@ -126,7 +126,7 @@ class ArrivalCollector:
         else:
             skews = at_all_meetings(stamps_ns, meetings_ns, self.numbers)
             bound = bounds_ns.T * (1 + len(self.kinds))  # clocks err by the same at each
-        arrive, parts = skews.late, skews.parts
+        arrive = np.ascontiguousarray(skews.late.T)
         steps, ranks = arrive.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
         order = np.argpartition(arrive, sorted({middle, middle + 1, ranks - 2, ranks - 1}), axis=1)
@@ -134,34 +134,52 @@ class ArrivalCollector:
         sampled = row % ranks
         self.steps += steps
         self.bounds += bound.sum(axis=0)
-        skew = arrive - arrive[row, median][:, None]
-        causes = parts - parts[row, median][:, None]
-        open_ns = self._between(bound, np.arange(ranks), bound[row, median][:, None], median[:, None])
+        skew = skews.late - arrive[row, median]
         ends = stamps_ns[:, :, END]
-        provable = skew > np.maximum(open_ns, MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps)
-        self.late_steps += provable.sum(axis=0)
-        self.late_sum += np.einsum("srk,sr->rk", causes, provable, dtype=np.float64)
-        if skews.meetings is not None:
-            self.meeting_sum += np.einsum("msr,sr->rm", skews.meetings, provable, dtype=np.float64)
-        gap = arrive[row, last] - arrive[row, second] if skews.held_up is None else skews.held_up[row, last]
+        least_ns = MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps
+        of_median = skews.parts(median, row)
+        self._add_late(skews, skew, bound, median, of_median, least_ns)
+        gap = arrive[row, last] - arrive[row, second] if skews.held_up is None else skews.held_up[last, row]
         self.columns.append(
             (
-                first + row, skew[row, last], self._between(bound[row, last], last, bound[row, median], median),
-                causes[row, last], arrive[row, sampled] - arrive[row, np.where(sampled == last, second, last)], last,
+                first + row, skew[last, row], self._between(bound[row, last], last, bound[row, median], median),
+                skews.parts(last, row) - of_median,
+                arrive[row, sampled] - arrive[row, np.where(sampled == last, second, last)], last,
                 gap, self._between(bound[row, last], last, bound[row, second], second),
                 *self._last_nodes(skews, bound, row),
             )
         )  # fmt: skip
         at = int((1 - LATE_IN) * steps)
         of_others = np.where(arrive[row, sampled] > arrive[row, median], median, order[:, middle + 1])
-        self.usual.append(_smallest((arrive[row, sampled] - arrive[row, of_others])[:, None], at))
+        self.usual.append(_smallest((arrive[row, sampled] - arrive[row, of_others])[None], at))
         self.typical.append((_smallest(skew, at), _smallest(self._by_node(np.minimum, skew), at)))
         self.alternation.add(skews.work)
         self.node_alternation.add(self._by_node(np.maximum, skews.work))
 
+    def _add_late(
+        self, skews: StepSkews, skew: Ints, bound: Floats, median: Ints, of_median: Ints, least_ns: float
+    ) -> None:
+        """Adds where ranks are later than the median rank, provably and by `least_ns`, and what made them so; `skew`
+        [rank, step] is by how much, `of_median` [step, 4] are the parts of that of the median rank."""
+        ranks, steps = np.nonzero(skew > least_ns)
+        others = median[steps]
+        open_ns = self._between(bound[steps, ranks], ranks, bound[steps, others], others)
+        provable = skew[ranks, steps] > open_ns
+        ranks, steps = ranks[provable], steps[provable]
+
+        def added(ns: Ints) -> Floats:
+            sums: Floats = np.bincount(ranks, weights=ns, minlength=len(skew))
+            return sums
+
+        self.late_steps += np.bincount(ranks, minlength=len(skew))
+        causes = skews.parts(ranks, steps) - of_median[steps]
+        self.late_sum += np.stack([added(cause) for cause in causes.T], axis=1)
+        if skews.meetings is not None:
+            self.meeting_sum += np.stack([added(its[ranks, steps]) for its in skews.meetings], axis=1)
+
     def _by_node(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """[step, node] from [step, rank]."""
-        reduced: npt.NDArray[Any] = reduce.reduceat(values[:, self.order], self.starts, axis=1)
+        """[node, step] from [rank, step]."""
+        reduced: npt.NDArray[Any] = reduce.reduceat(values[self.order], self.starts, axis=0)
         return reduced
 
     def _between(self, bound: Floats, ranks: Ints, its: Floats, others: Ints) -> Floats:
@@ -177,7 +195,7 @@ class ArrivalCollector:
 
     def _last_nodes(self, skews: StepSkews, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
         """The node whose latest rank is the last of all, by how much more than that of the next node, and the bound."""
-        latest, widest = self._by_node(np.maximum, skews.late), self._by_node(np.maximum, bound)
+        latest, widest = (np.ascontiguousarray(self._by_node(np.maximum, each).T) for each in (skews.late, bound.T))
         nodes = latest.shape[1]
         if nodes == 1:
             none = np.zeros(len(row), np.int64)
@@ -185,7 +203,7 @@ class ArrivalCollector:
         order = np.argpartition(latest, (nodes - 2, nodes - 1), axis=1)
         second, last = order[:, -2], order[:, -1]
         held_up = skews.held_up_by_node
-        gap = latest[row, last] - latest[row, second] if held_up is None else held_up[row, last]
+        gap = latest[row, last] - latest[row, second] if held_up is None else held_up[last, row]
         return self.names[last], gap, widest[row, last] + widest[row, second]
 
     def arrivals(self) -> Arrivals:
@@ -228,19 +246,22 @@ class Alternation:
         self.sums = np.zeros(3)  # over all pools: the longest work of the steps, its expectation, its variance
 
     def add(self, work: Ints) -> None:
+        """Adds a piece [rank, step]."""
         if self.pool and sum(work_of_pool.size for work_of_pool in self.pool) + work.size > POOL:
             self._shuffle()
         self.pool.append(work)
 
     def _shuffle(self) -> None:
-        work = np.concatenate(self.pool)
+        ranks = len(self.pool[0])
+        longest = np.concatenate([work.max(axis=0) for work in self.pool])
+        work = np.concatenate([work.ravel() for work in self.pool])
         self.pool = []
-        steps, ranks = work.shape
-        in_order = np.sort(work, axis=None)
-        maximum = in_order[-1 - work.size // (2 * ranks)]
-        work, in_order = np.minimum(work, maximum), np.minimum(in_order, maximum)
-        expected, variance = longest_of(in_order, ranks)
-        self.sums += (float((work.max(axis=1) - int(work.min())).sum()), steps * expected, steps * variance)
+        order_largest(work, ranks)
+        maximum = work[-1 - work.size // (2 * ranks)]
+        longest = np.minimum(longest, maximum)
+        expected, variance = longest_of(np.minimum(work, maximum, out=work), ranks)
+        steps = len(longest)
+        self.sums += (float((longest - int(work[0])).sum()), steps * expected, steps * variance)
 
     def finish(self) -> Floats:
         """The longest work of the steps added up, its expectation by chance, and the variance of that."""
@@ -279,24 +300,36 @@ def pooled(runs: Sequence[Arrivals]) -> Arrivals:
     )  # fmt: skip
 
 
+def order_largest(pool: Ints, ranks: int) -> None:
+    """Brings the least to the begin, and those to the end, in order, that `longest_of` looks at."""
+    looked_at = _looked_at(len(pool), ranks)
+    pool.partition((0, len(pool) - looked_at))
+    pool[-looked_at:].sort()
+
+
+def _looked_at(n: int, ranks: int) -> int:
+    return min(n - ranks + 1, ceil(n * -expm1(-NEVER / ranks)) + 1)  # below these F is less than e^-NEVER
+
+
 def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
-    """Mean and variance of the largest of `ranks` values drawn without replacement from a sorted pool, less its least.
+    """Mean and variance of the largest of `ranks` values drawn without replacement from a pool, less its least; after
+    `order_largest`.
 
     It is among the j smallest of n with probability F(j) = C(j, ranks) / C(n, ranks); F(j−1) = F(j) · (j−ranks) / j.
     """
     n = len(pool)
-    tried = min(n - ranks + 1, ceil(n * -expm1(-NEVER / ranks)) + 1)  # below these F is less than e^-NEVER
+    tried = _looked_at(n, ranks)
     j = np.arange(n, n - tried + 1, -1)
     among = np.exp(np.concatenate([[0.0], np.cumsum(np.log1p(-ranks / j))]))
     chance = -np.diff(among, append=0.0)
     values = (pool[n - tried :][::-1] - pool[0]).astype(np.float64)
-    mean = float(chance @ values)
-    return mean, float(chance @ (values - mean) ** 2)
+    mean = float((chance * values).sum())  # `@` would start threads
+    return mean, float((chance * (values - mean) ** 2).sum())
 
 
 def _smallest(values: npt.NDArray[Any], at: int) -> Floats:
-    """The value of each column that has `at` values below or equal to it."""
-    values_at: Floats = np.partition(values, at, axis=0)[at].astype(np.float64)
+    """The value of each row that has `at` values below or equal to it."""
+    values_at: Floats = np.partition(values, at, axis=1)[:, at].astype(np.float64)
     return values_at
 
 

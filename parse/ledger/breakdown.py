@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
 from parse.ledger.meetings import (
@@ -32,6 +32,8 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
+READ_STAMPS = 250_000
+"""Ranks × steps that are read at once, at most, unless a piece has more: each read of a rank's steps has its costs."""
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
@@ -93,16 +95,19 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
     step, to the nanosecond: t1 − t0, t3 − t1, M − t3, t4 − M, t5 − t4 with M the latest t3 of all ranks. At a border
     that is not among `borders` the term before it is 0.
     """
-    edges = np.empty((*stamps_ns[:, 1:, 0].shape, len(TERMS) + 1), np.int64)
-    edges[..., 0], edges[..., -1] = stamps_ns[:, :-1, END], stamps_ns[:, 1:, END]
-    for at, border in enumerate(BORDERS, 1):
+    edges = [stamps_ns[:, :-1, END]]
+    for border in BORDERS:
         if border not in borders:
-            edges[..., at] = edges[..., at - 1]
+            edges.append(edges[-1])
         elif border == "last_grads_ready":
-            edges[..., at] = stamps_ns[:, 1:, GRADS_READY].max(axis=0)
+            edges.append(stamps_ns[:, 1:, GRADS_READY].max(axis=0, keepdims=True))
         else:
-            edges[..., at] = stamps_ns[:, 1:, STAMPS.index(border)]
-    return np.diff(edges, axis=-1)
+            edges.append(stamps_ns[:, 1:, STAMPS.index(border)])
+    edges.append(stamps_ns[:, 1:, END])
+    by_term = np.empty((len(TERMS), *edges[0].shape), np.int64)
+    for term, (begin, end) in enumerate(pairwise(edges)):
+        np.subtract(end, begin, out=by_term[term])
+    return np.moveaxis(by_term, 0, 2)
 
 
 def move_meetings(terms_ns: Ints, stamps_ns: Ints, meetings_ns: Ints) -> None:
@@ -121,10 +126,17 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
 
     Reads the stamps in pieces of steps: with `hpc.model.trace_file.open_trace` memory is bounded whatever their number.
     """
+    _keep_freed_memory()
     try:
         return _reduce(trace, {})
     except _StampMissing:  # rare, so that a complete trace is read once
         return _reduce(trace, _missing(trace))
+
+
+def _keep_freed_memory() -> None:
+    """Makes glibc keep the memory of a piece's arrays for the next piece, by freeing a large block that was never
+    written (M_MMAP_THRESHOLD in mallopt(3)); pages given back and faulted in anew cost a tenth of the time."""
+    np.empty(31_000_000, np.uint8)
 
 
 class _StampMissing(Exception): ...
@@ -147,10 +159,9 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     edges_ns: list[tuple[int, int]] = []
     for pieces in _pieces(trace.blocks, ranks * (1 + len(kinds))):
         latest_ns: list[Ints] = []
-        for first, stop in pieces:
-            local_ns = np.ascontiguousarray(trace.stamps[:, first - 1 : stop])
-            checks.check_presence(local_ns, first)
-            stamps_ns = trace.globally(local_ns)
+        for first, stop, local_ns in read_pieces(trace, pieces):
+            checks.check(local_ns, first)
+            stamps_ns = trace.stamps_globally(local_ns, (BATCH_READY, GRADS_READY, REDUCED, END))
             terms_ns = step_terms(stamps_ns, borders)
             if collector:
                 bounds_ns = trace.bounds_of(local_ns[:, 1:, GRADS_READY])
@@ -161,9 +172,9 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
                     clear_unawaited_calls(meetings_ns, kinds, 2 * float(bounds_ns.max()))
                     move_meetings(terms_ns, stamps_ns[:, 1:], meetings_ns[:, 1:])
                 collector.add(first, stamps_ns, bounds_ns, meetings_ns)
-            rank_ns += terms_ns.sum(axis=1)
-            piece_ns.append(terms_ns.mean(axis=(0, 1)))
-            checks.count_disorder(local_ns)
+            sums_ns = terms_ns.sum(axis=1)
+            rank_ns += sums_ns
+            piece_ns.append(sums_ns.sum(axis=0) / (ranks * (stop - first)))
             if not latest_ns:
                 begin_ns = stamps_ns[:, 0, END]
                 latest_ns.append(begin_ns.max(keepdims=True))
@@ -218,8 +229,26 @@ class _StampChecks:
             total=total, disordered=self.disordered, gaps=self.gaps, early=self.early, early_ms=self.worst_ns / 1e6
         )
 
-    def check_presence(self, local_ns: Ints, first: int) -> None:
-        """Raises TraceError where a step has no end, _StampMissing where a known border has no stamp."""
+    def check(self, local_ns: Ints, first: int) -> None:
+        """Counts stamps of a rank before an earlier one, and steps that do not begin at an end.
+
+        Raises TraceError where a step has no end, _StampMissing where a known border has no stamp.
+        """
+        begin = local_ns[:, 1:, BEGIN]
+        gaps = begin != local_ns[:, :-1, END]
+        in_order = local_ns.reshape(len(local_ns), -1)
+        if (in_order[:, 0] != ABSENT).all() and (in_order[:, 1:] >= in_order[:, :-1]).all():  # so none is absent
+            self.gaps += int(np.count_nonzero(gaps))
+            return
+        self._check_presence(local_ns, first)
+        self.gaps += int(np.count_nonzero(gaps & (begin != ABSENT)))
+        latest = begin
+        for stamp in range(BEGIN + 1, len(STAMPS)):
+            here = local_ns[:, 1:, stamp]
+            self.disordered += int(((here < latest) & (here != ABSENT)).sum())
+            latest = np.maximum(latest, here)
+
+    def _check_presence(self, local_ns: Ints, first: int) -> None:
         if local_ns.min() != ABSENT:
             return
         if (local_ns[:, :, END] == ABSENT).any():
@@ -228,17 +257,6 @@ class _StampChecks:
             # What a rank does to be ready begins where it left the reduction of the step before.
             if (local_ns[:, border != "reduced" :, STAMPS.index(border)] == ABSENT).any():
                 raise _StampMissing
-
-    def count_disorder(self, local_ns: Ints) -> None:
-        """Counts stamps of a rank before an earlier one, and steps that do not begin at an end."""
-        latest = local_ns[:, 1:, BEGIN]
-        self.gaps += int(((latest != local_ns[:, :-1, END]) & (latest != ABSENT)).sum())
-        if local_ns[:, 1:].min() != ABSENT and (np.diff(local_ns[:, 1:], axis=2) >= 0).all():
-            return
-        for stamp in range(BEGIN + 1, len(STAMPS)):
-            here = local_ns[:, 1:, stamp]
-            self.disordered += int(((here < latest) & (here != ABSENT)).sum())
-            latest = np.maximum(latest, here)
 
     def count_early(self, terms_ns: Ints, stamps_ns: Ints, bounds_ns: Floats) -> None:
         """Counts where gradients are reduced before the last rank has its own, beyond the clocks' bounds."""
@@ -269,6 +287,17 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         count = -(-(stop - first) // length)
         cuts = np.linspace(first, stop, count + 1).round().astype(int).tolist()
         yield list(pairwise(cuts))
+
+
+def read_pieces(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints]]:
+    """Each piece with the stamps of its steps and the one before, [rank, 1 + step, 6]; a few are read at once."""
+    length = max(stop - first for first, stop in pieces)
+    at_once = max(1, READ_STAMPS // (len(trace.stamps) * length))
+    for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
+        begin = group[0][0] - 1
+        local_ns = trace.stamps[:, begin : group[-1][1]]
+        for first, stop in group:
+            yield first, stop, local_ns[:, first - 1 - begin : stop - begin]
 
 
 def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -109,20 +110,26 @@ def replay(ends: Floats, cases: Sequence[Sequence[Stage]]) -> Floats:
     steps = []
     for each in zip(*cases, strict=True):
         first = each[0]
-        exposed = None if first.exposed is None else np.stack([_known(stage.exposed) for stage in each])
-        steps.append((np.stack([sum(stage.work.values()) for stage in each]), first, exposed))
-    for step in range(steps[0][0].shape[2]):
+        own = _by_step([sum(stage.work.values()) for stage in each])
+        exposed = None if first.exposed is None else _by_step([_known(stage.exposed) for stage in each])
+        steps.append((own, first, exposed))
+    for step in range(len(steps[0][0])):
         called: dict[int, Floats] = {}
         for own, stage, exposed in steps:
-            ends = ends + own[:, :, step]
+            ends = ends + own[step]
             if stage.calls is not None:
                 called[stage.calls] = ends
             if stage.waits is not None and exposed is not None:
                 its = called.pop(stage.waits)
                 needed = its.max(axis=1, keepdims=True) if stage.root == NO_ROOT else its[:, [stage.root]]
                 at_once = stage.root == NO_ROOT and stage.calls == stage.waits  # nobody waits later than the last calls
-                ends = (needed if at_once else np.maximum(ends, needed)) + exposed[:, :, step]
+                ends = (needed if at_once else np.maximum(ends, needed)) + exposed[step]
     return ends
+
+
+def _by_step(cases: Sequence[Any]) -> Floats:
+    """[step, case, rank] from the cases' [rank, step]: a step's values lie together."""
+    return np.stack([np.ascontiguousarray(case.T) for case in cases], axis=1)
 
 
 def _known(exposed: Floats | None) -> Floats:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import END
+from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import Floats, Ints
-from parse.ledger.breakdown import PIECE_STAMPS
+from parse.ledger.breakdown import PIECE_STAMPS, read_pieces
 from parse.ledger.meetings import NO_MEETINGS, MeetingKinds, local_meetings, meeting_kinds
 from parse.ledger.replay import COMPUTE, DATA, OPTIMIZER, Stage, replay, stages
 from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
+from parse.processes import each_in_processes, processes_for
 
 Late = npt.NDArray[np.bool_]
+CACHED_STAMPS = 100_000
+"""Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
+REPLAYED = (BATCH_READY, GRADS_READY, REDUCED, END)
 
 
 def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
@@ -34,7 +39,8 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         Change.COMMUNICATION: "communication" in terms, Change.INPUT: "data" in terms,
     }  # fmt: skip
     changes = [change for change, is_possible in possible.items() if is_possible]
-    recorded, by_change = _speeds(ledger, changes)
+    processes = processes_for(run.trace for run in ledger.result.ok if run.trace)
+    recorded, by_change = _speeds(ledger, changes, processes)
     values = (
         WhatIf(
             change=change, speed=stats.median(speeds), interval=stats.median_interval(speeds),
@@ -63,20 +69,25 @@ def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
     )
 
 
-def _speeds(ledger: Ledger, changes: Sequence[Change]) -> tuple[list[float], dict[Change, list[float]]]:
+def _speeds(
+    ledger: Ledger, changes: Sequence[Change], processes: int = 1
+) -> tuple[list[float], dict[Change, list[float]]]:
     """Of each run of the ledger with a trace: the recorded speed, and that with each change."""
-    terms, late_steps = {term.name for term in ledger.terms}, _late_steps(ledger)
-    recorded: list[float] = []
-    by_change: dict[Change, list[float]] = {change: [] for change in changes}
-    for run in ledger.result.ok:
-        if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps:
-            recorded.append(run.measured.throughput)
-            late = late_steps[run.requested.run_id]
-            with open_trace(run.trace) as trace:
-                speeds = replayed_speeds(trace, terms, changes, ledger.verdict.ranks, late)
-            for change, speed in zip(changes, speeds, strict=True):
-                by_change[change].append(speed)
-    return recorded, by_change
+    late_steps = _late_steps(ledger)
+    runs = [
+        (run.trace, late_steps[run.requested.run_id], run.measured.throughput)
+        for run in ledger.result.ok
+        if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps
+    ]
+    terms = {term.name for term in ledger.terms}
+
+    def of_run(run: tuple[Path, tuple[int, ...] | None, float]) -> list[float]:
+        with open_trace(run[0]) as trace:
+            return replayed_speeds(trace, terms, changes, ledger.verdict.ranks, run[1])
+
+    speeds = [*each_in_processes(of_run, runs, processes)]
+    by_change = {change: [of[at] for of in speeds] for at, change in enumerate(changes)}
+    return [throughput for *_, throughput in runs], by_change
 
 
 def replayed_speeds(
@@ -89,13 +100,13 @@ def replayed_speeds(
     Raises TraceError where the clocks cannot be compared.
     """
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
-    length = max(1, PIECE_STAMPS // (len(trace.stamps) * (1 + len(kinds))))
     duration_ns, samples = np.zeros(len(changes)), 0
+    length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (len(trace.stamps) * (1 + len(kinds))))
     for first, stop in trace.blocks.tolist():
         ends: Floats | None = None
-        for begin in range(first, stop, length):
-            until = min(begin + length, stop)
-            stamps_ns = trace.global_stamps(begin - 1, until)
+        pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
+        for begin, until, local_ns in read_pieces(trace, pieces):
+            stamps_ns = trace.stamps_globally(local_ns, REPLAYED)
             if ends is None:
                 origin_ns = stamps_ns[:, 0, END].max()
                 ends = np.repeat((stamps_ns[None, :, 0, END] - origin_ns).astype(np.float64), len(changes), axis=0)
@@ -145,15 +156,20 @@ def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
     changed = part.copy()
     others = [rank for rank in range(len(part)) if rank not in ranks]
     for rank in ranks:
-        usual = _median(part[others or [other for other in range(len(part)) if other != rank]])
-        changed[rank, late] = np.minimum(part[rank], usual)[late]
+        compared = part[others or [other for other in range(len(part)) if other != rank]]
+        above = late & ((compared < part[rank]).sum(axis=0) > _middle(compared))
+        changed[rank, above] = _median(compared[:, above])
     return changed
+
+
+def _middle(part: Floats) -> int:
+    return (len(part) - 1) // 2
 
 
 def _median(part: Floats) -> Floats:
     """The median over ranks in each step, the lower one of an even number."""
-    middle = (len(part) - 1) // 2
-    median: Floats = np.partition(part, middle, axis=0)[middle]
+    middle = _middle(part)
+    median: Floats = np.partition(np.ascontiguousarray(part.T), middle, axis=1)[:, middle]
     return median
 
 

@@ -108,10 +108,10 @@ def _read(trace: Trace, steps: int, *, with_ranks: bool) -> tuple[Ints, Floats |
     length = max(1, PIECE_STAMPS // ranks)
     ends_ns, delays = [], []
     for first in range(0, steps, length):
-        local_ns = trace.stamps[:, first : min(first + length, steps)]
-        ends_ns.append(trace.globally(np.ascontiguousarray(local_ns[..., END])).max(axis=0))
+        stop = min(first + length, steps)
+        ends_ns.append(trace.globally(trace.stamps[:, first:stop, END]).max(axis=0))
         if with_ranks and ranks > 1:
-            ready_ns = np.ascontiguousarray(local_ns[..., GRADS_READY])
+            ready_ns = trace.stamps[:, first:stop, GRADS_READY]
             if (ready_ns == ABSENT).any():
                 with_ranks = False
                 continue
@@ -137,7 +137,7 @@ def _courses(trace: Trace) -> Iterator[Course]:
     telemetry, count = trace.telemetry, 0
     if telemetry is None:
         return
-    ends_ns = trace.stamps[:, 0 : trace.stamps.shape[1]][telemetry.ranks, :, END]
+    ends_ns = trace.stamps[:, :, END][telemetry.ranks]
     for quantity in QUANTITIES:
         course = None if count == COURSES else _course(trace, telemetry, quantity, ends_ns)
         if course is not None:
