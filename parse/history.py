@@ -27,13 +27,15 @@ examples:
   python -m parse.history nightly/*/traces
   python -m parse.history nightly/*/traces --threshold 2% --ignore container --format markdown
   python -m parse.history 2026-*/ --where case=4n8g --format csv --out history.csv
+  python -m parse.history nightly/*/traces --format html --out history.html
 
 A point needs 10 measurements with a speed and a date for a verdict.
 
 Exit status 0: the latest change of no point is a slowdown; 1: that of a point is; 2: usage, or nothing to compare: no
 folder with a point, or no point with enough measurements.
 """
-FORMATS = ("table", "json", "markdown", "csv")
+FORMATS = ("table", "json", "markdown", "csv", "html")
+FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
 METRICS = ("speed",)
 DEFAULT_THRESHOLD = "3%"
 IGNORE_HELP = (
@@ -84,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         "--where", action="append", default=[], metavar="NAME=VALUE",
         help="only points that ask for this, as of parse.summarize; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     return with_version(parser)
 
@@ -93,6 +95,11 @@ def _written(options: argparse.Namespace, history: History) -> str:
     from parse.trend.export import as_csv, as_json
     from parse.trend.text import as_markdown, as_text
 
+    if options.format == "html":
+        from parse.page.history import history_page
+        from parse.page.html import render
+
+        return render(history_page(history))
     if options.format == "table":
         return as_text(history, text_width(options.out))
     return {"markdown": as_markdown, "json": as_json, "csv": as_csv}[options.format](history)

@@ -1,4 +1,4 @@
-"""Charts as plain dicts for Plotly, from numbers: lines with intervals, stacked bars, heat maps.
+"""Charts as plain dicts for Plotly, from numbers: lines with intervals, values over time, stacked bars, heat maps.
 
 Colours are those of Okabe and Ito, which people with any colour vision tell apart, on white and on black; what a theme
 decides (text, grid, background) is left to the page.
@@ -31,6 +31,10 @@ MAX_MARKS = 10
 """With more marks on a logarithmic axis only the powers of ten have one."""
 DIGITS = 5
 """Significant digits of numbers in charts."""
+MOMENT = "%Y-%m-%d %H:%M"
+"""How a chart writes a time."""
+ROWS, ROW_HEIGHT = 3, 0.07
+"""Rows of texts at the top of a chart, and the share of its height that each takes."""
 
 Number = float | int | None
 
@@ -157,6 +161,58 @@ def steps_figure(series: Sequence[Series], blocks: Sequence[tuple[int, int]], *,
     begins = [0, *(stop - 0.5 for _, stop in blocks)]
     shapes = [_band(begin, first - 0.5) for begin, (first, _) in zip(begins, blocks, strict=False)]
     return {"data": data, "layout": figure["layout"] | {"shapes": shapes}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverTime:
+    """A value over time; every time is in ms since 1970, UTC.
+
+    `medians` have their intervals, `names` say what each is of. `scatter` are (time, value) of single runs, `levels`
+    (begin, end, value). `changes` are (last time before it, first time after it, text).
+    """
+
+    medians: Series
+    names: Sequence[str]
+    scatter: Sequence[tuple[int, float]]
+    levels: Sequence[tuple[int, int, float]]
+    changes: Sequence[tuple[int, int, str]]
+
+
+def over_time(course: OverTime, *, y_title: str) -> Figure:
+    """Medians with their intervals over dates, single runs in grey behind them, each level as a line, and at each
+    change the time in which it came about shaded, with its text."""
+    figure = lines([course.medians], Axes(x_title="", y_title=y_title, from_zero=False), marker_px=7)
+    medians = dict(figure["data"][0])
+    medians |= {
+        "line": medians["line"] | {"width": 1}, "customdata": labels_of(course.names),
+        "hovertemplate": f"%{{x|{MOMENT}}}: %{{y}}<br>%{{customdata}}<extra></extra>",
+    }  # fmt: skip
+    runs = {
+        "type": "scatter", "mode": "markers", "name": "runs", "x": [time for time, _ in course.scatter],
+        "y": numbers([value for _, value in course.scatter]), "marker": {"color": GREY, "size": 5, "opacity": 0.55},
+        "hovertemplate": f"a run, %{{x|{MOMENT}}}: %{{y}}<extra></extra>",
+    }  # fmt: skip
+    levels = {
+        "type": "scatter", "mode": "lines", "name": "level", "line": {"color": ORANGE, "width": 3},
+        "x": [time for begin, end, _ in course.levels for time in (begin, end, None)],
+        "y": numbers([each for _, _, value in course.levels for each in (value, value, None)]),
+        "hovertemplate": "level %{y}<extra></extra>",
+    }  # fmt: skip
+    layout = dict(figure["layout"]) | {
+        "xaxis": {"type": "date"},
+        "showlegend": True,
+        "shapes": [_band(before, first) for before, first, _ in course.changes],
+        "annotations": [_at_change(number, *change) for number, change in enumerate(course.changes)],
+    }
+    return {"data": [runs, levels, medians] if course.levels else [runs, medians], "layout": layout}
+
+
+def _at_change(number: int, before: int, first: int, text: str) -> dict[str, Any]:
+    """The text at the top of a change; of neighbouring ones at different heights."""
+    return {
+        "x": (before + first) // 2, "xref": "x", "y": 1 - ROW_HEIGHT * (number % ROWS), "yref": "paper",
+        "yanchor": "top", "text": label(text), "showarrow": False,
+    }  # fmt: skip
 
 
 def stacked(

@@ -46,7 +46,9 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The page of each input, by its name."""
+    from parse import history
     from parse.report.__main__ import main
+    from tests.unit.histories import put_nights
     from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
 
     written = {}
@@ -55,6 +57,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         put(folder)
         written[name] = folder.with_name(f"{name}.html")
         assert main([str(folder), "--out", str(written[name])]) == 0
+    nights = put_nights(tmp_path_factory.mktemp("nightly"), [1.0] * 7 + [0.95] * 5)
+    written["history"] = nights[0].parent.with_name("history.html")
+    assert history.main([*map(str, nights), "--format", "html", "--out", str(written["history"])]) == 1
     empty = tmp_path_factory.mktemp("empty")
     written["empty"] = empty.with_name("empty.html")
     assert main([str(empty), "--out", str(written["empty"])]) == 0

@@ -7,7 +7,6 @@ import hashlib
 import json
 import re
 import tomllib
-from html.parser import HTMLParser
 from math import nan
 from pathlib import Path
 
@@ -16,13 +15,14 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
-from parse.page.types import Chart, Page, Paragraph, Section, Statement
+from parse.page.types import Page, Paragraph, Section, Statement
 from parse.page.verdict import verdict
 from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.page_folders import ENDLESS, MARKUP, put_failed, put_hostile, put_nan, put_sweep
+from tests.unit.pages import Elements, charts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 ASSETS = PLOTLY.parent
@@ -34,36 +34,6 @@ INPUTS = {
     "NaN": put_nan,
     "sweep": put_sweep,
 }
-
-
-class Elements(HTMLParser):
-    """The elements of a page with their attributes, its texts, and those of its scripts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.scripts: list[str] = []
-        self.inside = ""
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self.inside = tag
-
-    def handle_endtag(self, tag):
-        self.inside = ""
-
-    def handle_data(self, data):
-        (self.scripts if self.inside == "script" else self.texts).append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 def summary_of(folder: Path) -> Summary:
@@ -78,12 +48,6 @@ def written(folder: Path, *arguments: str) -> str:
     out = folder.with_name("page.html")
     assert main([str(folder), "--out", str(out), *arguments]) == 0
     return out.read_text()
-
-
-def charts(page: Page) -> dict[str, Chart]:
-    blocks = [block for section in page.sections for block in section.blocks]
-    blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
-    return {block.id: block for block in blocks if isinstance(block, Chart)}
 
 
 # The verdict
@@ -207,7 +171,7 @@ def test_hostile_names_are_shown_as_they_are_and_not_endless(tmp_path: Path):
 
 def test_an_endless_text_has_its_begin_and_its_length():
     section = Section(id="x", title="x", blocks=[Paragraph(text="zyx " * 1000)])
-    page = Elements(render(Page(title="x", source="x", verdict=[], sections=[section])))
+    page = Elements(render(Page(title="x", source="x", command="x", verdict=[], sections=[section])))
     assert "(4000 characters)" in page.text and page.text.count("zyx") == 500
 
 
@@ -225,7 +189,7 @@ def test_data_with_a_number_that_is_not_finite_is_refused():
 def test_the_title_and_every_text_are_escaped():
     statement = Statement(question=MARKUP, figure=MARKUP, of=MARKUP, sentences=[MARKUP], link="x", link_text=MARKUP)
     section = Section(id="x", title=MARKUP, blocks=[Paragraph(text=MARKUP)])
-    page = Elements(render(Page(title=MARKUP, source=MARKUP, verdict=[statement], sections=[section])))
+    page = Elements(render(Page(title=MARKUP, source=MARKUP, command=MARKUP, verdict=[statement], sections=[section])))
     assert len(page.all("script")) == 3 and not page.all("img")
     assert page.text.count("<script>alert(1)</script>") >= 8
 
