@@ -12,13 +12,11 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.load import Loaded
 from parse.result import Result, results
-from tests.unit.comparisons import FIVE, SIZES, folder, times
-from tests.unit.traces import attempt, make_trace, put_exit_record, repeats, requested_run
+from tests.unit.comparisons import FIVE, ONE, OTHER, folder, times
+from tests.unit.traces import attempt, make_run, make_trace, put_exit_record, repeats, requested_run
 
-ONE, TWO = SIZES["1n1g"], SIZES["1n2g"]
 DAY = 86_400
 BEGIN = 1_767_225_600  # 2026-01-01
-NEWER = {"software": {"numpy": "2.0", "torch": "2.14"}, "backend": {"transport": "nccl"}}
 SHIFTS = (1.0, 1.002, 0.998, 1.001, 0.999)
 HOSTILE = '=x"<script>&\x1b[31m\\\n|`' + "é" * 10_000
 
@@ -40,6 +38,11 @@ def at_day(day: float | None, run: RunSpec, speeds: Sequence[float], **changes: 
     return results(Loaded(attempts=tuple(attempts), requested=requested, reduced=(), refusals=(), remarks=()))
 
 
+def with_speeds(*speeds: float) -> tuple[Result, ...]:
+    """A point with speeds that no trace could have."""
+    return at_day(None, make_run(), speeds)
+
+
 def nights(
     factors: Sequence[float], run: RunSpec = ONE, newer_from: int | None = None, **changes: Any
 ) -> dict[str, tuple[Result, ...]]:
@@ -47,7 +50,7 @@ def nights(
     return {
         f"n{day:02}": at_day(
             day, run, times(factor * SHIFTS[day % len(SHIFTS)]),
-            **(changes | ({"environment": NEWER} if newer_from is not None and day >= newer_from else {})),
+            **(changes | ({"environment": OTHER} if newer_from is not None and day >= newer_from else {})),
         )
         for day, factor in enumerate(factors)
     }  # fmt: skip

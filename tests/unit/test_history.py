@@ -19,8 +19,8 @@ from parse.trend.export import as_csv, as_json
 from parse.trend.series import history_of, read_history
 from parse.trend.text import as_markdown, as_text
 from parse.trend.types import MIN_MEASUREMENTS, History, Series, Verdict
-from tests.unit.comparisons import FIVE, folder, times
-from tests.unit.histories import BEGIN, DAY, HOSTILE, ONE, SHIFTS, TWO, at_day, nights, put_nights
+from tests.unit.comparisons import FIVE, ONE, TWO, folder, times
+from tests.unit.histories import BEGIN, DAY, HOSTILE, SHIFTS, at_day, nights, put_nights
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 

@@ -15,8 +15,8 @@ from parse.page.html import render
 from parse.page.points import MAX_PANELS
 from parse.page.types import Page, Table
 from parse.trend.series import history_of
-from tests.unit.comparisons import FIVE
-from tests.unit.histories import BEGIN, DAY, HOSTILE, NEWER, ONE, TWO, at_day, nights, put_nights
+from tests.unit.comparisons import FIVE, ONE, OTHER, TWO
+from tests.unit.histories import BEGIN, DAY, HOSTILE, at_day, nights, put_nights
 from tests.unit.pages import Elements, charts
 from tests.unit.traces import make_run
 
@@ -143,7 +143,7 @@ def test_hostile_names_are_text_and_nothing_else():
 
 def test_every_link_leads_somewhere():
     undated = {"undated": at_day(None, ONE, FIVE)}
-    for made in (nights(SLOWER, environment=NEWER), nights([1.0] * 12) | undated, undated):
+    for made in (nights(SLOWER, environment=OTHER), nights([1.0] * 12) | undated, undated):
         elements = Elements(render(page_of(made)))
         ids = [value for _, attributes in elements.elements if (value := attributes.get("id"))]
         assert len(ids) == len({*ids})
