@@ -53,8 +53,6 @@ def read_history(
         except (ComparisonError, TableError) as error:
             text = str(error)
             refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
-        except OSError as error:  # a name that is too long, a mount that is gone
-            refusals.append(f"{path}: cannot be read ({error.strerror})")
     if not measurements:
         raise ComparisonError("nothing to compare: no folder holds a point\n" + "\n".join(refusals))
     repeated = len(paths) - len(distinct)
