@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import stat
 
 import numpy as np
 import pytest
@@ -113,3 +115,12 @@ def test_the_same_trace_gives_the_same_file(tmp_path):
     for name in ("a.json.gz", "b.json.gz"):
         assert main([str(path), "--out", str(tmp_path / name)]) == 0
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_the_file_is_not_writable_by_all_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        drawn = draw(tmp_path, late_trace()[0])
+    finally:
+        os.umask(before)
+    assert not drawn.path.stat().st_mode & stat.S_IWOTH
