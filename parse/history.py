@@ -13,7 +13,7 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import conditions, put_out, text_width
+from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out, text_width
 
 if TYPE_CHECKING:
     from parse.trend.types import History
@@ -37,7 +37,6 @@ folder with a point, or no point with enough measurements.
 FORMATS = ("table", "json", "markdown", "csv", "html")
 FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
 METRICS = ("speed",)
-DEFAULT_THRESHOLD = "3%"
 IGNORE_HELP = (
     "a setting that may change in the course of a point, e.g. container or env.NCCL_ALGO; may be repeated. Where it "
     "does so at a change of speed, this is named"
@@ -82,10 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--metric", choices=METRICS, default="speed", help="what is followed; default: %(default)s")
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
-    parser.add_argument(
-        "--where", action="append", default=[], metavar="NAME=VALUE",
-        help="only points that ask for this, as of parse.summarize; may be repeated",
-    )  # fmt: skip
+    add_where(parser)
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     return with_version(parser)
