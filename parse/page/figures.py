@@ -40,7 +40,7 @@ Number = float | int | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class Line:
     """A line: its name, its points, and the intervals of their values, (low, high), None where there is none."""
 
     name: str
@@ -91,7 +91,7 @@ class Axes:
 
 
 def lines(
-    series: Sequence[Series], axes: Axes, *, hover: str = "%{y}", ideal: Series | None = None, marker_px: int = 8
+    series: Sequence[Line], axes: Axes, *, hover: str = "%{y}", ideal: Line | None = None, marker_px: int = 8
 ) -> Figure:
     """Lines with markers and intervals, and a dashed one for the ideal."""
     traces: list[dict[str, Any]] = []
@@ -113,7 +113,7 @@ def lines(
     return {"data": traces, "layout": {"xaxis": x_axis, "yaxis": y_axis, "showlegend": len(traces) > 1}}
 
 
-def _marks(series: Sequence[Series]) -> list[float]:
+def _marks(series: Sequence[Line]) -> list[float]:
     """1, 2, 5, 10, … around all values and intervals of a logarithmic axis; none where a value is not above 0."""
     drawn = [value for each in series for value in each.y if value is not None]
     drawn += [end for each in series for interval in each.intervals if interval for end in interval]
@@ -128,7 +128,7 @@ def _marks(series: Sequence[Series]) -> list[float]:
     return inside if len(inside) <= MAX_MARKS else [mark for mark in inside if f"{mark:e}".startswith("1")]
 
 
-def _line(series: Series, name: str, colour: str, symbol: str, hover: str) -> dict[str, Any]:
+def _line(series: Line, name: str, colour: str, symbol: str, hover: str) -> dict[str, Any]:
     trace: dict[str, Any] = {
         "type": "scatter", "mode": "lines+markers", "name": name, "x": numbers(series.x),
         "y": numbers(series.y), "line": {"color": colour, "width": 2}, "marker": {"symbol": symbol, "size": 8},
@@ -154,7 +154,7 @@ def _band(begin: float, until: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def steps_figure(series: Sequence[Series], blocks: Sequence[tuple[int, int]], *, y_title: str) -> Figure:
+def steps_figure(series: Sequence[Line], blocks: Sequence[tuple[int, int]], *, y_title: str) -> Figure:
     """Thin lines along the steps of a run; what lies before and between its `blocks`, (first, stop), is shaded."""
     figure = lines(series, Axes(x_title="step", y_title=y_title), hover="step %{x}: %{y}")
     data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
@@ -171,7 +171,7 @@ class OverTime:
     (begin, end, value). `changes` are (last time before it, first time after it, text).
     """
 
-    medians: Series
+    medians: Line
     names: Sequence[str]
     scatter: Sequence[tuple[int, float]]
     levels: Sequence[tuple[int, int, float]]

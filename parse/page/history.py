@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import first_of, plural
 from parse.comparison.text import difference_text
-from parse.page.figures import OverTime, over_time
-from parse.page.figures import Series as Line
+from parse.page.figures import Line, OverTime, over_time
 from parse.page.points import MAX_PANELS
 from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Section, Statement, Table
 from parse.page.verdict import as_sentence

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc.system.text import first_of, plural
+from hpc.system.text import capitalized, plural
 from parse.ledger.figures import Figures, speed_text
 from parse.ledger.sentence import sentences, straggler_first
 from parse.ledger.types import Change, Ledger
+from parse.page.scaling import notice_text
 from parse.page.types import Statement
 from parse.report.conclusion import conclusion
 from parse.report.ledger import NOTHING
@@ -90,7 +91,7 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
     ledgers = {ledger.result.requested.point: (name, ledger) for name, ledger in named_ledgers(summary)}
     name, ledger = ledgers.get(result.requested.point if result else "", ("", None))
     if ledger is None:
-        reason = f"{NOTHING[0].upper()}{NOTHING[1:]}." if not ledgers or result is None else (
+        reason = f"{capitalized(NOTHING)}." if not ledgers or result is None else (
             f"No run of {_case(summary, result)} has a trace; the section has the ledgers of other points."
         )  # fmt: skip
         return Statement(
@@ -154,10 +155,7 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     counts = conclusion(summary, notices, WIDTH)[-1:]
     sentences = [*map(as_sentence, counts), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
-    sentences += [
-        as_sentence(f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text)
-        for notice in shown
-    ]
+    sentences += [as_sentence(notice_text(notice, NAMED)) for notice in shown]
     if len(warnings) > len(shown):
         more = len(warnings) - len(shown)
         sentences.append(f"{plural(more, 'further warning')} below.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from parse.page.figures import Series
+from parse.page.figures import Line
 from parse.page.paper.content import Curves, content
 from parse.page.paper.latex import latex
 from parse.page.paper.markdown import markdown
@@ -43,5 +43,5 @@ def written(folder: Path, form: str, *arguments: str) -> str:
 
 
 def curves(**changes: Any) -> Curves:
-    series = Series(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
+    series = Line(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
     return Curves(**({"series": [series], "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")], "caption": "c"} | changes))

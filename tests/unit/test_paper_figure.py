@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.page.figures import Series
+from parse.page.figures import Line
 from parse.page.paper import drawing
 from parse.page.paper.drawing import draw
 from tests.unit.page_folders import put_sweep
@@ -49,7 +49,7 @@ def test_settings_of_the_person_do_not_reach_the_figure():
 
 def test_every_point_with_a_speedup_has_a_mark():
     def marks(*values: float | None) -> int:
-        series = Series(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
+        series = Line(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
         return draw(curves(series=[series]), "svg").count(b"<use ")
 
     assert marks(1.0, None, 6.5) < marks(1.0, 1.5, 6.5)
