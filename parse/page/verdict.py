@@ -67,17 +67,25 @@ def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice])
     if result.speedup is None or result.scaling_efficiency is None or result.run.devices == 1:
         return Statement(
             question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
-            sentences=lines, link=link, link_text=link_text, doubt=True,
+            sentences=[*_origin(result), *lines], link=link, link_text=link_text, doubt=True,
         )  # fmt: skip
     return Statement(
         question=question,
         figure=f"{result.scaling_efficiency * 100:.0f} %",
         of=f"of ideal on {_case(summary, result)}: {result.speedup:.2f} × the speed of 1n1g",
-        sentences=lines,
+        sentences=[*_origin(result), *lines],
         link=link,
         link_text=link_text,
         doubt=bool(result.oversubscribed or result.nodes_simulated),
     )
+
+
+def _origin(result: Result) -> list[str]:
+    """Where its speed is from, if not from traces."""
+    if result.published is not None:
+        return [f"Not measured here: {result.published.document.name} prints it."]
+    formats = sorted({run.log.log_format for run in result.ok if run.log})
+    return [f"Read from logs of {' and '.join(formats)}."] if formats else []
 
 
 def _case(summary: Summary, result: Result) -> str:

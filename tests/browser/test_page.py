@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-INPUTS = ("sweep", "hostile", "nan", "failed", "empty", "history")
+INPUTS = ("sweep", "hostile", "nan", "failed", "empty", "history", "together")
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
 MARKS = ".scatterlayer .js-line, .scatterlayer .point, .barlayer .point path, .heatmaplayer image"
 COUNT_MARKS = f"plots => plots.map(plot => [plot.dataset.plot, plot.querySelectorAll({MARKS!r}).length])"
@@ -220,7 +220,7 @@ def test_a_link_into_a_folded_panel_opens_it(open_page: Open, pages: dict[str, P
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["sweep", "hostile", "empty", "history"])
+@pytest.mark.parametrize("name", ["sweep", "hostile", "empty", "history", "together"])
 def test_axe_finds_no_serious_fault(
     open_page: Open, pages: dict[str, Path], name: str, scheme: str, size: dict[str, int]
 ):

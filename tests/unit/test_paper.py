@@ -22,7 +22,7 @@ from parse.report.against import against
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
-from tests.unit.page_folders import put_failed, put_hostile, put_sweep
+from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep
 from tests.unit.papers import FORMATS, INPUTS, section_of, summary_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
 
@@ -181,11 +181,7 @@ def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path):
 
 
 def test_speeds_of_documents_are_said_to_be_printed(tmp_path: Path):
-    document = tmp_path / "README.md"
-    document.write_text(
-        "# torch resnet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
-        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
-    )
+    document = put_document(tmp_path / "README.md")
     text = sentences(summary_of(documents=(document,)))
     assert "The speeds of 2 points are those that documents print (README.md)." in text
     assert "launch" not in text and "coverage" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
@@ -21,7 +22,16 @@ from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import on, run_of, trace_of
-from tests.unit.page_folders import ENDLESS, MARKUP, put_failed, put_hostile, put_nan, put_sweep
+from tests.unit.page_folders import (
+    ENDLESS,
+    MARKUP,
+    put_document,
+    put_failed,
+    put_hostile,
+    put_nan,
+    put_sweep,
+    put_together,
+)
 from tests.unit.pages import Elements, charts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
@@ -117,14 +127,18 @@ def test_an_empty_folder_passes_no_check(tmp_path: Path):
 
 def test_traces_come_before_logs_and_documents_in_the_verdict(tmp_path: Path):
     put_sweep(tmp_path / "traces")
-    document = tmp_path / "README.md"
-    document.write_text(
-        "# torch resnet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
-        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
-    )
+    document = put_document(tmp_path / "README.md")
     summary, _ = read_summary([tmp_path / "traces"], documents=[document])
     assert any(result.published for result in summary.results)
     assert "on 2n2g (torch-ddp resnet50)" in verdict(summary)[0].of
+
+
+def test_a_point_that_was_not_measured_here_names_its_source(tmp_path: Path):
+    _, logs, documents = put_together(tmp_path)
+    of_document = verdict(read_summary([], documents=documents[:1])[0])[0]
+    assert "Not measured here: one.md prints it." in of_document.sentences
+    of_log = verdict(read_summary([logs])[0])[0]
+    assert "Read from logs of ngc-pytorch." in of_log.sentences
 
 
 # The page
@@ -236,6 +250,24 @@ def test_the_number_of_warnings_stands_beside_each_point(tmp_path: Path):
     table = next(block for block in section.blocks if getattr(block, "id", "") == "points")
     counts = dict(zip((row[0] for row in table.rows), (row[-1] for row in table.rows), strict=True))
     assert counts["2n2g"] != "-"
+
+
+def test_a_sweep_logs_and_documents_stand_side_by_side_each_with_its_source(tmp_path: Path):
+    traces, logs, documents = put_together(tmp_path)
+    summary = read_summary([traces, logs], documents=documents)[0]
+    page = build_page(dataclasses.replace(summary, ledgers=read_ledgers(summary, summary.results)), "all")
+    chart = charts(page)["chart-compare-0"]
+    names = [trace["name"] for trace in chart.figure["data"]]
+    assert sorted(names) == ["ngc-pytorch", "pytorch document=one.md", "pytorch document=two.md", "torch-ddp"]
+    section = next(section for section in page.sections if section.id == "published")
+    table = next(block for block in section.panels[0].blocks if getattr(block, "id", "") == "compare-0")
+    assert [row[0] for row in table.rows] == ["1n1g", "2n1g", "1n8g", "8n8g"]
+    assert {len(row) for row in table.rows} == {len(table.heads)} and sum("6000.00" in row for row in table.rows) == 1
+    runs = next(
+        block for section in page.sections for block in section.blocks if getattr(block, "id", "") == "runs-table"
+    )
+    assert {row[-1].partition(":")[0] for row in runs.rows} >= {"r50_b32_1.log"}
+    assert "on 2n1g (torch-ddp resnet50)" in page.verdict[0].of
 
 
 # The command
