@@ -35,6 +35,8 @@ MOMENT = "%Y-%m-%d %H:%M"
 """How a chart writes a time."""
 ROWS, ROW_HEIGHT = 3, 0.07
 """Rows of texts at the top of a chart, and the share of its height that each takes."""
+MARGIN, LEAST_HEIGHT = 0.05, 0.01
+"""The share of a chart's height that stays free below and above the values; the height of equal ones, as a share."""
 
 Number = float | int | None
 
@@ -189,7 +191,8 @@ def over_time(course: OverTime, *, y_title: str) -> Figure:
     }  # fmt: skip
     runs = {
         "type": "scatter", "mode": "markers", "name": "runs", "x": [time for time, _ in course.scatter],
-        "y": numbers([value for _, value in course.scatter]), "marker": {"color": GREY, "size": 5, "opacity": 0.55},
+        "y": numbers([value for _, value in course.scatter]),
+        "marker": {"color": GREY, "size": 6, "symbol": "circle-open"},
         "hovertemplate": f"a run, %{{x|{MOMENT}}}: %{{y}}<extra></extra>",
     }  # fmt: skip
     levels = {
@@ -198,13 +201,25 @@ def over_time(course: OverTime, *, y_title: str) -> Figure:
         "y": numbers([each for _, _, value in course.levels for each in (value, value, None)]),
         "hovertemplate": "level %{y}<extra></extra>",
     }  # fmt: skip
-    layout = dict(figure["layout"]) | {
+    axes = figure["layout"]
+    layout = axes | {
         "xaxis": {"type": "date"},
+        "yaxis": axes["yaxis"] | {"range": _range(course)},
         "showlegend": True,
         "shapes": [_band(before, first) for before, first, _ in course.changes],
         "annotations": [_at_change(number, *change) for number, change in enumerate(course.changes)],
     }
     return {"data": [runs, levels, medians] if course.levels else [runs, medians], "layout": layout}
+
+
+def _range(course: OverTime) -> list[Number]:
+    """The range of the values, with a margin, and above them room for the texts at the changes."""
+    values = [value for _, value in course.scatter] + [value for value in course.medians.y if value is not None]
+    values += [end for interval in course.medians.intervals if interval for end in interval]
+    low, high = min(values), max(values)
+    room = MARGIN + ROW_HEIGHT * min(ROWS, len(course.changes))
+    height = ((high - low) or abs(high) * LEAST_HEIGHT or 1.0) / (1 - MARGIN - room)
+    return numbers([low - MARGIN * height, low + (1 - MARGIN) * height])
 
 
 def _at_change(number: int, before: int, first: int, text: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hpc.system.text import first_of, plural
+from hpc.system.text import first_of, inflect, plural
 from parse.comparison.text import difference_text
 from parse.page.figures import Line, OverTime, over_time
 from parse.page.points import MAX_PANELS
@@ -113,6 +113,7 @@ def _threshold(history: History) -> str:
 def _ground(history: History) -> Statement:
     """What the verdicts rest on."""
     dates = sorted({sample.date for series in history.series for sample in series.samples})
+    span = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "none with a speed and a date"
     gaps = sum(len(series.gaps) for series in history.series)
     few = len(history.with_verdict(Verdict.TOO_FEW))
     sentences = [
@@ -125,8 +126,8 @@ def _ground(history: History) -> Statement:
     doubt = bool(few or gaps or history.refusals)
     return Statement(
         question="What does it rest on?",
-        figure=plural(len(history.folders), "measurement"),
-        of=" to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "none with a speed and a date",
+        figure=str(len(history.folders)),
+        of=f"{inflect(len(history.folders), 'measurement')}, {span}",
         sentences=sentences,
         link="left-out" if gaps or history.refusals else "points",
         link_text="What was left out" if gaps or history.refusals else "All points",
@@ -185,7 +186,7 @@ def _blocks(series: Series, at: int) -> Iterator[Block]:
         )  # fmt: skip
     if series.samples:
         yield Table(
-            id=f"measurements-{at}", caption=f"Measurements of {series.name}, in {series.unit}", label_columns=2,
+            id=f"measurements-{at}", caption=f"Measurements of {series.name}, in {series.unit}", label_columns=0,
             heads=[(head, "") for head in SAMPLE_HEADS],
             rows=[sample_row(series, sample, sample.folder) for sample in series.samples],
         )  # fmt: skip

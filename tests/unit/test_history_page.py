@@ -41,7 +41,7 @@ def test_the_verdict_names_the_slowdown_with_its_size_interval_and_dates():
     assert "torch: 2.13 → 2.14" in change.sentences[0]
     low, high, coverage = re.findall(r"-?[\d.]+(?= ?[,\]%])", change.sentences[1])
     assert float(low) < -5.03 < float(high) and float(coverage) >= 93
-    assert (ground.figure, ground.of, ground.doubt) == ("12 measurements", "2026-01-01 to 2026-01-12", False)
+    assert (ground.figure, ground.of, ground.doubt) == ("12", "measurements, 2026-01-01 to 2026-01-12", False)
 
 
 def test_a_steady_history_has_no_change_and_no_doubt():
@@ -54,8 +54,8 @@ def test_the_largest_slowdown_is_the_headline_and_an_increase_only_where_there_i
     made = nights([1.0] * 7 + [1.3] * 5)
     for name, results in nights(SLOWER, TWO).items():
         made[name] += results
-    found = headline(history_of(made, 0.03))
-    assert found is not None and found[0].name == "1n2g"
+    slower = headline(history_of(made, 0.03))
+    assert slower is not None and slower[0].name == "1n2g"
     faster = headline(history_of(nights([1.0] * 7 + [1.3] * 5), 0.03))
     assert faster is not None and faster[1].change.size > 0
 
@@ -74,6 +74,9 @@ def test_the_chart_has_every_run_and_median_the_levels_and_the_changes_at_their_
     assert bands == [(6, 7), (12, 13)]
     assert [each["text"] for each in chart.figure["layout"]["annotations"]] == ["-10.06 %", "+11.17 %"]
     assert "Levels: 100.0" in chart.text
+    low, high = chart.figure["layout"]["yaxis"]["range"]
+    rows = [each["y"] for each in chart.figure["layout"]["annotations"]]
+    assert low < min(runs["y"]) and max(runs["y"]) < low + (min(rows) - 0.07) * (high - low)
 
 
 def test_changes_have_size_interval_both_dates_and_what_differs_and_the_latest_is_first():
@@ -117,7 +120,7 @@ def test_one_measurement_is_drawn_without_a_level_and_without_a_verdict():
     (chart,) = charts(page).values()
     runs, medians = chart.figure["data"]
     assert len(runs["x"]) == len(medians["x"]) == 1 and "error_y" not in medians
-    assert [statement.figure for statement in page.verdict] == ["no verdict", "not known", "1 measurement"]
+    assert [statement.figure for statement in page.verdict] == ["no verdict", "not known", "1"]
     assert all(statement.doubt for statement in page.verdict)
 
 
