@@ -169,8 +169,8 @@ def steps_figure(series: Sequence[Line], blocks: Sequence[tuple[int, int]], *, y
 class OverTime:
     """A value over time; every time is in ms since 1970, UTC.
 
-    `medians` have their intervals, `names` say what each is of. `scatter` are (time, value) of single runs, `levels`
-    (begin, end, value). `changes` are (last time before it, first time after it, text).
+    `medians` have their intervals, `names` say what each is of. `scatter` are single runs, each the position of its
+    measurement and a value; `levels` (begin, end, value); `changes` (last time before it, first time after it, text).
     """
 
     medians: Line
@@ -184,22 +184,22 @@ def over_time(course: OverTime, *, y_title: str) -> Figure:
     """Medians with their intervals over dates, single runs in grey behind them, each level as a line, and at each
     change the time in which it came about shaded, with its text."""
     figure = lines([course.medians], Axes(x_title="", y_title=y_title, from_zero=False), marker_px=7)
-    medians = dict(figure["data"][0])
+    medians, names = dict(figure["data"][0]), labels_of(course.names)
     medians |= {
-        "line": medians["line"] | {"width": 1}, "customdata": labels_of(course.names),
+        "line": medians["line"] | {"width": 1}, "customdata": names,
         "hovertemplate": f"%{{x|{MOMENT}}}: %{{y}}<br>%{{customdata}}<extra></extra>",
     }  # fmt: skip
     runs = {
-        "type": "scatter", "mode": "markers", "name": "runs", "x": [time for time, _ in course.scatter],
-        "y": numbers([value for _, value in course.scatter]),
+        "type": "scatter", "mode": "markers", "name": "runs", "x": [course.medians.x[at] for at, _ in course.scatter],
+        "y": numbers([value for _, value in course.scatter]), "customdata": [names[at] for at, _ in course.scatter],
         "marker": {"color": GREY, "size": 6, "symbol": "circle-open"},
-        "hovertemplate": f"a run, %{{x|{MOMENT}}}: %{{y}}<extra></extra>",
+        "hovertemplate": f"a run, %{{x|{MOMENT}}}: %{{y}}<br>%{{customdata}}<extra></extra>",
     }  # fmt: skip
     levels = {
         "type": "scatter", "mode": "lines", "name": "level", "line": {"color": ORANGE, "width": 3},
         "x": [time for begin, end, _ in course.levels for time in (begin, end, None)],
         "y": numbers([each for _, _, value in course.levels for each in (value, value, None)]),
-        "hovertemplate": "level %{y}<extra></extra>",
+        "hoverinfo": "skip",  # it lies over the medians
     }  # fmt: skip
     axes = figure["layout"]
     layout = axes | {

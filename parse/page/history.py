@@ -202,7 +202,7 @@ def _drawn(series: Series) -> OverTime:
             intervals=[(each.interval.low, each.interval.high) if each.interval else None for each in samples],
         ),
         names=[sample.folder for sample in samples],
-        scatter=[(_ms(sample), speed) for sample in samples for speed in sample.speeds],
+        scatter=[(at, speed) for at, sample in enumerate(samples) for speed in sample.speeds],
         levels=[(_ms(samples[start]), _ms(samples[stop - 1]), value) for start, stop, value in series.levels],
         changes=[(_ms(each.previous), _ms(each.first), size_text(each)) for each in series.changes],
     )
