@@ -14,10 +14,12 @@ from parse.report.points_table import points_cells
 from parse.report.summary import Summary, by_unit, names_of_points, varying
 from parse.result import Result, by_setting
 
-NAMING = ("backend", "workload", "batch_size", "precision")
-"""Settings that stand before the speeds in the table of points."""
+NAMING = ("document", "backend", "workload", "batch_size", "precision")
+"""Settings that stand before the speeds in the table of points: the source, and what was measured."""
 NAMED = 6
 """Points named before a warning that is about several."""
+LINE_PX, LINES = 20, 2
+"""Names in a narrow chart stand one below the other: beyond so many lines each makes the chart higher."""
 MAX_SERIES = 6
 """Settings in one chart; the tables have all."""
 
@@ -86,6 +88,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     unit = results[0].unit
     yield Chart(
         id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_in_words(chosen, "speed"),
+        height_px=_height_px(len(chosen)),
         figure=lines(
             [series_of(name, setting, "speed") for name, setting in chosen],
             Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
@@ -99,6 +102,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     devices = [device for device, _ in cases]
     yield Chart(
         id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_in_words(scaled, "speedup"),
+        height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "speedup") for name, setting in scaled],
             Axes(x_title="devices", y_title="speedup", categories=cases, log_y=True),
@@ -107,6 +111,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     )  # fmt: skip
     yield Chart(
         id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_in_words(scaled, "efficiency"),
+        height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "efficiency") for name, setting in scaled],
             Axes(x_title="devices", y_title="% of ideal", categories=cases),
@@ -118,6 +123,10 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
         "are divided by the baseline's median, whose own interval stands at one device. Dashed: the ideal. Both "
         "axes of speed and speedup are logarithmic."
     )
+
+
+def _height_px(lines_drawn: int) -> int:
+    return Chart.height_px + LINE_PX * max(0, lines_drawn - LINES)
 
 
 def cases_of(results: Sequence[Result]) -> list[tuple[int, str]]:

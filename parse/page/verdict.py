@@ -124,8 +124,11 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     loss = ledger.loss
     if loss is None:
         return _without_baseline(ledger)
-    if loss.value <= 0 or (loss.low is not None and not loss.resolved):
-        return "nothing", "a step takes as long as on one device, within the scatter of the runs", False
+    if loss.value <= 0:
+        return "nothing", "a step takes no longer than on one device", False
+    if loss.low is not None and not loss.resolved:
+        lost = Figures([ledger]).ms(loss.value)
+        return "no cause", f"can be named: the {lost} that a step loses are within the scatter of the runs", True
     if straggler_first(ledger):
         share = min(1.0, ledger.verdict.costs / loss.value)
         return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False

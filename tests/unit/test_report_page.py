@@ -16,7 +16,7 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
-from parse.page.types import Page, Paragraph, Section, Statement
+from parse.page.types import Page, Paragraph, Section, Statement, Table
 from parse.page.verdict import verdict
 from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
@@ -99,7 +99,8 @@ def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
     for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=1, ranks_per_node=2), 3)):
         slower = {1: 0.0, 2: 4.0, 3: 9.0}[run.repeat]
         put(tmp_path, trace_of(run, forward=on(0, 1, ms=slower)))
-    assert verdict(summary_of(tmp_path))[1].figure == "nothing"
+    statement = verdict(summary_of(tmp_path))[1]
+    assert statement.figure == "no cause" and "within the scatter of the runs" in statement.of and statement.doubt
 
 
 def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
@@ -263,9 +264,11 @@ def test_a_sweep_logs_and_documents_stand_side_by_side_each_with_its_source(tmp_
     table = next(block for block in section.panels[0].blocks if getattr(block, "id", "") == "compare-0")
     assert [row[0] for row in table.rows] == ["1n1g", "2n1g", "1n8g", "8n8g"]
     assert {len(row) for row in table.rows} == {len(table.heads)} and sum("6000.00" in row for row in table.rows) == 1
-    runs = next(
-        block for section in page.sections for block in section.blocks if getattr(block, "id", "") == "runs-table"
-    )
+    tables = {block.id: block for section in page.sections for block in section.blocks if isinstance(block, Table)}
+    environment = {row[0]: row[2] for row in tables["environment"].rows}
+    assert environment["nodes"] == environment["cpu"] != "all"
+    assert "of the points that state them" in tables["settings"].caption
+    runs = tables["runs-table"]
     assert {row[-1].partition(":")[0] for row in runs.rows} >= {"r50_b32_1.log"}
     assert "on 2n1g (torch-ddp resnet50)" in page.verdict[0].of
 

@@ -128,7 +128,10 @@ def _environment(summary: Summary) -> Iterator[str]:
     if date := provenance([run for result in summary.results for run in result.runs])["date"]:
         yield f"Measured on {date} (UTC)."
     facts = environment(summary)
-    yield from (f"The nodes were {cut(fact.values, NODES_WIDTH)}." for fact in facts if fact.name == NODES)
+    for fact in facts:
+        if fact.name == NODES:
+            of = "" if fact.runs == ALL else f" of {cut(fact.runs, VALUE_WIDTH)}"
+            yield f"The nodes{of} were {cut(fact.values, NODES_WIDTH)}."
     facts = [fact for fact in facts if fact.name != NODES]
     alike = [fact for fact in facts if fact.runs == ALL and not fact.differs]
     if alike:
