@@ -17,6 +17,16 @@ if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
 
 
+DEFAULT_THRESHOLD = "3%"
+"""Of parse.compare and parse.history."""
+WHERE_HELP = "only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated"
+
+
+def add_where(parser: argparse.ArgumentParser) -> None:
+    """Adds --where, whose values `conditions` reads."""
+    parser.add_argument("--where", action="append", default=[], metavar="NAME=VALUE", help=WHERE_HELP)
+
+
 def conditions(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, list[str]]:
     """The wanted values of each name of --where NAME=VALUE; ends the command for other texts."""
     where: dict[str, list[str]] = {}

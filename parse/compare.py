@@ -13,7 +13,7 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import conditions, put_out, text_width
+from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out, text_width
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
@@ -35,7 +35,6 @@ no point in common, or a verdict cannot be told.
 """
 FORMATS = ("text", "markdown", "json", "junit", "openmetrics")
 KINDS = ("auto", "traces", "logs", "table")
-DEFAULT_THRESHOLD = "3%"
 REFERENCE_HELP = (
     "in place of BASE: a TOML file of expected speeds, or the name of one that comes with the project: a recipe "
     "(python -m hpc.sweep list), llm-foundry, nvidia-dgxc"
@@ -89,10 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threshold", default=DEFAULT_THRESHOLD, metavar="SHARE", help=THRESHOLD_HELP)
     parser.add_argument("--reference", metavar="FILE", help=REFERENCE_HELP)
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
-    parser.add_argument(
-        "--where", action="append", default=[], metavar="NAME=VALUE",
-        help="only points that ask for this, as of parse.summarize; may be repeated",
-    )  # fmt: skip
+    add_where(parser)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")

@@ -13,7 +13,7 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import conditions, put_out, text_width
+from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out, text_width
 
 if TYPE_CHECKING:
     from parse.trend.types import History
@@ -27,15 +27,16 @@ examples:
   python -m parse.history nightly/*/traces
   python -m parse.history nightly/*/traces --threshold 2% --ignore container --format markdown
   python -m parse.history 2026-*/ --where case=4n8g --format csv --out history.csv
+  python -m parse.history nightly/*/traces --format html --out history.html
 
 A point needs 10 measurements with a speed and a date for a verdict.
 
 Exit status 0: the latest change of no point is a slowdown; 1: that of a point is; 2: usage, or nothing to compare: no
 folder with a point, or no point with enough measurements.
 """
-FORMATS = ("table", "json", "markdown", "csv")
+FORMATS = ("table", "json", "markdown", "csv", "html")
+FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
 METRICS = ("speed",)
-DEFAULT_THRESHOLD = "3%"
 IGNORE_HELP = (
     "a setting that may change in the course of a point, e.g. container or env.NCCL_ALGO; may be repeated. Where it "
     "does so at a change of speed, this is named"
@@ -80,11 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("--metric", choices=METRICS, default="speed", help="what is followed; default: %(default)s")
     parser.add_argument("--ignore", action="append", default=[], metavar="NAME", help=IGNORE_HELP)
-    parser.add_argument(
-        "--where", action="append", default=[], metavar="NAME=VALUE",
-        help="only points that ask for this, as of parse.summarize; may be repeated",
-    )  # fmt: skip
-    parser.add_argument("--format", choices=FORMATS, default="table", help="default: %(default)s")
+    add_where(parser)
+    parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
     return with_version(parser)
 
@@ -93,6 +91,11 @@ def _written(options: argparse.Namespace, history: History) -> str:
     from parse.trend.export import as_csv, as_json
     from parse.trend.text import as_markdown, as_text
 
+    if options.format == "html":
+        from parse.page.history import history_page
+        from parse.page.html import render
+
+        return render(history_page(history))
     if options.format == "table":
         return as_text(history, text_width(options.out))
     return {"markdown": as_markdown, "json": as_json, "csv": as_csv}[options.format](history)

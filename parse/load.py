@@ -24,7 +24,7 @@ from hpc.model.spec import PLAN_VERSION
 from hpc.model.trace import Trace, TraceCutOff, TraceError, run_of
 from hpc.model.trace_file import open_trace
 from hpc.recovery.folders import PARTIAL
-from hpc.system.regular_file import open_regular
+from hpc.system.regular_file import existing, open_regular
 from parse.attempt import Attempt, RequestedRun, describe, measure
 from parse.measurements import AttemptFile, Content
 from parse.processes import each_in_processes, processes_for
@@ -96,6 +96,7 @@ class _Loader:
         self.logs = 0
 
     def load(self, paths: Sequence[Path], progress: Progress, how: HowToRead | None) -> Loaded:
+        paths, self.refusals = existing(paths)
         named = frozenset(paths)
         files = self._files(paths)
         logs = [path for path in files if self._is_log(path, path in named)]
@@ -136,10 +137,8 @@ class _Loader:
                     for name in sorted(names):
                         if not name.startswith(".") and self._may_be_read(Path(folder).relative_to(path), name):
                             self._keep(Path(folder) / name, files)
-            elif path.exists():
-                self._keep(path, files, named=True)
             else:
-                self.refusals.append(f"{path}: no such file or folder")
+                self._keep(path, files, named=True)
         return sorted(files.values())
 
     def _keep(self, path: Path, files: dict[Path, Path], *, named: bool = False) -> None:

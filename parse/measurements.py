@@ -1,7 +1,5 @@
 """Tells measurements apart: folders of traces that measured the same runs."""
 
-# ruff: noqa: PTH100, PTH120  # ten thousand paths: strings are fast
-
 from __future__ import annotations
 
 import filecmp
@@ -49,7 +47,7 @@ class Measurements:
         """`named` are the folders of the command line, `plans` the plan files; `run_of` returns a text that is equal
         for two run ids of the same run."""
         self._named = {_absolute(path) for path in named}
-        self._planned = {os.path.dirname(_absolute(path)) for path in plans}
+        self._planned = {_absolute(path.parent) for path in plans}
         self._run_of = run_of
         self._copies: dict[Path, Path] = {}
         self._folder_of: dict[str, str] = {}
@@ -93,11 +91,10 @@ class Measurements:
 
     def _folder(self, path: Path) -> str:
         """The folder whose measurement the file belongs to."""
-        own = os.path.dirname(path)
+        own = str(path.parent)
         if own not in self._folder_of:
-            above = [_absolute(own)]
-            while (parent := os.path.dirname(above[-1])) != above[-1]:
-                above.append(parent)
+            nearest = _absolute(path.parent)
+            above = [nearest, *map(str, Path(nearest).parents)]
             roots = [at for at, folder in enumerate(above) if folder in self._named]
             within = above[: max(roots, default=0) + 1]
             self._folder_of[own] = next((each for each in within if each in self._planned), within[-1])
@@ -126,5 +123,6 @@ def _kind(file: AttemptFile) -> object:
     return BeginRecord if file.content is None else type(file.content)
 
 
-def _absolute(path: Path | str) -> str:
-    return os.path.abspath(path)
+def _absolute(path: Path) -> str:
+    """Absolute and without `..`, as it is written: links are not followed."""
+    return os.path.abspath(path)  # noqa: PTH100  # Path.absolute keeps `..`, Path.resolve follows links

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from contextvars import ContextVar
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,16 +64,15 @@ def _results(pool: ProcessPoolExecutor, futures: Sequence[Future[R]]) -> Iterato
         pool.shutdown(cancel_futures=True)
 
 
-_function: Callable[[Any], Any] = lambda item: item  # noqa: E731
-"""What this process, one of the pool, is for."""
+_FUNCTION: ContextVar[Callable[[Any], Any]] = ContextVar("function")
+"""What this process, one of a pool, is for."""
 
 
 def _begin(function: Callable[[Any], Any]) -> None:
     """Keeps the function, with all it holds, which came by the fork; leaves Ctrl-C to the parent."""
-    global _function  # noqa: PLW0603  # a process of the pool has one
-    _function = function
+    _FUNCTION.set(function)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _call(item: Any) -> Any:
-    return _function(item)
+    return _FUNCTION.get()(item)

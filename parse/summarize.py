@@ -14,7 +14,7 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import conditions, put_out, recipe_named, text_width
+from parse.command_options import add_where, conditions, put_out, recipe_named, text_width
 from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
 from parse.watch import watch
 
@@ -153,13 +153,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="write there, not to standard output; a folder for ai-rank"
     )
-    parser.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated",
-    )
+    add_where(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
-from hpc.system.sanitize import plain
+from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import plural
+from hpc.system.version import with_version
 
 if TYPE_CHECKING:
     from parse.trace_events.kineto import Drawn
@@ -49,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--kineto", type=Path, metavar="DIR",
         help="a folder with profiles of torch.profiler of these runs, a file per rank, to draw beside them",
     )  # fmt: skip
-    options = parser.parse_args(argv)
+    options = with_version(parser).parse_args(argv)
+    deny_world_writing()
     with importing():  # slow, so after --help
         from parse.trace_events.timeline_file import TimelineError, trace_files, write_timeline
     try:

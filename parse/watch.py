@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hpc.system.regular_file import existing
+
 INTERVAL_S = 5.0
 """How often folders are looked at."""
 
@@ -36,8 +38,9 @@ def watch(
 
 
 def _state(paths: Sequence[Path]) -> State:
-    """The files with their sizes and the times of their last change. What vanishes meanwhile is left out."""
-    return frozenset(state for path in paths for state in _files(path))
+    """The files with their sizes and the times of their last change. What is gone or cannot be looked at is left out;
+    what is shown says so."""
+    return frozenset(state for path in existing(paths)[0] for state in _files(path))
 
 
 def _files(path: Path) -> Iterator[tuple[str, int, int]]:
@@ -45,6 +48,6 @@ def _files(path: Path) -> Iterator[tuple[str, int, int]]:
     for name in names:
         try:
             status = name.stat()
-        except FileNotFoundError:
+        except OSError:
             continue
         yield str(name), status.st_size, status.st_mtime_ns

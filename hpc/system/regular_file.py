@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -30,6 +31,22 @@ def open_regular(path: Path, buffer_bytes: int = io.DEFAULT_BUFFER_SIZE) -> io.B
         os.close(descriptor)
         raise
     return io.BufferedReader(io.FileIO(descriptor), buffer_bytes)
+
+
+def existing(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
+    """Those of the paths that are there, and a line for each of the others with the reason."""
+    there: list[Path] = []
+    refusals: list[str] = []
+    for path in paths:
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            refusals.append(f"{path}: no such file or folder")
+        except OSError as error:  # a name that is too long, a loop of links, a folder that may not be entered
+            refusals.append(f"{path}: cannot be read ({error.strerror})")
+        else:
+            there.append(path)
+    return there, refusals
 
 
 def _require_regular(status: os.stat_result, path: Path) -> None:

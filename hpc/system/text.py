@@ -1,4 +1,4 @@
-"""Numbers in sentences."""
+"""Numbers in sentences, and sentences' beginnings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def plural(number: int, noun: str) -> str:
 def inflect(number: int, noun: str) -> str:
     """The noun for that many: `node` for 1, else `nodes`."""
     return noun if number == 1 else f"{noun}s"
+
+
+def capitalized(text: str) -> str:
+    """The text with a capital at its beginning, and otherwise as it is."""
+    return text[:1].upper() + text[1:]
 
 
 def ranges(numbers: Iterable[int], max_shown: int | None = None) -> str:

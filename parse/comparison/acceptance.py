@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hpc.model.options import did_you_mean
 from hpc.model.recipe import RecipeError, known_recipes, read_recipe
+from hpc.system.regular_file import existing
 from parse.comparison.ratio import least_single_runs, runs_to_tell, single_interval
 from parse.comparison.reference import UNITS, Reference, ReferencePoint, known_references, read_reference
 from parse.comparison.sides import distinct_labels, side_of, without_speed
@@ -26,7 +27,7 @@ def compare_with_reference(name: str, results: Sequence[Result], new: str, thres
     if name in known_recipes():
         return _against_recipe(name, results, new, threshold)
     path = known_references().get(name, Path(name))
-    if not path.exists():
+    if not existing([path])[0]:
         known = [*known_references(), *known_recipes()]
         raise ComparisonError(
             f"--reference {name}: no such file, and none of the project's references: {', '.join(known)}"

@@ -48,7 +48,7 @@ def ratio_interval(base: Sequence[float], new: Sequence[float]) -> RatioInterval
     distribution but for that factor. Taken is the narrowest interval that reaches 95 %, else the widest, if that
     reaches MIN_COVERAGE. All speeds must be positive and finite.
     """
-    k, coverage = _rank_and_coverage(len(base), len(new)) if base and new else (0, 0.0)
+    k, coverage = rank_and_coverage(len(base), len(new)) if base and new else (0, 0.0)
     if coverage < MIN_COVERAGE:
         return None
     ratios = sorted(speed / reference for speed in new for reference in base)
@@ -71,7 +71,7 @@ def single_interval(speeds: Sequence[float], expected: float) -> RatioInterval |
 
 
 @cache
-def _rank_and_coverage(n: int, m: int) -> tuple[int, float]:
+def rank_and_coverage(n: int, m: int) -> tuple[int, float]:
     """The k of `ratio_interval` for n and m runs, and its coverage."""
     if n * m > MAX_EXACT_PAIRS:
         normal = NormalDist(n * m / 2, sqrt(n * m * (n + m + 1) / 12))
@@ -97,9 +97,7 @@ def _rank_counts(n: int, m: int) -> list[int]:
 
 def least_runs(other: int | None = None) -> int:
     """The least number of runs that has an interval: of each side, or of one side against `other` runs."""
-    return next(
-        n for n in range(1, MAX_RUNS) if _rank_and_coverage(n, n if other is None else other)[1] >= MIN_COVERAGE
-    )
+    return next(n for n in range(1, MAX_RUNS) if rank_and_coverage(n, n if other is None else other)[1] >= MIN_COVERAGE)
 
 
 def least_single_runs() -> int:

@@ -8,8 +8,6 @@ from enum import Enum
 from parse.comparison.ratio import RatioInterval
 from parse.comparison.verdict import Verdict
 
-DEFAULT_THRESHOLD = 0.03
-
 
 class ComparisonError(ValueError):
     """Nothing can be compared; the text says why and what to do."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpc.system.text import inflect
+from hpc.system.text import capitalized, inflect
 from parse import stats
 from parse.ledger.network import Basis, Finding, Kind, Network, Unknown
 
@@ -34,7 +34,7 @@ def network_sentences(network: Network | None) -> Iterator[str]:
     advised = set()
     for finding in network.findings:
         text = finding_text(finding, trip)
-        yield f"{text[0].upper()}{text[1:]}"
+        yield capitalized(text)
         if finding.kind not in advised:
             yield f"To do: {ADVICE[finding.kind]}"
             advised.add(finding.kind)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from hpc.system.text import inflect, plural
+from hpc.system.text import capitalized, inflect, plural
 from parse.ledger.compute_loss import WAITS_FOR_A_CORE
 from parse.ledger.explanation import explanation, late_input
 from parse.ledger.figures import NAMED, SMALL, Figures, fine, numbers, round_number, share, speed_text
@@ -290,7 +290,7 @@ def _symptom(symptom: Symptom, write: Figures) -> str:
     phrase = known.phrase if known else f"{symptom.quantity} {{}} {symptom.unit}".rstrip()
     text = f"{phrase.format(round_number(symptom.value))} (on the others {round_number(symptom.usual)})"
     text = text if symptom.explains is None else f"{text}, which explains {write.ms(symptom.explains)}"
-    return f"{text[0].upper()}{text[1:]}"
+    return capitalized(text)
 
 
 def _course(verdict: Verdict, write: Figures) -> str:

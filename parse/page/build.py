@@ -35,6 +35,7 @@ def build_page(
     return Page(
         title=title(summary),
         source=source,
+        command="python -m parse.report",
         verdict=verdict(summary),
         sections=[section for section in sections if section is not None],
     )

@@ -15,7 +15,7 @@ from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import conditions, recipe_named
+from parse.command_options import add_where, conditions, recipe_named
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
@@ -48,7 +48,6 @@ FORMAT_HELP = (
     "scaling.svg, lies beside it and takes matplotlib (pip install -e '.[report]')"
 )
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
-WHERE_HELP = "only points that ask for this, e.g. backend=torch-ddp, case=2n8g; may be repeated"
 AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"
 PUBLISHED_HELP = (
     "a document with published tables (Markdown), or a folder of such, set beside the points; may be repeated"
@@ -88,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="FILE", help=OUT_HELP)
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
-    parser.add_argument("--where", action="append", default=[], metavar="NAME=VALUE", help=WHERE_HELP)
+    add_where(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
     return with_version(parser)

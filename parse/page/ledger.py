@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hpc.system.text import capitalized
 from parse.ledger.figures import Figures
 from parse.ledger.sentence import sentence
 from parse.ledger.types import Ledger, Mean
@@ -22,13 +23,13 @@ def ledger_section(summary: Summary) -> Section:
     section_id, title = "ledger", "Where the time of a step goes"
     named = named_ledgers(summary)
     if not named:
-        return Section(id=section_id, title=title, blocks=[Paragraph(text=f"{NOTHING[0].upper()}{NOTHING[1:]}.")])
+        return Section(id=section_id, title=title, blocks=[Paragraph(text=f"{capitalized(NOTHING)}.")])
     blocks: list[Block] = [*_charts(named)]
     terms = term_table(summary, named)
     heads = [(name or "of", unit) for name, unit in terms.heads]
     blocks.append(
         Table(
-            id="terms", caption=f"{TITLE[0].upper()}{TITLE[1:]}", heads=heads, rows=terms.rows,
+            id="terms", caption=capitalized(TITLE), heads=heads, rows=terms.rows,
             label_columns=terms.label_columns,
         )
     )  # fmt: skip
@@ -92,7 +93,8 @@ def _in_words(ledger: Ledger, write: Figures, which: str) -> str:
 
 
 def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
-    """What each change would be worth, where that was read."""
+    """What each change would be worth, where that was read: for the point of the verdict."""
+    named = [(name, ledger) for name, ledger in named if ledger.what_ifs]
     rows = [
         [name, str(what_if.change), f"{what_if.speed:.2f}", interval, f"{what_if.gain * 100:+.1f}"]
         for name, ledger in named
@@ -100,8 +102,9 @@ def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
         for interval in [f"[{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]" if what_if.interval else "-"]
     ]
     if rows:
+        unit = named[0][1].result.unit
         yield Table(
             id="what-if", caption="What changes would be worth: the recorded steps replayed without one cause each",
-            heads=(("point", ""), ("change", ""), ("speed", "samples/s"), ("interval", "samples/s"), ("gain", "%")),
+            heads=(("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("gain", "%")),
             rows=rows, label_columns=2,
         )  # fmt: skip

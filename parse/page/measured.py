@@ -32,10 +32,11 @@ def measured_section(summary: Summary) -> Section:
     rows = [[name, value] for name, value in settings.items()]
     marked = range(len(rows), len(rows) + len(differences(summary.results)))
     rows += [[name, ", ".join(values)] for name, values in differences(summary.results).items()]
+    of = " of the points that state them" if any(result.requested.partly for result in summary.results) else ""
     if rows:
         blocks.append(
             Table(
-                id="settings", caption="Settings; marked: what differs between points", rows=rows, label_columns=2,
+                id="settings", caption=f"Settings{of}; marked: what differs between points", rows=rows, label_columns=2,
                 heads=(("setting", ""), ("value", "")), marked=frozenset(marked),
             )
         )  # fmt: skip
@@ -79,8 +80,10 @@ def environment(summary: Summary) -> list[Fact]:
         for fact, by_value in facts.items()
         for values, of in by_value.items()
     ]
-    if hosts := sorted({host for _, run in named if run.machine for host in run.machine.hosts}):
-        rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=ALL, differs=False))
+    on_hosts = [(name, run.machine.hosts) for name, run in named if run.machine and run.machine.hosts]
+    if hosts := sorted({host for _, its_hosts in on_hosts for host in its_hosts}):
+        runs = ALL if len(on_hosts) == len(named) else _runs_text([name for name, _ in on_hosts])
+        rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=runs, differs=False))
     return rows
 
 

@@ -53,7 +53,6 @@ def _rows(result: Result, name: str) -> Iterator[tuple[Run, list[str]]]:
             continue  # a document's figure, no run of anybody's here
         attempt = run.attempt
         evidence = "" if attempt is None else attempt.problem or attempt.evidence
-        source = "" if attempt is None or attempt.log is None else f"{attempt.log.path.name}: {attempt.log.window}"
         yield (
             run,
             [
@@ -62,9 +61,17 @@ def _rows(result: Result, name: str) -> Iterator[tuple[Run, list[str]]]:
                 run.outcome_text,
                 str(run.attempts),
                 f"{run.measured.throughput:.2f}" if run.measured else "-",
-                evidence or source or "-",
+                evidence or _source(result, run) or "-",
             ],
         )
+
+
+def _source(result: Result, run: Run) -> str:
+    """The document or the log that its speed is from; empty where it is from a trace."""
+    log = run.log
+    if result.published is not None:
+        return f"printed in {result.published.document.name}{f', of {log.path.name}' if log else ''}"
+    return "" if log is None else f"{log.path.name}: {log.window}"
 
 
 def left_out_section(summary: Summary) -> Section | None:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from hpc.model.trace import TraceError
+from hpc.system.text import capitalized
 from parse.ledger.notes import notes
 from parse.ledger.types import Ledger
-from parse.page.figures import Axes, Series, heat_map, lines, steps_figure
+from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
 from parse.page.readings import Course, DelayMap, Floats, RunReading, read_run
 from parse.page.types import Block, Chart, Listing, Panel, Paragraph, Section, Table
 from parse.processes import each_in_processes, processes_for
 from parse.report.ledger import place_tables
-from parse.report.summary import Summary, labels, named_ledgers
+from parse.report.summary import Summary, named_ledgers, names_of_points
 from parse.result import Result, Run
 
 MAX_PANELS = 24
@@ -40,7 +41,7 @@ def points_section(summary: Summary, headline: Result | None, progress: Progress
     if not traced:
         return None
     shown = sorted(traced, key=lambda result: (result is not headline, -result.run.devices))[:MAX_PANELS]
-    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+    names = names_of_points(summary)
     ledgers = {ledger.result.requested.point: ledger for _, ledger in named_ledgers(summary)}
     blocks: list[Block] = []
     if len(shown) < len(traced):
@@ -111,7 +112,7 @@ def _step_times(runs: Sequence[Run], drawn: Mapping[int, RunReading], number: in
     for at, reading in drawn.items():
         times = reading.times
         ok = "" if runs[at].measured else f" ({runs[at].outcome_text})"
-        series.append(Series(name=f"{_run_name(runs[at])}{ok}", x=times.first.tolist(), y=times.max_ms.tolist()))
+        series.append(Line(name=f"{_run_name(runs[at])}{ok}", x=times.first.tolist(), y=times.max_ms.tolist()))
         widths.add(times.width)
         blocks = max(blocks, times.blocks)
     width = max(widths)
@@ -182,7 +183,7 @@ def _places(ledger: Ledger | None, number: int) -> Iterator[Block]:
         return
     for at, (caption, table) in enumerate(place_tables(ledger)):
         yield Table(
-            id=f"places-{number}-{at}", caption=f"{caption[0].upper()}{caption[1:].rstrip(':')}", heads=table.heads,
+            id=f"places-{number}-{at}", caption=capitalized(caption.rstrip(":")), heads=table.heads,
             rows=table.rows, label_columns=table.label_columns,
         )  # fmt: skip
 
@@ -193,12 +194,12 @@ def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[Block]:
         unit = f" ({quantity.unit})" if quantity.unit else ""
         of = f"; {shown} of {len(course.hosts)} nodes" if shown < len(course.hosts) else ""
         series = [
-            Series(name=host, x=steps.round(1).tolist(), y=values.tolist())
+            Line(name=host, x=steps.round(1).tolist(), y=values.tolist())
             for host, steps, values in zip(course.hosts[:shown], course.steps, course.values, strict=False)
         ]
         yield Chart(
             id=f"chart-telemetry-{number}-{at}",
-            title=f"{quantity.name[0].upper()}{quantity.name[1:]}{unit}, {name}{of}",
+            title=f"{capitalized(quantity.name)}{unit}, {name}{of}",
             text="; ".join(f"{host}: mean {values.mean():.4g}" for host, values in _by_host(course)),
             figure=lines(
                 series,

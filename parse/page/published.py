@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from parse.page.figures import Axes, Series, lines
+from parse.page.figures import Axes, Line, lines
+from parse.page.scaling import MAX_SERIES, by_devices, cases_of, chosen_settings, series_of
 from parse.page.types import Block, Chart, Listing, Panel, Section, Table
 from parse.report.against import against_lines
 from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import Summary, labels
 from parse.report.table import comparison_cells, comparison_title
-
-MAX_SERIES = 6
 
 
 def published_section(summary: Summary) -> Section | None:
@@ -35,58 +34,55 @@ def published_section(summary: Summary) -> Section | None:
 
 
 def _ratios(summary: Summary) -> Iterator[Chart]:
-    """Own speeds and the published ones by devices, where any point has one."""
+    """Own speeds and the published ones by devices, where any point has one; two lines for each setting."""
     against = summary.against
-    pairs = [(result, beside) for result in summary.results if against and (beside := against.beside(result))]
-    pairs = [(result, beside) for result, beside in pairs if result.median_speed is not None and beside.speed]
-    if not pairs:
+    beside = {
+        id(result): published.speed
+        for result in summary.results
+        if against and (published := against.beside(result)) and published.speed and result.median_speed is not None
+    }
+    settings, _ = chosen_settings([result for result in summary.results if id(result) in beside], None)
+    if not settings:
         return
-    pairs.sort(key=lambda pair: pair[0].run.devices)
-    devices = [result.run.devices for result, _ in pairs]
-    cases = {result.run.devices: result.requested.case for result, _ in pairs}
-    words = ", ".join(
-        f"{result.requested.case} {result.median_speed:.4g} against {beside.speed:.4g}" for result, beside in pairs
-    )
+    words, series = [], []
+    for name, setting in settings:
+        of = f"{name}, " if len(settings) > 1 else ""
+        here = series_of(f"{of}here", setting, "speed")
+        published_speeds = [beside[id(result)] for result in by_devices(setting)]
+        series += [here, Line(name=f"{of}published", x=here.x, y=published_speeds)]
+        words += [
+            f"{of}{result.requested.case} {result.median_speed:.4g} against {beside[id(result)]:.4g}"
+            for result in by_devices(setting)
+        ]
+    cases = cases_of([result for _, setting in settings for result in setting])
     yield Chart(
         id="chart-against", title="Measured here and published (samples/s)",
-        text=f"Measured here against published: {words}",
+        text=f"Measured here against published: {'; '.join(words)}",
         figure=lines(
-            [
-                Series(
-                    name="here", x=devices, y=[result.median_speed for result, _ in pairs],
-                    intervals=[(r.interval.low, r.interval.high) if r.interval else None for r, _ in pairs],
-                ),
-                Series(name="published", x=devices, y=[beside.speed for _, beside in pairs]),
-            ],
-            Axes(x_title="devices", y_title="samples/s", categories=sorted(cases.items()), log_y=True),
+            series, Axes(x_title="devices", y_title="samples/s", categories=cases, log_y=True),
             hover="%{x} devices: %{y}",
         ),
     )  # fmt: skip
 
 
 def _side_by_side(comparison: SideBySide, number: int) -> Iterator[Block]:
-    measured = [column for column in comparison.columns if any(r.median_speed for r in column.points.values())]
-    series = []
-    for column in measured[:MAX_SERIES]:
-        points = [r for r in column.points.values() if r.median_speed is not None]
-        points.sort(key=lambda result: (result.run.devices, result.run.nodes or 1))
-        series.append(
-            Series(
-                name=column.name,
-                x=[result.run.devices for result in points],
-                y=[result.median_speed for result in points],
-                intervals=[(r.interval.low, r.interval.high) if r.interval else None for r in points],
-            )
-        )
-    cases = {r.run.devices: case for column in measured for case, r in column.points.items()}
-    if series:
+    measured = [
+        (column.name, points)
+        for column in comparison.columns
+        if (points := [result for result in column.points.values() if result.median_speed is not None])
+    ]
+    shown = measured[:MAX_SERIES]
+    if shown:
+        cases = cases_of([result for _, points in shown for result in points])
         of = f"; {MAX_SERIES} of {len(measured)}" if len(measured) > MAX_SERIES else ""
-        axes = Axes(x_title="devices", y_title=comparison.unit, categories=sorted(cases.items()), log_y=True)
+        axes = Axes(x_title="devices", y_title=comparison.unit, categories=cases, log_y=True)
         yield Chart(
             id=f"chart-compare-{number}",
             title=f"Speed ({comparison.unit}){of}",
-            text=f"Speed by case of {', '.join(each.name for each in series)}; the table below has the figures.",
-            figure=lines(series, axes, hover="%{x} devices: %{y}"),
+            text=f"Speed by case of {', '.join(name for name, _ in shown)}; the table below has the figures.",
+            figure=lines(
+                [series_of(name, points, "speed") for name, points in shown], axes, hover="%{x} devices: %{y}"
+            ),
         )
     heads, rows = comparison_cells(comparison)
     yield Table(

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import first_of, plural
-from parse.page.figures import Axes, Series, lines
+from parse.page.figures import Axes, Line, lines
 from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
 from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
-from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
+from parse.report.notices import Notice, all_notices
 from parse.report.points_table import points_cells
-from parse.report.summary import Summary, by_unit, labels, varying
+from parse.report.summary import Summary, by_unit, names_of_points, varying
 from parse.result import Result, by_setting
 
-NAMING = ("backend", "workload", "batch_size", "precision")
-"""Settings that stand before the speeds in the table of points."""
+NAMING = ("document", "backend", "workload", "batch_size", "precision")
+"""Settings that stand before the speeds in the table of points: the source, and what was measured."""
 NAMED = 6
 """Points named before a warning that is about several."""
+LINE_PX, LINES = 20, 2
+"""Names in a narrow chart stand one below the other: beyond so many lines each makes the chart higher."""
 MAX_SERIES = 6
 """Settings in one chart; the tables have all."""
 
@@ -31,7 +33,7 @@ def scaling_section(summary: Summary, point: Result | None) -> Section:
     blocks += _tables(summary)
     for title, heads, rows in nodes_tables(summary):
         blocks.append(Table(id=f"nodes-{len(blocks)}", caption=title, heads=heads, rows=rows))
-    notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
+    notices = all_notices(summary)
     remarks = [notice_text(notice) for notice in notices if not notice.is_warning]
     blocks += [Listing(title="Remarks", lines=remarks)] if remarks else []
     return Section(id="scaling", title="Speed, speedup and efficiency", blocks=blocks or [Paragraph(text="No point.")])
@@ -39,7 +41,7 @@ def scaling_section(summary: Summary, point: Result | None) -> Section:
 
 def warnings_section(summary: Summary) -> Section | None:
     """All warnings, those that must be known before any number first; None if there is none."""
-    notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
+    notices = all_notices(summary)
     warnings = [notice_text(notice) for notice in notices if notice.is_warning]
     if not warnings:
         return None
@@ -47,9 +49,9 @@ def warnings_section(summary: Summary) -> Section | None:
     return Section(id="warnings", title="Warnings", blocks=[listing])
 
 
-def notice_text(notice: Notice) -> str:
+def notice_text(notice: Notice, max_named: int = NAMED) -> str:
     """The notice with the names of the first of its points, and the number of the others."""
-    return f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text
+    return f"{first_of(notice.labels, max_named)}: {notice.text}" if notice.labels else notice.text
 
 
 def chosen_settings(
@@ -86,6 +88,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     unit = results[0].unit
     yield Chart(
         id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_in_words(chosen, "speed"),
+        height_px=_height_px(len(chosen)),
         figure=lines(
             [series_of(name, setting, "speed") for name, setting in chosen],
             Axes(x_title="devices", y_title=unit, categories=cases, log_y=True),
@@ -99,18 +102,20 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     devices = [device for device, _ in cases]
     yield Chart(
         id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_in_words(scaled, "speedup"),
+        height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "speedup") for name, setting in scaled],
             Axes(x_title="devices", y_title="speedup", categories=cases, log_y=True),
-            ideal=Series(name="ideal", x=devices, y=devices), hover="%{x} devices: %{y} ×",
+            ideal=Line(name="ideal", x=devices, y=devices), hover="%{x} devices: %{y} ×",
         ),
     )  # fmt: skip
     yield Chart(
         id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_in_words(scaled, "efficiency"),
+        height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "efficiency") for name, setting in scaled],
             Axes(x_title="devices", y_title="% of ideal", categories=cases),
-            ideal=Series(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
+            ideal=Line(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
         ),
     )  # fmt: skip
     yield Paragraph(
@@ -118,6 +123,10 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
         "are divided by the baseline's median, whose own interval stands at one device. Dashed: the ideal. Both "
         "axes of speed and speedup are logarithmic."
     )
+
+
+def _height_px(lines_drawn: int) -> int:
+    return Chart.height_px + LINE_PX * max(0, lines_drawn - LINES)
 
 
 def cases_of(results: Sequence[Result]) -> list[tuple[int, str]]:
@@ -128,6 +137,11 @@ def cases_of(results: Sequence[Result]) -> list[tuple[int, str]]:
     return sorted(cases.items())
 
 
+def by_devices(results: Sequence[Result]) -> list[Result]:
+    """Few devices first; of equally many those on fewer nodes."""
+    return sorted(results, key=lambda result: (result.run.devices, result.run.nodes or 1))
+
+
 def _factor(result: Result, quantity: str) -> float:
     """What a speed of the point is multiplied with to become the quantity."""
     if quantity == "speed" or not result.speedup or not result.median_speed:
@@ -136,11 +150,11 @@ def _factor(result: Result, quantity: str) -> float:
     return factor if quantity == "speedup" else factor * 100 / result.run.devices
 
 
-def series_of(name: str, setting: Sequence[Result], quantity: str) -> Series:
+def series_of(name: str, setting: Sequence[Result], quantity: str) -> Line:
     """The `speed`, `speedup` or `efficiency` (in %) of a setting by devices, with the intervals of the medians."""
-    ordered = sorted(setting, key=lambda result: (result.run.devices, result.run.nodes or 1))
+    ordered = by_devices(setting)
     factors = [_factor(result, quantity) for result in ordered]
-    return Series(
+    return Line(
         name=name,
         x=[result.run.devices for result in ordered],
         y=[None if r.median_speed is None else r.median_speed * f for r, f in zip(ordered, factors, strict=True)],
@@ -151,7 +165,7 @@ def series_of(name: str, setting: Sequence[Result], quantity: str) -> Series:
     )
 
 
-def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence[tuple[int, str]]) -> Series | None:
+def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence[tuple[int, str]]) -> Line | None:
     """That of the only setting, from its baseline; several have different ones, which speedup and efficiency show."""
     if len(chosen) != 1:
         return None
@@ -159,7 +173,7 @@ def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence
     if baseline is None or baseline.median_speed is None:
         return None
     devices = [device for device, _ in cases]
-    return Series(name="ideal", x=devices, y=[baseline.median_speed * device for device in devices])
+    return Line(name="ideal", x=devices, y=[baseline.median_speed * device for device in devices])
 
 
 def _in_words(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
@@ -168,8 +182,7 @@ def _in_words(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> 
         series = series_of(name, setting, quantity)
         values = (
             f"{result.requested.case} {value:.4g}"
-            for result, value in zip(sorted(setting, key=lambda r: (r.run.devices, r.run.nodes or 1)), series.y,
-                                     strict=True)
+            for result, value in zip(by_devices(setting), series.y, strict=True)
             if value is not None
         )  # fmt: skip
         parts.append(f"{name}: {', '.join(values)}")
@@ -178,8 +191,8 @@ def _in_words(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> 
 
 def _tables(summary: Summary) -> Iterator[Table]:
     """A row per point; the last column counts its warnings."""
-    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
-    notices = merged([*before_the_numbers(summary), *below_the_table(summary)])
+    names = names_of_points(summary)
+    notices = all_notices(summary)
     counts = {
         name: sum(notice.is_warning and name in notice.labels for notice in notices) for name in {*names.values()}
     }

@@ -113,9 +113,10 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A whole page; `source` says what it was made of."""
+    """A whole page; `source` says what it was made of, `command` by what."""
 
     title: str
     source: str
+    command: str
     verdict: Sequence[Statement]
     sections: Sequence[Section]

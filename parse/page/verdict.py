@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc.system.text import first_of, plural
+from hpc.system.text import capitalized, plural
 from parse.ledger.figures import Figures, speed_text
 from parse.ledger.sentence import sentences, straggler_first
 from parse.ledger.types import Change, Ledger
+from parse.page.scaling import notice_text
 from parse.page.types import Statement
 from parse.report.conclusion import conclusion
 from parse.report.ledger import NOTHING
@@ -66,17 +67,25 @@ def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice])
     if result.speedup is None or result.scaling_efficiency is None or result.run.devices == 1:
         return Statement(
             question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
-            sentences=lines, link=link, link_text=link_text, doubt=True,
+            sentences=[*_origin(result), *lines], link=link, link_text=link_text, doubt=True,
         )  # fmt: skip
     return Statement(
         question=question,
         figure=f"{result.scaling_efficiency * 100:.0f} %",
         of=f"of ideal on {_case(summary, result)}: {result.speedup:.2f} × the speed of 1n1g",
-        sentences=lines,
+        sentences=[*_origin(result), *lines],
         link=link,
         link_text=link_text,
         doubt=bool(result.oversubscribed or result.nodes_simulated),
     )
+
+
+def _origin(result: Result) -> list[str]:
+    """Where its speed is from, if not from traces."""
+    if result.published is not None:
+        return [f"Not measured here: {result.published.document.name} prints it."]
+    formats = sorted({run.log.log_format for run in result.ok if run.log})
+    return [f"Read from logs of {' and '.join(formats)}."] if formats else []
 
 
 def _case(summary: Summary, result: Result) -> str:
@@ -90,7 +99,7 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
     ledgers = {ledger.result.requested.point: (name, ledger) for name, ledger in named_ledgers(summary)}
     name, ledger = ledgers.get(result.requested.point if result else "", ("", None))
     if ledger is None:
-        reason = f"{NOTHING[0].upper()}{NOTHING[1:]}." if not ledgers or result is None else (
+        reason = f"{capitalized(NOTHING)}." if not ledgers or result is None else (
             f"No run of {_case(summary, result)} has a trace; the section has the ledgers of other points."
         )  # fmt: skip
         return Statement(
@@ -115,8 +124,11 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     loss = ledger.loss
     if loss is None:
         return _without_baseline(ledger)
-    if loss.value <= 0 or (loss.low is not None and not loss.resolved):
-        return "nothing", "a step takes as long as on one device, within the scatter of the runs", False
+    if loss.value <= 0:
+        return "nothing", "a step takes no longer than on one device", False
+    if loss.low is not None and not loss.resolved:
+        lost = Figures([ledger]).ms(loss.value)
+        return "no cause", f"can be named: the {lost} that a step loses are within the scatter of the runs", True
     if straggler_first(ledger):
         share = min(1.0, ledger.verdict.costs / loss.value)
         return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
@@ -154,10 +166,7 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     counts = conclusion(summary, notices, WIDTH)[-1:]
     sentences = [*map(as_sentence, counts), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
-    sentences += [
-        as_sentence(f"{first_of(notice.labels, NAMED)}: {notice.text}" if notice.labels else notice.text)
-        for notice in shown
-    ]
+    sentences += [as_sentence(notice_text(notice, NAMED)) for notice in shown]
     if len(warnings) > len(shown):
         more = len(warnings) - len(shown)
         sentences.append(f"{plural(more, 'further warning')} below.")

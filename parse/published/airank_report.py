@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.text import inflect
 from parse.logs.engine.log_format import LogError
@@ -54,7 +55,7 @@ T = TypeVar("T")
 
 def read(paths: Sequence[Path], documents: Sequence[Path], settings: RuleSettings) -> AirankReport:
     """Reads and judges logs, folders of logs, and documents."""
-    refusals: list[str] = []
+    paths, refusals = existing(paths)
     trainings = _read_all(read_training, files_of(paths, _is_log), refusals)
     read_documents = _read_all(read_document, documents, refusals)
     results = training_results(trainings, settings)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc.model.outcome import Outcome
+from hpc.system.regular_file import existing
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun
 from parse.published.files import DocumentError, files_of, read_lines
 from parse.published.points import PublishedPoint, Setting, published_points
@@ -39,9 +40,8 @@ def published(paths: Sequence[Path]) -> Published:
     """Reads documents, and those in folders. Points of different documents stay separate points."""
     results: list[Result] = []
     remarks: list[str] = []
-    refusals = [f"{path}: no such file or folder" for path in paths if not path.exists()]
-    existing = (path for path in paths if path.exists())
-    files = list(files_of(existing, lambda file: file.suffix.lower() in SUFFIXES))
+    paths, refusals = existing(paths)
+    files = list(files_of(paths, lambda file: file.suffix.lower() in SUFFIXES))
     names = Counter(path.name for path in files)
     for path in files:
         try:

@@ -92,6 +92,11 @@ def merged(notices: Sequence[Notice]) -> list[Notice]:
     ]
 
 
+def all_notices(summary: Summary) -> list[Notice]:
+    """Those before the numbers and those below the table, merged."""
+    return merged([*before_the_numbers(summary), *below_the_table(summary)])
+
+
 def before_the_numbers(summary: Summary) -> list[Notice]:
     """The notices printed before any number."""
     notices = []

@@ -113,9 +113,14 @@ def no_speedup_text(result: Result) -> str:
             return NO_SPEEDUP[reason]
 
 
+def names_of_points(summary: Summary) -> dict[str, str]:
+    """The name that each point has in the scaling table."""
+    return dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+
+
 def named_ledgers(summary: Summary) -> list[tuple[str, Ledger]]:
     """The ledgers, each with the name that its point has in the scaling table."""
-    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+    names = names_of_points(summary)
     return [(names[ledger.result.requested.point], ledger) for ledger in summary.ledgers or ()]
 
 

@@ -65,12 +65,15 @@ def _sample(sample: Sample) -> dict[str, Any]:
 
 
 def _change(change: DatedChange, unit: str) -> dict[str, Any]:
-    level = change.change
+    level, interval = change.change, change.interval
     return {
         "begin": begin_text(change.first),
         "folder": change.first.folder,
         "previous_folder": change.previous.folder,
         "percent": _rounded(100 * level.size),
+        "low_percent": interval and _rounded(100 * (interval.low - 1)),
+        "high_percent": interval and _rounded(100 * (interval.high - 1)),
+        "coverage": interval and _rounded(interval.coverage),
         "before": _rounded(level.before),
         "after": _rounded(level.after),
         "p_value": _rounded(level.p_value),

@@ -6,12 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from hpc.system.text import plural
 from parse import stats
 from parse.comparison.environment import differences
 from parse.comparison.pairs import by_identity, check_ignored, files_of
+from parse.comparison.ratio import ratio_interval
 from parse.comparison.sides import Measurement, distinct_labels, read_measurement, side_of, without_speed
 from parse.comparison.types import ComparisonError
 from parse.measurements import days
@@ -51,8 +53,6 @@ def read_history(
         except (ComparisonError, TableError) as error:
             text = str(error)
             refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
-        except OSError as error:  # a name that is too long, a mount that is gone
-            refusals.append(f"{path}: cannot be read ({error.strerror})")
     if not measurements:
         raise ComparisonError("nothing to compare: no folder holds a point\n" + "\n".join(refusals))
     repeated = len(paths) - len(distinct)
@@ -134,6 +134,8 @@ def _series(
     placed.sort(key=lambda each: (each.sample.begin_unix_s, each.sample.folder))
     medians = [each.sample.median for each in placed]
     levels = changes(medians, threshold) if len(placed) >= MIN_MEASUREMENTS else ()
+    edges = [0, *(change.at for change in levels), len(medians)]
+    parts = [medians[start:stop] for start, stop in pairwise(edges)]
     return Series(
         name=name,
         unit=unit,
@@ -141,11 +143,12 @@ def _series(
         changes=tuple(
             DatedChange(
                 change=change,
+                interval=ratio_interval(before, after),
                 previous=placed[change.at - 1].sample,
                 first=placed[change.at].sample,
                 differences=differences({name: (placed[change.at - 1].result, placed[change.at].result)}, ignored),
             )
-            for change in levels
+            for change, before, after in zip(levels, parts, parts[1:], strict=False)
         ),
         gaps=tuple(gaps),
     )

@@ -22,7 +22,7 @@ def as_text(history: History, width: int) -> str:
     """Conclusion, a row per point, every change with what differs at it, then the medians over time."""
     names = shortened([series.name for series in history.series], NAME_WIDTH)
     lines = [*wrapped([conclusion(history)], width), ""]
-    lines += aligned([HEADS, *(_row(series, names[series.name]) for series in history.series)], 2)
+    lines += aligned([HEADS, *(point_row(series, names[series.name]) for series in history.series)], 2)
     if notes := [*_notes(history)]:
         lines += ["", *wrapped(notes, width)]
     for series in history.series:
@@ -34,12 +34,12 @@ def as_text(history: History, width: int) -> str:
 def as_markdown(history: History) -> str:
     """The same in Markdown."""
     lines = [f"**{markdown_text(conclusion(history))}**", ""]
-    lines += [markdown_table(HEADS, [_row(series, series.name) for series in history.series])]
+    lines += [markdown_table(HEADS, [point_row(series, series.name) for series in history.series])]
     if notes := [*_notes(history)]:
         lines += ["", markdown_list(notes)]
     for series in history.series:
         if series.samples:
-            rows = [_sample_row(series, sample, sample.folder) for sample in series.samples]
+            rows = [sample_row(series, sample, sample.folder) for sample in series.samples]
             lines += ["", f"{markdown_text(series.name)}, {series.unit}", "", markdown_table(SAMPLE_HEADS, rows)]
     return "\n".join(lines) + "\n"
 
@@ -76,7 +76,8 @@ def p_text(p_value: float) -> str:
     return f"< {LEAST_P_VALUE:.0e}" if p_value < LEAST_P_VALUE else f"= {p_value:.1e}"
 
 
-def _row(series: Series, name: str) -> tuple[str, ...]:
+def point_row(series: Series, name: str) -> tuple[str, ...]:
+    """The cells under HEADS."""
     latest = series.changes[-1] if series.changes else None
     return (
         str(series.verdict), name, str(len(series.samples)), latest.first.date if latest else "-",
@@ -85,7 +86,8 @@ def _row(series: Series, name: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _sample_row(series: Series, sample: Sample, folder: str) -> tuple[str, ...]:
+def sample_row(series: Series, sample: Sample, folder: str) -> tuple[str, ...]:
+    """The cells under SAMPLE_HEADS; the folder as it is to be shown."""
     change = next((each for each in series.changes if each.first is sample), None)
     interval = sample.interval
     return (
@@ -99,7 +101,7 @@ def _samples_as_text(series: Series) -> list[str]:
     if not series.samples:
         return ["no measurement of it has a speed and a date"]
     folders = shortened([sample.folder for sample in series.samples], NAME_WIDTH)
-    rows = [_sample_row(series, sample, folders[sample.folder]) for sample in series.samples]
+    rows = [sample_row(series, sample, folders[sample.folder]) for sample in series.samples]
     return [line.rstrip() for line in aligned([SAMPLE_HEADS, *rows], 2)]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
+from statistics import fmean
 
 from parse import stats
+from parse.comparison.ratio import RatioInterval
 from parse.comparison.types import Difference
 from parse.trend.divisive import Change
 
@@ -38,9 +41,14 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class DatedChange:
-    """A change of level, from the sample `previous` to `first`, and what differs between the environments of both."""
+    """A change of level, from the sample `previous` to `first`, and what differs between the environments of both.
+
+    `interval` is that of the ratio of the medians after it to those before it, up to the neighbouring changes; None for
+    too few of them.
+    """
 
     change: Change
+    interval: RatioInterval | None
     previous: Sample
     first: Sample
     differences: tuple[Difference, ...]
@@ -63,6 +71,18 @@ class Series:
     samples: tuple[Sample, ...]
     changes: tuple[DatedChange, ...]
     gaps: tuple[Gap, ...] = ()
+
+    @property
+    def levels(self) -> tuple[tuple[int, int, float], ...]:
+        """The levels between the changes: positions of the first sample and behind the last one, mean of the medians;
+        none without a verdict."""
+        if self.verdict is Verdict.TOO_FEW:
+            return ()
+        edges = [0, *(change.change.at for change in self.changes), len(self.samples)]
+        return tuple(
+            (start, stop, fmean(sample.median for sample in self.samples[start:stop]))
+            for start, stop in pairwise(edges)
+        )
 
     @property
     def verdict(self) -> Verdict:

@@ -46,8 +46,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The page of each input, by its name."""
+    from parse import history
     from parse.report.__main__ import main
-    from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
+    from tests.unit.histories import put_nights
+    from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep, put_together
 
     written = {}
     for name, put in {"sweep": put_sweep, "hostile": put_hostile, "nan": put_nan, "failed": put_failed}.items():
@@ -55,6 +57,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         put(folder)
         written[name] = folder.with_name(f"{name}.html")
         assert main([str(folder), "--out", str(written[name])]) == 0
+    traces, logs, documents = put_together(tmp_path_factory.mktemp("together"))
+    written["together"] = traces.parent.with_name("together.html")
+    published = [word for document in documents for word in ("--published", str(document))]
+    assert main([str(traces), str(logs), *published, "--out", str(written["together"])]) == 0
+    nights = put_nights(tmp_path_factory.mktemp("nightly"), [1.0] * 7 + [0.95] * 5)
+    written["history"] = nights[0].parent.with_name("history.html")
+    assert history.main([*map(str, nights), "--format", "html", "--out", str(written["history"])]) == 1
     empty = tmp_path_factory.mktemp("empty")
     written["empty"] = empty.with_name("empty.html")
     assert main([str(empty), "--out", str(written["empty"])]) == 0

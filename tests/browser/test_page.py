@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-INPUTS = ("sweep", "hostile", "nan", "failed", "empty")
+INPUTS = ("sweep", "hostile", "nan", "failed", "empty", "history", "together")
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
 MARKS = ".scatterlayer .js-line, .scatterlayer .point, .barlayer .point path, .heatmaplayer image"
 COUNT_MARKS = f"plots => plots.map(plot => [plot.dataset.plot, plot.querySelectorAll({MARKS!r}).length])"
@@ -74,15 +74,27 @@ def test_the_pointer_on_a_mark_shows_its_figures(open_page: Open, pages: dict[st
         ("chart-terms", ".barlayer .point path", "ms"),
         ("chart-delays-0", ".heatmaplayer image", "rank"),
     ):
-        plot = page.locator(f"[data-plot='{chart}']")
-        plot.scroll_into_view_if_needed()
-        box = plot.locator(mark).first.bounding_box()
-        assert box is not None
-        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        page.mouse.move(box["x"] + box["width"] / 2 + 1, box["y"] + box["height"] / 2)
-        text = plot.locator(".hoverlayer .hovertext")
-        text.first.wait_for()
-        assert expected in " ".join(text.all_text_contents())
+        assert expected in hovered(page, chart, mark)
+
+
+def test_the_pointer_on_a_measurement_shows_its_date_and_folder(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["history"])
+    shown = hovered(page, "chart-0", ".scatterlayer .trace:last-child .point")
+    assert "2026-01-01" in shown and "n00" in shown
+    assert page.locator("[data-plot='chart-0'] .annotation-text").all_text_contents() == ["-5.03 %"]
+
+
+def hovered(page: Page, chart: str, mark: str) -> str:
+    """What the chart shows when the pointer is on its first such mark."""
+    plot = page.locator(f"[data-plot='{chart}']")
+    plot.scroll_into_view_if_needed()
+    box = plot.locator(mark).first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2 + 1, box["y"] + box["height"] / 2)
+    text = plot.locator(".hoverlayer .hovertext")
+    text.first.wait_for()
+    return " ".join(text.all_text_contents())
 
 
 def test_every_table_is_copied_as_csv(open_page: Open, pages: dict[str, Path]):
@@ -208,7 +220,7 @@ def test_a_link_into_a_folded_panel_opens_it(open_page: Open, pages: dict[str, P
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["sweep", "hostile", "empty"])
+@pytest.mark.parametrize("name", ["sweep", "hostile", "empty", "history", "together"])
 def test_axe_finds_no_serious_fault(
     open_page: Open, pages: dict[str, Path], name: str, scheme: str, size: dict[str, int]
 ):

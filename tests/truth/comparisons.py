@@ -75,10 +75,18 @@ def speeds(kind: str, generator: np.random.Generator, points: int, runs: int) ->
     return result
 
 
-def coverage(kind: str, points: int, runs: int, ratio: float, seed: int = 1) -> float:
-    """The share of points whose interval contains the true ratio."""
+def scattered(values: Floats, times: float) -> Floats:
+    """The speeds, their deviations from the median of all of them `times` as large."""
+    middle = np.median(values)
+    result: Floats = middle * (values / middle) ** times
+    return result
+
+
+def coverage(kind: str, points: int, runs: int, ratio: float, seed: int = 1, scatter: float = 1.0) -> float:
+    """The share of points whose interval contains the true ratio; the new side scatters `scatter` times as much."""
     generator = np.random.default_rng(seed)
-    base, new = speeds(kind, generator, points, runs), ratio * speeds(kind, generator, points, runs)
+    base, new = speeds(kind, generator, points, runs), speeds(kind, generator, points, runs)
+    new = ratio * scattered(new, scatter)
     intervals = [ratio_interval(pair[0].tolist(), pair[1].tolist()) for pair in zip(base, new, strict=True)]
     return float(np.mean([interval is not None and interval.low <= ratio <= interval.high for interval in intervals]))
 
@@ -165,11 +173,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     def line(text: str, value: float, low: float, high: float) -> None:
         nonlocal failed
         failed += not low <= value <= high
-        print(f"{text:60} {value:7.3f}  {'' if low <= value <= high else f'NOT in [{low}, {high}]'}", flush=True)
+        print(f"{text:75} {value:7.3f}  {'' if low <= value <= high else f'NOT in [{low}, {high}]'}", flush=True)
 
     for kind in KINDS:
         for runs in (5, 8, 12):
             line(f"{kind}, {runs} runs: coverage", coverage(kind, points, runs, 0.97), 0.93, 0.975)
+            for scatter in (3, 5):
+                text = f"{kind}, {runs} runs: coverage, one side scatters {scatter} times as much"
+                line(text, coverage(kind, points, runs, 0.97, scatter=scatter), 0.91, 0.975)
             line(f"{kind}, {runs} runs: equal sides called different", false_calls(kind, points, runs), 0, 0.06)
     for kind in KINDS:
         told = advice(kind, points // 4, 0.97)

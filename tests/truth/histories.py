@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from parse.comparison.ratio import ratio_interval
 from parse.trend.divisive import changes
 
 Floats = npt.NDArray[np.float64]
@@ -73,6 +74,20 @@ def located(kind: str, series: int, count: int, slower: int, step: float = STEP)
     return right / series
 
 
+def covered(kind: str, series: int, count: int, slower: int, step: float = STEP) -> float:
+    """Of the series in which one change is found, the share whose interval of its size has the true one."""
+    generator = np.random.default_rng(6)
+    level = np.where(np.arange(count) < count - slower, 100, 100 * (1 - step))
+    hits = []
+    for _ in range(series):
+        medians = (level * (1 + SCATTER * KINDS[kind](generator, count))).tolist()
+        levels = changes(medians, THRESHOLD)
+        if len(levels) == 1:
+            interval = ratio_interval(medians[: levels[0].at], medians[levels[0].at :])
+            hits.append(interval is not None and interval.low <= 1 - step <= interval.high)
+    return float(np.mean(hits))
+
+
 def made_good(kind: str, series: int, before: int, lasting: int, after: int) -> float:
     """The share of series in which both ends of a temporary loss of STEP are located within 2 measurements."""
     generator = np.random.default_rng(3)
@@ -110,6 +125,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         for kind in KINDS:
             text = f"{kind}, {count} measurements: 5 % step before the last {slower} located"
             line(text, located(kind, series, count, slower), needed if kind == "normal" else 0.0)
+    for count, slower in ((10, 5), (20, 10), (20, 2), (50, 25)):
+        for kind in KINDS:
+            text = f"{kind}, {count} measurements: size of the step before the last {slower} in its interval"
+            line(text, covered(kind, series, count, slower), 0.93 if kind == "normal" and slower > 2 else 0.0)
     for spans in ((6, 6, 6), (10, 10, 10), (20, 5, 10), (20, 3, 20)):
         for kind in KINDS:
             text = f"{kind}: loss of 5 % for {spans[1]} of {sum(spans)} measurements, both ends located"

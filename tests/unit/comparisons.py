@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.spec import RunSpec
+from parse.comparison.pairs import compare_measurements
+from parse.comparison.types import Comparison
 from parse.result import Result
 from tests.unit.traces import judged, make_run, point, put
 
@@ -33,3 +35,14 @@ def times(factor: float, speeds: Sequence[float] = FIVE) -> list[float]:
 
 
 SIZES = {f"1n{count}g": make_run(ranks_per_node=count) for count in (1, 2, 4)}
+ONE, TWO, FOUR = SIZES["1n1g"], SIZES["1n2g"], SIZES["1n4g"]
+OTHER = {"software": {"numpy": "2.0", "torch": "2.14"}, "backend": {"transport": "nccl"}}
+
+
+def compared(base: tuple[Result, ...], new: tuple[Result, ...], **more: Any) -> Comparison:
+    return compare_measurements(base, new, ("a", "b"), more.pop("threshold", 0.03), **more)
+
+
+def only(comparison: Comparison) -> Any:
+    (point,) = comparison.points
+    return point

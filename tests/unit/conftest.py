@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,11 @@ def traces(tmp_path: Path) -> Path:
     folder = tmp_path / "traces"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def font_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """matplotlib keeps its list of fonts in the home folder, unless this variable names another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
+        yield

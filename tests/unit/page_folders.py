@@ -13,7 +13,8 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import END
 from hpc.model.trace import Telemetry, Trace
 from tests.unit.ledger_traces import on, run_of, trace_of
-from tests.unit.traces import make_run, put, put_exit_record, put_plan, repeats
+from tests.unit.logs import made
+from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 LATE_RANK, LATE_MS = 3, 6.0
 SERIES = ("gpu0.sm_clock_mhz", "gpu0.power_w")
@@ -86,3 +87,30 @@ def put_failed(folder: Path) -> None:
     put_plan(folder, plan)
     for run in plan:
         put_exit_record(folder, run, Outcome.TIMEOUT)
+
+
+def put_document(path: Path) -> Path:
+    """A document with a table of two cases."""
+    path.write_text(
+        "# PyTorch ResNet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
+        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
+    )
+    return path
+
+
+def put_together(folder: Path) -> tuple[Path, Path, list[Path]]:
+    """A sweep of ours, logs of another system, and two documents of the same work: the folder of traces, that of logs,
+    and the documents."""
+    for nodes, speed in ((1, 90.0), (2, 170.0)):
+        run = make_run(nodes=nodes, backend="torch-ddp", workload="resnet50", batch_size=32, gpus_per_node=1)
+        traces = folder / "traces"
+        traces.mkdir(parents=True, exist_ok=True)
+        for repeat in repeats(run, 2):
+            put(traces, make_trace(repeat, speed=speed))
+    for case, devices, speed in (("1n1g", 1, 95.0), ("1n8g", 8, 700.0)):
+        text = made.ngc_pytorch(made.steps(speed, 32 * devices), batch=32, devices=devices)
+        made.put(folder / "logs", f"{case}/r50_b32_1.log", text)
+    documents = [folder / name for name in ("one.md", "two.md")]
+    for document in documents:
+        put_document(document)
+    return folder / "traces", folder / "logs", documents

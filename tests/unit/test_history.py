@@ -7,61 +7,21 @@ import dataclasses
 import io
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import RunSpec
 from parse import history
 from parse.comparison.types import ComparisonError
-from parse.load import Loaded
-from parse.result import Result, results
+from parse.result import Result
 from parse.trend.export import as_csv, as_json
 from parse.trend.series import history_of, read_history
 from parse.trend.text import as_markdown, as_text
 from parse.trend.types import MIN_MEASUREMENTS, History, Series, Verdict
-from tests.unit.comparisons import FIVE, SIZES, folder, times
-from tests.unit.traces import attempt, make_run, make_trace, put_exit_record, put_plan, repeats, requested_run
-
-ONE, TWO = SIZES["1n1g"], SIZES["1n2g"]
-DAY = 86_400
-BEGIN = 1_767_225_600  # 2026-01-01
-NEWER = {"software": {"numpy": "2.0", "torch": "2.14"}, "backend": {"transport": "nccl"}}
-SHIFTS = (1.0, 1.002, 0.998, 1.001, 0.999)
-HOSTILE = '=x"<script>&\x1b[31m\\\n|`' + "é" * 10_000
-
-
-def at_day(day: float | None, run: RunSpec, speeds: Sequence[float], **changes: Any) -> tuple[Result, ...]:
-    """The results of a point that was measured on that day; with speeds that no trace could have."""
-    attempts = []
-    for repeat, speed in zip(repeats(run, len(speeds)), speeds, strict=True):
-        made = attempt(make_trace(repeat, **changes))
-        assert made.measured is not None
-        attempts.append(
-            dataclasses.replace(
-                made,
-                measured=dataclasses.replace(made.measured, throughput=speed),
-                begin_unix_s=None if day is None else BEGIN + int(day * DAY) + repeat.repeat,
-            )
-        )
-    requested = tuple(requested_run(repeat) for repeat in repeats(run, len(speeds)))
-    return results(Loaded(attempts=tuple(attempts), requested=requested, reduced=(), refusals=(), remarks=()))
-
-
-def nights(
-    factors: Sequence[float], run: RunSpec = ONE, newer_from: int | None = None, **changes: Any
-) -> dict[str, tuple[Result, ...]]:
-    """A measurement for every factor, a day apart; from one on with another torch."""
-    return {
-        f"n{day:02}": at_day(
-            day, run, times(factor * SHIFTS[day % len(SHIFTS)]),
-            **(changes | ({"environment": NEWER} if newer_from is not None and day >= newer_from else {})),
-        )
-        for day, factor in enumerate(factors)
-    }  # fmt: skip
+from tests.unit.comparisons import FIVE, ONE, TWO, folder, times
+from tests.unit.histories import BEGIN, DAY, HOSTILE, SHIFTS, at_day, nights, put_nights
+from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 
 def only(read: History) -> Series:
@@ -224,21 +184,6 @@ def test_a_single_run_has_no_interval():
 # The command and its formats
 
 
-def put_nights(path: Path, factors: Sequence[float], run: RunSpec = ONE) -> list[Path]:
-    """Folders of traces with exit records, a day apart."""
-    paths = []
-    for day, factor in enumerate(factors):
-        made = folder(path / f"n{day:02}", (run, times(factor * SHIFTS[day % len(SHIFTS)], FIVE[:2])))
-        for repeat in repeats(run, 2):
-            record = put_exit_record(made, repeat, Outcome.OK)
-            begin = BEGIN + day * DAY + repeat.repeat
-            record.write_text(
-                json.dumps(json.loads(record.read_text()) | {"begin_unix_s": begin, "end_unix_s": begin + 9})
-            )
-        paths.append(made)
-    return paths
-
-
 @pytest.fixture(scope="module")
 def slower(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return put_nights(tmp_path_factory.mktemp("slower"), [1.0] * 7 + [0.95] * 5)
@@ -334,6 +279,8 @@ def test_json_csv_and_markdown_have_every_measurement(slower, tmp_path, capsys):
     assert (point["verdict"], len(point["measurements"]), page["measurements_needed"]) == ("slower", 12, 10)
     assert point["changes"][0]["folder"] == str(slower[7]) and point["changes"][0]["percent"] < -4.5
     assert point["changes"][0]["begin"].startswith("2026-01-08T00:00:01")
+    change = point["changes"][0]
+    assert change["low_percent"] < -4.9 and change["high_percent"] > -5.2 and change["coverage"] >= 0.93
     file = tmp_path / "history.csv"
     status, out, _ = run(capsys, *slower, "--format", "csv", "--out", file)
     rows = [*csv.DictReader(file.open())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,35 @@ def test_paths_that_lead_nowhere_are_refused(tmp_path):
         f"{tmp_path / 'no'}: no such file or folder",
         f"{tmp_path / 'other.json'}: by its name neither a plan nor a record of an attempt",
     )
+
+
+def test_paths_that_cannot_be_looked_at_are_refused_and_the_others_read(tmp_path):
+    loop, endless = tmp_path / "loop", tmp_path / ("x" * 5000)
+    loop.symlink_to(loop)
+    (tmp_path / "there").mkdir()
+    put(tmp_path / "there", make_trace())
+    loaded = load([endless, loop, tmp_path / "there"])
+    assert loaded.refusals == (
+        f"{endless}: cannot be read (File name too long)",
+        f"{loop}: cannot be read (Too many levels of symbolic links)",
+    )
+    assert only(loaded).counts
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["summarize"], ["summarize", "--kind", "logs"], ["summarize", "--kind", "table"], ["compare", "."],
+        ["compare", "--reference", "machine.toml"], ["history"], ["airank"], ["timeline", "--out", "t.json"],
+        ["pipeline_trace"],
+    ],
+)  # fmt: skip
+def test_every_command_refuses_a_path_that_is_too_long_in_words(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    command, *options = words
+    assert import_module(f"parse.{command}").main([*options, "x" * 5000]) in (1, 2)
+    printed = capsys.readouterr()
+    assert "File name too long" in printed.out + printed.err
 
 
 def test_a_folder_that_cannot_be_read_is_refused(tmp_path, monkeypatch):

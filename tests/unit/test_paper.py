@@ -1,74 +1,32 @@
-"""`parse.report --format latex|markdown-report`: the section of a paper, its escaping, its figure, and its method."""
+"""`parse.report --format latex|markdown-report`: the section of a paper, its method, and the command."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpc.model.recipe import read_recipe
 from hpc.system.tool import run_tool
-from parse.page.figures import Series
 from parse.page.paper import content as content_module
-from parse.page.paper import drawing
-from parse.page.paper.content import Content, Curves, content
-from parse.page.paper.drawing import draw
+from parse.page.paper.content import content
 from parse.page.paper.files import section_path
-from parse.page.paper.latex import MAX_ROWS, latex, latex_text
-from parse.page.paper.markdown import markdown
+from parse.page.paper.latex import MAX_ROWS
 from parse.page.paper.method import method
 from parse.report.__main__ import main
 from parse.report.against import against
-from parse.report.reading import read_summary
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
-from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
+from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep
+from tests.unit.papers import FORMATS, INPUTS, section_of, summary_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
 
-HOSTILE = r"""\input{/etc/passwd} $$ a_b^c & 100% #1 ~ {x} <script>alert("1")</script> | `id` -- [b] * µ × ± … é 中"""
-FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
-INPUTS = {
-    "empty": lambda folder: None,
-    "one run": lambda folder: put(folder, make_trace()),
-    "failed": put_failed,
-    "hostile": put_hostile,
-    "NaN": put_nan,
-    "sweep": put_sweep,
-    "logs": lambda folder: made.put(folder, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128)),
-}
-SHOWN = re.compile(
-    r"""(?: [A-Za-z0-9 !'()+,\-./:;=?@]                     # characters that LaTeX shows as they are
-        | \\[{}$&\#_%]                                      # the specials, escaped
-        | \\(?:textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|char34|textasciigrave)\{\}
-        | \\(?:dots|textmu|textdegree|ss|o|O|ae|AE|l|L|textregistered|texttrademark|textcopyright)\{\}
-        | \{(?:\[|\]|\*|`|'|``|''|)\}
-        | \$(?:-|\\(?:times|pm|cdot|leq|geq|approx|rightarrow|Sigma|Delta|sigma)|\^[23])\$
-        | \\[`'^~=."urHvc]\{(?:[A-Za-z]|\\[ij])\}           # accents
-    )*""",
-    re.VERBOSE,
-)
-"""All that the escaping may write. A command with an argument from outside, a lone special or a line's end is none."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def font_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """matplotlib keeps its list of fonts in the home folder, unless this variable names another."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MPLCONFIGDIR", str(tmp_path_factory.mktemp("matplotlib")))
-        yield
-
-
-def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
-    return read_summary([*folders], documents=documents)[0]
+pytestmark = pytest.mark.usefixtures("font_cache")
 
 
 def put_two_backends(folder: Path) -> None:
@@ -81,21 +39,6 @@ def put_two_backends(folder: Path) -> None:
             software = {"torch": version, "nccl": "2.27", "mpi": "Open MPI v5.0"}
             trace = trace_of(repeat, noise=0.05, seed=repeat.repeat)
             put(folder, dataclasses.replace(trace, environment={**trace.environment, "software": software}))
-
-
-def section_of(summary: Summary) -> str:
-    return latex(content(summary), "scaling.pdf")
-
-
-def written(folder: Path, form: str, *arguments: str) -> str:
-    out = folder.with_name("out")
-    assert main([str(folder), "--format", form, "--out", str(out), *arguments]) == 0
-    return (out / f"scaling.{FORMATS[form][1]}").read_text()
-
-
-def curves(**changes: Any) -> Curves:
-    series = Series(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
-    return Curves(**({"series": [series], "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")], "caption": "c"} | changes))
 
 
 # The text
@@ -238,11 +181,7 @@ def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path):
 
 
 def test_speeds_of_documents_are_said_to_be_printed(tmp_path: Path):
-    document = tmp_path / "README.md"
-    document.write_text(
-        "# torch resnet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
-        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
-    )
+    document = put_document(tmp_path / "README.md")
     text = sentences(summary_of(documents=(document,)))
     assert "The speeds of 2 points are those that documents print (README.md)." in text
     assert "launch" not in text and "coverage" not in text
@@ -253,142 +192,6 @@ def test_speeds_of_documents_are_said_to_be_printed(tmp_path: Path):
 def test_without_a_speed_there_is_no_method(tmp_path: Path):
     put_failed(tmp_path)
     assert method(summary_of(tmp_path)) == []
-
-
-# The escaping
-
-
-@given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text(HOSTILE + "\\{}[]\n\r\t-',", max_size=60))
-def test_no_special_character_survives_unescaped(text: str):
-    assert SHOWN.fullmatch(latex_text(text)), latex_text(text)
-
-
-@given(st.text("-',a`", max_size=20))
-def test_no_two_characters_become_another_one(text: str):
-    escaped = latex_text(text)
-    assert not any(pair in escaped for pair in ("--", "''", ",,", "?`", "!`"))
-    assert escaped.replace("{}", "").replace(r"\textasciigrave", "`") == text
-
-
-@pytest.mark.parametrize("text", ["\\input{x}", "a_b", "100%", "$", "a\nb", "é", "\\\\[1]", "[", "~", "^^M", "\\'{ab}"])
-def test_the_check_of_the_escaping_sees_what_is_not_escaped(text: str):
-    assert not SHOWN.fullmatch(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a_b & 50 %", r"a\_b \& 50 \%"),
-        ("\\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
-        ("3 µs × 2 ± 1…", r"3 \textmu{}s $\times$ 2 $\pm$ 1\dots{}"),
-        ("Müller, naïve, Čapek", r"M\"{u}ller, na\"{\i}ve, \v{C}apek"),
-        ("中", "U+4E2D"),
-        ("--data-cache", "-{}-data-cache"),
-        ("a\nb", r"a\textbackslash{}nb"),
-        ("[1, 2]", "{[}1, 2{]}"),
-    ],
-)
-def test_texts_as_latex(text: str, expected: str):
-    assert latex_text(text) == expected
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_every_input_gives_a_section_whose_braces_and_environments_match(tmp_path: Path, name: str):
-    (tmp_path / "traces").mkdir()
-    INPUTS[name](tmp_path / "traces")
-    section = written(tmp_path / "traces", "latex")
-    assert section.isascii() and max(map(len, section.splitlines())) < 20_000
-    bare = re.sub(r"\\[{}]", "", section)
-    assert bare.count("{") == bare.count("}")
-    opened, closed = (re.findall(rf"\\{word}\{{(\w+)", section) for word in ("begin", "end"))
-    assert sorted(opened) == sorted(closed)
-    assert not re.search(r"\\(?:input|include|write|def|csname|catcode)\b", section)
-
-
-@pytest.mark.parametrize("name", INPUTS)
-def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str):
-    (tmp_path / "traces").mkdir()
-    INPUTS[name](tmp_path / "traces")
-    section = written(tmp_path / "traces", "markdown-report")
-    assert not re.search(r"(?<!\\)<", section) and max(map(len, section.splitlines())) < 20_000
-
-
-def test_a_hostile_text_is_shown_wherever_it_stands():
-    hostile = Content(
-        title=HOSTILE, opening=[HOSTILE], tables=[], remarks=[content_module.Remark(mark="", text=HOSTILE)],
-        curves=curves(caption=HOSTILE), method=[HOSTILE],
-    )  # fmt: skip
-    section = latex(hostile, "scaling.pdf")
-    assert section.count(latex_text(HOSTILE)) == 5 and "passwd}" not in section.replace(r"passwd\}", "")
-    assert not re.search(r"(?<!\\)[$<]", markdown(hostile))
-
-
-# The figure
-
-
-@pytest.mark.parametrize(("form", "head"), [("pdf", b"%PDF-"), ("svg", b"<?xml ")])
-def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.MonkeyPatch, form: str, head: bytes):
-    first = draw(curves(), form)
-    assert first.startswith(head)
-    assert b"/Type3" not in first  # publishers refuse such fonts
-    assert b"CreationDate" not in first and b"<dc:date>" not in first
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
-    monkeypatch.setattr("time.time", lambda: 1e9)
-    assert draw(curves(), form) == first
-    assert draw(curves(cases=[(1, "1n1g"), (2, "1n2g"), (16, "2n8g")]), form) != first
-
-
-@pytest.mark.parametrize("name", ["$$", "$x_1$", "\\input{a}", "_hidden", "中文", "n" * 10_000, "<script>--></script>"])
-def test_hostile_names_are_drawn_as_they_are(name: str):
-    series = [dataclasses.replace(each, name=name) for each in curves().series]
-    drawn = draw(curves(series=series), "svg").decode()
-    assert "<script" not in drawn
-    if name.isascii() and len(name) < 20 and "<" not in name:
-        assert f"<!-- {name} -->" in drawn
-
-
-def test_settings_of_the_person_do_not_reach_the_figure():
-    import matplotlib as mpl
-
-    expected = draw(curves(), "pdf")
-    with mpl.rc_context({"text.usetex": True, "lines.linewidth": 9}):
-        assert draw(curves(), "pdf") == expected
-        assert mpl.rcParams["text.usetex"] is True
-
-
-def test_every_point_with_a_speedup_has_a_mark():
-    def marks(*values: float | None) -> int:
-        series = Series(name="a", x=[1, 2, 8], y=values, intervals=[None, None, None])
-        return draw(curves(series=[series]), "svg").count(b"<use ")
-
-    assert marks(1.0, None, 6.5) < marks(1.0, 1.5, 6.5)
-    assert marks(None, None, None) < marks(1.0, None, None)
-
-
-def test_bars_reach_as_far_as_the_intervals():
-    (series,) = curves().series
-    below, above = drawing._errors(series)
-    assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
-
-
-def test_an_axis_of_many_sizes_has_the_powers_of_two():
-    assert drawing._marks([1, 3, 8]) == [1, 3, 8]
-    assert drawing._marks([*range(2, 21)]) == [2, 4, 8, 16]
-
-
-def test_without_matplotlib_the_section_has_no_figure_and_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    put_sweep(tmp_path / "traces")
-    assert r"\includegraphics" in written(tmp_path / "traces", "latex")
-    (tmp_path / "out" / "scaling.pdf").unlink()
-    capsys.readouterr()
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert r"\includegraphics" not in written(tmp_path / "traces", "latex")
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "no figure: matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
-    ]
-    assert not (tmp_path / "out" / "scaling.pdf").exists()
 
 
 # The command

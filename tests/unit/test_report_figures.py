@@ -7,14 +7,14 @@ from math import inf, nan
 
 import pytest
 
-from parse.page.figures import Axes, Series, heat_map, label, labels_of, lines, stacked, steps_figure
+from parse.page.figures import Axes, Line, heat_map, label, labels_of, lines, stacked, steps_figure
 from tests.unit.page_folders import ENDLESS, MARKUP
 
 AXES = Axes(x_title="devices", y_title="speed", categories=[(1, "1n1g"), (8, "1n8g")], log_y=True)
 
 
 def test_a_line_has_its_points_and_intervals_around_them():
-    figure = lines([Series(name="a", x=[1, 8], y=[10.0, 60.0], intervals=[(9.0, 12.0), None])], AXES)
+    figure = lines([Line(name="a", x=[1, 8], y=[10.0, 60.0], intervals=[(9.0, 12.0), None])], AXES)
     (line,) = figure["data"]
     assert (line["x"], line["y"]) == ([1, 8], [10.0, 60.0])
     assert line["error_y"]["array"] == [2.0, None] and line["error_y"]["arrayminus"] == [1.0, None]
@@ -22,32 +22,32 @@ def test_a_line_has_its_points_and_intervals_around_them():
 
 
 def test_the_ideal_is_dashed_and_behind_the_others():
-    figure = lines([Series(name="a", x=[1], y=[1.0])], AXES, ideal=Series(name="ideal", x=[1, 8], y=[1, 8]))
+    figure = lines([Line(name="a", x=[1], y=[1.0])], AXES, ideal=Line(name="ideal", x=[1, 8], y=[1, 8]))
     assert [trace["name"] for trace in figure["data"]] == ["ideal", "a"]
     assert figure["data"][0]["line"]["dash"] == "dash" and figure["layout"]["showlegend"]
 
 
 def test_marks_of_a_logarithmic_axis_enclose_all_values():
-    figure = lines([Series(name="a", x=[1, 8], y=[9.0, 130.0], intervals=[(8.0, 9.5), (120.0, 230.0)])], AXES)
+    figure = lines([Line(name="a", x=[1, 8], y=[9.0, 130.0], intervals=[(8.0, 9.5), (120.0, 230.0)])], AXES)
     axis = figure["layout"]["yaxis"]
     assert axis["tickvals"] == [5, 10, 20, 50, 100, 200, 500] and axis["type"] == "log"
 
 
 @pytest.mark.parametrize("values", [[0.0, 5.0], [-1.0, 5.0], [None, nan]])
 def test_an_axis_with_values_that_have_no_logarithm_is_linear(values):
-    figure = lines([Series(name="a", x=[1, 8], y=values)], AXES)
+    figure = lines([Line(name="a", x=[1, 8], y=values)], AXES)
     assert figure["layout"]["yaxis"].get("type") != "log"
 
 
 def test_numbers_that_are_not_finite_are_absent():
-    figure = lines([Series(name="a", x=[1, 2, 3], y=[nan, inf, 2.0], intervals=[(nan, 1.0), None, (1.0, inf)])], AXES)
+    figure = lines([Line(name="a", x=[1, 2, 3], y=[nan, inf, 2.0], intervals=[(nan, 1.0), None, (1.0, inf)])], AXES)
     assert figure["data"][0]["y"] == [None, None, 2.0]
     assert figure["data"][0]["error_y"]["array"] == [None, None, None]
     json.dumps(figure, allow_nan=False)
 
 
 def test_series_are_told_apart_without_colour():
-    figure = lines([Series(name=str(at), x=[1], y=[1.0]) for at in range(6)], AXES)
+    figure = lines([Line(name=str(at), x=[1], y=[1.0]) for at in range(6)], AXES)
     assert len({trace["marker"]["symbol"] for trace in figure["data"]}) == 6
     assert len({trace["line"]["color"] for trace in figure["data"]}) == 6
 
@@ -70,7 +70,7 @@ def test_bars_of_names_with_the_same_begin_stay_apart():
 
 
 def test_the_warm_up_and_what_lies_between_blocks_is_shaded():
-    line = [Series(name="a", x=[1, 2], y=[1.0, 1.0])]
+    line = [Line(name="a", x=[1, 2], y=[1.0, 1.0])]
     shapes = steps_figure(line, [(20, 50), (60, 90)], y_title="ms")["layout"]["shapes"]
     assert [(shape["x0"], shape["x1"]) for shape in shapes] == [(0, 19.5), (49.5, 59.5)]
     assert steps_figure([], [], y_title="ms")["layout"]["shapes"] == []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
 import tomllib
-from html.parser import HTMLParser
 from math import nan
 from pathlib import Path
 
@@ -16,13 +16,23 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
-from parse.page.types import Chart, Page, Paragraph, Section, Statement
+from parse.page.types import Page, Paragraph, Section, Statement, Table
 from parse.page.verdict import verdict
 from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import on, run_of, trace_of
-from tests.unit.page_folders import ENDLESS, MARKUP, put_failed, put_hostile, put_nan, put_sweep
+from tests.unit.page_folders import (
+    ENDLESS,
+    MARKUP,
+    put_document,
+    put_failed,
+    put_hostile,
+    put_nan,
+    put_sweep,
+    put_together,
+)
+from tests.unit.pages import Elements, charts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 ASSETS = PLOTLY.parent
@@ -34,36 +44,6 @@ INPUTS = {
     "NaN": put_nan,
     "sweep": put_sweep,
 }
-
-
-class Elements(HTMLParser):
-    """The elements of a page with their attributes, its texts, and those of its scripts."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.scripts: list[str] = []
-        self.inside = ""
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self.inside = tag
-
-    def handle_endtag(self, tag):
-        self.inside = ""
-
-    def handle_data(self, data):
-        (self.scripts if self.inside == "script" else self.texts).append(data)
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
 
 
 def summary_of(folder: Path) -> Summary:
@@ -78,12 +58,6 @@ def written(folder: Path, *arguments: str) -> str:
     out = folder.with_name("page.html")
     assert main([str(folder), "--out", str(out), *arguments]) == 0
     return out.read_text()
-
-
-def charts(page: Page) -> dict[str, Chart]:
-    blocks = [block for section in page.sections for block in section.blocks]
-    blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
-    return {block.id: block for block in blocks if isinstance(block, Chart)}
 
 
 # The verdict
@@ -124,8 +98,9 @@ def test_the_verdict_names_the_term_that_loses_most_and_the_step_without_it(tmp_
 def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
     for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=1, ranks_per_node=2), 3)):
         slower = {1: 0.0, 2: 4.0, 3: 9.0}[run.repeat]
-        put(tmp_path, trace_of(run, forward=on(0, 1, ms=slower)))
-    assert verdict(summary_of(tmp_path))[1].figure == "nothing"
+        put(tmp_path, trace_of(run, forward=on(0, 1, ms=slower + (run.ranks > 1))))
+    statement = verdict(summary_of(tmp_path))[1]
+    assert statement.figure == "no cause" and "within the scatter of the runs" in statement.of and statement.doubt
 
 
 def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
@@ -153,14 +128,18 @@ def test_an_empty_folder_passes_no_check(tmp_path: Path):
 
 def test_traces_come_before_logs_and_documents_in_the_verdict(tmp_path: Path):
     put_sweep(tmp_path / "traces")
-    document = tmp_path / "README.md"
-    document.write_text(
-        "# torch resnet50\n\n## batch_size = 32\n\n| node_num | gpu_num_per_node | samples/s | speedup |\n"
-        "|---|---|---|---|\n| 1 | 1 | 100 | 1 |\n| 8 | 8 | 6000 | 60 |\n"
-    )
+    document = put_document(tmp_path / "README.md")
     summary, _ = read_summary([tmp_path / "traces"], documents=[document])
     assert any(result.published for result in summary.results)
     assert "on 2n2g (torch-ddp resnet50)" in verdict(summary)[0].of
+
+
+def test_a_point_that_was_not_measured_here_names_its_source(tmp_path: Path):
+    _, logs, documents = put_together(tmp_path)
+    of_document = verdict(read_summary([], documents=documents[:1])[0])[0]
+    assert "Not measured here: one.md prints it." in of_document.sentences
+    of_log = verdict(read_summary([logs])[0])[0]
+    assert "Read from logs of ngc-pytorch." in of_log.sentences
 
 
 # The page
@@ -207,7 +186,7 @@ def test_hostile_names_are_shown_as_they_are_and_not_endless(tmp_path: Path):
 
 def test_an_endless_text_has_its_begin_and_its_length():
     section = Section(id="x", title="x", blocks=[Paragraph(text="zyx " * 1000)])
-    page = Elements(render(Page(title="x", source="x", verdict=[], sections=[section])))
+    page = Elements(render(Page(title="x", source="x", command="x", verdict=[], sections=[section])))
     assert "(4000 characters)" in page.text and page.text.count("zyx") == 500
 
 
@@ -225,7 +204,7 @@ def test_data_with_a_number_that_is_not_finite_is_refused():
 def test_the_title_and_every_text_are_escaped():
     statement = Statement(question=MARKUP, figure=MARKUP, of=MARKUP, sentences=[MARKUP], link="x", link_text=MARKUP)
     section = Section(id="x", title=MARKUP, blocks=[Paragraph(text=MARKUP)])
-    page = Elements(render(Page(title=MARKUP, source=MARKUP, verdict=[statement], sections=[section])))
+    page = Elements(render(Page(title=MARKUP, source=MARKUP, command=MARKUP, verdict=[statement], sections=[section])))
     assert len(page.all("script")) == 3 and not page.all("img")
     assert page.text.count("<script>alert(1)</script>") >= 8
 
@@ -272,6 +251,26 @@ def test_the_number_of_warnings_stands_beside_each_point(tmp_path: Path):
     table = next(block for block in section.blocks if getattr(block, "id", "") == "points")
     counts = dict(zip((row[0] for row in table.rows), (row[-1] for row in table.rows), strict=True))
     assert counts["2n2g"] != "-"
+
+
+def test_a_sweep_logs_and_documents_stand_side_by_side_each_with_its_source(tmp_path: Path):
+    traces, logs, documents = put_together(tmp_path)
+    summary = read_summary([traces, logs], documents=documents)[0]
+    page = build_page(dataclasses.replace(summary, ledgers=read_ledgers(summary, summary.results)), "all")
+    chart = charts(page)["chart-compare-0"]
+    names = [trace["name"] for trace in chart.figure["data"]]
+    assert sorted(names) == ["ngc-pytorch", "pytorch document=one.md", "pytorch document=two.md", "torch-ddp"]
+    section = next(section for section in page.sections if section.id == "published")
+    table = next(block for block in section.panels[0].blocks if getattr(block, "id", "") == "compare-0")
+    assert [row[0] for row in table.rows] == ["1n1g", "2n1g", "1n8g", "8n8g"]
+    assert {len(row) for row in table.rows} == {len(table.heads)} and sum("6000.00" in row for row in table.rows) == 1
+    tables = {block.id: block for section in page.sections for block in section.blocks if isinstance(block, Table)}
+    environment = {row[0]: row[2] for row in tables["environment"].rows}
+    assert environment["nodes"] == environment["cpu"] != "all"
+    assert "of the points that state them" in tables["settings"].caption
+    runs = tables["runs-table"]
+    assert {row[-1].partition(":")[0] for row in runs.rows} >= {"r50_b32_1.log"}
+    assert "on 2n1g (torch-ddp resnet50)" in page.verdict[0].of
 
 
 # The command

@@ -2,104 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import gzip
-import json
-import shlex
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, GRADS_READY
-from hpc.model.trace import Trace
-from hpc.model.trace_file import open_trace
 from parse.timeline import main
-from parse.trace_events.event_file import MAX_NAME
 from parse.trace_events.phases import Phase, phases_of_step
 from tests.unit.ledger_traces import on, run_of, trace_of
-from tests.unit.simulated import draw_clocks, equal_ranks, simulate
-from tests.unit.simulated_meetings import Meeting, simulate_meetings
+from tests.unit.timelines import ALL, Drawn, draw, late_trace, meetings_trace
 from tests.unit.trace_processor import query
-from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put
-
-ROOT = Path(__file__).parents[2]
-ALL = frozenset({"batch_ready", "grads_ready", "last_grads_ready", "reduced"})
-SLICES = """
-    select slice.ts, slice.dur, slice.name, slice.depth, thread.name, process.name from slice
-    join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)
-"""
-FLOWS = """
-    select source.name, source_thread.name, target.name, target_thread.name, target.ts + target.dur from flow
-    join slice source on slice_out = source.id join thread_track source_track on source.track_id = source_track.id
-    join thread source_thread on source_track.utid = source_thread.utid
-    join slice target on slice_in = target.id join thread_track target_track on target.track_id = target_track.id
-    join thread target_thread on target_track.utid = target_thread.utid
-"""
-
-
-def ns(us: Any) -> int:
-    return round(us * 1000)
-
-
-class Drawn:
-    """A file that was written, strictly read: every event is of a kind, and has what it needs."""
-
-    def __init__(self, path: Path) -> None:
-        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        self.path = path
-        self.events = json.loads(text, parse_constant=pytest.fail)["traceEvents"]
-        self.processes: dict[int, str] = {}
-        self.threads: dict[tuple[int, int], str] = {}
-        for event in self.events:
-            assert event["ph"] in "MXiCsf", event
-            assert isinstance(event["pid"], int) and isinstance(event["ts"], int | float), event
-            if event["name"] == "process_name":
-                assert event["pid"] not in self.processes
-                self.processes[event["pid"]] = event["args"]["name"]
-            elif event["name"] == "thread_name":
-                assert (event["pid"], event["tid"]) not in self.threads
-                self.threads[event["pid"], event["tid"]] = event["args"]["name"]
-        for event in self.of("Xisf"):
-            assert (event["pid"], event["tid"]) in self.threads, event
-
-    def of(self, kinds: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["ph"] in kinds]
-
-    def slices(self, thread: str) -> list[tuple[str, int, int]]:
-        """(name, begin, end) of the slices and marks on the track of that name, in the order of the file."""
-        return [
-            (event["name"], ns(event["ts"]), ns(event["ts"]) + ns(event.get("dur", 0)))
-            for event in self.of("Xi")
-            if self.threads[event["pid"], event["tid"]] == thread
-        ]
-
-    def args(self, name: str) -> list[dict[str, Any]]:
-        return [event["args"] for event in self.of("Xi") if event["name"] == name]
-
-
-def draw(folder: Path, *traces: Trace, options: str = "", status: int = 0) -> Drawn:
-    for number, trace in enumerate(traces):
-        (folder / str(number)).mkdir()
-        put(folder / str(number), trace)
-    files = [str(path) for path in sorted(folder.glob("*/*.h5"))]
-    assert main([*files, "--out", str(folder / "t.json.gz"), *shlex.split(options)]) == status
-    return Drawn(folder / "t.json.gz")
-
-
-def late_trace(**changes: Any) -> tuple[Trace, Any]:
-    """Two nodes of two ranks; rank 3 is 5 ms late in every other step. The trace and the truth of it."""
-    run = run_of(measured_steps=10, **changes)
-    random = np.random.default_rng(7)
-    late = np.zeros((run.ranks, run.steps), bool)
-    late[3, ::2] = True
-    durations = equal_ranks(random, run.ranks, run.steps, spread=0.0, common=0.0).longer("backward", late, 5_000_000)
-    simulated = simulate(run, durations, draw_clocks(random, run.nodes), random)
-    return simulated.trace, simulated.global_ns
-
+from tests.unit.traces import make_run, make_trace
 
 # One step
 
@@ -302,16 +216,6 @@ def test_a_step_that_begins_within_another_is_left_out_and_counted(tmp_path, cap
 # Meetings
 
 
-def meetings_trace(late: int, phase: str) -> Trace:
-    run = run_of(measured_steps=10, backend="torch-ddp")
-    random = np.random.default_rng(3)
-    where = np.zeros((run.ranks, run.steps), bool)
-    where[late] = True
-    durations = equal_ranks(random, run.ranks, run.steps, spread=0.0).longer(phase, where, 4_000_000)
-    meetings = [Meeting("all-gather", "forward"), Meeting("all-gather", "backward"), Meeting("norm", "optimizer")]
-    return simulate_meetings(run, durations, meetings, draw_clocks(random, run.nodes), random).trace
-
-
 def test_collectives_inside_a_step_stand_in_their_phase(tmp_path):
     trace = meetings_trace(1, "data")
     drawn = draw(tmp_path, trace)
@@ -335,78 +239,6 @@ def test_collectives_across_phases_or_each_other_are_left_out_and_counted(tmp_pa
     query(drawn.path)
     assert "2 collectives across two phases left out" in capsys.readouterr().out
     assert sum(name == "all-gather 1 of 2" for name, _, _ in drawn.slices("rank 2")) == trace.run.steps - 1
-
-
-# What a viewer makes of it
-
-
-def test_perfetto_counts_the_slices(tmp_path):
-    trace, _ = late_trace()
-    drawn = draw(tmp_path, trace)
-    slices, flows, counters = query(drawn.path, SLICES, FLOWS, "select value from counter")
-    expected = Counter(
-        (begin, end - begin, name, thread)
-        for thread in {*drawn.threads.values()} - {"run"}
-        for name, begin, end in drawn.slices(thread)
-    )
-    assert Counter((ts, dur, name, thread) for ts, dur, name, _, thread, _ in slices if thread != "run") == expected
-    depths = {(name, depth) for _, _, name, depth, thread, _ in slices if thread == "rank 0" and name != "straggler"}
-    assert {depth for name, depth in depths if name.startswith("step ")} == {0}
-    assert {depth for name, depth in depths if name in ("data", "compute", "wait", "communication")} == {1}
-    assert {depth for name, depth in depths if name in ("forward", "backward")} == {2}
-    steps = trace.run.steps
-    assert len([name for _, _, name, _, _, _ in slices if name == "data"]) == 4 * steps
-    assert len(counters) == 2 * steps
-    assert len(flows) == len(drawn.of("f"))
-    ends = {args["step"]: args for args in drawn.args("straggler")}
-    assert {(source, target) for source, _, target, _, _ in flows} == {("backward", "communication")}
-    assert Counter(thread for _, thread, _, _, _ in flows) == Counter(
-        f"rank {args['rank']}" for args in ends.values() for _ in range(args["ranks_waiting"])
-    )
-
-
-@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
-def test_arrows_lead_from_the_straggler_whatever_made_it_late(tmp_path, phase):
-    """It is so late that its last phase begins after the others have begun to wait."""
-    drawn = draw(tmp_path, trace_of(run_of(measured_steps=4), **{phase: on(3, ms=40)}))
-    (flows,) = query(drawn.path, FLOWS)
-    assert {(source, thread, target) for source, thread, target, _, _ in flows} == {
-        ("backward", "rank 3", "communication")
-    }
-    assert Counter(thread for _, _, _, thread, _ in flows) == dict.fromkeys(("rank 0", "rank 1", "rank 2"), 10)
-
-
-def test_perfetto_reads_collectives_and_hostile_names(tmp_path):
-    trace = meetings_trace(1, "data")
-    hosts = ["<script>alert(1)</script>", "<script>alert(1)</script>", "\x1b[2J" + "x" * 10_000, "x"]
-    ranks = [{**facts, "hostname": host} for facts, host in zip(make_ranks(trace.run), hosts, strict=True)]
-    drawn = draw(tmp_path, dataclasses.replace(trace, ranks=ranks))
-    slices, flows, processes = query(drawn.path, SLICES, FLOWS, "select name from process where name is not null")
-    named = sorted(name for (name,) in processes)
-    assert named[0] == "node 0: <script>alert(1)</script>"
-    assert (
-        named[1].startswith("node 1: \N{REPLACEMENT CHARACTER}[2Jxxx") and len(named[1]) == len("node 1: ") + MAX_NAME
-    )
-    assert Counter(name for _, _, name, depth, _, _ in slices if name == "norm" and depth == 2) == {
-        "norm": 4 * trace.run.steps
-    }
-    assert {(source, target) for source, thread, target, _, _ in flows if thread == "rank 1"} == {
-        ("forward", "communication")
-    }
-
-
-def test_these_readers_can_fail(tmp_path):
-    for name, content in (
-        ("kind", '{"traceEvents": [{"ph": "Q", "name": "a", "pid": 1, "tid": 1, "ts": 0}]}'),
-        ("thread", '{"traceEvents": [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 0, "dur": 1}]}'),
-    ):
-        (tmp_path / name).write_text(content)
-        with pytest.raises(AssertionError):
-            Drawn(tmp_path / name)
-    crossing = [{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": at, "dur": 10} for at in (0, 5)]
-    (tmp_path / "crossing.json").write_text(json.dumps({"traceEvents": crossing}))
-    with pytest.raises(AssertionError):
-        query(tmp_path / "crossing.json")
 
 
 # Several runs, some steps
@@ -450,106 +282,3 @@ def test_memory_is_bounded_by_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr("parse.trace_events.step_pieces.PIECE_STAMPS", 2 * 4 * 6)
     assert main([str(tmp_path / "0"), "--out", str(tmp_path / "p.json")]) == 0
     assert sorted(map(str, Drawn(tmp_path / "p.json").events)) == sorted(map(str, whole))
-
-
-# Files that are not as they should be
-
-
-@pytest.mark.parametrize("name", ["trace_v1.h5", "trace_v1_coarse.h5", "trace_v2.h5"])
-def test_older_files_are_drawn(tmp_path, name):
-    path = ROOT / "tests/golden" / name
-    assert main([str(path), "--out", str(tmp_path / "t.json")]) == 0
-    drawn = Drawn(tmp_path / "t.json")
-    with open_trace(path) as trace:
-        assert len([event for event in drawn.of("X") if event["name"] == "step 1"]) == len(trace.stamps)
-
-
-def test_a_failed_run_is_drawn_as_far_as_it_came(tmp_path, capsys):
-    trace, _ = late_trace()
-    cut = cut_short(trace, 4, Outcome.OOM)
-    cut.stamps[2, 2:] = ABSENT
-    cut.steps_completed[2] = 2
-    drawn = draw(tmp_path, cut)
-    counts = [sum(name.startswith("step ") for name, _, _ in drawn.slices(f"rank {rank}")) for rank in range(4)]
-    assert counts == [4, 4, 2, 4]
-    (about,) = drawn.args(f"{trace.run_id}.1")
-    assert (about["steps"], about["steps_compared"]) == (4, 2)
-    assert about["steps_without_provable_order"] == 4 - about["steps_with_a_proven_last_rank"]
-    assert {args["outcome"] for args in drawn.args(f"{trace.run_id}.1")} == {"oom"}
-    after = [name for name, begin, _ in drawn.slices("rank 0") if name in ("wait", "wait+communication")]
-    assert after[-2:] == ["wait+communication"] * 2  # nothing is known of rank 2 there
-    assert "4 steps" in capsys.readouterr().out
-
-
-def test_a_run_without_a_step_is_one_line(tmp_path, capsys):
-    trace = dataclasses.replace(cut_short(make_trace(), 0, Outcome.OOM), evidence="no room\nat all")
-    path = put(tmp_path, trace)
-    assert main([str(path), "--out", str(tmp_path / "t.json.gz")]) == 1
-    assert capsys.readouterr().err == f"{path}: no rank completed a step (outcome oom: no room at all)\n"
-    assert [each.name for each in tmp_path.iterdir()] == [path.name]
-
-
-def test_clocks_that_were_never_compared_are_one_line(tmp_path, capsys):
-    trace, _ = late_trace()
-    nothing = {"clock_local_ns": np.int64, "clock_offset_ns": np.float64, "clock_bound_ns": np.float64}
-    path = put(tmp_path, dataclasses.replace(trace, **{name: np.empty((4, 0), of) for name, of in nothing.items()}))
-    assert main([str(path), "--out", str(tmp_path / "t.json.gz")]) == 1
-    assert "the ranks' clocks were never synchronised" in capsys.readouterr().err
-    assert not (tmp_path / "t.json.gz").exists()
-
-
-def test_files_that_are_none_are_named_and_the_others_drawn(tmp_path, capsys):
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "a.h5").write_text("nothing")
-    draw(tmp_path / "0", make_trace(), status=0)
-    assert main([str(tmp_path / "0" / "a.h5"), str(tmp_path / "0" / "0"), "--out", str(tmp_path / "u.json")]) == 1
-    assert "a.h5: not an HDF5 file" in capsys.readouterr().err
-    assert "step 0" in {event["name"] for event in Drawn(tmp_path / "u.json").events}
-
-
-def test_text_that_is_not_utf_8_is_one_line(tmp_path, capsys):
-    import h5py
-
-    path = put(tmp_path, make_trace())
-    with h5py.File(path, "r+") as file:
-        del file.attrs["outcome"]
-        file.attrs["outcome"] = np.bytes_(b"\xff\xfeok")
-    assert main([str(path), "--out", str(tmp_path / "t.json")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"{path}: ") and error.count("\n") == 1
-
-
-def test_numbers_that_are_none_do_not_reach_the_file(tmp_path):
-    trace, _ = late_trace()
-    ranks = [{**facts, "stamp_bound_ns": float("nan"), "hostname": "\ud800"} for facts in trace.ranks]
-    losses = np.full_like(trace.losses, np.nan)
-    drawn = draw(tmp_path, dataclasses.replace(trace, ranks=ranks, losses=losses))  # Drawn fails on NaN
-    assert not drawn.of("sf")  # what nothing bounds is not proven
-
-
-@pytest.mark.parametrize("name", ["missing.h5", "empty"])
-def test_nothing_to_draw_is_named(tmp_path, capsys, name):
-    (tmp_path / "empty").mkdir()
-    assert main([str(tmp_path / name), "--out", str(tmp_path / "t.json")]) == 1
-    error = capsys.readouterr().err
-    assert str(tmp_path / name) in error and error.count("\n") == 1
-
-
-def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
-    path = put(tmp_path, make_trace())
-    assert main([str(path), "--out", str(tmp_path / "no" / "t.json")]) == 1
-    assert capsys.readouterr().err == f"{tmp_path / 'no' / 't.json'}: No such file or directory\n"
-
-
-def test_an_existing_file_stays_where_nothing_is_drawn(tmp_path):
-    (tmp_path / "t.json").write_text("before")
-    assert main([str(tmp_path / "missing.h5"), "--out", str(tmp_path / "t.json")]) == 1
-    assert (tmp_path / "t.json").read_text() == "before"
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_the_same_trace_gives_the_same_file(tmp_path):
-    path = put(tmp_path, make_trace())
-    for name in ("a.json.gz", "b.json.gz"):
-        assert main([str(path), "--out", str(tmp_path / name)]) == 0
-    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()

@@ -15,7 +15,7 @@ from hpc.model.trace import Trace
 from parse.timeline import main
 from parse.trace_events.json_stream import EVENTS, EventsError, values_of
 from tests.unit.simulated import Clock, equal_ranks, simulate
-from tests.unit.test_timeline import Drawn, ns
+from tests.unit.timelines import Drawn, ns
 from tests.unit.trace_processor import query
 from tests.unit.traces import make_run, make_trace, put
 

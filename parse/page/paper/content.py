@@ -8,7 +8,7 @@ from string import ascii_lowercase
 
 from hpc.system.text import plural
 from parse.page.build import title
-from parse.page.figures import Series
+from parse.page.figures import Line
 from parse.page.paper.method import method
 from parse.page.scaling import cases_of, chosen_settings, notice_text, series_of, with_speedup
 from parse.page.types import Table
@@ -17,7 +17,7 @@ from parse.report.against import HEADS, against_lines
 from parse.report.conclusion import conclusion
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
 from parse.report.points_table import points_cells
-from parse.report.summary import Summary, by_unit, labels, varying
+from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.result import Result
 from parse.text import Head, cut, numbered, shortened, with_settings_folded
 
@@ -66,7 +66,7 @@ class MarkedTable:
 class Curves:
     """Speedup by devices: a series for each setting, the (devices, case) of the axis, and the caption."""
 
-    series: Sequence[Series]
+    series: Sequence[Line]
     cases: Sequence[tuple[int, str]]
     caption: str
 
@@ -104,7 +104,7 @@ def _remarks(
     summary: Summary, before: Sequence[Notice], notices: Sequence[Notice]
 ) -> tuple[list[Remark], dict[str, list[str]]]:
     """The first remarks, those of published figures behind them; and by point the marks of its own."""
-    names = dict(zip((result.requested.point for result in summary.results), labels(summary.results), strict=True))
+    names = names_of_points(summary)
     about = [(notice, _points(notice, summary.results, names)) for notice in notices]
     shown = [
         (notice, points) for notice, points in about

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Sequence
 
-from parse.page.figures import COLOURS, Series
+from parse.page.figures import COLOURS, Line
 from parse.page.paper.content import Curves
 from parse.text import shortened
 
@@ -67,7 +67,7 @@ def draw(curves: Curves, form: str) -> bytes:
         return written.getvalue()
 
 
-def _errors(series: Series) -> list[list[float]]:
+def _errors(series: Line) -> list[list[float]]:
     """How far the intervals reach below and above the values; 0 where there is none."""
     pairs = [
         (y - interval[0], interval[1] - y) if y is not None and interval else (0.0, 0.0)

@@ -75,12 +75,12 @@ def _speeds(measured: Sequence[Result]) -> Iterator[str]:
         units = " or ".join(sorted({result.run.unit for result in traced}))
         paused = any(run.measured and run.measured.pauses_s for result in traced for run in result.ok)
         yield SPEED.format(unit=units) + ("; pauses between blocks are left out." if paused else ".")
-    logs = [run.log for result in measured for run in result.ok if run.log]
+    logs = [run.log for result in measured if not result.published for run in result.ok if run.log]
     if logs:
         windows = _first(list(dict.fromkeys(log.window for log in logs)))
         formats = _first(sorted({log.log_format for log in logs}))
         yield f"The speeds of {plural(len(logs), 'run')} are read from logs ({formats}; {windows})."
-    printed = [result for result in measured if result.published and not result.ok]
+    printed = [result for result in measured if result.published]
     if printed:
         documents = _first(list(dict.fromkeys(r.published.document.name for r in printed if r.published)))
         yield f"The speeds of {plural(len(printed), 'point')} are those that documents print ({documents})."
@@ -128,7 +128,10 @@ def _environment(summary: Summary) -> Iterator[str]:
     if date := provenance([run for result in summary.results for run in result.runs])["date"]:
         yield f"Measured on {date} (UTC)."
     facts = environment(summary)
-    yield from (f"The nodes were {cut(fact.values, NODES_WIDTH)}." for fact in facts if fact.name == NODES)
+    for fact in facts:
+        if fact.name == NODES:
+            of = "" if fact.runs == ALL else f" of {cut(fact.runs, VALUE_WIDTH)}"
+            yield f"The nodes{of} were {cut(fact.values, NODES_WIDTH)}."
     facts = [fact for fact in facts if fact.name != NODES]
     alike = [fact for fact in facts if fact.runs == ALL and not fact.differs]
     if alike:

@@ -1,0 +1,247 @@
+"""The page of a history: what became slower, and the speed of each point over time with its levels and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpc.system.text import first_of, inflect, plural
+from parse.comparison.text import difference_text
+from parse.page.figures import Line, OverTime, over_time
+from parse.page.points import MAX_PANELS
+from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Section, Statement, Table
+from parse.page.verdict import as_sentence
+from parse.text import Head, number
+from parse.trend.divisive import MAX_P_VALUE
+from parse.trend.text import HEADS, SAMPLE_HEADS, change_text, conclusion, p_text, point_row, sample_row, size_text
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
+
+ORDER = (Verdict.SLOWER, Verdict.FASTER, Verdict.STEADY, Verdict.TOO_FEW)
+"""Of the panels."""
+FOLDERS_NAMED = 3
+OVER_TIME = "over-time"
+SPEED_HEADS: tuple[Head, ...] = (
+    ("change", ""), ("size", ""), ("interval", ""), ("coverage", ""), ("last before", "UTC"), ("first after", "UTC"),
+    ("level before", ""), ("level after", ""), ("p-value", ""), ("what differs at it", ""),
+)  # fmt: skip
+
+
+def history_page(history: History) -> Page:
+    """The verdict, a row per point, and for each point a chart, its changes and its measurements."""
+    sections = [_points_section(history), _over_time_section(history), _left_out_section(history)]
+    return Page(
+        title=f"Speed of {_points(history)} over time",
+        source=first_of(history.folders, FOLDERS_NAMED),
+        command="python -m parse.history",
+        verdict=[_slower(history), _change(history), _ground(history)],
+        sections=[section for section in sections if section is not None],
+    )
+
+
+def _points(history: History) -> str:
+    return history.series[0].name if len(history.series) == 1 else plural(len(history.series), "point")
+
+
+def _slower(history: History) -> Statement:
+    question, link, link_text = "Is anything slower than it was?", "points", "All points"
+    judged = [series for series in history.series if series.verdict is not Verdict.TOO_FEW]
+    slower = history.with_verdict(Verdict.SLOWER)
+    sentences = [as_sentence(conclusion(history))]
+    if not judged:
+        return Statement(
+            question=question, figure="no verdict", sentences=sentences, link=link, link_text=link_text, doubt=True,
+            of=f"no point has {MIN_MEASUREMENTS} measurements with a speed and a date",
+        )  # fmt: skip
+    if slower:
+        sentences.append("A slowdown stays one until a later change follows it.")
+    return Statement(
+        question=question,
+        figure=f"{len(slower)} of {len(judged)}" if slower else "nothing",
+        of="points: the latest change is a slowdown" if slower else f"of {plural(len(judged), 'point')} with a verdict",
+        sentences=sentences,
+        link=link,
+        link_text=link_text,
+        doubt=bool(slower),
+    )
+
+
+def headline(history: History) -> tuple[Series, DatedChange] | None:
+    """The point whose latest change is the largest slowdown, with that change; without one the largest change."""
+    latest = [(series, series.changes[-1]) for series in history.series if series.changes]
+    return min(latest, default=None, key=lambda each: (each[1].change.size >= 0, -each[1].change.magnitude))
+
+
+def _change(history: History) -> Statement:
+    question, link, link_text = "What is the change that matters most?", OVER_TIME, "Speed over time"
+    most = headline(history)
+    if most is None:
+        judged = any(series.verdict is not Verdict.TOO_FEW for series in history.series)
+        return Statement(
+            question=question, link=link, link_text=link_text, doubt=not judged, sentences=[],
+            figure="no change" if judged else "not known",
+            of=f"is significant and larger than {_threshold(history)}" if judged else "without a verdict",
+        )  # fmt: skip
+    series, change = most
+    return Statement(
+        question=question,
+        figure=size_text(change),
+        of=f"{series.name}, between {change.previous.date} and {change.first.date}",
+        sentences=[as_sentence(change_text(change, series.unit)), *_interval_sentence(change)],
+        link=link,
+        link_text=link_text,
+        doubt=change.change.size < 0,
+    )
+
+
+def _interval_sentence(change: DatedChange) -> list[str]:
+    if change.interval is None:
+        return ["There are too few measurements on one side of it for an interval of its size."]
+    return [
+        f"Its size lies in {_interval(change)}, an interval of {change.interval.coverage:.1%}.".replace("%.", " %.")
+    ]
+
+
+def _interval(change: DatedChange) -> str:
+    """The interval of the size in percent; `-` where there is none."""
+    interval = change.interval
+    return "-" if interval is None else f"[{100 * (interval.low - 1):+.2f}, {100 * (interval.high - 1):+.2f}] %"
+
+
+def _threshold(history: History) -> str:
+    return f"{100 * history.threshold:g} %"
+
+
+def _ground(history: History) -> Statement:
+    """What the verdicts rest on."""
+    dates = sorted({sample.date for series in history.series for sample in series.samples})
+    span = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "none with a speed and a date"
+    gaps = sum(len(series.gaps) for series in history.series)
+    few = len(history.with_verdict(Verdict.TOO_FEW))
+    sentences = [
+        f"A change is significant (p < {MAX_P_VALUE:g}) and larger than {_threshold(history)}; a verdict needs "
+        f"{MIN_MEASUREMENTS} measurements."
+    ]
+    sentences += [f"Without a verdict: {plural(few, 'point')}."] if few else []
+    sentences += [f"Left out for want of a speed or a date: {plural(gaps, 'value')}."] if gaps else []
+    sentences += [f"Not read: {plural(len(history.refusals), 'file or folder')}."] if history.refusals else []
+    doubt = bool(few or gaps or history.refusals)
+    return Statement(
+        question="What does it rest on?",
+        figure=str(len(history.folders)),
+        of=f"{inflect(len(history.folders), 'measurement')}, {span}",
+        sentences=sentences,
+        link="left-out" if gaps or history.refusals else "points",
+        link_text="What was left out" if gaps or history.refusals else "All points",
+        doubt=doubt,
+    )
+
+
+def _points_section(history: History) -> Section:
+    table = Table(
+        id="all-points", caption="All points and their latest change", heads=[(head, "") for head in HEADS],
+        rows=[point_row(series, series.name) for series in _ordered(history)], label_columns=2,
+    )  # fmt: skip
+    return Section(id="points", title="All points", blocks=[table])
+
+
+def _ordered(history: History) -> list[Series]:
+    return sorted(history.series, key=lambda series: ORDER.index(series.verdict))
+
+
+def _over_time_section(history: History) -> Section:
+    shown = _ordered(history)[:MAX_PANELS]
+    blocks: list[Block] = []
+    if len(shown) < len(history.series):
+        blocks.append(
+            Paragraph(text=f"Shown are {len(shown)} of {len(history.series)} points, those that became slower first.")
+        )
+    panels = [
+        Panel(id=f"point-{at}", title=_title(series), blocks=[*_blocks(series, at)], is_open=not at)
+        for at, series in enumerate(shown)
+    ]
+    return Section(id=OVER_TIME, title="Speed over time", blocks=blocks, panels=panels)
+
+
+def _title(series: Series) -> str:
+    latest = f", {size_text(series.changes[-1])} on {series.changes[-1].first.date}" if series.changes else ""
+    return f"{series.name}: {series.verdict}{latest}"
+
+
+def _blocks(series: Series, at: int) -> Iterator[Block]:
+    if not series.samples:
+        yield Paragraph(text="No measurement of it has a speed and a date.")
+    else:
+        yield Chart(
+            id=f"chart-{at}", title=f"Speed ({series.unit})", text=_in_words(series), height_px=380,
+            figure=over_time(_drawn(series), y_title=series.unit),
+        )  # fmt: skip
+        yield Paragraph(
+            text="Blue: the median of each measurement, with its exact interval where it has several runs. "
+            "Grey: its runs. Orange: the levels. Shaded: from the last measurement before a change to the first "
+            "after it."
+        )
+    if series.changes:
+        yield Table(
+            id=f"changes-{at}", caption=f"Changes of {series.name}, the latest first; levels in {series.unit}",
+            heads=SPEED_HEADS, rows=[_change_row(change) for change in reversed(series.changes)],
+        )  # fmt: skip
+    if series.samples:
+        yield Table(
+            id=f"measurements-{at}", caption=f"Measurements of {series.name}, in {series.unit}", label_columns=0,
+            heads=[(head, "") for head in SAMPLE_HEADS],
+            rows=[sample_row(series, sample, sample.folder) for sample in series.samples],
+        )  # fmt: skip
+
+
+def _drawn(series: Series) -> OverTime:
+    samples = series.samples
+    return OverTime(
+        medians=Line(
+            name="median",
+            x=[_ms(sample) for sample in samples],
+            y=[sample.median for sample in samples],
+            intervals=[(each.interval.low, each.interval.high) if each.interval else None for each in samples],
+        ),
+        names=[sample.folder for sample in samples],
+        scatter=[(at, speed) for at, sample in enumerate(samples) for speed in sample.speeds],
+        levels=[(_ms(samples[start]), _ms(samples[stop - 1]), value) for start, stop, value in series.levels],
+        changes=[(_ms(each.previous), _ms(each.first), size_text(each)) for each in series.changes],
+    )
+
+
+def _ms(sample: Sample) -> int:
+    return 1000 * sample.begin_unix_s
+
+
+def _change_row(change: DatedChange) -> tuple[str, ...]:
+    level, interval = change.change, change.interval
+    return (
+        "slower" if level.size < 0 else "faster", size_text(change), _interval(change),
+        f"{interval.coverage:.1%}" if interval else "-", change.previous.date, change.first.date,
+        number(level.before), number(level.after), p_text(level.p_value).removeprefix("= "),
+        "; ".join(map(difference_text, change.differences)) or "nothing that is known",
+    )  # fmt: skip
+
+
+def _in_words(series: Series) -> str:
+    """The levels in order of time."""
+    samples = series.samples
+    medians = [sample.median for sample in samples]
+    words = (
+        f"{plural(len(samples), 'median')} from {samples[0].date} to {samples[-1].date}, between "
+        f"{number(min(medians))} and {number(max(medians))} {series.unit}."
+    )
+    levels = [
+        f"{number(value)} from {samples[start].date} to {samples[stop - 1].date}"
+        for start, stop, value in series.levels
+    ]
+    return f"{words} Levels: {', '.join(levels)}." if levels else f"{words} Too few for a verdict."
+
+
+def _left_out_section(history: History) -> Section | None:
+    listings = [
+        (f"Left out of {series.name}", [f"{gap.folder}: {gap.reason}" for gap in series.gaps])
+        for series in history.series
+    ]
+    listings += [("Not read", list(history.refusals)), ("Remarks", list(history.remarks))]
+    blocks: Sequence[Block] = [Listing(title=title, lines=lines) for title, lines in listings if lines]
+    return Section(id="left-out", title="What was left out", blocks=blocks) if blocks else None

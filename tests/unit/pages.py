@@ -1,0 +1,43 @@
+"""What tests look at in a page: its elements, texts and scripts, and its charts before they are rendered."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from parse.page.types import Chart, Page
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes, its texts, and those of its scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.scripts: list[str] = []
+        self.inside = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag):
+        self.inside = ""
+
+    def handle_data(self, data):
+        (self.scripts if self.inside == "script" else self.texts).append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def charts(page: Page) -> dict[str, Chart]:
+    blocks = [block for section in page.sections for block in section.blocks]
+    blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
+    return {block.id: block for block in blocks if isinstance(block, Chart)}

@@ -1,0 +1,47 @@
+"""Summaries and curves for the section of a paper, and the section of a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from parse.page.figures import Line
+from parse.page.paper.content import Curves, content
+from parse.page.paper.latex import latex
+from parse.page.paper.markdown import markdown
+from parse.report.__main__ import main
+from parse.report.reading import read_summary
+from parse.report.summary import Summary
+from tests.unit.logs import made
+from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep
+from tests.unit.traces import make_trace, put
+
+FORMATS = {"latex": (latex, "tex", "scaling.pdf"), "markdown-report": (markdown, "md", "scaling.svg")}
+INPUTS = {
+    "empty": lambda folder: None,
+    "one run": lambda folder: put(folder, make_trace()),
+    "failed": put_failed,
+    "hostile": put_hostile,
+    "NaN": put_nan,
+    "sweep": put_sweep,
+    "logs": lambda folder: made.put(folder, "1n1g/r50_b128_1.log", made.ngc_pytorch(made.steps(360.0, 128), batch=128)),
+}
+
+
+def summary_of(*folders: Path, documents: tuple[Path, ...] = ()) -> Summary:
+    return read_summary([*folders], documents=documents)[0]
+
+
+def section_of(summary: Summary) -> str:
+    return latex(content(summary), "scaling.pdf")
+
+
+def written(folder: Path, form: str, *arguments: str) -> str:
+    out = folder.with_name("out")
+    assert main([str(folder), "--format", form, "--out", str(out), *arguments]) == 0
+    return (out / f"scaling.{FORMATS[form][1]}").read_text()
+
+
+def curves(**changes: Any) -> Curves:
+    series = Line(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
+    return Curves(**({"series": [series], "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")], "caption": "c"} | changes))

@@ -1,0 +1,148 @@
+"""parse.compare --reference: files of expected speeds, those of the project, recipes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from hpc.model.recipe import known_recipes
+from parse.comparison.acceptance import compare_with_reference
+from parse.comparison.reference import FOLDER, known_references, read_reference, read_share
+from parse.comparison.types import ComparisonError, Reason
+from parse.comparison.verdict import Verdict
+from tests.unit.comparisons import FIVE, ONE, TWO, measured, only, times
+from tests.unit.traces import make_run, requested_run
+
+
+def toml(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+POINT = """
+title = "machine"
+tolerance = "5%"
+[[point]]
+speed = 100
+source = "measured here"
+settings = { case = "1n1g", backend = "mpi" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "status"),
+    [
+        (1.0, Verdict.SAME, 0),
+        (0.97, Verdict.SAME, 0),
+        (0.9, Verdict.SLOWER, 1),
+        (1.2, Verdict.FASTER, 0),
+        (0.95, Verdict.CANNOT_TELL, 2),
+    ],
+)
+def test_a_reference_is_the_acceptance_test_of_a_machine(tmp_path, factor, verdict, status):
+    path = toml(tmp_path / "r.toml", POINT)
+    comparison = compare_with_reference(str(path), measured((ONE, times(factor)), (TWO, FIVE)), "new", 0.03)
+    assert (only(comparison).verdict, comparison.status) == (verdict, status)
+    assert only(comparison).threshold == 0.05 and only(comparison).source == "measured here"
+    assert comparison.only_new == ("1n2g",)
+
+
+def test_a_point_of_a_reference_that_was_not_measured_or_is_several(tmp_path):
+    path = toml(tmp_path / "r.toml", POINT)
+    nothing = compare_with_reference(str(path), measured((TWO, FIVE)), "new", 0.03)
+    assert (only(nothing).reason, nothing.status) == (Reason.NOT_MEASURED, 2)
+    several = measured((ONE, FIVE), (make_run(batch_size=8), FIVE))
+    assert only(compare_with_reference(str(path), several, "new", 0.03)).reason is Reason.SEVERAL
+
+
+def test_four_runs_are_too_few_for_a_reference(tmp_path):
+    path = toml(tmp_path / "r.toml", POINT)
+    point = only(compare_with_reference(str(path), measured((ONE, FIVE[:4])), "new", 0.03))
+    assert (point.reason, point.runs_needed) == (Reason.FEW_RUNS, 5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("speed =", "sped =", "point 1: sped is no key of a point.*Did you mean speed"),
+        ("tolerance =", "tolerence =", "tolerence is no key of a reference.*Did you mean tolerance"),
+        ("backend =", "backed =", "point 1: backed is no setting.*Did you mean backend"),
+        ("speed = 100", "speed = -1", "speed must be a positive number"),
+        ("speed = 100", "speed = nan", "speed must be a positive number"),
+        ("speed = 100", 'speed = "100"', "speed must be a positive number"),
+        ('"5%"', '"500%"', "not between 0 and 100 %"),
+        ('"5%"', '"five"', "neither a percentage"),
+        ('source = "measured here"', "", "source is missing"),
+        ('title = "machine"', "", "title is missing"),
+        ("[[point]]", "[[points]]", "Did you mean point"),
+        ('{ case = "1n1g", backend = "mpi" }', "{}", "it has no settings"),
+        ('speed = 100', 'speed = 100\nunit = "sample/s"', "Did you mean samples/s"),
+        ("speed = 100", "speed = ", "Invalid value"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_reference_is_named(tmp_path, old, new, words):
+    assert old in POINT
+    path = toml(tmp_path / "r.toml", POINT.replace(old, new))
+    with pytest.raises(ComparisonError, match=rf"(?s)r\.toml: .*{words}"):
+        read_reference(path, 0.03)
+
+
+def test_a_reference_with_a_point_twice_or_that_is_no_text(tmp_path):
+    twice = toml(tmp_path / "r.toml", POINT + POINT.split('tolerance = "5%"')[1])
+    with pytest.raises(ComparisonError, match="points 1 and 2 have the same settings"):
+        read_reference(twice, 0.03)
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ComparisonError, match=r"b\.toml"):
+        read_reference(tmp_path / "b.toml", 0.03)
+    with pytest.raises(ComparisonError, match="Did you mean nvidia-dgxc"):
+        compare_with_reference("nvidia-dgx", (), "new", 0.03)
+
+
+@pytest.mark.parametrize(("text", "share"), [("3%", 0.03), ("0.03", 0.03), (" 2.5% ", 0.025)])
+def test_a_share(text, share):
+    assert read_share(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "%", "0", "3", "100%", "nan", "-1%", "inf", "1e400"])
+def test_no_share(text):
+    with pytest.raises(ValueError, match=r"neither|between"):
+        read_share(text)
+
+
+@pytest.mark.parametrize("name", known_references())
+def test_references_of_the_project_have_a_line_as_source_of_every_point(name):
+    reference = read_reference(FOLDER / f"{name}.toml", 0.03)
+    assert len(reference.points) > 40
+    assert all(re.search(r"@\w.*, line \d+: ", point.source) for point in reference.points)
+    assert all(point.tolerance == 0.05 and "devices" in point.settings for point in reference.points)
+
+
+def test_of_references_of_the_project_only_what_was_measured_is_judged():
+    run = requested_run(make_run()).run
+    sizes = {"devices": 8, "nodes": 1, "gpus_per_node": 8, "ranks_per_node": None, "batch_size": 6}
+    fields = dataclasses.replace(run, backend="composer", **sizes)
+    (result,) = measured((ONE, times(0.4)))
+    requested = dataclasses.replace(result.requested, run=fields, extra={"name": "mpt-7b"})
+    result = dataclasses.replace(result, requested=requested)
+    comparison = compare_with_reference("llm-foundry", [result], "new", 0.03)
+    assert only(comparison).base.median == pytest.approx(85144 / 2048, abs=1e-3)
+    assert "line 118" in only(comparison).source and len(comparison.only_base) == 43
+
+
+def test_recipes_are_references_as_they_are():
+    run = make_run(
+        backend="torch-ddp", workload="resnet50", batch_size=128, gpus_per_node=1, warmup_steps=20, measured_steps=100,
+        timing="step", options={"recipe": "ngc", "image_size": "224"},
+    )  # fmt: skip
+    same = compare_with_reference("ngc-pytorch-resnet50", measured((run, times(3.6614))), "new", 0.03)
+    assert (
+        only(same).base.median == 366.14 and only(same).verdict is Verdict.SAME and "line 166, 191" in only(same).source
+    )
+    assert len(same.only_base) == 2 and same.status == 0
+    other = dataclasses.replace(run, batch_size=64)
+    apart = compare_with_reference("ngc-pytorch-resnet50", measured((other, times(3.6614))), "new", 0.03)
+    assert only(apart).reason is Reason.OTHER_SETTINGS and "batch_size 64, not 128" in only(apart).detail
+    assert "ngc-pytorch-resnet50" in known_recipes()

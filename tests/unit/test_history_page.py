@@ -1,0 +1,162 @@
+"""The page of a history: its verdict, its charts with levels and changes, little and hostile input, the command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parse import history
+from parse.page.history import headline, history_page
+from parse.page.html import render
+from parse.page.points import MAX_PANELS
+from parse.page.types import Page, Table
+from parse.trend.series import history_of
+from tests.unit.comparisons import FIVE, ONE, OTHER, TWO
+from tests.unit.histories import BEGIN, DAY, HOSTILE, at_day, nights, put_nights
+from tests.unit.pages import Elements, charts
+from tests.unit.traces import make_run
+
+SLOWER = [1.0] * 7 + [0.95] * 5
+MS = 1000
+
+
+def page_of(measurements: Any, threshold: float = 0.03) -> Page:
+    return history_page(history_of(measurements, threshold))
+
+
+def tables(page: Page) -> dict[str, Table]:
+    blocks = [block for section in page.sections for block in section.blocks]
+    blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
+    return {block.id: block for block in blocks if isinstance(block, Table)}
+
+
+def test_the_verdict_names_the_slowdown_with_its_size_interval_and_dates():
+    slower, change, ground = page_of(nights(SLOWER, newer_from=7)).verdict
+    assert (slower.figure, slower.doubt) == ("1 of 1", True)
+    assert change.figure == "-5.03 %" and change.of == "1n1g, between 2026-01-07 and 2026-01-08"
+    assert "torch: 2.13 → 2.14" in change.sentences[0]
+    low, high, coverage = re.findall(r"-?[\d.]+(?= ?[,\]%])", change.sentences[1])
+    assert float(low) < -5.03 < float(high) and float(coverage) >= 93
+    assert (ground.figure, ground.of, ground.doubt) == ("12", "measurements, 2026-01-01 to 2026-01-12", False)
+
+
+def test_a_steady_history_has_no_change_and_no_doubt():
+    slower, change, _ = page_of(nights([1.0] * 12)).verdict
+    assert (slower.figure, slower.doubt) == ("nothing", False)
+    assert (change.figure, change.of, change.doubt) == ("no change", "is significant and larger than 3 %", False)
+
+
+def test_the_largest_slowdown_is_the_headline_and_an_increase_only_where_there_is_none():
+    made = nights([1.0] * 7 + [1.3] * 5)
+    for name, results in nights(SLOWER, TWO).items():
+        made[name] += results
+    slower = headline(history_of(made, 0.03))
+    assert slower is not None and slower[0].name == "1n2g"
+    faster = headline(history_of(nights([1.0] * 7 + [1.3] * 5), 0.03))
+    assert faster is not None and faster[1].change.size > 0
+
+
+def test_the_chart_has_every_run_and_median_the_levels_and_the_changes_at_their_dates():
+    chart = charts(page_of(nights([1.0] * 7 + [0.9] * 6 + [1.0] * 6)))["chart-0"]
+    runs, levels, medians = chart.figure["data"]
+    assert (len(runs["x"]), len(medians["x"]), len(medians["customdata"])) == (19 * 5, 19, 19)
+    days = [(time // MS - BEGIN) // DAY for time in levels["x"] if time is not None]
+    assert days == [0, 6, 7, 12, 13, 18]
+    assert levels["y"] == pytest.approx(
+        [100.0, 100.0, None, 90.0, 90.0, None, 100.0, 100.0, None], abs=0.1, nan_ok=False
+    )
+    bands = [((shape["x0"] // MS - BEGIN) // DAY, (shape["x1"] // MS - BEGIN) // DAY) for shape in
+             chart.figure["layout"]["shapes"]]  # fmt: skip
+    assert bands == [(6, 7), (12, 13)]
+    assert [each["text"] for each in chart.figure["layout"]["annotations"]] == ["-10.06 %", "+11.17 %"]
+    assert "Levels: 100.0" in chart.text
+    low, high = chart.figure["layout"]["yaxis"]["range"]
+    rows = [each["y"] for each in chart.figure["layout"]["annotations"]]
+    assert low < min(runs["y"]) and max(runs["y"]) < low + (min(rows) - 0.07) * (high - low)
+
+
+def test_changes_have_size_interval_both_dates_and_what_differs_and_the_latest_is_first():
+    table = tables(page_of(nights([1.0] * 7 + [0.9] * 6 + [1.0] * 6, newer_from=7)))["changes-0"]
+    heads = [name for name, _ in table.heads]
+    latest, first = (dict(zip(heads, row, strict=True)) for row in table.rows)
+    assert (first["change"], first["last before"], first["first after"]) == ("slower", "2026-01-07", "2026-01-08")
+    assert (latest["change"], latest["first after"]) == ("faster", "2026-01-14")
+    assert (
+        first["what differs at it"] == "torch: 2.13 → 2.14" and latest["what differs at it"] == "nothing that is known"
+    )
+    assert re.fullmatch(r"\[-10\.\d+, -9\.\d+\] %", first["interval"])
+
+
+def test_the_size_of_a_change_has_no_interval_where_one_measurement_follows():
+    page = page_of(nights([1.0] * 20 + [0.8]))
+    (row,) = tables(page)["changes-0"].rows
+    assert row[2:4] == ("-", "-") and "too few measurements" in page.verdict[1].sentences[1]
+
+
+def test_slowdowns_come_first_and_only_the_first_panel_is_open():
+    made = nights([1.0] * 12)
+    for name, results in nights(SLOWER, TWO).items():
+        made[name] += results
+    page = page_of(made)
+    panels = next(section.panels for section in page.sections if section.id == "over-time")
+    assert [panel.title.partition(":")[0] for panel in panels] == ["1n2g", "1n1g"]
+    assert [panel.is_open for panel in panels] == [True, False]
+    assert [row[1] for row in tables(page)["all-points"].rows] == ["1n2g", "1n1g"]
+
+
+def test_more_points_than_panels_are_counted():
+    many = tuple(result for at in range(MAX_PANELS + 3) for result in at_day(0, make_run(batch_size=at + 1), FIVE[:1]))
+    page = page_of({"n00": many})
+    assert f"Shown are {MAX_PANELS} of {MAX_PANELS + 3} points" in Elements(render(page)).text
+    assert len(charts(page)) == MAX_PANELS and len(tables(page)["all-points"].rows) == MAX_PANELS + 3
+
+
+def test_one_measurement_is_drawn_without_a_level_and_without_a_verdict():
+    page = page_of({"n00": at_day(0, ONE, FIVE[:1])})
+    (chart,) = charts(page).values()
+    runs, medians = chart.figure["data"]
+    assert len(runs["x"]) == len(medians["x"]) == 1 and "error_y" not in medians
+    assert [statement.figure for statement in page.verdict] == ["no verdict", "not known", "1"]
+    assert all(statement.doubt for statement in page.verdict)
+
+
+def test_measurements_without_a_date_give_a_page_that_names_them():
+    page = page_of({"undated": at_day(None, ONE, FIVE)})
+    text = Elements(render(page)).text
+    assert not charts(page) and "No measurement of it has a speed and a date" in text
+    assert "undated: none of its ok runs has a date" in text
+
+
+def test_hostile_names_are_text_and_nothing_else():
+    made = {HOSTILE + name: results for name, results in nights(SLOWER, make_run(env={"A": HOSTILE})).items()}
+    environment = {"software": {"<img src=x>": "<script>alert(1)</script>"}}
+    made["late"] = at_day(30, make_run(env={"A": HOSTILE}), [80.0] * 5, environment=environment)
+    page = page_of(made)
+    text = render(page)
+    elements = Elements(text)
+    assert len(elements.all("script")) == 3 and not elements.all("img") and "\x1b" not in text
+    assert len(text) < 1.8e6 and "é" * 250 not in text
+    figure = json.dumps([chart.figure for chart in charts(page).values()])
+    assert "<script" not in figure and "<img" not in figure
+
+
+def test_every_link_leads_somewhere():
+    undated = {"undated": at_day(None, ONE, FIVE)}
+    for made in (nights(SLOWER, environment=OTHER), nights([1.0] * 12) | undated, undated):
+        elements = Elements(render(page_of(made)))
+        ids = [value for _, attributes in elements.elements if (value := attributes.get("id"))]
+        assert len(ids) == len({*ids})
+        assert {str(link["href"]).removeprefix("#") for link in elements.all("a")} <= {*ids}
+
+
+def test_the_command_writes_the_page_and_keeps_its_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folders = put_nights(tmp_path / "nightly", SLOWER)
+    out = tmp_path / "history.html"
+    assert history.main([*map(str, folders), "--format", "html", "--out", str(out)]) == 1
+    elements = Elements(out.read_text())
+    assert "python -m parse.history" in elements.text and "-5.03 %" in elements.text
+    assert len(elements.all("script")) == 3 and capsys.readouterr().out == ""

@@ -1,0 +1,98 @@
+"""The section of a paper: no text from outside is a command of LaTeX or a tag."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parse.page.paper import content as content_module
+from parse.page.paper.content import Content
+from parse.page.paper.latex import latex, latex_text
+from parse.page.paper.markdown import markdown
+from tests.unit.papers import INPUTS, curves, written
+
+HOSTILE = r"""\input{/etc/passwd} $$ a_b^c & 100% #1 ~ {x} <script>alert("1")</script> | `id` -- [b] * µ × ± … é 中"""
+SHOWN = re.compile(
+    r"""(?: [A-Za-z0-9 !'()+,\-./:;=?@]                     # characters that LaTeX shows as they are
+        | \\[{}$&\#_%]                                      # the specials, escaped
+        | \\(?:textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar|char34|textasciigrave)\{\}
+        | \\(?:dots|textmu|textdegree|ss|o|O|ae|AE|l|L|textregistered|texttrademark|textcopyright)\{\}
+        | \{(?:\[|\]|\*|`|'|``|''|)\}
+        | \$(?:-|\\(?:times|pm|cdot|leq|geq|approx|rightarrow|Sigma|Delta|sigma)|\^[23])\$
+        | \\[`'^~=."urHvc]\{(?:[A-Za-z]|\\[ij])\}           # accents
+    )*""",
+    re.VERBOSE,
+)
+"""All that the escaping may write. A command with an argument from outside, a lone special or a line's end is none."""
+
+
+pytestmark = pytest.mark.usefixtures("font_cache")
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=60) | st.text(HOSTILE + "\\{}[]\n\r\t-',", max_size=60))
+def test_no_special_character_survives_unescaped(text: str):
+    assert SHOWN.fullmatch(latex_text(text)), latex_text(text)
+
+
+@given(st.text("-',a`", max_size=20))
+def test_no_two_characters_become_another_one(text: str):
+    escaped = latex_text(text)
+    assert not any(pair in escaped for pair in ("--", "''", ",,", "?`", "!`"))
+    assert escaped.replace("{}", "").replace(r"\textasciigrave", "`") == text
+
+
+@pytest.mark.parametrize("text", ["\\input{x}", "a_b", "100%", "$", "a\nb", "é", "\\\\[1]", "[", "~", "^^M", "\\'{ab}"])
+def test_the_check_of_the_escaping_sees_what_is_not_escaped(text: str):
+    assert not SHOWN.fullmatch(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a_b & 50 %", r"a\_b \& 50 \%"),
+        ("\\input{/etc/passwd}", r"\textbackslash{}input\{/etc/passwd\}"),
+        ("3 µs × 2 ± 1…", r"3 \textmu{}s $\times$ 2 $\pm$ 1\dots{}"),
+        ("Müller, naïve, Čapek", r"M\"{u}ller, na\"{\i}ve, \v{C}apek"),
+        ("中", "U+4E2D"),
+        ("--data-cache", "-{}-data-cache"),
+        ("a\nb", r"a\textbackslash{}nb"),
+        ("[1, 2]", "{[}1, 2{]}"),
+    ],
+)
+def test_texts_as_latex(text: str, expected: str):
+    assert latex_text(text) == expected
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_gives_a_section_whose_braces_and_environments_match(tmp_path: Path, name: str):
+    (tmp_path / "traces").mkdir()
+    INPUTS[name](tmp_path / "traces")
+    section = written(tmp_path / "traces", "latex")
+    assert section.isascii() and max(map(len, section.splitlines())) < 20_000
+    bare = re.sub(r"\\[{}]", "", section)
+    assert bare.count("{") == bare.count("}")
+    opened, closed = (re.findall(rf"\\{word}\{{(\w+)", section) for word in ("begin", "end"))
+    assert sorted(opened) == sorted(closed)
+    assert not re.search(r"\\(?:input|include|write|def|csname|catcode)\b", section)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str):
+    (tmp_path / "traces").mkdir()
+    INPUTS[name](tmp_path / "traces")
+    section = written(tmp_path / "traces", "markdown-report")
+    assert not re.search(r"(?<!\\)<", section) and max(map(len, section.splitlines())) < 20_000
+
+
+def test_a_hostile_text_is_shown_wherever_it_stands():
+    hostile = Content(
+        title=HOSTILE, opening=[HOSTILE], tables=[], remarks=[content_module.Remark(mark="", text=HOSTILE)],
+        curves=curves(caption=HOSTILE), method=[HOSTILE],
+    )  # fmt: skip
+    section = latex(hostile, "scaling.pdf")
+    assert section.count(latex_text(HOSTILE)) == 5 and "passwd}" not in section.replace(r"passwd\}", "")
+    assert not re.search(r"(?<!\\)[$<]", markdown(hostile))

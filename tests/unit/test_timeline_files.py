@@ -1,0 +1,126 @@
+"""parse.timeline: older, damaged, hostile and missing files, and a file that cannot be written."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import stat
+
+import numpy as np
+import pytest
+
+from hpc.model.outcome import Outcome
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace_file import open_trace
+from parse.timeline import main
+from tests.unit.timelines import ROOT, Drawn, draw, late_trace
+from tests.unit.traces import cut_short, make_trace, put
+
+
+@pytest.mark.parametrize("name", ["trace_v1.h5", "trace_v1_coarse.h5", "trace_v2.h5"])
+def test_older_files_are_drawn(tmp_path, name):
+    path = ROOT / "tests/golden" / name
+    assert main([str(path), "--out", str(tmp_path / "t.json")]) == 0
+    drawn = Drawn(tmp_path / "t.json")
+    with open_trace(path) as trace:
+        assert len([event for event in drawn.of("X") if event["name"] == "step 1"]) == len(trace.stamps)
+
+
+def test_a_failed_run_is_drawn_as_far_as_it_came(tmp_path, capsys):
+    trace, _ = late_trace()
+    cut = cut_short(trace, 4, Outcome.OOM)
+    cut.stamps[2, 2:] = ABSENT
+    cut.steps_completed[2] = 2
+    drawn = draw(tmp_path, cut)
+    counts = [sum(name.startswith("step ") for name, _, _ in drawn.slices(f"rank {rank}")) for rank in range(4)]
+    assert counts == [4, 4, 2, 4]
+    (about,) = drawn.args(f"{trace.run_id}.1")
+    assert (about["steps"], about["steps_compared"]) == (4, 2)
+    assert about["steps_without_provable_order"] == 4 - about["steps_with_a_proven_last_rank"]
+    assert {args["outcome"] for args in drawn.args(f"{trace.run_id}.1")} == {"oom"}
+    after = [name for name, begin, _ in drawn.slices("rank 0") if name in ("wait", "wait+communication")]
+    assert after[-2:] == ["wait+communication"] * 2  # nothing is known of rank 2 there
+    assert "4 steps" in capsys.readouterr().out
+
+
+def test_a_run_without_a_step_is_one_line(tmp_path, capsys):
+    trace = dataclasses.replace(cut_short(make_trace(), 0, Outcome.OOM), evidence="no room\nat all")
+    path = put(tmp_path, trace)
+    assert main([str(path), "--out", str(tmp_path / "t.json.gz")]) == 1
+    assert capsys.readouterr().err == f"{path}: no rank completed a step (outcome oom: no room at all)\n"
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_clocks_that_were_never_compared_are_one_line(tmp_path, capsys):
+    trace, _ = late_trace()
+    nothing = {"clock_local_ns": np.int64, "clock_offset_ns": np.float64, "clock_bound_ns": np.float64}
+    path = put(tmp_path, dataclasses.replace(trace, **{name: np.empty((4, 0), of) for name, of in nothing.items()}))
+    assert main([str(path), "--out", str(tmp_path / "t.json.gz")]) == 1
+    assert "the ranks' clocks were never synchronised" in capsys.readouterr().err
+    assert not (tmp_path / "t.json.gz").exists()
+
+
+def test_files_that_are_none_are_named_and_the_others_drawn(tmp_path, capsys):
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "a.h5").write_text("nothing")
+    draw(tmp_path / "0", make_trace(), status=0)
+    assert main([str(tmp_path / "0" / "a.h5"), str(tmp_path / "0" / "0"), "--out", str(tmp_path / "u.json")]) == 1
+    assert "a.h5: not an HDF5 file" in capsys.readouterr().err
+    assert "step 0" in {event["name"] for event in Drawn(tmp_path / "u.json").events}
+
+
+def test_text_that_is_not_utf_8_is_one_line(tmp_path, capsys):
+    import h5py
+
+    path = put(tmp_path, make_trace())
+    with h5py.File(path, "r+") as file:
+        del file.attrs["outcome"]
+        file.attrs["outcome"] = np.bytes_(b"\xff\xfeok")
+    assert main([str(path), "--out", str(tmp_path / "t.json")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"{path}: ") and error.count("\n") == 1
+
+
+def test_numbers_that_are_none_do_not_reach_the_file(tmp_path):
+    trace, _ = late_trace()
+    ranks = [{**facts, "stamp_bound_ns": float("nan"), "hostname": "\ud800"} for facts in trace.ranks]
+    losses = np.full_like(trace.losses, np.nan)
+    drawn = draw(tmp_path, dataclasses.replace(trace, ranks=ranks, losses=losses))  # Drawn fails on NaN
+    assert not drawn.of("sf")  # what nothing bounds is not proven
+
+
+@pytest.mark.parametrize("name", ["missing.h5", "empty"])
+def test_nothing_to_draw_is_named(tmp_path, capsys, name):
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / name), "--out", str(tmp_path / "t.json")]) == 1
+    error = capsys.readouterr().err
+    assert str(tmp_path / name) in error and error.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path, capsys):
+    path = put(tmp_path, make_trace())
+    assert main([str(path), "--out", str(tmp_path / "no" / "t.json")]) == 1
+    assert capsys.readouterr().err == f"{tmp_path / 'no' / 't.json'}: No such file or directory\n"
+
+
+def test_an_existing_file_stays_where_nothing_is_drawn(tmp_path):
+    (tmp_path / "t.json").write_text("before")
+    assert main([str(tmp_path / "missing.h5"), "--out", str(tmp_path / "t.json")]) == 1
+    assert (tmp_path / "t.json").read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_the_same_trace_gives_the_same_file(tmp_path):
+    path = put(tmp_path, make_trace())
+    for name in ("a.json.gz", "b.json.gz"):
+        assert main([str(path), "--out", str(tmp_path / name)]) == 0
+    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+
+
+def test_the_file_is_not_writable_by_all_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        drawn = draw(tmp_path, late_trace()[0])
+    finally:
+        os.umask(before)
+    assert not drawn.path.stat().st_mode & stat.S_IWOTH
