@@ -94,8 +94,8 @@ class Measured:
     `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
     empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
     of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
-    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end. `utilisation` is the
-    MFU of a training whose FLOPs are recorded.
+    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end. `utilisation` is
+    the MFU of a training whose FLOPs are recorded.
     """
 
     throughput: float
@@ -106,7 +106,7 @@ class Measured:
     printed_every: int = 1
     pauses_s: tuple[float, ...] = ()
     meetings_s: Mapping[str, float] = field(default_factory=dict)
-    utilisation: Utilisation = Utilisation()
+    utilisation: Utilisation = field(default_factory=Utilisation)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,9 +141,9 @@ class Result:
     `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup, and
     `placeholders` are the words that the document prints in the place of its speed, or of its baseline's.
     `step_time_ms` is of single steps: a log that prints every tenth has none. `meetings_ms` are those of `Measured`, a
-    mean over the runs. `mfu` is the median MFU over the ok runs, a share; `no_mfu` why there is none where the FLOPs of a
-    token are recorded; both are empty where they are not. `published` is set if it was read from a document: without runs in it, the median is the one
-    speed that it prints.
+    mean over the runs. `mfu` is the median MFU over the ok runs, a share; `no_mfu` why there is none where the FLOPs of
+    a token are recorded; both are empty where they are not. `published` is set if it was read from a document: without
+    runs in it, the median is the one speed that it prints.
     """
 
     requested: RequestedRun

@@ -183,8 +183,8 @@ BACKENDS: Mapping[str, BackendEntry] = {
             ),
             "shard_group": Option(
                 default="all",
-                help="ranks that share one set of shards: all, node (hybrid sharding: replicas across nodes), or at most "
-                "so many neighbours",
+                help="ranks that share one set of shards: all, node (hybrid sharding: replicas across nodes), or at "
+                "most so many neighbours",
                 check=check_all_or_size,
             ),
             "channels_last": Option(default=False, help="refused: FSDP2 shards contiguous parameters only"),

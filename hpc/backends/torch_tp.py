@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 STYLES = {
-    "columns": lambda: ColwiseParallel(),
-    "gathered columns": lambda: ColwiseParallel(output_layouts=Replicate()),
-    "rows": lambda: RowwiseParallel(),
-    "embedding": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "columns": ColwiseParallel,
+    "gathered columns": partial(ColwiseParallel, output_layouts=Replicate()),
+    "rows": RowwiseParallel,
+    "embedding": partial(RowwiseParallel, input_layouts=Replicate()),
 }
 """How a layer is split, by the words of a workload's `tensor_parallel_plan`."""
 

@@ -29,9 +29,9 @@ CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadEntry:
     """`factories` maps frameworks to "module:Class"; `steps` are those of a run, warm-up included, and of the warm-up,
-    where its reference has others than the reference protocol, `batch_size` that per device. `reads` has, by framework, the kinds of files that it
-    trains on besides synthetic samples, `max_classes` how many classes these may have; `file_options` are those that
-    only runs on files have."""
+    where its reference has others than the reference protocol, `batch_size` is that of a device without a request.
+    `reads` has, by framework, the kinds of files that it trains on besides synthetic samples, `max_classes` how many
+    classes these may have; `file_options` are those that only runs on files have."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -120,9 +120,7 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
             "size": Option(
                 default="125m", choices=("tiny", "125m", "1b", "8b"), help="parameters of the decoder", small="tiny"
             ),
-            "sequence_length": Option(
-                default=2048, minimum=1, maximum=2**20, help="tokens of a sequence", small="64"
-            ),
+            "sequence_length": Option(default=2048, minimum=1, maximum=2**20, help="tokens of a sequence", small="64"),
             "kv_heads": Option(
                 default=0, maximum=1024, help="heads of keys and values, shared by groups of the others; 0: the size's"
             ),

@@ -64,9 +64,7 @@ class Decoder:
 
 
 SIZES: Mapping[str, Decoder] = {
-    "tiny": Decoder(
-        layers=2, heads=8, kv_heads=4, width=64, hidden=192, vocabulary=BYTES, tied=True, rope_base=10_000
-    ),
+    "tiny": Decoder(layers=2, heads=8, kv_heads=4, width=64, hidden=192, vocabulary=BYTES, tied=True, rope_base=10_000),
     # GPT-2's smallest shape (Radford et al. 2019); hidden 8/3 of the width, the vocabulary padded to a multiple of 128.
     "125m": Decoder(
         layers=12, heads=12, kv_heads=12, width=768, hidden=2048, vocabulary=50_304, tied=True, rope_base=10_000

@@ -51,7 +51,8 @@ class Row:
 
     `reason` is why the job of a pending run is pending. `news`: the run was not final when the following began. A run
     whose job was requeued may have a record and be running again: `state`, `attempt`, `steps` and `elapsed_s` are then
-    of the running attempt. `speed` is in the run's unit per second. `steps` and `elapsed_s` are None if they are not known.
+    of the running attempt. `steps` and `elapsed_s` are None if they are not known. `speed` is in the run's unit per
+    second.
     """
 
     run: RunSpec

@@ -116,10 +116,15 @@ def test_tokens_and_samples_share_no_table_and_no_speedup(tmp_path: Path) -> Non
     printed = text(summary)
     assert "tokens/s" in printed and "samples/s" in printed
     of_page = json.loads(as_json(summary))
-    assert {result["workload"]: result["unit"] for result in of_page["results"]} == {"gpt": "tokens/s", "mlp": "samples/s"}
+    assert {result["workload"]: result["unit"] for result in of_page["results"]} == {
+        "gpt": "tokens/s",
+        "mlp": "samples/s",
+    }
     assert {table["unit"] for table in of_page["comparisons"]} <= {"samples/s", "tokens/s"}
     rows = list(csv.DictReader(io.StringIO(comma_separated(summary))))
-    assert [(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "mlp"] == [("8.0", "")]
+    assert [(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "mlp"] == [
+        ("8.0", "")
+    ]
     assert {(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "gpt"} == {
         ("", "16.0"), ("", "32.0")
     }  # fmt: skip

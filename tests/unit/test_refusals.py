@@ -74,8 +74,16 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
         (GPUS, {"backend": "torch-fsdp", "options": {"shard_group": "3"}}, "8 ranks make no whole groups of 3"),
         (GPUS, {"backend": "torch-fsdp", "options": {"shard_group": "none"}}, "neither all nor node nor a number"),
         (GPUS, {"backend": "torch-tp"}, "workload resnet50 was requested; torch-tp splits layers .* gpt has one"),
-        (GPUS, {"backend": "torch-tp", "workload": "gpt", "precision": "amp-fp16"}, "no loss scale over parts of layers"),
-        (GPUS, {"backend": "torch-tp", "workload": "gpt"}, "has 12 heads, which 8 does not divide: take tensor_parallel"),
+        (
+            GPUS,
+            {"backend": "torch-tp", "workload": "gpt", "precision": "amp-fp16"},
+            "no loss scale over parts of layers",
+        ),
+        (
+            GPUS,
+            {"backend": "torch-tp", "workload": "gpt"},
+            "has 12 heads, which 8 does not divide: take tensor_parallel",
+        ),
         (
             GPUS,
             {"backend": "torch-tp", "workload": "gpt", "options": {"size": "8b", "tensor_parallel": "3"}},
