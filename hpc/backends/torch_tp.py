@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from hpc.backends import InvalidRun
 from hpc.backends.rank_groups import not_on_one_node
@@ -28,10 +28,24 @@ if TYPE_CHECKING:
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
 
+
+class OneInput(ParallelStyle):
+    """The layers of a module share its first input as one DTensor: backward adds up its gradient once for all."""
+
+    def _apply(self, module: torch.nn.Module, device_mesh: DeviceMesh) -> torch.nn.Module:
+        def shared(_: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            first = DTensor.from_local(inputs[0], device_mesh, (Replicate(),), run_check=False)
+            return first, *inputs[1:]
+
+        module.register_forward_pre_hook(shared)
+        return module
+
+
 STYLES = {
     "columns": ColwiseParallel,
     "gathered columns": partial(ColwiseParallel, output_layouts=Replicate()),
     "rows": RowwiseParallel,
+    "one input": OneInput,
     "embedding": partial(RowwiseParallel, input_layouts=Replicate()),
 }
 """How a layer is split, by the words of a workload's `tensor_parallel_plan`."""

@@ -146,10 +146,11 @@ class TorchGPT:
 
     @property
     def tensor_parallel_plan(self) -> dict[str, str]:
-        """How torch-tp splits each layer: by columns, by rows, or as the embedding of tokens (Shoeybi et al. 2019)."""
+        """How torch-tp splits each layer: by columns, then by rows (Shoeybi et al. 2019)."""
         columns = ("attention.q", "attention.k", "attention.v", "feed_forward.gate", "feed_forward.up")
         plan = {f"blocks.*.{name}": "columns" for name in columns}
         plan |= dict.fromkeys(("blocks.*.attention.o", "blocks.*.feed_forward.down"), "rows")
+        plan |= dict.fromkeys(("blocks.*.attention", "blocks.*.feed_forward"), "one input")
         return {"tokens": "embedding", **plan, "output": "gathered columns"}
 
     def batch(self, step: int) -> torch.Tensor:
