@@ -29,6 +29,7 @@ TP_ACROSS_NODES = {**TP, "nodes": 2, "ranks_per_node": 2}
 STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
     **{f"{case['backend']} alone": (1, case) for case in (DDP, FSDP, TP)},
     **{case["backend"]: (2, case) for case in (DDP, FSDP, TP)},
+    **{f"{case['backend']} at the usual rate": (2, {**case, "switches": ["usual"]}) for case in (DDP, FSDP, TP)},
     "replicas of a part each": (2, {**TP, "options": {"tensor_parallel": "1"}}),
     "whole shards each": (2, {**FSDP, "options": {"shard_group": "1"}}),
     "other weights under DDP": (2, {**DDP, "switches": ["apart_at_first"]}),
@@ -79,7 +80,7 @@ def test_ranks_learn_what_one_process_learns_from_the_joined_batch(
     ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
     result = result_of(ranks, tmp_path_factory, name)
-    assert result["moved"] > 5e-4, "nothing was learned: the check would prove nothing"
+    assert result["moved"] > 50 * 1e-5, "nothing was learned: the check would prove nothing"
     assert result["off"] <= 1e-5
     assert result["apart"] == 0
     size, case = CASES[name]
