@@ -1,12 +1,11 @@
 """What every strategy must learn with workload gpt: `gpt_contract.py TEXT CASE …`, each CASE a JSON object.
 
 A CASE has fields of the run, and `switches`: `untied` gives the tiny decoder an output layer of its own,
-`apart_at_first` gives every rank other weights, `broken` leaves the averaging out, `usual` trains by the workload's rate
-and epsilon. AdamW's steps hardly depend on the scale of the gradients, so that without `usual` a large epsilon makes a sum
-in the place of an average move the parameters elsewhere. After three steps on the bytes of
-TEXT, other ones for every rank and step, all ranks must hold the parameters that one process learns from the joined
-batch. Prints for each case a line of JSON: how far the parameters of any rank are off those, how far these have moved,
-and the backend's facts.
+`apart_at_first` gives every rank other weights, `broken` leaves the averaging out, `usual` trains by the workload's
+rate and epsilon. AdamW's steps hardly depend on the scale of the gradients: without `usual` a large epsilon makes a sum
+in the place of an average move the parameters elsewhere. After three steps on the bytes of TEXT, other ones for every
+rank and step, all ranks must hold the parameters that one process learns from the joined batch. Prints for each case a
+line of JSON: how far the parameters of any rank are off those, how far these have moved, and the backend's facts.
 """
 
 import json
