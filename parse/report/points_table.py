@@ -26,7 +26,7 @@ LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 OPTIONAL = ("average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
 """Columns that are left out where no row has anything in them."""
 FIRST_LEFT_OUT = (
-    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "interval",
+    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "MFU", "interval",
     "runs",
 )  # fmt: skip
 """Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""

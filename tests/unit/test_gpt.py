@@ -18,6 +18,7 @@ from hpc.workloads import gpt
 from parse.alarms.table import judge
 from parse.attempt import measure
 from parse.load import load
+from parse.page.paper.content import content
 from parse.report.export import as_json, comma_separated, dlperf
 from parse.report.notices import below_the_table
 from parse.report.summary import Summary, TableError, by_unit
@@ -184,3 +185,10 @@ def test_every_peak_has_a_source_and_rises_with_fewer_bits() -> None:
     for device in DEVICES:
         assert "datasheet" in device.source
         assert device.tflops["fp32"] < device.tflops["tf32"] < device.tflops["bf16"] == device.tflops["amp-fp16"]
+
+
+def test_a_section_of_a_paper_has_the_mfu_and_its_formula(tmp_path: Path) -> None:
+    section = content(Summary(results=points(tmp_path, gpt_trace(H100, precision="bf16"))))
+    (table,) = section.tables
+    assert ("MFU", "%") in table.table.heads
+    assert any("6 N + 12 L H Q T" in line and "989.5 TFLOPS" in line for line in section.method)
