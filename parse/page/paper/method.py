@@ -126,8 +126,8 @@ def _utilisation(measured: Sequence[Result]) -> Iterator[str]:
     }
     if peaks:
         yield (
-            "MFU is tokens/s times the model FLOPs of a token (6 N + 12 L H Q T, Chowdhery et al. 2022, appendix B) over "
-            f"the dense peak of the devices, {first_of(sorted(peaks), MAX_FACTS)} each."
+            "MFU is tokens/s times the model FLOPs of a token (6 N + 12 L H Q T, Chowdhery et al. 2022, appendix B) "
+            f"over the dense peak of the devices, {first_of(sorted(peaks), MAX_FACTS)} each."
         )
 
 
