@@ -21,7 +21,7 @@ from hpc.backends.torch_meetings import recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.measure.meetings import Meetings
 from hpc.measure.timer import StepTimer
-from hpc.model.collective_plan import REDUCE_SCATTER
+from hpc.model.collective_plan import ALL_REDUCE, REDUCE_SCATTER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -39,7 +39,7 @@ class TorchFSDP(ProcessGroupLoop):
     The children are those of `_parts`, or the `blocks` that a workload names. With several groups of shards (hybrid
     sharding) each group holds a whole model, and the groups' gradients are reduced behind those of the ranks in them.
 
-    t3 is the call of a step's last reduce-scatter, t4 when `backward()` has returned. One rank reduces nothing: both
+    t3 is the call of a step's last reduce-scatter (of the last all-reduce where each rank has all shards), t4 when `backward()` has returned. One rank reduces nothing: both
     are the latter. Collectives are recorded on CPUs. On GPUs FSDP2 calls them on streams of its own, where events of
     the compute stream do not see them: there only t3 is taken from the calls.
     """
@@ -99,7 +99,8 @@ class TorchFSDP(ProcessGroupLoop):
         return timer
 
     def _collective_called(self, name: str) -> None:
-        if name == REDUCE_SCATTER:
+        # Groups of one rank scatter nothing: their gradients are only reduced between the groups.
+        if name == (ALL_REDUCE if self._shards == 1 else REDUCE_SCATTER):
             self._timer.grads_ready()
 
     def _reduce(self, timer: StepTimer) -> None:

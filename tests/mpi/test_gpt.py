@@ -146,9 +146,10 @@ def test_models_have_the_parameters_of_their_sizes() -> None:
     assert {name: int(count) for name, count in counts.items()} == {name: s.parameters for name, s in SIZES.items()}
 
 
-def attempt(ranks: Ranks, folder: Path, backend: str, **options: str) -> Attempt:
+def attempt(ranks: Ranks, folder: Path, backend: str, size: int = 2, **options: str) -> Attempt:
     small = {"size": "tiny", "sequence_length": "16", **options}
-    return Attempt(ranks, folder, spec(backend=backend, workload="gpt", options=small, measured_steps=12))
+    run = spec(backend=backend, workload="gpt", options=small, measured_steps=12, ranks_per_node=size)
+    return Attempt(ranks, folder, run)
 
 
 def adds_up(run: Attempt) -> tuple[str, ...]:
@@ -178,7 +179,7 @@ def test_terms_of_sharded_training_stand_apart_and_add_up(ranks: Ranks, tmp_path
 
 
 def test_terms_of_hybrid_sharding_are_one_because_groups_meet_apart(ranks: Ranks, tmp_path: Path) -> None:
-    run = attempt(ranks, tmp_path, "torch-fsdp", shard_group="1")
+    run = attempt(ranks, tmp_path, "torch-fsdp", 4, shard_group="2")
     assert adds_up(run) == ("data", "compute+wait+communication", "optimizer")
     merged = step_breakdown(run.trace()).merged
     assert merged is not None and all("in a group of" in name for name in merged.early_collectives)
