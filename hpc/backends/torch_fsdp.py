@@ -39,9 +39,10 @@ class TorchFSDP(ProcessGroupLoop):
     The children are those of `_parts`, or the `blocks` that a workload names. With several groups of shards (hybrid
     sharding) each group holds a whole model, and the groups' gradients are reduced behind those of the ranks in them.
 
-    t3 is the call of a step's last reduce-scatter (of the last all-reduce where each rank has all shards), t4 when `backward()` has returned. One rank reduces nothing: both
-    are the latter. Collectives are recorded on CPUs. On GPUs FSDP2 calls them on streams of its own, where events of
-    the compute stream do not see them: there only t3 is taken from the calls.
+    t3 is the call of a step's last reduce-scatter (where each rank has all shards of the last all-reduce), t4 when
+    `backward()` has returned. One rank reduces nothing: both are the latter. Collectives are recorded on CPUs. On GPUs
+    FSDP2 calls them on streams of its own, where events of the compute stream do not see them: there only t3 is taken
+    from the calls.
     """
 
     def _begin(self, run: RunSpec, rank: int) -> None:
