@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -41,7 +42,7 @@ class OneInput(ParallelStyle):
         return module
 
 
-STYLES = {
+STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
     "columns": ColwiseParallel,
     "gathered columns": partial(ColwiseParallel, output_layouts=Replicate()),
     "rows": RowwiseParallel,
