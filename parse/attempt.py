@@ -23,6 +23,7 @@ from hpc.model.training import TrainingHistory
 from hpc.system.text import plural
 from parse import stats
 from parse.run_fields import RunFields
+from parse.utilisation import Utilisation, utilisation
 
 COMMIT = "commit of this project"
 """The fact of a machine that is the commit of this project."""
@@ -93,7 +94,8 @@ class Measured:
     `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
     empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
     of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
-    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end.
+    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end. `utilisation` is
+    the MFU of a training whose FLOPs are recorded.
     """
 
     throughput: float
@@ -104,6 +106,7 @@ class Measured:
     printed_every: int = 1
     pauses_s: tuple[float, ...] = ()
     meetings_s: Mapping[str, float] = field(default_factory=dict)
+    utilisation: Utilisation = field(default_factory=Utilisation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,14 +214,16 @@ def measure(trace: Trace) -> Measured:
         raise TraceError("a step ends before the one in front of it")
     duration_ns = sum(stats.block_durations_ns(latest_end_ns, trace.blocks))
     edges = np.concatenate([trace.blocks[:, 0], trace.blocks[:, 1]]) - 1
+    throughput = stats.throughput(latest_end_ns, samples, trace.blocks)
     return Measured(
-        throughput=stats.throughput(latest_end_ns, samples, trace.blocks),
+        throughput=throughput,
         mean_of_rates=stats.mean_of_rates(latest_end_ns, samples, trace.blocks),
         step_s=step_s,
         samples=counted,
         pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
         clock_share=float(trace.bounds_of(ends_ns[:, edges]).max(axis=0).sum()) / duration_ns,
         meetings_s=_meetings_s(trace),
+        utilisation=utilisation(trace, throughput),
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -140,8 +141,9 @@ class Result:
     `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup, and
     `placeholders` are the words that the document prints in the place of its speed, or of its baseline's.
     `step_time_ms` is of single steps: a log that prints every tenth has none. `meetings_ms` are those of `Measured`, a
-    mean over the runs. `published` is set if it was read from a document: without runs in it, the median is the one
-    speed that it prints.
+    mean over the runs. `mfu` is the median MFU over the ok runs, a share; `no_mfu` why there is none where the FLOPs of
+    a token are recorded; both are empty where they are not. `published` is set if it was read from a document: without
+    runs in it, the median is the one speed that it prints.
     """
 
     requested: RequestedRun
@@ -156,6 +158,8 @@ class Result:
     placeholders: tuple[str, ...] = ()
     step_time_ms: Mapping[int, float] = field(default_factory=dict)
     meetings_ms: Mapping[str, float] = field(default_factory=dict)
+    mfu: float | None = None
+    no_mfu: str = ""
     alarms: tuple[Finding, ...] = ()
     published: Claimed | None = None
 
@@ -268,12 +272,24 @@ def of_runs(runs: Sequence[Run], planned: Collection[str] = ()) -> Result:
         cv=stats.coefficient_of_variation(speeds),
         interval=stats.median_interval(speeds),
         step_time_ms=_step_time_ms(measured),
+        **_mfu(measured),
         meetings_ms={
             name: 1e3 * stats.mean([numbers.meetings_s[name] for numbers in measured])
             for name in measured[0].meetings_s
             if all(name in numbers.meetings_s for numbers in measured)
         },
     )
+
+
+def _mfu(measured: Sequence[Measured]) -> dict[str, Any]:
+    """`mfu` and `no_mfu` of a point; an MFU needs that of every run, against one peak."""
+    its = [numbers.utilisation for numbers in measured]
+    shares = [utilisation.share for utilisation in its if utilisation.share is not None]
+    if reason := next((utilisation.reason for utilisation in its if utilisation.reason), ""):
+        return {"no_mfu": reason}
+    if len({utilisation.peak_tflops for utilisation in its}) > 1:
+        return {"no_mfu": "its runs had devices of different peaks"}
+    return {"mfu": stats.median(shares)} if shares else {}
 
 
 def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc.model.spec import RunSpec, diagnostic_of
-
-SAMPLES = "samples"
+from hpc.model.spec import SAMPLES, RunSpec, diagnostic_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,7 @@ class RunFields:
     @classmethod
     def of(cls, spec: RunSpec) -> RunFields:
         """All fields of a run."""
-        return cls(devices=spec.devices, **{name: getattr(spec, name) for name in _SPEC_FIELDS})
+        return cls(devices=spec.devices, unit=spec.unit, **{name: getattr(spec, name) for name in _SPEC_FIELDS})
 
     @property
     def is_partial(self) -> bool:

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hpc.backends.rank_groups import check_all_or_size, check_node_or_size
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, PAIRS, REDUCE_SCATTER
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import RunSpec, SpecError
@@ -83,7 +84,8 @@ class BackendEntry:
     `modules` maps each imported module to the command that installs it. With `one_rank_per_node` one rank drives all
     GPUs of its node. `no_sync_unsupported` is the reason why gradients cannot stay unreduced, or empty. `collectives`
     is None where ranks do not communicate. `uses_gpus` is False for a backend that always runs on CPUs;
-    `trains_to_target` is whether it has whole trainings; `cpu_precisions` are those that it trains in on CPUs.
+    `trains_to_target` is whether it has whole trainings; `workloads` are those of this project that it trains, empty:
+    all of its framework; `cpu_precisions` are those that it trains in on CPUs.
     """
 
     where: str
@@ -95,6 +97,7 @@ class BackendEntry:
     collectives: CollectivesEntry | None = None
     uses_gpus: bool = True
     trains_to_target: bool = False
+    workloads: tuple[str, ...] = ()
     cpu_precisions: tuple[str, ...] = ("fp32", "bf16")
 
 
@@ -123,7 +126,9 @@ _LOSS_SCALE = {
 }
 _TORCH_OPTIONS = {
     **CHANNELS_LAST,
-    "sgd": Option(default="auto", choices=("auto", "fused", "foreach", "for-loop"), help="SGD implementation"),
+    "sgd": Option(
+        default="auto", choices=("auto", "fused", "foreach", "for-loop"), help="implementation of SGD or AdamW"
+    ),
     "compile": Option(default=False, help="run the model through torch.compile"),
     **_LOSS_SCALE,
 }
@@ -176,11 +181,40 @@ BACKENDS: Mapping[str, BackendEntry] = {
                 choices=("auto", "on", "off"),
                 help="free parameters until backward; auto: FSDP2's choice",
             ),
+            "shard_group": Option(
+                default="all",
+                help="ranks that share one set of shards: all, node (hybrid sharding: replicas across nodes), or at "
+                "most so many neighbours",
+                check=check_all_or_size,
+            ),
             "channels_last": Option(default=False, help="refused: FSDP2 shards contiguous parameters only"),
-            "sgd": Option(default="foreach", choices=("foreach", "for-loop"), help="SGD implementation; none is fused"),
+            "sgd": Option(
+                default="foreach", choices=("foreach", "for-loop"), help="implementation of SGD or AdamW; none is fused"
+            ),
             "compile": Option(default=False, help="refused: collectives in compiled graphs give no time stamps"),
         },
         no_sync_unsupported="every rank holds a shard of the parameters, which all gather in forward and backward",
+    ),
+    "torch-tp": BackendEntry(
+        where="hpc.backends.torch_tp:TorchTP",
+        collectives=CollectivesEntry(
+            where="hpc.backends.torch_collectives:TorchDDPCollectives", operations=(*OPERATIONS, PAIRS)
+        ),
+        framework="torch",
+        modules=_TORCH,
+        options={
+            "tensor_parallel": Option(
+                default="node",
+                help="ranks of a node that share every layer: node, or at most so many neighbours",
+                check=check_node_or_size,
+            ),
+            "sgd": Option(
+                default="foreach", choices=("foreach", "for-loop"), help="implementation of SGD or AdamW; none is fused"
+            ),
+            "compile": Option(default=False, help="run the model through torch.compile"),
+        },
+        no_sync_unsupported="the ranks of a node hold parts of the same layers, and add up what these return",
+        workloads=("gpt",),
     ),
     "torch-dp": BackendEntry(
         where="hpc.backends.torch_dp:TorchDP",

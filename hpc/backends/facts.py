@@ -59,10 +59,10 @@ class BackendFacts:
 
     `versions` has None for a library that the framework lacks; `options` are those in effect. `devices` lists all
     devices of a rank that drives several. `synchronises_every_step`: host and device wait for each other in every step.
-    `fused` is False where timing takes the step apart. `gradient_bytes` are reduced per step. `early_collectives` has
-    the reasons why ranks wait for each other before their own gradients are complete, `unrecorded_collectives` those of
-    them without time stamps. These lists and `collectives` are updated while the run goes on; earlier callers, also of
-    `as_json`, hold the same lists.
+    `fused` is False where timing takes the step apart. `gradient_bytes` are reduced per step, `flops_per_token` are the
+    model's, forward and backward. `early_collectives` has the reasons why ranks wait for each other before their own
+    gradients are complete, `unrecorded_collectives` those of them without time stamps. These lists and `collectives`
+    are updated while the run goes on; earlier callers, also of `as_json`, hold the same lists.
     """
 
     versions: Mapping[str, str | None]
@@ -81,6 +81,7 @@ class BackendFacts:
     synchronises_every_step: bool | None = None
     reduces: bool | None = None
     gradient_bytes: int | None = None
+    flops_per_token: int | None = None
     early_collectives: list[str] | None = None
     unrecorded_collectives: list[str] | None = None
     collectives: list[dict[str, Any]] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hpc.backends import BACKENDS
+from hpc.backends.rank_groups import misfit
 from hpc.model.options import OptionValue
 from hpc.model.spec import RunSpec
 
@@ -28,4 +29,4 @@ def why_not(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
             "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards, whose ranks would have to "
             "agree on skipping a step: take bf16, or torch-ddp"
         )
-    return ""
+    return misfit("shard_group", options["shard_group"], run, run.ranks)

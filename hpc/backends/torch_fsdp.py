@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hpc.backends import InvalidRun
 from hpc.backends.fsdp_limits import why_not
+from hpc.backends.rank_groups import NODE, group_size, not_on_one_node
 from hpc.backends.torch_loop import MakeOptimizer
 from hpc.backends.torch_meetings import recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.measure.meetings import Meetings
 from hpc.measure.timer import StepTimer
-from hpc.model.collective_plan import REDUCE_SCATTER
+from hpc.model.collective_plan import ALL_REDUCE, REDUCE_SCATTER
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -35,9 +36,13 @@ RESHARD = {"auto": None, "on": True, "off": False}
 class TorchFSDP(ProcessGroupLoop):
     """Each child of the model is gathered before its forward and its backward; its gradients are reduced and scattered.
 
-    t3 is the call of a step's last reduce-scatter, t4 when `backward()` has returned. One rank reduces nothing: both
-    are the latter. Collectives are recorded on CPUs. On GPUs FSDP2 calls them on streams of its own, where events of
-    the compute stream do not see them: there only t3 is taken from the calls.
+    The children are those of `_parts`, or the `blocks` that a workload names. With several groups of shards (hybrid
+    sharding) each group holds a whole model, and the groups' gradients are reduced behind those of the ranks in them.
+
+    t3 is the call of a step's last reduce-scatter (where each rank has all shards of the last all-reduce), t4 when
+    `backward()` has returned. One rank reduces nothing: both are the latter. Collectives are recorded on CPUs. On GPUs
+    FSDP2 calls them on streams of its own, where events of the compute stream do not see them: there only t3 is taken
+    from the calls.
     """
 
     def _begin(self, run: RunSpec, rank: int) -> None:
@@ -47,6 +52,9 @@ class TorchFSDP(ProcessGroupLoop):
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
         if reason := why_not(run, self._options):
             raise InvalidRun(reason)
+        self._shards = group_size(self._options["shard_group"], run, run.ranks)
+        if self._options["shard_group"] == NODE and (reason := not_on_one_node(self._shards, world, comm)):
+            raise InvalidRun(reason)
         return super()._find_device(run, world, comm)
 
     def _distribute(self, module: torch.nn.Module, make_optimizer: MakeOptimizer) -> tuple[Any, Any]:
@@ -55,21 +63,28 @@ class TorchFSDP(ProcessGroupLoop):
                 "the workload has local_parameters, which its optimizer would update together with FSDP2's shards: "
                 "take torch-ddp, or for arcface head=replicated"
             )
-        parts = [*_parts(module)]
+        parts: list[torch.nn.Module] = getattr(self._workload, "blocks", None) or [*_parts(module)]
         if max(Counter(id(parameter) for part in parts for parameter in part.parameters()).values(), default=0) > 1:
             raise InvalidRun(
                 "children of the model share a parameter, which FSDP2 would shard once only: take torch-ddp"
             )
         for value in chain(module.parameters(), module.buffers()):
             dist.broadcast(value.detach(), 0)
-        world = dist.group.WORLD
-        assert world is not None  # joined
-        mesh = DeviceMesh.from_group(world, self._device.type)
+        mesh = self._mesh()
         reshard = RESHARD[str(self._options["reshard_after_forward"])]
         for part in (*parts, module):
             fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         return module, make_optimizer()
+
+    def _mesh(self) -> DeviceMesh:
+        """All ranks in one dimension; with several groups of shards they are the second, their replicas the first."""
+        if self._shards < self._run.ranks:
+            shape = (self._run.ranks // self._shards, self._shards)
+            return init_device_mesh(self._device.type, shape, mesh_dim_names=("replicate", "shard"))
+        world = dist.group.WORLD
+        assert world is not None  # joined
+        return DeviceMesh.from_group(world, self._device.type)
 
     def _early_collectives(self) -> list[str]:
         gathers = ["FSDP gathers parameters before each module"] if self._run.ranks > 1 else []
@@ -85,7 +100,8 @@ class TorchFSDP(ProcessGroupLoop):
         return timer
 
     def _collective_called(self, name: str) -> None:
-        if name == REDUCE_SCATTER:
+        # Groups of one rank scatter nothing: their gradients are only reduced between the groups.
+        if name == (ALL_REDUCE if self._shards == 1 else REDUCE_SCATTER):
             self._timer.grads_ready()
 
     def _reduce(self, timer: StepTimer) -> None:

@@ -81,7 +81,7 @@ class TorchLoop(Training):
         self._workload = workload = factory(self._run, self._device, self._rank)
         check_workload(workload, "torch")
         check_no_sync(self._run, self._early_collectives())
-        layout = torch.channels_last if self._options["channels_last"] else torch.preserve_format
+        layout = torch.channels_last if self._options.get("channels_last") else torch.preserve_format
         module = workload.model.to(device=self._device, memory_format=layout).train()
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         half = HALF.get(self._run.precision)

@@ -63,6 +63,7 @@ class Training(ABC):
             gradient_bytes=self._reduced_bytes() if self._reduces else 0,
             early_collectives=self._early_collectives(),
             unrecorded_collectives=self._unrecorded_collectives(),
+            flops_per_token=getattr(self._workload, "flops_per_token", None),
             **facts,
         )
 

@@ -9,8 +9,8 @@ from math import ceil
 from hpc.model.options import WHOLE, Option, OptionValue, did_you_mean, read_options
 from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA, RunSpec, SpecError
 
-IMAGE_FOLDER, TFRECORD, WEBDATASET, DALI = KINDS = ("imagefolder", "tfrecord", "webdataset", "dali")
-"""The kinds of files that some workload reads."""
+IMAGE_FOLDER, TFRECORD, WEBDATASET, DALI, TEXT = KINDS = ("imagefolder", "tfrecord", "webdataset", "dali", "text")
+"""The kinds of files that some workload reads: images but for the last, whose path is one file."""
 MAX_WORKERS = 1024
 INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding", "processor")
 """What is recorded of each batch that is read, int64 ns: when the step requested it and had it, when a worker began it
@@ -36,7 +36,7 @@ OPTIONS: Mapping[str, Option] = {
         help="imagenet: random crops, a half mirrored; off: the middle of each image, as in evaluation",
     ),
 }
-"""The options of runs that read files."""
+"""The options of runs that read images."""
 
 
 @dataclass(frozen=True)

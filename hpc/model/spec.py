@@ -27,6 +27,10 @@ PLAN_VERSION = 2
 """Schema of the plan; 2 calls `stamps` of a run `timing`."""
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
+SAMPLES, TOKENS = "samples", "tokens"
+"""What a speed counts per second. A sample of an image workload is an image, that of a language model a token."""
+_OF_TOKENS = ("gpt",)
+"""The workloads whose samples are tokens; their batch size counts sequences."""
 SYNTHETIC, UNKNOWN_DATA = "synthetic", "unknown"
 """The training data: made by a workload of this project, or read by a user's own file."""
 COLLECTIVES = "collectives"
@@ -206,6 +210,11 @@ class RunSpec:
     def global_batch_size(self) -> int:
         """Samples per step over all devices."""
         return self.local_batch_size * self.devices
+
+    @property
+    def unit(self) -> str:
+        """What it counts as samples: `samples` or `tokens`."""
+        return TOKENS if self.workload in _OF_TOKENS else SAMPLES
 
     @property
     def case(self) -> str:

@@ -140,6 +140,7 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         unix = {} if trace.unix_offset_ns is None else _UNIX
         for name, (where, attributes) in {**_ARRAYS, **unix}.items():
             _describe(file.create_dataset(where, data=getattr(trace, name)), attributes)
+        file["samples"].attrs["unit"] = _stored(trace.run.unit)  # of language models tokens
         if trace.injected_ns is not None:
             attributes = {"unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.injected_phases}
             _describe(file.create_dataset(_INJECTED, data=trace.injected_ns), attributes)

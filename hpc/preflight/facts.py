@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpc.backends import BACKENDS
 from hpc.measure.world import World
-from hpc.model.data_source import DataSource, data_source
+from hpc.model.data_source import TEXT, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.background_load import Hidden, measure_load
 from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
@@ -58,8 +58,9 @@ def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
 
 
 def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
-    """The images at the path of the run, in a whole training also the held-out ones; None for a run without files."""
-    if (source := data_source(run.data)) is None:
+    """The images at the path of the run, in a whole training also the held-out ones; None for a run without images."""
+    source = data_source(run.data)
+    if source is None or source.kind == TEXT:
         return None
     if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
         return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")

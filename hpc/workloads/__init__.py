@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import DALI, IMAGE_FOLDER, TFRECORD, WEBDATASET, data_source
+from hpc.model.data_source import DALI, IMAGE_FOLDER, TEXT, TFRECORD, WEBDATASET, data_source
 from hpc.model.data_source import OPTIONS as DATA_OPTIONS
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
@@ -29,13 +29,14 @@ CHANNELS_LAST = {"channels_last": Option(default=True, help="NHWC memory format 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadEntry:
     """`factories` maps frameworks to "module:Class"; `steps` are those of a run, warm-up included, and of the warm-up,
-    where its reference has others than the reference protocol. `reads` has, by framework, the kinds of files that it
-    trains on besides synthetic samples, `max_classes` how many classes these may have; `file_options` are those that
-    only runs on files have."""
+    where its reference has others than the reference protocol, `batch_size` is that of a device without a request.
+    `reads` has, by framework, the kinds of files that it trains on besides synthetic samples, `max_classes` how many
+    classes these may have; `file_options` are those that only runs on files have."""
 
     factories: Mapping[str, str]
     options: Mapping[str, Option] = field(default_factory=dict)
     steps: tuple[int, int] | None = None
+    batch_size: int = 128
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     max_classes: int = 0
     file_options: Mapping[str, Option] = field(default_factory=dict)
@@ -113,6 +114,23 @@ WORKLOADS: Mapping[str, WorkloadEntry] = {
         reads=_READ_IMAGES,
         max_classes=10,
     ),
+    "gpt": WorkloadEntry(
+        factories={"torch": "hpc.workloads.torch_gpt:TorchGPT"},
+        options={
+            "size": Option(
+                default="125m", choices=("tiny", "125m", "1b", "8b"), help="parameters of the decoder", small="tiny"
+            ),
+            "sequence_length": Option(default=2048, minimum=1, maximum=2**20, help="tokens of a sequence", small="64"),
+            "kv_heads": Option(
+                default=0, maximum=1024, help="heads of keys and values, shared by groups of the others; 0: the size's"
+            ),
+            "activation_checkpointing": Option(
+                default=False, help="keep each layer's input only, and compute the rest again in backward"
+            ),
+        },
+        reads={"torch": (TEXT,)},
+        batch_size=8,
+    ),
     "delay": WorkloadEntry(
         factories={"numpy": "hpc.workloads.delay:DelayWorkload", "torch": "hpc.workloads.torch_delay:TorchDelay"},
         options={
@@ -142,6 +160,11 @@ def reference_steps(workload: str) -> tuple[int, int] | None:
     return WORKLOADS[workload].steps if workload in WORKLOADS else None
 
 
+def reference_batch_size(workload: str) -> int:
+    """Samples per device of a run whose request names no batch size; a person's own file has the usual number."""
+    return WORKLOADS[workload].batch_size if workload in WORKLOADS else WorkloadEntry.batch_size
+
+
 def workload_options(run: RunSpec) -> dict[str, OptionValue]:
     """The options of the run's workload; a person's own file has none."""
     if is_user_code(run.workload):
@@ -152,7 +175,8 @@ def workload_options(run: RunSpec) -> dict[str, OptionValue]:
 
 def options_of_files(workload: str, data: str) -> Mapping[str, Option]:
     """The options that files bring, for a workload that reads them; none for other data. Raises as `data_source`."""
-    if data_source(data) is None:
+    source = data_source(data)
+    if source is None or source.kind == TEXT:
         return {}
     return {**DATA_OPTIONS, **(WORKLOADS[workload].file_options if workload in WORKLOADS else {})}
 

@@ -38,7 +38,7 @@ from launch.follow.view import describe_outage, open_view
 from launch.jobs.plan import WrittenJob
 
 SPEED = Callable[[Path], float | None]
-"""The throughput in samples/s that a trace holds, None where it holds none."""
+"""The throughput that a trace holds, in its run's unit per second; None where it holds none."""
 
 PATIENCE_S = 3600.0
 """Seconds for which a scheduler that does not answer is queried again."""
@@ -161,7 +161,7 @@ class Follower:
                 return self._running(run, begun, record, speed, news=news)
             duration_s = float(record.end_unix_s - record.begin_unix_s)
             return Row(
-                run=run, state=record.outcome, record=record, samples_per_s=speed, news=news, attempt=record.attempt,
+                run=run, state=record.outcome, record=record, speed=speed, news=news, attempt=record.attempt,
                 elapsed_s=duration_s if duration_s >= 0 else None,
             )  # fmt: skip
         if job is JobState.UNREACHABLE:
@@ -187,7 +187,7 @@ class Follower:
         first_seen_unix_s = self._first_seen_unix_s.setdefault(name, now_unix_s)
         elapsed_s = attempt_elapsed_s(begin, first_seen_unix_s, now_unix_s)
         return Row(
-            run=run, state=RUNNING, record=record, samples_per_s=speed, news=news, attempt=attempt,
+            run=run, state=RUNNING, record=record, speed=speed, news=news, attempt=attempt,
             steps=self._steps.read(name), elapsed_s=elapsed_s,
         )  # fmt: skip
 

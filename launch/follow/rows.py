@@ -51,13 +51,14 @@ class Row:
 
     `reason` is why the job of a pending run is pending. `news`: the run was not final when the following began. A run
     whose job was requeued may have a record and be running again: `state`, `attempt`, `steps` and `elapsed_s` are then
-    of the running attempt. `steps` and `elapsed_s` are None if they are not known.
+    of the running attempt. `steps` and `elapsed_s` are None if they are not known. `speed` is in the run's unit per
+    second.
     """
 
     run: RunSpec
     state: str
     record: ExitRecord | None = None
-    samples_per_s: float | None = None
+    speed: float | None = None
     reason: str = ""
     news: bool = True
     attempt: int = 0

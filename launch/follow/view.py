@@ -82,7 +82,7 @@ def _cursor_restored_on_death(console: Console) -> Iterator[None]:
 class EventLines:
     """Prints a line for each attempt that began or ended and for each outage.
 
-    `<run id> attempt <n>: began`, `<run id> attempt <n>: <outcome>[, <speed> samples/s | : <reason>] (<i> of <m>)`. An
+    `<run id> attempt <n>: began`, `<run id> attempt <n>: <outcome>[, <speed> <unit> | : <reason>] (<i> of <m>)`. An
     attempt that began and ended between two looks has the second line alone.
     """
 
@@ -277,8 +277,9 @@ def _lay_out(shown: Sequence[Row], columns: list[_Column], width: int) -> list[T
     widths = [column.width for column in columns]
     widths[0] = max(4, widths[0] - max(0, total() - width))
     rest = width - sum(widths) - len(_GAP) * len(widths)
-    if rest >= _MIN_RESULT_WIDTH and any(results := [_result(row) for row in shown]):
-        columns = [*columns, _Column(heading="samples/s, or why", cells=results)]
+    units = sorted({_unit(row) for row in shown})
+    if rest >= _MIN_RESULT_WIDTH and any(results := [_result(row, named=len(units) > 1) for row in shown]):
+        columns = [*columns, _Column(heading=f"{units[0] if len(units) == 1 else 'speed'}, or why", cells=results)]
         widths.append(rest)
     lines = []
     for at in range(-1, len(shown)):
@@ -287,14 +288,19 @@ def _lay_out(shown: Sequence[Row], columns: list[_Column], width: int) -> list[T
     return lines
 
 
-def _result(row: Row) -> str:
+def _result(row: Row, *, named: bool) -> str:
+    """The speed of a run that ended, `named` with its unit, or why it has none."""
     if row.state == RUNNING:
         return ""
-    if row.ended and row.samples_per_s is not None:
-        return f"{row.samples_per_s:.2f}"
+    if row.ended and row.speed is not None:
+        return f"{row.speed:.2f}{f' {_unit(row)}' if named else ''}"
     if row.ended and row.record is not None and row.state != Outcome.OK:
         return plain("".join(row.record.evidence[:1]))
     return plain(row.reason)
+
+
+def _unit(row: Row) -> str:
+    return f"{row.run.unit}/s"
 
 
 def _style(row: Row) -> str:
@@ -323,8 +329,8 @@ def _describe_counts(rows: Sequence[Row]) -> str:
 
 def _describe_end(row: Row, record: ExitRecord) -> str:
     text = f"{row.run.run_id} attempt {record.attempt}: {record.outcome}"
-    if row.samples_per_s is not None:
-        return f"{text}, {row.samples_per_s:.2f} samples/s"
+    if row.speed is not None:
+        return f"{text}, {row.speed:.2f} {_unit(row)}"
     return f"{text}: {record.evidence[0]}" if record.evidence and record.outcome is not Outcome.OK else text
 
 

@@ -53,7 +53,8 @@ def _list() -> int:
     print("backends:")
     for name, backend in BACKENDS.items():
         missing = missing_modules(name)
-        print(f"  {name} ({backend.framework}): {'; '.join(missing) or 'installed here'}")
+        trains = f"; trains {', '.join(backend.workloads)}" if backend.workloads else ""
+        print(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
         _print_options(backend.options)
     print("workloads:")
     for name, workload in WORKLOADS.items():

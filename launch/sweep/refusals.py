@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from hpc.backends import BACKENDS, options_of_run
-from hpc.backends.fsdp_limits import why_not
+from hpc.backends import BACKENDS, fsdp_limits, options_of_run, tp_limits
 from hpc.model.data_source import data_source
 from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
-from hpc.workloads import OF_TRAININGS, TRAINED, WORKLOADS, is_user_code
+from hpc.workloads import OF_TRAININGS, TRAINED, WORKLOADS, gpt, is_user_code
 from hpc.workloads.delays import check_ranks, parse_delays
 from launch.sweep.spec import SweepSpec
 
@@ -34,8 +33,8 @@ def refuse_invalid(runs: Iterable[RunSpec]) -> None:
         if run.repeat > 1:
             continue
         checks = (
-            _check_precision, _check_torch_dp, _check_data, _check_whole_training, _check_options, _check_torch_fsdp,
-            _check_head,
+            _check_precision, _check_torch_dp, _check_data, _check_whole_training, _check_options, _check_gpt,
+            _check_strategy, _check_head,
         )  # fmt: skip
         if reason := next((reason for check in checks if (reason := check(run))), ""):
             raise SpecError(f"{run.case} with backend {run.backend}: {reason}")
@@ -84,8 +83,14 @@ def _check_torch_dp(run: RunSpec) -> str:
     return ""
 
 
-def _check_torch_fsdp(run: RunSpec) -> str:
-    return why_not(run, options_of_run(run)) if run.backend == "torch-fsdp" else ""
+def _check_strategy(run: RunSpec) -> str:
+    """The reason why a backend that splits the model cannot do the run; else empty."""
+    limits = {"torch-fsdp": fsdp_limits, "torch-tp": tp_limits}.get(run.backend)
+    return limits.why_not(run, options_of_run(run)) if limits else ""
+
+
+def _check_gpt(run: RunSpec) -> str:
+    return gpt.why_not(run) if run.workload == "gpt" else ""
 
 
 def _check_data(run: RunSpec) -> str:

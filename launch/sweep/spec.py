@@ -28,7 +28,7 @@ from hpc.model.spec import (
     Target,
     shuffled,
 )
-from hpc.workloads import WORKLOADS, options_of_files, reference_steps
+from hpc.workloads import WORKLOADS, options_of_files, reference_batch_size, reference_steps
 from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
 from launch.sweep.readers import NODES, RANKS, read_case, read_data, read_env, read_percent
 
@@ -74,7 +74,7 @@ class SweepSpec:
         page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(read_data), "DATA,…",
-        f"{{default}} (default), or KIND:PATH of images ({', '.join(KINDS)})",
+        f"{{default}} (default), or KIND:PATH of files ({', '.join(KINDS)})",
         page=_DAILY)
     data_cache: tuple[str, ...] = _measured(
         ("off",), each(choice(DATA_CACHES)), "C,…",
@@ -82,7 +82,8 @@ class SweepSpec:
         "speed without input)")
     batch_size: tuple[int, ...] | None = _measured(
         None, each(whole(1, MAX_WHOLE)), "N,…",
-        f"samples per device, or with --scaling strong in all (default {REFERENCE_SIZES['batch_size'][0]})",
+        f"samples per device, or with --scaling strong in all (default {REFERENCE_SIZES['batch_size'][0]}; of "
+        f"gpt sequences, {reference_batch_size('gpt')})",
         page=_DAILY)
     precision: tuple[str, ...] = _measured(
         ("fp32",), each(choice(PRECISIONS)), "P,…", f"{', '.join(PRECISIONS)} (default {{default}})", page=_DAILY)
@@ -250,7 +251,8 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
     small = target.gpus_per_node == 0
     chosen: dict[str, Any] = {}
     reduced = []
-    for name, reference in REFERENCE_SIZES.items():
+    batch_size = min(reference_batch_size(workload) for workload in sweep.workload)
+    for name, reference in {**REFERENCE_SIZES, "batch_size": (batch_size,)}.items():
         if getattr(sweep, name) is not None:
             continue
         chosen[name] = SMALL_SIZES[name] if small else reference

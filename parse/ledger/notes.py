@@ -21,7 +21,7 @@ def notes(ledger: Ledger) -> Iterator[str]:
     """Lines on the causes of the loss, the reliability of the figures, and oddities."""
     write = Figures([ledger])
     yield from _symptoms(ledger)
-    yield from map(what_if_text, ledger.what_ifs or ())
+    yield from (what_if_text(what_if, ledger.result.unit) for what_if in ledger.what_ifs or ())
     if ledger.what_ifs == () and len(ledger.ranks) > 1:
         yield "no what-if: it takes the order in which ranks arrive at the reduction"
     yield from _split(ledger, write)
@@ -43,11 +43,11 @@ def notes(ledger: Ledger) -> Iterator[str]:
     yield from ledger.remarks
 
 
-def what_if_text(what_if: WhatIf) -> str:
+def what_if_text(what_if: WhatIf, unit: str) -> str:
     """`without the straggler: 4210.00 samples/s [4180.00, 4240.00], 41.3 % more`."""
     interval = "" if what_if.interval is None else f" [{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]"
     percent = f"{abs(what_if.gain) * 100:.1f} % {'less' if what_if.gain < 0 else 'more'}"
-    return f"{what_if.change}: {what_if.speed:.2f} samples/s{interval}, {percent}"
+    return f"{what_if.change}: {what_if.speed:.2f} {unit}{interval}, {percent}"
 
 
 def telemetry_text(change: ConditionChange | TooFewSamples) -> str:

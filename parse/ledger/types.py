@@ -288,8 +288,8 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """The speed in samples/s with a change: the median of the replayed runs with its interval, and the `gain` over the
-    recorded steps, 0.1 for 10 %."""
+    """The speed, in the point's unit, with a change: the median of the replayed runs with its interval, and the `gain`
+    over the recorded steps, 0.1 for 10 %."""
 
     change: Change
     speed: float
@@ -299,8 +299,8 @@ class WhatIf:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutStraggler:
-    """The speed in samples/s if the straggler's ranks took no longer than the median of the others, with its interval,
-    and that of the `recorded` steps: medians over the replayed runs."""
+    """The speed, in the point's unit, if the straggler's ranks took no longer than the median of the others, with its
+    interval, and that of the `recorded` steps: medians over the replayed runs."""
 
     speed: float
     interval: Interval | None

@@ -94,7 +94,7 @@ def replayed_speeds(
     trace: Trace, terms: Set[str], changes: Sequence[Change | None], ranks: Sequence[int] = (),
     late_steps: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """The speed of a run in samples/s with each of these changes, None for no change.
+    """The speed of a run, in its unit, with each of these changes, None for no change.
 
     `terms` are the names of the ledger's terms, `ranks` the straggler's, which is late in `late_steps`, None for all.
     Raises TraceError where the clocks cannot be compared.

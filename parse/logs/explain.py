@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.model.spec import SAMPLES
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.attempt import Attempt
@@ -15,7 +16,6 @@ from parse.logs.engine.points import numbered
 from parse.logs.engine.reader import opened
 from parse.logs.remarks import remark_text
 from parse.logs.window import Reading, Window
-from parse.run_fields import SAMPLES
 
 MAX_LINE_BYTES = 1 << 26
 """Longer lines are read in parts, so that memory is bounded."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS
+from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, SAMPLES
 from hpc.system.text import plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
@@ -23,7 +23,7 @@ from parse.logs.remarks import remark_text
 from parse.logs.sizes import NOWHERE, Size, size_of
 from parse.logs.step_size import taken_in_per_step, with_printed_batch
 from parse.logs.whole_training import WHOLE_TRAINING, WholeTraining, what_is_there, whole_training
-from parse.run_fields import SAMPLES, RunFields
+from parse.run_fields import RunFields
 
 if TYPE_CHECKING:
     from parse.logs.window import Protocol, Reading, Window

@@ -94,17 +94,17 @@ def _in_words(ledger: Ledger, write: Figures, which: str) -> str:
 
 def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
     """What each change would be worth, where that was read: for the point of the verdict."""
-    named = [(name, ledger) for name, ledger in named if ledger.what_ifs]
-    rows = [
-        [name, str(what_if.change), f"{what_if.speed:.2f}", interval, f"{what_if.gain * 100:+.1f}"]
-        for name, ledger in named
-        for what_if in ledger.what_ifs or ()
-        for interval in [f"[{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]" if what_if.interval else "-"]
-    ]
-    if rows:
-        unit = named[0][1].result.unit
+    by_unit: dict[str, list[list[str]]] = {}
+    for name, ledger in named:
+        by_unit.setdefault(ledger.result.unit, []).extend(
+            [name, str(what_if.change), f"{what_if.speed:.2f}", interval, f"{what_if.gain * 100:+.1f}"]
+            for what_if in ledger.what_ifs or ()
+            for interval in [f"[{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]" if what_if.interval else "-"]
+        )
+    for number, (unit, rows) in enumerate((unit, rows) for unit, rows in by_unit.items() if rows):
         yield Table(
-            id="what-if", caption="What changes would be worth: the recorded steps replayed without one cause each",
+            id=f"what-if-{number}" if number else "what-if",
+            caption="What changes would be worth: the recorded steps replayed without one cause each",
             heads=(("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("gain", "%")),
             rows=rows, label_columns=2,
         )  # fmt: skip

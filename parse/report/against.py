@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.model.recipe import Difference, PublishedTable, Recipe
+from hpc.model.spec import SAMPLES
 from parse.alarms.table import judge
 from parse.published.recipes import recipe_results
 from parse.result import Result
-from parse.run_fields import SAMPLES
 
 HEADS = (("published", "samples/s"), ("ratio", ""), ("published speedup", ""))
 """Names and units of the columns."""

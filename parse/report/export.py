@@ -204,6 +204,8 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         content["published"] = {"document": str(claimed.document), **figures}
     if of is not None:
         content["against"] = _beside_as_json(result, of.beside(result))
+    if result.mfu is not None or result.no_mfu:
+        content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
     content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
     return {name: _significant(value) for name, value in content.items()}
 

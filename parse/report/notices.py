@@ -142,6 +142,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += _meetings(summary)
+    notices += _utilisation(summary)
     notices += _input_costs(summary)
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
@@ -167,6 +168,17 @@ def _meetings(summary: Summary) -> Iterator[Notice]:
         yield Notice(labels=(label,), text=text, is_warning=False)
 
 
+def _utilisation(summary: Summary) -> Iterator[Notice]:
+    """What an MFU is a share of, or why a point has none."""
+    for result, label in zip(summary.results, labels(summary.results), strict=True):
+        if result.no_mfu:
+            yield Notice(labels=(label,), text=f"no MFU: {result.no_mfu}", is_warning=False)
+        elif result.mfu is not None:
+            peak = next(run.measured.utilisation for run in result.ok if run.measured)
+            text = f"MFU {result.mfu * 100:.1f} % of {peak.peak_tflops:g} TFLOPS a device: {peak.source}"
+            yield Notice(labels=(label,), text=text, is_warning=False)
+
+
 def _input_costs(summary: Summary) -> Iterator[Notice]:
     """What reading files costs a point, where the same point with its input cached is here."""
     points = {result.requested.point: result for result in summary.results}
@@ -178,7 +190,7 @@ def _input_costs(summary: Summary) -> Iterator[Notice]:
         if cached is None or cached.median_speed is None or result.median_speed is None:
             continue
         share = 1 - result.median_speed / cached.median_speed
-        speeds = f"{result.median_speed:.2f} samples/s against {cached.median_speed:.2f} with --data-cache device"
+        speeds = f"{result.median_speed:.2f} {result.unit} against {cached.median_speed:.2f} with --data-cache device"
         ours, theirs = result.interval, cached.interval
         if ours is None or theirs is None:
             text = f"input costs you {share * 100:.0f} %: {speeds}; too few runs to tell it from scatter"

@@ -23,10 +23,10 @@ from parse.text import (
 
 LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 """A log's two speeds, side by side; the median is of those that count."""
-OPTIONAL = ("average", "interval", "coverage", "CV", "step p50", "step p95", *LOG_SPEEDS.values())
+OPTIONAL = ("average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
 """Columns that are left out where no row has anything in them."""
 FIRST_LEFT_OUT = (
-    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "interval",
+    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "MFU", "interval",
     "runs",
 )  # fmt: skip
 """Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""
@@ -70,7 +70,7 @@ def points_cells(results: Sequence[Result], beside: Against | None = None) -> tu
     heads += [("runs", "ok/asked"), ("median", unit)]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
     heads += [("average", unit), ("interval", unit)]
-    heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%")]
+    heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%"), ("MFU", "%")]
     heads += [("step p50", "ms"), ("step p95", "ms")]
     rows = [_row(result, differ) for result in results]
     if beside is not None:
@@ -94,6 +94,7 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         number(result.cv, 100),
         number(result.speedup),
         number(result.scaling_efficiency, 100, decimals=1),
+        number(result.mfu, 100, decimals=1),
         number(result.step_time_ms.get(50)),
         number(result.step_time_ms.get(95)),
     ]

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC
+from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
 from parse import stats
 from parse.ledger.types import Ledger
 from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against
 from parse.result import NoSpeedup, Result
-from parse.run_fields import SAMPLES
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""

@@ -110,6 +110,16 @@ def test_training_in_every_precision_timestamps_steps_by_device_events(
     assert trace.stamps[0, -1, END] < trace.clock_local_ns[0, 2] + trace.ranks[0]["stamp_bound_ns"]
 
 
+@pytest.mark.parametrize("name", ["torch-ddp", "torch-fsdp", "torch-tp"])
+def test_a_decoder_trains_in_bf16_and_counts_tokens(tmp_path: Path, name: str) -> None:
+    options = {"size": "tiny", "sequence_length": "128", "activation_checkpointing": "on"}
+    trace = traced(tmp_path, backend=name, workload="gpt", precision="bf16", options=options)
+    assert trace.samples.tolist() == [[16 * 128] * trace.run.steps]
+    assert trace.environment["backend"]["flops_per_token"] > 0
+    assert (np.diff(trace.stamps, axis=2) >= 0).all()
+    assert np.isfinite(trace.losses[:, 0]).all()
+
+
 def test_step_timing_records_begin_batch_and_end_only(tmp_path: Path, backend: str) -> None:
     trace = traced(tmp_path, backend=backend, timing="step")
     assert trace.environment["backend"]["absent_stamps"] == list(INNER)

@@ -38,7 +38,7 @@ def over(run: RunSpec, outcome: Outcome = Outcome.OK, end_unix_s: int = 200, rea
         begin_unix_s=100, end_unix_s=end_unix_s, evidence=(reason,) if reason else (),
     )  # fmt: skip
     speed = 1234.5 if outcome is Outcome.OK else None
-    return Row(run=run, state=outcome, record=record, attempt=1, elapsed_s=80.0, samples_per_s=speed)
+    return Row(run=run, state=outcome, record=record, attempt=1, elapsed_s=80.0, speed=speed)
 
 
 def pending(run: RunSpec, reason: str = "") -> Row:

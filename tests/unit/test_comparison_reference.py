@@ -115,7 +115,7 @@ def test_no_share(text):
 @pytest.mark.parametrize("name", known_references())
 def test_references_of_the_project_have_a_line_as_source_of_every_point(name):
     reference = read_reference(FOLDER / f"{name}.toml", 0.03)
-    assert len(reference.points) > 40
+    assert len(reference.points) == {"llm-foundry": 44, "nvidia-dgxc": 64, "torchtitan": 6}[name]
     assert all(re.search(r"@\w.*, line \d+: ", point.source) for point in reference.points)
     assert all(point.tolerance == 0.05 and "devices" in point.settings for point in reference.points)
 

@@ -30,6 +30,7 @@ COLUMNS = (
     "interval",
     "speedup",
     "efficiency",
+    "MFU",
     *(name for name, _ in HEADS),
 )
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""

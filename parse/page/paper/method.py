@@ -37,6 +37,7 @@ def method(summary: Summary) -> list[str]:
         *_speeds(measured),
         *_intervals(measured),
         *_speedups(measured),
+        *_utilisation(measured),
         *_settings(summary),
         *_environment(summary),
     ]
@@ -112,6 +113,22 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
     for way in sorted(ways & {*sizes}):
         only = " (where the table says so)" if len(ways) > 1 else ""
         yield f"Scaling is {way}{only}: {sizes[way]}."
+
+
+def _utilisation(measured: Sequence[Result]) -> Iterator[str]:
+    """The formula of the MFU, and its peaks; each stands in a remark, too."""
+    peaks = {
+        f"{its.peak_tflops:g} TFLOPS ({its.source})"
+        for result in measured
+        if result.mfu is not None
+        for run in result.ok
+        if run.measured and (its := run.measured.utilisation).peak_tflops
+    }
+    if peaks:
+        yield (
+            "MFU is tokens/s times the model FLOPs of a token (6 N + 12 L H Q T, Chowdhery et al. 2022, appendix B) "
+            f"over the dense peak of the devices, {first_of(sorted(peaks), MAX_FACTS)} each."
+        )
 
 
 def _settings(summary: Summary) -> Iterator[str]:

@@ -1,0 +1,190 @@
+"""Workload gpt under every strategy, on real ranks: the contract, sizes, and what the ledger reads from its steps."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.backends import missing_modules
+from hpc.model.timestamps import END
+from hpc.workloads.gpt import SIZES
+from parse.attempt import measure
+from parse.ledger.breakdown import names, step_breakdown
+from parse.ledger.types import TERMS
+from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+
+ROOT = HERE.parents[2]
+DDP, FSDP, TP = ({"backend": f"torch-{name}"} for name in ("ddp", "fsdp", "tp"))
+HYBRID = {**FSDP, "options": {"shard_group": "2"}}
+ACROSS_NODES = {**FSDP, "options": {"shard_group": "node"}, "nodes": 2, "ranks_per_node": 2}
+TP_PAIRS = {**TP, "options": {"tensor_parallel": "2"}}
+TP_ACROSS_NODES = {**TP, "nodes": 2, "ranks_per_node": 2}
+STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
+    **{f"{case['backend']} alone": (1, case) for case in (DDP, FSDP, TP)},
+    **{case["backend"]: (2, case) for case in (DDP, FSDP, TP)},
+    **{f"{case['backend']} at the usual rate": (2, {**case, "switches": ["usual"]}) for case in (DDP, FSDP, TP)},
+    "replicas of a part each": (2, {**TP, "options": {"tensor_parallel": "1"}}),
+    "whole shards each": (2, {**FSDP, "options": {"shard_group": "1"}}),
+    "other weights under DDP": (2, {**DDP, "switches": ["apart_at_first"]}),
+    "other weights under FSDP": (2, {**FSDP, "switches": ["apart_at_first"]}),
+    "other weights under TP": (2, {**TP, "switches": ["apart_at_first"]}),
+    "checkpointing under DDP": (2, {**DDP, "options": {"activation_checkpointing": "on"}}),
+    "checkpointing under FSDP": (2, {**FSDP, "options": {"activation_checkpointing": "on"}}),
+    "checkpointing under TP": (2, {**TP, "options": {"activation_checkpointing": "on"}}),
+    "an output layer of its own under FSDP": (2, {**FSDP, "switches": ["untied"]}),
+    "an output layer of its own under TP": (2, {**TP, "switches": ["untied"]}),
+    "fewer heads of keys": (2, {**TP, "options": {"kv_heads": "2"}}),
+    "strong scaling": (2, {**TP, "scaling": "strong", "batch_size": 4}),
+    "only steps timed": (2, {**TP, "timing": "step"}),
+    "four under DDP": (4, DDP), "four under FSDP": (4, FSDP), "four under TP": (4, TP),
+    "hybrid": (4, HYBRID), "hybrid across nodes": (4, ACROSS_NODES),
+    "pairs": (4, TP_PAIRS), "tensor parallel in nodes": (4, TP_ACROSS_NODES),
+}  # fmt: skip
+BROKEN: dict[str, tuple[int, dict[str, Any]]] = {
+    "without averaging under DDP": (2, {**DDP, "switches": ["broken"]}),
+    "without averaging under FSDP": (2, {**FSDP, "switches": ["broken"]}),
+    "without averaging between pairs": (4, {**TP_PAIRS, "switches": ["broken"]}),
+}
+CASES = {**STRATEGIES, **BROKEN}
+_results: dict[str, dict[str, Any]] = {}
+
+
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    if missing := missing_modules("torch-ddp"):
+        pytest.skip("; ".join(missing))
+
+
+def result_of(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str) -> dict[str, Any]:
+    """What ranks/gpt_contract.py prints of a case. One start of the ranks makes all cases of as many ranks."""
+    size = CASES[name][0]
+    if name not in _results:
+        text = tmp_path_factory.getbasetemp() / "gpt.txt"
+        text.write_bytes(random.Random(1).randbytes(3000))
+        cases = {its: case for its, (its_size, case) in CASES.items() if its_size == size}
+        done = ranks(size, HERE / "gpt_contract.py", str(text), *map(json.dumps, cases.values()))
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        _results.update(zip(cases, map(json.loads, lines), strict=True))
+    return _results[name]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_ranks_learn_what_one_process_learns_from_the_joined_batch(
+    ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    result = result_of(ranks, tmp_path_factory, name)
+    assert result["moved"] > 50 * 1e-5, "nothing was learned: the check would prove nothing"
+    assert result["off"] <= 1e-5
+    assert result["apart"] == 0
+    size, case = CASES[name]
+    sequences = case["batch_size"] if case.get("scaling") == "strong" else 2 * size
+    assert result["tokens"] == 3 * sequences * 8  # three steps of sequences of eight tokens
+    assert result["ordered"] or case.get("timing") == "step"
+    untied = "untied" in case.get("switches", ())
+    kv_heads = int(case.get("options", {}).get("kv_heads", 4))
+    fewer = 2 * 2 * 64 * 8 * (4 - kv_heads)  # two layers, keys and values, 64 features by 8 of each head
+    assert result["count"] == SIZES["tiny"].parameters + untied * 256 * 64 - fewer
+    assert result["facts"]["flops_per_token"] > 6 * (result["count"] - untied * 256 * 64)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_ranks_that_do_not_average_are_noticed(
+    ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    assert result_of(ranks, tmp_path_factory, name)["off"] > 1e-5
+
+
+def test_who_meets_whom_before_gradients_is_said(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def facts(name: str) -> tuple[list[str], list[str]]:
+        its = result_of(ranks, tmp_path_factory, name)["facts"]
+        return its["meets_before_gradients"], its["unrecorded_collectives"]
+
+    sums = ["the ranks of a node add up activations in every layer"]
+    assert facts("torch-ddp") == ([], [])
+    assert facts("torch-tp") == (sums, sums)
+    assert facts("torch-tp alone") == ([], [])
+    assert facts("replicas of a part each") == ([], [])  # each rank has the whole of each layer
+    assert facts("torch-fsdp") == (["FSDP gathers parameters before each module"], [])
+
+
+def test_only_what_is_averaged_between_groups_counts_as_reduced(
+    ranks: Ranks, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def reduced(name: str) -> int:
+        count: int = result_of(ranks, tmp_path_factory, name)["facts"]["gradient_bytes"]
+        return count
+
+    shape, whole = SIZES["tiny"], reduced("four under DDP")
+    norms = 4 * (2 * shape.layers + 1) * shape.width
+    assert whole == 4 * shape.parameters == reduced("four under FSDP")
+    assert reduced("four under TP") == 0
+    assert reduced("pairs") == (whole - norms) // 2 + norms  # half of every layer; norms are on every rank
+
+
+PARAMETERS = """
+import torch
+from hpc.workloads.gpt import SIZES
+from hpc.workloads.torch_gpt import GPT
+
+for name, shape in SIZES.items():
+    with torch.device("meta"):
+        model = GPT(shape, 16)
+    print(name, sum(parameter.numel() for parameter in model.parameters()))
+"""
+
+
+def test_models_have_the_parameters_of_their_sizes() -> None:
+    done = subprocess.run([sys.executable, "-c", PARAMETERS], cwd=ROOT, capture_output=True, text=True, check=True)
+    counts = dict(line.split() for line in done.stdout.splitlines())
+    assert {name: int(count) for name, count in counts.items()} == {name: s.parameters for name, s in SIZES.items()}
+
+
+def attempt(ranks: Ranks, folder: Path, backend: str, size: int = 2, **options: str) -> Attempt:
+    small = {"size": "tiny", "sequence_length": "16", **options}
+    run = spec(backend=backend, workload="gpt", options=small, measured_steps=12, ranks_per_node=size)
+    return Attempt(ranks, folder, run)
+
+
+def adds_up(run: Attempt) -> tuple[str, ...]:
+    """The names of the run's terms; they add up to its steps on every rank, and no time stamp is impossible."""
+    trace = run.trace()
+    breakdown = step_breakdown(trace)
+    ((first, stop),) = trace.blocks.tolist()
+    ends = trace.to_global(END)
+    steps_ns = (ends[:, stop - 1] - ends[:, first - 1]) / (stop - first)
+    assert breakdown.rank_ns.sum(axis=1) == pytest.approx(steps_ns)
+    assert not breakdown.problems
+    assert trace.samples.sum() == trace.samples.shape[1] * trace.run.global_batch_size * 16
+    measured = measure(trace)
+    assert (measured.utilisation.share, measured.utilisation.reason) == (None, "no peak is known for CPUs")
+    assert np.isfinite(trace.losses).all()
+    return names(breakdown.borders)
+
+
+def test_terms_of_sharded_training_stand_apart_and_add_up(ranks: Ranks, tmp_path: Path) -> None:
+    run = attempt(ranks, tmp_path, "torch-fsdp")
+    assert adds_up(run) == TERMS
+    # Two blocks, and the rest with the whole model: gathered in forward; the blocks once more, one ahead, in backward.
+    assert list(run.trace().meeting_names) == ["all-gather"] * 5 + ["reduce-scatter"] * 3
+
+
+def test_terms_of_hybrid_sharding_are_one_because_groups_meet_apart(ranks: Ranks, tmp_path: Path) -> None:
+    run = attempt(ranks, tmp_path, "torch-fsdp", 4, shard_group="2")
+    assert adds_up(run) == ("data", "compute+wait+communication", "optimizer")
+    merged = step_breakdown(run.trace()).merged
+    assert merged is not None and all("in a group of" in name for name in merged.early_collectives)
+
+
+def test_terms_of_tensor_parallelism_are_one_because_its_sums_have_no_time_stamps(ranks: Ranks, tmp_path: Path) -> None:
+    run = attempt(ranks, tmp_path, "torch-tp")
+    assert adds_up(run) == ("data", "compute+wait+communication", "optimizer")
+    merged = step_breakdown(run.trace()).merged
+    assert merged is not None
+    assert merged.early_collectives == ("the ranks of a node add up activations in every layer",)

@@ -1,0 +1,194 @@
+"""The decoders as numbers, their tokens, and tokens/s and MFU from a trace to a table."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from hpc.model.spec import RunSpec
+from hpc.model.trace import Trace
+from hpc.workloads import gpt
+from parse.alarms.table import judge
+from parse.attempt import measure
+from parse.load import load
+from parse.page.paper.content import content
+from parse.report.export import as_json, comma_separated, dlperf
+from parse.report.notices import below_the_table
+from parse.report.summary import Summary, TableError, by_unit
+from parse.report.table import text
+from parse.result import Result, results
+from parse.utilisation import DEVICES
+from tests.unit.traces import make_ranks, make_run, make_trace, put
+
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
+
+
+def test_sizes_have_the_published_parameters() -> None:
+    """meta-llama/Meta-Llama-3-8B and Llama-3.2-1B state 8,030,261,248 and 1,235,814,400."""
+    assert gpt.SIZES["8b"].parameters == 8_030_261_248
+    assert gpt.SIZES["1b"].parameters == 1_235_814_400
+    assert gpt.SIZES["125m"].parameters == 123_587_328
+
+
+def test_flops_of_a_token() -> None:
+    """6 N + 12 L H Q T: for 8b 6 · (8,030,261,248 − 128,256 · 4096) + 12 · 32 · 32 · 128 · 8192."""
+    assert gpt.SIZES["8b"].flops_per_token(8192) == 6 * 7_504_924_672 + 12_884_901_888
+    # The embedding of 1b is its output layer, too: it multiplies.
+    assert gpt.SIZES["1b"].flops_per_token(1) == 6 * 1_235_814_400 + 12 * 16 * 2048
+
+
+def gpt_run(**changes: object) -> RunSpec:
+    options = {"size": "tiny", "sequence_length": "4"} | changes.pop("options", {})  # type: ignore[operator]
+    return make_run(**{"backend": "torch-ddp", "workload": "gpt", "batch_size": 2, "options": options, **changes})
+
+
+def test_heads_of_keys_and_values_must_divide_the_others() -> None:
+    assert gpt.decoder(gpt_run(options={"kv_heads": "2"})).kv_heads == 2
+    assert gpt.decoder(gpt_run()).kv_heads == 4
+    assert "take a number that divides 8" in gpt.why_not(gpt_run(options={"kv_heads": "3"}))
+
+
+def test_random_tokens_are_those_of_seed_and_rank_in_every_step() -> None:
+    of_first, of_second = gpt.TokenSequences(gpt_run(), 0), gpt.TokenSequences(gpt_run(), 1)
+    assert of_first.is_fixed and of_first.batch(0).shape == (2, 5)
+    assert np.array_equal(of_first.batch(0), of_first.batch(7))
+    assert not np.array_equal(of_first.batch(0), of_second.batch(0))
+    assert of_first.batch(0).max() < 256
+
+
+def test_a_text_is_read_in_order_by_all_ranks_and_begins_again(tmp_path: Path) -> None:
+    (path := tmp_path / "text").write_bytes(bytes(range(26)))  # six sequences of four, and a last target
+    run = gpt_run(ranks_per_node=2, data=f"text:{path}")
+    step = [gpt.TokenSequences(run, rank).batch(0).tolist() for rank in (0, 1)]
+    assert step == [[[0, 1, 2, 3, 4], [4, 5, 6, 7, 8]], [[8, 9, 10, 11, 12], [12, 13, 14, 15, 16]]]
+    after = [gpt.TokenSequences(run, rank).batch(1).tolist() for rank in (0, 1)]
+    assert after == [[[16, 17, 18, 19, 20], [20, 21, 22, 23, 24]], step[0]]
+    cached = gpt.TokenSequences(dataclasses.replace(run, data_cache="device"), 1)
+    assert cached.is_fixed and cached.batch(5).tolist() == step[1]
+
+
+def test_a_text_that_is_none_or_too_short_says_so(tmp_path: Path) -> None:
+    with pytest.raises(gpt.NoText, match="none is no file; --data text:PATH names one"):
+        gpt.TokenSequences(gpt_run(data=f"text:{tmp_path}/none"), 0)
+    (path := tmp_path / "short").write_bytes(b"abcd")
+    with pytest.raises(gpt.NoText, match="short has 4 bytes; a sequence takes 4 and its last target"):
+        gpt.TokenSequences(gpt_run(data=f"text:{path}"), 0)
+
+
+def gpt_trace(device: str | None = None, *, flops: int | None = 10**12, **changes: object) -> Trace:
+    """Half a second a step: of 2 · 4 tokens on each device."""
+    gpus = {} if device is None else {"gpus_per_node": changes.get("ranks_per_node", 1)}
+    run = gpt_run(**gpus, **changes)
+    ranks = make_ranks(run, **({} if device is None else {"device": {"kind": "gpu", "name": device}}))
+    backend = {"transport": "nccl"} if flops is None else {"transport": "nccl", "flops_per_token": flops}
+    ranks = [{**facts, "backend": backend} for facts in ranks]
+    tokens = np.full((run.ranks, run.steps), 8, np.int32)
+    return make_trace(run, step_s=0.5, samples=tokens, ranks=ranks)
+
+
+def points(tmp_path: Path, *traces: Trace) -> tuple[Result, ...]:
+    for trace in traces:
+        put(tmp_path, trace)
+    return judge(results(load([tmp_path])))
+
+
+def test_a_trace_says_that_its_samples_are_tokens(tmp_path: Path) -> None:
+    with h5py.File(put(tmp_path, gpt_trace())) as file:
+        assert file["samples"].attrs["unit"] == b"tokens"
+    with h5py.File(put(tmp_path, make_trace())) as file:
+        assert file["samples"].attrs["unit"] == b"samples"
+
+
+def test_tokens_and_samples_share_no_table_and_no_speedup(tmp_path: Path) -> None:
+    images = make_trace(make_run(backend="torch-ddp", workload="mlp"), speed=8.0)
+    two = gpt_trace(ranks_per_node=2)
+    shown = points(tmp_path, gpt_trace(), two, images)
+    assert [[result.unit for result in group] for group in by_unit(shown)] == [["samples/s"], ["tokens/s"] * 2]
+    speedups = {(result.unit, result.run.devices): result.speedup for result in shown}
+    assert speedups == {("samples/s", 1): 1.0, ("tokens/s", 1): 1.0, ("tokens/s", 2): 2.0}
+    summary = Summary(results=shown)
+    printed = text(summary)
+    assert "tokens/s" in printed and "samples/s" in printed
+    of_page = json.loads(as_json(summary))
+    assert {result["workload"]: result["unit"] for result in of_page["results"]} == {
+        "gpt": "tokens/s",
+        "mlp": "samples/s",
+    }
+    assert {table["unit"] for table in of_page["comparisons"]} <= {"samples/s", "tokens/s"}
+    rows = list(csv.DictReader(io.StringIO(comma_separated(summary))))
+    assert [(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "mlp"] == [
+        ("8.0", "")
+    ]
+    assert {(row["median_speed"], row["median_speed_tokens"]) for row in rows if row["workload"] == "gpt"} == {
+        ("", "16.0"), ("", "32.0")
+    }  # fmt: skip
+    with pytest.raises(TableError, match="tokens/s, and this format has samples/s only"):
+        dlperf(summary)
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "tflops"),
+    [(H100, "bf16", 989.5), (H100, "fp32", 67), ("NVIDIA H100 PCIe", "bf16", 756.5), (A100, "tf32", 156),
+     ("A100-SXM4-80GB", "amp-fp16", 312), ("NVIDIA A100 80GB PCIe", "bf16", 312), ("NVIDIA H200", "bf16", 989.5)],
+)  # fmt: skip
+def test_mfu_is_the_models_flops_over_the_peak_of_all_devices(device: str, precision: str, tflops: float) -> None:
+    its = measure(gpt_trace(device, ranks_per_node=2, precision=precision)).utilisation
+    assert (its.peak_tflops, its.reason) == (tflops, "")
+    # Two devices train 16 tokens of 1e12 FLOPs in half a second: 16 TFLOPS on each.
+    assert its.share == pytest.approx(16 / tflops)
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        (gpt_trace(), "no peak is known for CPUs"),
+        (gpt_trace("NVIDIA GeForce RTX 4090"), "no datasheet's peak is known here for NVIDIA GeForce RTX 4090"),
+        (gpt_trace("NVIDIA H100"), "no datasheet's peak is known here for NVIDIA H100"),
+        (gpt_trace(H100, flops=None), ""),
+    ],
+)
+def test_without_a_known_peak_there_is_no_mfu_but_a_reason(trace: Trace, reason: str) -> None:
+    its = measure(trace).utilisation
+    assert (its.share, its.reason) == (None, reason)
+
+
+def test_mfu_is_shown_with_its_peak_and_its_absence_with_the_reason(tmp_path: Path) -> None:
+    (result,) = shown = points(tmp_path, gpt_trace(H100, precision="bf16"))
+    summary = Summary(results=shown)
+    assert result.mfu == pytest.approx(16 / 989.5)
+    assert "MFU" in text(summary) and "1.6" in text(summary)
+    (of_page,) = json.loads(as_json(summary))["results"]
+    assert of_page["mfu"] == pytest.approx(16 / 989.5) and of_page["no_mfu"] == ""
+    (row,) = csv.DictReader(io.StringIO(comma_separated(summary)))
+    assert float(row["mfu"]) == pytest.approx(16 / 989.5)
+    (notice,) = [notice.text for notice in below_the_table(summary) if "MFU" in notice.text]
+    assert notice.startswith("MFU 1.6 % of 989.5 TFLOPS a device: NVIDIA H100 Tensor Core GPU datasheet")
+
+    (tmp_path / "cpu").mkdir()
+    (result,) = shown = points(tmp_path / "cpu", gpt_trace())
+    summary = Summary(results=shown)
+    assert (result.mfu, result.no_mfu) == (None, "no peak is known for CPUs")
+    assert [notice.text for notice in below_the_table(summary) if "MFU" in notice.text] == [f"no MFU: {result.no_mfu}"]
+    (of_page,) = json.loads(as_json(summary))["results"]
+    assert (of_page["mfu"], of_page["no_mfu"]) == (None, "no peak is known for CPUs")
+    assert "MFU" not in text(summary).split("no MFU")[0]
+
+
+def test_every_peak_has_a_source_and_rises_with_fewer_bits() -> None:
+    for device in DEVICES:
+        assert "datasheet" in device.source
+        assert device.tflops["fp32"] < device.tflops["tf32"] < device.tflops["bf16"] == device.tflops["amp-fp16"]
+
+
+def test_a_section_of_a_paper_has_the_mfu_and_its_formula(tmp_path: Path) -> None:
+    section = content(Summary(results=points(tmp_path, gpt_trace(H100, precision="bf16"))))
+    (table,) = section.tables
+    assert ("MFU", "%") in table.table.heads
+    assert any("6 N + 12 L H Q T" in line and "989.5 TFLOPS" in line for line in section.method)
