@@ -11,6 +11,7 @@ from hpc.system.command_line import importing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import plural
 from launch.sweep.arguments import read_arguments
+from launch.sweep.repeats import AUTO
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,13 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list()
     deny_world_writing()
     with importing():
-        from launch.sweep import find_max, status, submit  # imported here: --help does not need it
+        from launch.sweep import auto_repeats, find_max, status, submit  # imported here: --help does not need it
 
     try:
         if request.subcommand in ("status", "cancel"):
             return (status.show if request.subcommand == "status" else status.cancel)(request.sweeps, request.launch)
         request_parts = request.sweeps, request.launch, request.limits, request.options
-        return find_max.find_max(request.sought, *request_parts) if request.sought else submit.sweep(*request_parts)
+        is_auto = any(sweep.repeats == AUTO for sweep in request.sweeps)
+        run_sweep = auto_repeats.sweep_until_known if is_auto else submit.sweep
+        return find_max.find_max(request.sought, *request_parts) if request.sought else run_sweep(*request_parts)
     except (SpecError, OptionError) as error:
         return _refuse(error, 2)
     except submit.FAILURES as error:

@@ -18,7 +18,7 @@ from hpc.model.recipe import RecipeError, read_recipe
 from hpc.model.spec import SpecError, with_current_names
 from launch.jobs.options import Help, LaunchOptions, RunLimits, option_field, option_rows, read_request, text, truth
 from launch.sweep.recipes import choose_sweeps
-from launch.sweep.spec import SweepSpec
+from launch.sweep.spec import SweepSpec, refuse_limits_of_auto
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {
@@ -102,6 +102,8 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
         sweeps = _sweeps_of_recipe(measured)
     elif measured or subcommand in MEASURING:
         sweeps = (SweepSpec.from_mapping(measured),)
+    for sweep in sweeps:
+        refuse_limits_of_auto(sweep)
     sought = word if subcommand == "find-max" else ""
     return Request(subcommand=subcommand, sweeps=sweeps, sought=sought, launch=launch, limits=limits, options=options)
 
