@@ -59,8 +59,8 @@ def sweep_until_known(
         undone = set(_pending(earlier, traces))
         runs = earlier if options.reruns else [run for run in earlier if run.run_id in undone]
         every += earlier
-        options = dataclasses.replace(options, retry=(), force=False, rerun_if_changed=False)
         if not runs:
+            options = dataclasses.replace(options, retry=(), force=False, rerun_if_changed=False)
             runs = _added(every, sweeps[0], traces, speeds, say)
             every += runs
     return 0 if whole(run_statuses([run.run_id for run in every], traces)) else 1

@@ -130,15 +130,15 @@ class SweepSpec:
         1, whole(1, 1_000_000), "N", "epochs between the evaluations of a whole training (default {default})")
     repeats: int | Literal["auto"] | None = _method(
         None, read_repeats, "N|auto",
-        f"runs of every point (default {REFERENCE_SIZES['repeats']}); auto: as many as it takes, see --ci", page=_DAILY)
+        f"runs of every point (default {REFERENCE_SIZES['repeats']}), or as --ci", page=_DAILY)
     ci: float | None = _method(
         None, read_ci, "SHARE",
         "with --repeats auto: runs are added to a point until half of the 95 %% interval of its speed is at most "
-        f"this (default {100 * DEFAULT_CI:g}%%)", page=_DAILY)
+        f"this (default {100 * DEFAULT_CI:g}%%)")
     max_repeats: int | None = _method(
         None, whole(FIRST_REPEATS, MAX_RUNS), "N",
-        f"with --repeats auto: no point gets more runs (default {DEFAULT_MAX_REPEATS}; at least {FIRST_REPEATS}, which an "
-        "interval of 95 %% takes)")
+        f"with --repeats auto: no point gets more runs (default {DEFAULT_MAX_REPEATS}; at least {FIRST_REPEATS}, which "
+        "an interval of 95 %% takes)")
     seed: int = _method(0, whole(0, MAX_WHOLE), "N", "seed of weights and synthetic data (default {default})")
     placement: str = _method(
         "separate", choice(PLACEMENTS), "P",

@@ -74,17 +74,17 @@ def describe_repeats(decision: RepeatDecision, ci: float) -> str:
             return f"{width}, at most {100 * ci:g} % as requested"
         case RepeatReason.MAX_REPEATS if not width:
             return f"{runs}, too few for an interval of 95 %, and no more are allowed (--max-repeats)"
-        case RepeatReason.MAX_REPEATS:
-            return f"{width}, not {100 * ci:g} %, and no more runs are allowed (--max-repeats){_of_steps(decision)}"
-    more = inflect(decision.more, "run")
-    return f"{width}; between-run scatter {scatter}{_of_steps(decision)}; {decision.more} more {more}"
+    known = f"{width}; between-run scatter {scatter}{_of_steps(decision)}"
+    if decision.reason is RepeatReason.MAX_REPEATS:
+        return f"{known}; not {100 * ci:g} %, and no more runs are allowed (--max-repeats)"
+    return f"{known}; {decision.more} more {inflect(decision.more, 'run')}"
 
 
 def _of_steps(decision: RepeatDecision) -> str:
     if decision.of_steps is None:
         return ""
     share = f", {100 * decision.of_steps:.0f} % of its square from steps within runs"
-    return f"{share}: longer runs (--steps) would need fewer" if decision.of_steps > MOSTLY else share
+    return f"{share}: longer runs (--steps) would need fewer of them" if decision.of_steps > MOSTLY else share
 
 
 def describe_event(event: queue.Event) -> str:
