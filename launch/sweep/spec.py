@@ -234,7 +234,7 @@ def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsO
     if len(sweeps) == 1:
         return expand(sweeps[0], target, options_of)
     whole, _ = _with_sizes(joined(sweeps), target)
-    sized = [dataclasses.replace(sweep, cpus_per_rank=whole.cpus_per_rank) for sweep in sweeps]
+    sized = [dataclasses.replace(sweep, cpus_per_rank=sweep.cpus_per_rank or whole.cpus_per_rank) for sweep in sweeps]
     plans = [expand(sweep, target, options_of) for sweep in sized]
     points = {run.point_id: run for plan in plans for run in plan.runs if run.repeat == 1}
     _refuse_too_many(len(points), whole)
