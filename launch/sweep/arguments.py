@@ -5,7 +5,7 @@
     python -m hpc.sweep cancel                   end the jobs of this folder
     python -m hpc.sweep retry oom --nodes 1,2,4  run again what ended with oom
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
-    python -m hpc.sweep accept --reference FILE  test whether the machine is as fast
+    python -m hpc.sweep accept --reference FILE  test a machine
     python -m hpc.sweep list                     show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where

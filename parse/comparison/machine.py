@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shlex
@@ -26,6 +27,12 @@ from parse.text import wrapped
 NODE = "node "
 """How the names of findings about one node begin."""
 MAX_NAMED = 10
+LABELS: Mapping[str, Mapping[str, str]] = {
+    "nodes": {"fatal": "SLOW", "alarm": "slower"},
+    "doctor": {"fatal": "CHANGE", "alarm": "CHANGE"},
+    "checks": {},
+}
+"""How the labels of findings are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +103,13 @@ def node_findings(results: Sequence[Result], expected: Sequence[str], tolerance:
 
 def _slow(alarm: NodeAlarm, expected: Sequence[str], tolerance: float, day: str) -> Finding:
     """Fatal where the node is slower than the tolerance, whatever the scatter of the runs leaves open."""
+    beyond = f"beyond the tolerance of {100 * tolerance:.3g} %"
     certain = (1 + alarm.relative) * (1 + alarm.margin) < 1 - tolerance
     name = next((name for name in expected if name in (alarm.node, alarm.node.partition(".")[0])), alarm.node)
     reason = f"rankwise accept {day}: {-alarm.relative:.1%} slower than the other nodes"
     return Finding(
         name=f"{NODE}{alarm.node}",
-        text=f"{node_alarm_text(alarm)}; tolerance {tolerance:.3g}" if certain else
-        f"{node_alarm_text(alarm)}; not certainly beyond the tolerance of {tolerance:.3g}",
+        text=f"{node_alarm_text(alarm)}; {'' if certain else 'not '}certainly {beyond}",
         severity=Severity.FATAL if certain else Severity.ALARM,
         figures={"relative": alarm.relative, "margin": alarm.margin, "runs": alarm.runs},
         fix=f"scontrol update nodename={shlex.quote(name)} state=drain reason={shlex.quote(reason)}" if certain else "",
@@ -161,7 +168,8 @@ def acceptance_text(acceptance: Acceptance, width: int) -> str:
     lines += ["", *comparison_text(acceptance.comparison, width).splitlines()]
     for title, findings in (("nodes", acceptance.nodes), ("doctor", acceptance.doctor), ("checks", acceptance.checks)):
         if findings:
-            lines += ["", title, *as_text(findings)]
+            without_fix = [dataclasses.replace(each, fix="") if each.fatal else each for each in findings]
+            lines += ["", title, *as_text(without_fix, LABELS[title])]
     if acceptance.collectives:
         lines += ["", "collectives alone", *acceptance.collectives]
     return "\n".join(lines) + "\n"

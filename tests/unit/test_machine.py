@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from hpc.model.findings import Finding, Severity, State
-from parse.comparison.machine import Acceptance, acceptance_text, node_findings, verdict_line
+from parse.comparison.acceptance import compare_with_reference
+from parse.comparison.junit import as_junit
+from parse.comparison.machine import Acceptance, acceptance_text, next_reference, node_findings, verdict_line
+from parse.comparison.reference import read_reference
 from parse.comparison.types import ComparedPoint, Comparison, Side
 from parse.comparison.verdict import Verdict
 from parse.result import Result
-from tests.unit.traces import judged, make_ranks, make_run, make_trace, repeats
+from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 
 DAY = "2026-11-23"
 HEALTHY = {"n1": (100.0, 101.0, 100.5), "n2": (100.5, 100.0, 101.0), "n3": (101.0, 100.5, 100.0)}
@@ -45,7 +50,7 @@ def test_what_the_scatter_leaves_open_is_not_fatal() -> None:
     slow = {**HEALTHY, "n4": (96.0, 96.5, 97.0)}
     (worst, *others) = node_findings(on_nodes(slow), list(slow), 0.03, DAY)
     assert (worst.name, worst.label, worst.fix) == ("node n4", "alarm", "")
-    assert "not certainly beyond the tolerance of 0.03" in worst.text and {each.label for each in others} == {"ok"}
+    assert "not certainly beyond the tolerance of 3 %" in worst.text and {each.label for each in others} == {"ok"}
     assert [each.label for each in node_findings(on_nodes(slow), list(slow), 0.01, DAY)].count("fatal") == 1
 
 
@@ -104,3 +109,44 @@ def test_the_verdict_follows_from_points_and_nodes(
     text = acceptance_text(acceptance, 100)
     assert text.startswith(f"{line}\n") and (SLOW_NODE.fix in text) is bool(nodes)
     assert [finding.label for finding in acceptance.findings] == ["alarm", *("fatal" for _ in nodes)]
+
+
+REFERENCE = """\
+title = "four nodes, after installation"
+devices = "Xeon, 64 cores per node"
+tolerance = "5%"
+source = "acceptance of 2026-10-01"
+
+[settings]
+backend = "mpi"
+
+[[point]]
+speed = 100.0
+settings = { case = "1n1g" }
+
+[[point]]
+speed = 400.0
+settings = { case = "4n1g" }
+"""
+
+
+def test_an_acceptance_as_it_is_shown(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    """Four nodes, the last of them 12 % slow, so that runs of all four are slow as well."""
+    path = tmp_path / "machine.toml"
+    path.write_text(REFERENCE)
+    slow = {**HEALTHY, "n4": (88.0, 88.5, 87.5)}
+    large = judged(point(make_run(nodes=4), (352.0, 353.0, 354.0, 351.0, 352.5)))
+    results = (*on_nodes(slow), *large)
+    comparison = compare_with_reference(str(path), results, "traces, 2 points, 17 runs ok, 2026-11-23", 0.03)
+    acceptance = Acceptance(
+        comparison=comparison,
+        nodes=tuple(node_findings(results, [*slow, "n5"], 0.03, DAY)),
+        doctor=(Finding(name="shared folder", text="n3 sees it 2 s late", fix="mount with actimeo=1"),),
+        checks=(Finding(name="load", text="n4: 3 of 64 cores are busy"),),
+        collectives=("4n1g all-reduce: 11.3 GB/s bus bandwidth at 16777216 bytes",),
+    )
+    golden("acceptance.txt", acceptance_text(acceptance, 100))
+    golden("acceptance.xml", as_junit(comparison, datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC), acceptance.findings))
+    reference = read_reference(path, 0.03)
+    when = datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC)
+    golden("acceptance-next.toml", next_reference(reference, comparison, results, "ann on login1", when))
