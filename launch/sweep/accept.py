@@ -6,7 +6,7 @@ import dataclasses
 import json
 import socket
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -47,6 +47,10 @@ HISTORY = "acceptance"
 """The folder of all tests, under --out."""
 REFERENCE, RESULT, TEXT = "reference.toml", "accept.json", "accept.txt"
 """Files of a test: what it is held against, what came out; the second is there once it has ended."""
+NAME = "%Y-%m-%dT%H-%M-%SZ"
+"""How the folder of a test is named: names sort by time."""
+MAX_AGE = timedelta(days=1)
+"""An interrupted test goes on within this time of its begin: later the machine may be another one."""
 NOT_MEASURED = 2
 
 
@@ -70,15 +74,22 @@ def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, swe
 
 
 def _folder(history: Path, reference: str, now: datetime, say: Say) -> Path:
-    """The folder of a new test, or of the latest one if that was interrupted and is held against the same reference."""
-    latest = max((path for path in history.glob("*Z") if (path / REFERENCE).is_file()), default=None)
-    if latest and not (latest / RESULT).exists() and (latest / REFERENCE).read_text(encoding="utf-8") == reference:
-        say(f"{latest}: goes on, because it has no result yet")
-        return latest
-    folder = history / f"{now:%Y-%m-%dT%H-%M-%SZ}"
+    """The folder of a new test, or of one that was interrupted in the last MAX_AGE and is held against the same
+    reference."""
+    youngest = f"{now - MAX_AGE:{NAME}}"
+    for path in sorted(history.glob("*Z"), reverse=True):
+        same = path.name > youngest and _read(path / REFERENCE) == reference
+        if same and not (path / RESULT).exists():
+            say(f"{path}: goes on, because it has no result yet")
+            return path
+    folder = history / f"{now:{NAME}}"
     folder.mkdir(parents=True)
     write_output(folder / REFERENCE, reference)
     return folder
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
 
 
 def _test(

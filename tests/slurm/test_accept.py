@@ -129,7 +129,7 @@ def test_a_cluster_is_accepted_and_not_with_a_slow_node(tmp_path: Path, command:
 
 
 def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) -> None:
-    """Detached, each start of the command submits one round and none twice. The first of six runs lies far away."""
+    """Detached, each start of the command submits one round and none twice."""
     argv = ("--nodes", "1", "--ranks-per-node", "1", "--cpus-per-rank", "1", "--backend", "mpi", "--workload", "delay",
             "--option", "compute_ms=100", "--steps", "8", "--warmup", "5", "--repeats", "auto", "--max-repeats", "7",
             "--minutes-per-run", "2")  # fmt: skip

@@ -178,9 +178,14 @@ def test_an_interrupted_test_goes_on_and_an_ended_one_does_not(
     assert hpc_sweep(command) == 0
     assert "goes on, because it has no result yet" in capsys.readouterr().out
     (first,) = folders(tmp_path)
-    first.rename(first.with_name("2026-01-02T03-04-05Z"))
+    first = first.rename(first.with_name("2026-01-02T03-04-05Z"))
+    (first / "accept.json").unlink()  # an old one that was interrupted
     assert hpc_sweep(command) == 0
+    latest = folders(tmp_path)[-1]
+    latest.rename(latest.with_name("2026-01-03T03-04-05Z"))
     assert "goes on" not in capsys.readouterr().out and len(folders(tmp_path)) == 2
+    assert hpc_sweep(command) == 0
+    assert "goes on" not in capsys.readouterr().out and len(folders(tmp_path)) == 3
 
 
 def test_the_tests_are_a_history(tmp_path: Path, machine: Machine, command: list[str], capsys: Capture) -> None:
