@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +18,7 @@ from launch.sweep.prepare import Prepared, Say, prepare, with_runs
 from launch.sweep.repeats import DEFAULT_CI, DEFAULT_MAX_REPEATS, RepeatDecision, more_repeats
 from launch.sweep.request import SweepOptions
 from launch.sweep.run_status import pending_runs, planned_sweeps, run_statuses, whole
-from launch.sweep.spec import SweepSpec
+from launch.sweep.spec import SweepSpec, in_block
 from launch.sweep.speeds import measured_in
 from launch.sweep.submit import echo, run_prepared
 from launch.sweep.text import describe_repeats
@@ -41,17 +41,17 @@ def sweep_until_known(
     runs: Sequence[RunSpec] = prepared.plan.runs
     every, speeds = list(runs), Speeds()
     while runs:
-        pending = options.reruns or _pending(runs, traces)
         status = run_prepared(with_runs(prepared, runs, launch), options, console)
         if status not in (0, 1):
             return status
         if os.getpid() != process:  # --detach on this machine: the child that goes on
             process, options = os.getpid(), dataclasses.replace(options, detach=False)
-        elif pending and (options.dry_run or options.detach):
-            say("note: how many more repeats there are is decided once these have ended"
-                f"{'; the same command then submits them' if options.detach else ''}")  # fmt: skip
+        missing = _pending(runs, traces)
+        if missing and (options.dry_run or options.detach):
+            here = "by that process" if prepared.site is None else "by the same command"
+            say(f"note: more repeats are decided on once these have ended{f', {here}' if options.detach else ''}")
             return status
-        if missing := _pending(runs, traces):
+        if missing:
             say(f"{plural(len(missing), 'run')} to be done: the same command goes on, and then decides about more")
             return 1
         known = {run.run_id for run in every}
@@ -100,10 +100,16 @@ def _added(every: Sequence[RunSpec], sweep: SweepSpec, traces: Path, speeds: Spe
     if sweep.placement == "nested" and any(goals[point] > len(runs) for point, runs in points.items()):
         goals = dict.fromkeys(points, max(goals.values()))
         say(f"nested: every point gets {max(goals.values())} repeats, so that each block has every point")
-    added = [
-        runs[0].repeated(repeat) for point, runs in points.items() for repeat in range(len(runs) + 1, goals[point] + 1)
+    return [
+        run.repeated(repeat)
+        for repeat in range(1, max(goals.values(), default=0) + 1)
+        for run in in_block(_lacking(points, goals, repeat), repeat, sweep)
     ]
-    return sorted(added, key=lambda run: (run.repeat, run.nodes, run.devices_per_node))
+
+
+def _lacking(points: Mapping[str, Sequence[RunSpec]], goals: Mapping[str, int], repeat: int) -> dict[str, RunSpec]:
+    """The points to which this repeat is added."""
+    return {point: runs[0] for point, runs in points.items() if len(runs) < repeat <= goals[point]}
 
 
 def _decide(runs: Sequence[RunSpec], ci: float, most: int, traces: Path, speeds: Speeds) -> RepeatDecision:

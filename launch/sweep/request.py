@@ -29,7 +29,8 @@ from launch.jobs.options import (
 )
 from launch.sweep.readers import MAX_RUNS, read_ci
 from launch.sweep.recipes import choose_sweeps
-from launch.sweep.spec import SweepSpec, refuse_limits_of_auto
+from launch.sweep.repeats import AUTO
+from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {
@@ -147,9 +148,17 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
     elif measured or subcommand in MEASURING:
         sweeps = (SweepSpec.from_mapping(measured),)
     for sweep in sweeps:
-        refuse_limits_of_auto(sweep)
+        _refuse_limits_of_auto(sweep)
     sought = word if subcommand == "find-max" else ""
     return Request(subcommand=subcommand, sweeps=sweeps, sought=sought, launch=launch, limits=limits, options=options)
+
+
+def _refuse_limits_of_auto(sweep: SweepSpec) -> None:
+    """Raises SpecError where limits of `--repeats auto` are requested without it."""
+    limits = [name.replace("_", "-") for name in ("ci", "max_repeats") if getattr(sweep, name) is not None]
+    if limits and sweep.repeats != AUTO:
+        given = "not given" if sweep.repeats is None else str(sweep.repeats)
+        raise SpecError(f"--{' and --'.join(limits)} is for --repeats {AUTO}, and --repeats is {given}")
 
 
 def _acceptance(values: Mapping[str, Any]) -> Request:

@@ -164,14 +164,6 @@ class SweepSpec:
         return sweep
 
 
-def refuse_limits_of_auto(sweep: SweepSpec) -> None:
-    """Raises SpecError where limits of `--repeats auto` are requested without it."""
-    limits = [name.replace("_", "-") for name in ("ci", "max_repeats") if getattr(sweep, name) is not None]
-    if limits and sweep.repeats != AUTO:
-        given = "not given" if sweep.repeats is None else str(sweep.repeats)
-        raise SpecError(f"--{' and --'.join(limits)} is for --repeats {AUTO}, and --repeats is {given}")
-
-
 def joined(sweeps: Sequence[SweepSpec]) -> SweepSpec:
     """One sweep with the cases, backends, workloads, precisions and variables of all: for what they share, not to be
     expanded."""
@@ -248,12 +240,13 @@ def _repeated(points: Mapping[str, RunSpec], sweep: SweepSpec) -> tuple[RunSpec,
     return tuple(
         point.repeated(repeat)
         for repeat in range(1, sweep.repeats + 1)
-        for point in _block(points, repeat, sweep)
+        for point in in_block(points, repeat, sweep)
         if repeat == 1 or point.diagnostic != COLLECTIVES
     )
 
 
-def _block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
+def in_block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
+    """The points in the order in which this repeat of them is measured."""
     if sweep.placement == "nested":
         return [points[name] for name in shuffled(points, sweep.seed, f"block {repeat}")]
     return sorted(points.values(), key=lambda point: (point.nodes, point.devices_per_node))

@@ -130,7 +130,7 @@ def test_repeats_are_added_until_the_interval_is_narrow_or_no_more_are_allowed(t
     done = command(tmp_path, *argv, *(["--detach"] if detach else []))
     assert done.returncode == 0, done.stdout + done.stderr
     if detach:
-        assert "is decided once these have ended; the same command then submits them" in done.stdout
+        assert "more repeats are decided on once these have ended, by that process" in done.stdout
         until(lambda: len(outcomes(tmp_path)) == 8, "the detached sweep adds its repeats")
         until(lambda: "no more runs" in (tmp_path / "jobs/logs/detached.out").read_text(), "and says why it ends")
         shown = (tmp_path / "jobs/logs/detached.out").read_text()

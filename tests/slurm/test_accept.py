@@ -135,7 +135,7 @@ def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) 
             "--minutes-per-run", "2")  # fmt: skip
     first = sweep(*argv, "--ci", "0.001%", "--detach")
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "the same command then submits them" in first.stdout
+    assert "more repeats are decided on once these have ended, by the same command" in first.stdout
     followed = sweep(*argv, "--ci", "0.001%")
     assert followed.returncode == 0, followed.stdout + followed.stderr
     assert "is there already, joined" in followed.stdout

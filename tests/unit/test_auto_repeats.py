@@ -122,7 +122,7 @@ def test_a_detached_sweep_decides_when_it_is_started_again(tmp_path: Path, machi
     arguments = [*ARGUMENTS, "--out", str(tmp_path), "--detach"]
     assert hpc_sweep(arguments) == hpc_sweep(arguments) == 0
     assert machine.rounds == [block(range(1, 7))] * 2
-    assert "the same command then submits them" in capsys.readouterr().out
+    assert "more repeats are decided on once these have ended, by that process" in capsys.readouterr().out
     runs = auto_repeats.prepare(*_request(arguments)).plan.runs
     machine.end(runs, tmp_path / "traces")
     assert hpc_sweep(arguments) == 0
@@ -140,7 +140,9 @@ def test_a_detached_sweep_decides_when_it_is_started_again(tmp_path: Path, machi
 def test_a_dry_run_shows_what_would_come_next(tmp_path: Path, machine: Machine, capsys: Capture) -> None:
     arguments = [*ARGUMENTS, "--out", str(tmp_path)]
     assert hpc_sweep([*arguments, "--dry-run"]) == 0
-    assert "is decided once these have ended" in capsys.readouterr().out and machine.rounds == [block(range(1, 7))]
+    assert "more repeats are decided on once these have ended\n" in capsys.readouterr().out and machine.rounds == [
+        block(range(1, 7))
+    ]
     machine.end(auto_repeats.prepare(*_request(arguments)).plan.runs, tmp_path / "traces")
     assert hpc_sweep([*arguments, "--dry-run"]) == 0
     assert machine.rounds[1:] == [block(range(1, 7)), block(range(7, 13), ["2n1g"])]
@@ -159,6 +161,9 @@ def test_retry_reaches_the_repeats_that_were_added_and_is_not_said_twice(tmp_pat
 def test_a_nested_sweep_gets_whole_blocks(tmp_path: Path, machine: Machine, capsys: Capture) -> None:
     assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path), "--placement", "nested"]) == 0
     assert [sorted(runs) for runs in machine.rounds] == [sorted(block(range(1, 7))), sorted(block(range(7, 13)))]
+    arguments = [*ARGUMENTS[:-1], "12", "--out", str(tmp_path), "--placement", "nested"]
+    whole = [(run.case, run.repeat) for run in auto_repeats.prepare(*_request(arguments)).plan.runs]
+    assert machine.rounds[0] + machine.rounds[1] == whole  # in the order of a sweep that asks for twelve
     assert "nested: every point gets 12 repeats" in capsys.readouterr().out
 
 
