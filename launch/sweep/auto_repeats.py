@@ -119,7 +119,8 @@ def _decide(runs: Sequence[RunSpec], ci: float, most: int, traces: Path, speeds:
             trace = status.record.files(traces).trace
             if trace not in speeds:
                 measured = measured_in(trace)
-                speeds[trace] = measured and (measured.throughput, stats.series_error(measured.step_s.tolist()))
+                error = None if measured is None else stats.series_error(measured.step_s.tolist())
+                speeds[trace] = None if measured is None else (measured.throughput, error)
             known += [speed for speed in (speeds[trace],) if speed is not None]
     step_errors = [error for _, error in known]
     return more_repeats([speed for speed, _ in known], ci, most, len(runs) - len(known), step_errors)

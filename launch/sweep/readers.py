@@ -54,9 +54,10 @@ def read_repeats(name: str, value: object) -> int | Literal["auto"]:
     if value == AUTO:
         return AUTO
     try:
-        return _REPEATS(name, value)
+        repeats: int = _REPEATS(name, value)
     except SpecError as error:
         raise SpecError(f"{error}, or {AUTO}") from None
+    return repeats
 
 
 def read_ci(name: str, value: object) -> float:
