@@ -117,15 +117,19 @@ def _slow(alarm: NodeAlarm, expected: Sequence[str], tolerance: float, day: str)
 
 
 def check_findings(results: Sequence[Result]) -> tuple[Finding, ...]:
-    """What the checks at the start of the runs found wrong, each text once."""
-    failed = [
-        finding
-        for result in results
-        for machine in result.machines
-        for finding in machine.findings
-        if finding.state is State.FAILED
-    ]
-    return tuple({(finding.name, finding.text): finding for finding in failed}.values())
+    """What the checks at the start of the runs found wrong: the first finding of each check, with the number of runs
+    that have one."""
+    machines = [machine for result in results for machine in result.machines]
+    failed: dict[str, list[Finding]] = {}
+    for machine in machines:
+        names = {finding.name: finding for finding in machine.findings if finding.state is State.FAILED}
+        for name, finding in names.items():
+            failed.setdefault(name, []).append(finding)
+    return tuple(
+        dataclasses.replace(first, text=f"in {len(findings)} of {plural(len(machines), 'run')}; first: {first.text}")
+        for findings in failed.values()
+        for first in findings[:1]
+    )
 
 
 def collective_lines(diagnostics: Sequence[Result]) -> tuple[str, ...]:
@@ -168,8 +172,10 @@ def acceptance_text(acceptance: Acceptance, width: int) -> str:
     lines += ["", *comparison_text(acceptance.comparison, width).splitlines()]
     for title, findings in (("nodes", acceptance.nodes), ("doctor", acceptance.doctor), ("checks", acceptance.checks)):
         if findings:
-            without_fix = [dataclasses.replace(each, fix="") if each.fatal else each for each in findings]
-            lines += ["", title, *as_text(without_fix, LABELS[title])]
+            shown = [each for each in findings if each.state is not State.OK or title == "nodes"]
+            without_fix = [dataclasses.replace(each, fix="") if each.fatal else each for each in shown]
+            fine = f": {len(findings) - len(shown)} of {len(findings)} ok" if title == "doctor" else ""
+            lines += ["", f"{title}{fine}", *as_text(without_fix, LABELS[title])]
     if acceptance.collectives:
         lines += ["", "collectives alone", *acceptance.collectives]
     return "\n".join(lines) + "\n"

@@ -11,7 +11,14 @@ import pytest
 from hpc.model.findings import Finding, Severity, State
 from parse.comparison.acceptance import compare_with_reference
 from parse.comparison.junit import as_junit
-from parse.comparison.machine import Acceptance, acceptance_text, next_reference, node_findings, verdict_line
+from parse.comparison.machine import (
+    Acceptance,
+    acceptance_text,
+    check_findings,
+    next_reference,
+    node_findings,
+    verdict_line,
+)
 from parse.comparison.reference import read_reference
 from parse.comparison.types import ComparedPoint, Comparison, Side
 from parse.comparison.verdict import Verdict
@@ -150,3 +157,12 @@ def test_an_acceptance_as_it_is_shown(tmp_path: Path, golden: Callable[[str, str
     reference = read_reference(path, 0.03)
     when = datetime(2026, 11, 23, 4, 5, 6, tzinfo=UTC)
     golden("acceptance-next.toml", next_reference(reference, comparison, results, "ann on login1", when))
+
+
+def test_a_check_that_failed_in_many_runs_is_one_finding() -> None:
+    busy = [f"{at} cores are busy" for at in (3, 5)]
+    runs = repeats(make_run(), 3)
+    found = [{"load": Finding(name="load", text=text).to_json()} for text in busy] + [{}]
+    traces = [make_trace(run, environment={"preflight": checks}) for run, checks in zip(runs, found, strict=True)]
+    (finding,) = check_findings(judged(traces))
+    assert (finding.name, finding.text) == ("load", "in 2 of 3 runs; first: 3 cores are busy")
