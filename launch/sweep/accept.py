@@ -24,7 +24,7 @@ from launch.jobs.script import Folders
 from launch.sweep.acceptance_sweep import on_every_node, sweeps_of
 from launch.sweep.prepare import Say, prepare
 from launch.sweep.request import AcceptOptions, SweepOptions
-from launch.sweep.run_status import pending_runs
+from launch.sweep.run_status import describe_states, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES, echo, run_prepared
 from parse.command_options import text_width
 from parse.comparison.acceptance import compare_with_reference
@@ -107,7 +107,8 @@ def _test(
         return status
     traces = Folders.under(launch.out).traces
     if pending := pending_runs([run.run_id for run in prepared.plan.runs], traces):
-        raise ComparisonError(f"{plural(len(pending), 'run')} still to be done: the same command goes on")
+        states = describe_states(run_statuses(pending, traces))
+        raise ComparisonError(f"{plural(len(pending), 'run')} still to be done ({states}): the same command goes on")
     measured = read_measurement(traces, "traces", {})
     acceptance = _judge(options, reference, measured, doctor, [node.name for node in up])
     _conclude(options, acceptance, launch.out, say)
