@@ -15,7 +15,7 @@ from hpc.model.findings import Finding, Severity
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.system.atomic import write_output
-from hpc.system.text import plural
+from hpc.system.text import first_of, plural
 from launch.cluster.lock import user_name
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, examine
@@ -52,6 +52,8 @@ NAME = "%Y-%m-%dT%H-%M-%SZ"
 MAX_AGE = timedelta(days=1)
 """An interrupted test goes on within this time of its begin: later the machine may be another one."""
 NOT_MEASURED = 2
+MAX_JOBS = 8
+"""At most so many jobs are named."""
 
 
 def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, sweep: SweepOptions) -> int:
@@ -108,7 +110,11 @@ def _test(
     traces = Folders.under(launch.out).traces
     if pending := pending_runs([run.run_id for run in prepared.plan.runs], traces):
         states = describe_states(run_statuses(pending, traces))
-        raise ComparisonError(f"{plural(len(pending), 'run')} still to be done ({states}): the same command goes on")
+        jobs = [job.name for job in prepared.jobs if not {run.run_id for run in job.runs}.isdisjoint(pending)]
+        where = first_of(jobs, MAX_JOBS)  # a job of one node has the node in its name
+        raise ComparisonError(
+            f"{plural(len(pending), 'run')} of {where} still to be done ({states}): the same command goes on"
+        )
     measured = read_measurement(traces, "traces", {})
     acceptance = _judge(options, reference, measured, doctor, [node.name for node in up])
     _conclude(options, acceptance, launch.out, say)

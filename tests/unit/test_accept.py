@@ -173,7 +173,7 @@ def test_an_interrupted_test_goes_on_and_an_ended_one_does_not(
 ) -> None:
     machine.failing = {2: None}
     assert hpc_sweep(command) == 2
-    assert "5 runs still to be done (5 never ran): the same command goes on" in capsys.readouterr().out
+    assert "5 runs of 2n still to be done (5 never ran): the same command goes on" in capsys.readouterr().out
     machine.failing = {}
     assert hpc_sweep(command) == 0
     assert "goes on, because it has no result yet" in capsys.readouterr().out
