@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import atan2, comb, cos, isfinite, log, pi, sin, sqrt, tan
+from math import atan2, comb, cos, isfinite, isqrt, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -89,6 +89,26 @@ def _within(angle: float, freedom: int) -> float:
 def _student(freedom: int) -> float:
     """The 97.5 % point as tables print it: three decimals, beyond 30 degrees of freedom that of 30, which is larger."""
     return round(student(0.95, min(max(1, freedom), 30)), 3)
+
+
+MIN_SERIES = 40
+"""The least number of values whose batches say how their mean scatters: six batches."""
+
+
+def series_error(values: Sequence[float]) -> float | None:
+    """The standard error of the mean of a series whose neighbours are alike, as a share of the mean; None for fewer
+    than MIN_SERIES values.
+
+    From the means of √n batches of neighbours (Law, Simulation Modeling and Analysis, 9.5.3), the first values left out
+    where batches of equal size do not use all.
+    """
+    n = len(values)
+    if n < MIN_SERIES:
+        return None
+    batches = isqrt(n)
+    size = n // batches
+    means = [mean(values[at : at + size]) for at in range(n - batches * size, n, size)]
+    return statistics.stdev(means) / sqrt(batches) / mean(means)
 
 
 def mean_margin(values: Sequence[float]) -> float | None:

@@ -147,6 +147,13 @@ class SiteNodes:
             raise PlanError(f"job {name} can never start: {reason}{others}")
         return warnings
 
+    def up(self) -> tuple[Node, ...]:
+        """The nodes that the site's jobs can get, without those that are down or drained, by name. Raises SubmitError
+        where Slurm does not say."""
+        named = self._hostnames("nodelist", self._site.nodelist)
+        nodes = {node.name: node for partition in self.candidates for node in self._allowed(partition)}
+        return tuple(node for name, node in sorted(nodes.items()) if node.up and (not named or name in named))
+
     def _allowed(self, partition: Partition) -> list[Node]:
         """Nodes that the site's `exclude` and `constraint` allow; a constraint with operators is not evaluated."""
         plain = re.fullmatch(r"\w+", self._site.constraint)
@@ -158,11 +165,15 @@ class SiteNodes:
 
     @cached_property
     def _excluded(self) -> frozenset[str]:
-        if not self._site.exclude:
+        return self._hostnames("exclude", self._site.exclude)
+
+    def _hostnames(self, option: str, names: str) -> frozenset[str]:
+        """The nodes in a list of Slurm's, `node[1-3]`. Raises SubmitError."""
+        if not names:
             return frozenset()
-        answer = run_tool(["scontrol", "show", "hostnames", self._site.exclude], timeout_s=COMMAND_TIMEOUT_S)
+        answer = run_tool(["scontrol", "show", "hostnames", names], timeout_s=COMMAND_TIMEOUT_S)
         if not answer.ok:
-            raise SubmitError(f"exclude {self._site.exclude!r}: {answer.describe()}")
+            raise SubmitError(f"{option} {names!r}: {answer.describe()}")
         return frozenset(answer.stdout.split())
 
     def _elsewhere(self, request: Request) -> str:

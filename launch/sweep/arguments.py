@@ -1,11 +1,11 @@
 """Measures a training workload over node counts.
 
     python -m hpc.sweep --nodes 1,2,4            plan, submit, follow the runs
-    python -m hpc.sweep --nodes 1,2,4 --dry-run  write the jobs, submit none
     python -m hpc.sweep status                   show how every run stands
     python -m hpc.sweep cancel                   end the jobs of this folder
     python -m hpc.sweep retry oom --nodes 1,2,4  run again what ended with oom
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
+    python -m hpc.sweep accept --reference FILE  test a machine
     python -m hpc.sweep list                     show workloads, recipes, sites…
 
 Lists multiply: every combination is a point, measured --repeats times. Where
@@ -32,6 +32,7 @@ from hpc.system.command_parser import CommandParser
 from hpc.system.version import with_version
 from launch.jobs.options import Help, Option, truth
 from launch.sweep.request import (
+    ACCEPT_OPTIONS,
     MEASURING,
     OPTIONS,
     PROGRAM,
@@ -44,8 +45,8 @@ from launch.sweep.request import (
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
        {PROGRAM} status | cancel [--out DIR | options]
-       {PROGRAM} retry OUTCOME,… --nodes N,… [options]
-       {PROGRAM} find-max NAME --nodes N,… [options]
+       {PROGRAM} retry OUTCOME,… | find-max NAME --nodes N,… [options]
+       {PROGRAM} accept --reference FILE [options]
        {PROGRAM} list"""
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
@@ -79,6 +80,23 @@ otherwise. The summary has a row for every point.
 
 Exit status 0: it is known for every point; 1: a run ended neither ok nor with oom,
 nothing fits, or the search cannot start; 2: usage.
+""",
+    "accept": """Tests whether a machine is as fast as a reference says, and which node is slow.
+
+    python -m hpc.sweep accept --site mysite --reference machine.toml --junit accepted.xml
+    python -m hpc.sweep accept --site mysite --reference machine.toml --update-reference next.toml
+
+The doctor looks at the cluster; then every point of the reference is measured,
+with the collectives of its ranks beside it, and the largest point of one node
+on every node that is up. What is certainly slower than its tolerance fails: a
+point, or a node against the others; the command that would drain such a node
+is shown, not run. Everything is in a folder of its own, acceptance/DATE under
+--out; python -m parse.history acceptance/*/traces shows all of them. The same
+command again goes on with a test that was interrupted.
+
+Exit status 0: passed; 1: a point or a node is slower than its tolerance; 2:
+that could not be measured, or usage; 130: Ctrl-C, jobs of Slurm go on.
+docs/accept.md has more.
 """,
     "list": """Shows backends, workloads, their options, sites and recipes.
 
@@ -143,7 +161,8 @@ def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
                 f"retry takes its outcomes as one comma list, as in retry oom,rank_fail; {extra!r} is apart"
             )
         if subcommand is not None and extra.partition("=")[0] in sweep_parser().long_options():
-            reason = "takes no options" if subcommand == "list" else "submits nothing"
+            reasons = {"list": "takes no options", "accept": "measures the points of its reference"}
+            reason = reasons.get(subcommand, "submits nothing")
             raise SpecError(f"{subcommand} {reason}: leave out {extra}")
 
 
@@ -183,6 +202,8 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
         add_help=False,
     )
     rows = [row for row in OPTIONS if subcommand in MEASURING or row.group != SUBMISSION]
+    if subcommand == "accept":
+        rows = list(ACCEPT_OPTIONS)
     page = Help.SUBCOMMANDS if subcommand else Help.DAILY
     always = ["--help", "--help-all", "--config", *([] if subcommand else ["--version"])]
     parser.shown = frozenset([*always, *(row.flag for row in rows if row.page >= page)])
@@ -193,11 +214,11 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
         return parser
     parser.add_argument("--help-all", action="help", help="show every option and exit")
     for name, group in groupby(rows, key=lambda row: row.group):
-        _add_group(parser.add_argument_group(name), list(group))
+        _add_group(parser.add_argument_group(name), list(group), with_config=subcommand != "accept")
     return parser
 
 
-def _add_group(group: argparse._ArgumentGroup, rows: Sequence[Option]) -> None:
+def _add_group(group: argparse._ArgumentGroup, rows: Sequence[Option], *, with_config: bool) -> None:
     for row in rows:
         if row.field == "options":
             group.add_argument(
@@ -208,7 +229,7 @@ def _add_group(group: argparse._ArgumentGroup, rows: Sequence[Option]) -> None:
         else:
             action = "append" if row.metavar.startswith("NAME=V") else "store"
             group.add_argument(row.flag, dest=row.field, action=action, metavar=row.metavar, help=row.help)
-    if rows[-1].field == "out":
+    if rows[-1].field == "out" and with_config:
         group.add_argument(
             "--config", metavar="FILE", help="TOML with the names of these options; the command line wins"
         )

@@ -11,10 +11,13 @@ from hpc.system.command_line import importing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import plural
 from launch.sweep.arguments import read_arguments
+from launch.sweep.repeats import AUTO
+from launch.sweep.request import Request
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage."""
+    """Runs the command line. 0: every run is ok (or was submitted); 1: a run or a submission failed; 2: usage, or an
+    acceptance test that could not measure."""
     try:
         request = read_arguments(sys.argv[1:] if argv is None else argv)
     except SpecError as error:
@@ -23,17 +26,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _list()
     deny_world_writing()
     with importing():
-        from launch.sweep import find_max, status, submit  # imported here: --help does not need it
+        from launch.sweep import submit  # imported here: --help does not need it
 
     try:
-        if request.subcommand in ("status", "cancel"):
-            return (status.show if request.subcommand == "status" else status.cancel)(request.sweeps, request.launch)
-        request_parts = request.sweeps, request.launch, request.limits, request.options
-        return find_max.find_max(request.sought, *request_parts) if request.sought else submit.sweep(*request_parts)
+        return _run(request)
     except (SpecError, OptionError) as error:
         return _refuse(error, 2)
     except submit.FAILURES as error:
         return _refuse(error, 1)
+
+
+def _run(request: Request) -> int:
+    with importing():
+        from launch.sweep import accept, auto_repeats, find_max, status, submit
+
+    if request.subcommand in ("status", "cancel"):
+        return (status.show if request.subcommand == "status" else status.cancel)(request.sweeps, request.launch)
+    if request.accepted is not None:
+        return accept.accept(request.accepted, request.launch, request.limits, request.options)
+    parts = request.sweeps, request.launch, request.limits, request.options
+    if request.sought:
+        return find_max.find_max(request.sought, *parts)
+    is_auto = any(sweep.repeats == AUTO for sweep in request.sweeps)
+    return (auto_repeats.sweep_until_known if is_auto else submit.sweep)(*parts)
 
 
 def _refuse(error: BaseException, status: int) -> int:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from hpc.model.data_source import data_source
 from hpc.model.spec import SpecError
 from hpc.system.sanitize import is_secret
 from launch.jobs.options import table, text, whole
 from launch.jobs.site import ENV_NAME, NO_ENV_NAME
+from launch.sweep.repeats import AUTO
 
+MAX_RUNS = 100_000
+"""A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
 NODES, RANKS = whole(1, 1_000_000), whole(1, 10_000)
+_REPEATS = whole(1, MAX_RUNS)
 _CASE = re.compile(r"(\d+)n(\d+)g")
 
 
@@ -42,6 +47,27 @@ def read_percent(name: str, value: object) -> float:
             f"{name}: {percent:g} would be {percent:g} percent of the images; for a share, ask for {100 * percent:g}"
         )
     return percent
+
+
+def read_repeats(name: str, value: object) -> int | Literal["auto"]:
+    """A number of runs, or `auto`."""
+    if value == AUTO:
+        return AUTO
+    try:
+        repeats: int = _REPEATS(name, value)
+    except SpecError as error:
+        raise SpecError(f"{error}, or {AUTO}") from None
+    return repeats
+
+
+def read_ci(name: str, value: object) -> float:
+    """A half width as a share, from `1%` or `0.01`."""
+    from parse.comparison.reference import read_share  # imported here: --help does not need it
+
+    try:
+        return read_share(text(name, value))
+    except ValueError as error:
+        raise SpecError(f"{name}: {error}") from None
 
 
 def read_env(name: str, value: object) -> dict[str, tuple[str, ...]]:

@@ -16,13 +16,26 @@ from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from hpc.model.recipe import RecipeError, read_recipe
 from hpc.model.spec import SpecError, with_current_names
-from launch.jobs.options import Help, LaunchOptions, RunLimits, option_field, option_rows, read_request, text, truth
+from launch.jobs.options import (
+    Help,
+    LaunchOptions,
+    RunLimits,
+    option_field,
+    option_rows,
+    read_request,
+    text,
+    truth,
+    whole,
+)
+from launch.sweep.readers import MAX_RUNS, read_ci
 from launch.sweep.recipes import choose_sweeps
+from launch.sweep.repeats import AUTO
 from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {
     "status": "status", "cancel": "cancel", "list": "list", "retry": "retry OUTCOME,…", "find-max": "find-max NAME",
+    "accept": "accept --reference FILE",
 }  # fmt: skip
 """The subcommands other than measuring, and how each is typed. A file cannot request them."""
 MEASURING = ("", "retry", "find-max")
@@ -68,6 +81,35 @@ class SweepOptions:
         return self.force or self.rerun_if_changed or bool(self.retry)
 
 
+_accepted = partial(option_field, "what is accepted", page=Help.SUBCOMMANDS)
+
+
+def _file(name: str, value: object) -> Path:
+    return Path(text(name, value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptOptions:
+    """The options of an acceptance test."""
+
+    # fmt: off
+    reference: Path | None = _accepted(  # noqa: RUF009 - a field, as dataclasses.field makes it
+        None, _file, "FILE", "TOML of expected speeds (docs/compare.md): its points are measured")
+    tolerance: float = _accepted(
+        0.03, read_ci, "SHARE", "of points that state none, and of nodes (default 3%%)")
+    repeats: int = _accepted(
+        5, whole(5, MAX_RUNS), "N", "runs of every point (default {default}; at least 5, which an interval takes)")
+    junit: Path | None = _accepted(  # noqa: RUF009
+        None, _file, "FILE", "write the result as JUnit XML, too")
+    update_reference: Path | None = _accepted(  # noqa: RUF009
+        None, _file, "FILE", "write the measured speeds as the next reference, with who, when and the environment")
+    # fmt: on
+
+
+ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
+    row for row in option_rows(SweepOptions) if row.field == "max_jobs"
+)
+"""The options of `accept`: a file cannot have them."""
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version, --config and --xla, in the order of the help."""
 _FIELDS = {row.name: row.field for row in OPTIONS} | {name: name for name in ("xla", "options", "baseline")}
@@ -77,11 +119,12 @@ _FIELDS = {row.name: row.field for row in OPTIONS} | {name: name for name in ("x
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """A command line with its file. An empty subcommand measures; `sweeps` are several of a recipe, none for all sweeps
-    of a folder; `sought` is the setting that find-max seeks."""
+    of a folder; `sought` is the setting that find-max seeks, `accepted` the acceptance test to make."""
 
     subcommand: str
     sweeps: tuple[SweepSpec, ...]
     sought: str = ""
+    accepted: AcceptOptions | None = None
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     limits: RunLimits = field(default_factory=RunLimits)
     options: SweepOptions = field(default_factory=SweepOptions)
@@ -90,6 +133,8 @@ class Request:
 def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Request:
     """The request of a command line with the word behind its subcommand, these options by field, and its config file.
     Raises SpecError."""
+    if subcommand == "accept":
+        return _acceptance(arguments)
     values = merge(arguments)
     retry = outcomes_to_retry(word) if subcommand == "retry" else ()
     if subcommand == "find-max" and not word:
@@ -102,8 +147,28 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
         sweeps = _sweeps_of_recipe(measured)
     elif measured or subcommand in MEASURING:
         sweeps = (SweepSpec.from_mapping(measured),)
+    for sweep in sweeps:
+        _refuse_limits_of_auto(sweep)
     sought = word if subcommand == "find-max" else ""
     return Request(subcommand=subcommand, sweeps=sweeps, sought=sought, launch=launch, limits=limits, options=options)
+
+
+def _refuse_limits_of_auto(sweep: SweepSpec) -> None:
+    """Raises SpecError where limits of `--repeats auto` are requested without it."""
+    limits = [name.replace("_", "-") for name in ("ci", "max_repeats") if getattr(sweep, name) is not None]
+    if limits and sweep.repeats != AUTO:
+        given = "not given" if sweep.repeats is None else str(sweep.repeats)
+        raise SpecError(f"--{' and --'.join(limits)} is for --repeats {AUTO}, and --repeats is {given}")
+
+
+def _acceptance(values: Mapping[str, Any]) -> Request:
+    accepted = read_request(AcceptOptions, values)
+    if accepted.reference is None:
+        raise SpecError("accept names no --reference FILE: the expected speeds, whose points are measured")
+    return Request(
+        subcommand="accept", sweeps=(), accepted=accepted, launch=read_request(LaunchOptions, values),
+        limits=read_request(RunLimits, values), options=read_request(SweepOptions, values),
+    )  # fmt: skip
 
 
 def _sweeps_of_recipe(measured: Mapping[str, Any]) -> tuple[SweepSpec, ...]:

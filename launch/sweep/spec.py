@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
@@ -30,10 +30,19 @@ from hpc.model.spec import (
 )
 from hpc.workloads import WORKLOADS, options_of_files, reference_batch_size, reference_steps
 from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
-from launch.sweep.readers import NODES, RANKS, read_case, read_data, read_env, read_percent
+from launch.sweep.readers import (
+    MAX_RUNS,
+    NODES,
+    RANKS,
+    read_case,
+    read_ci,
+    read_data,
+    read_env,
+    read_percent,
+    read_repeats,
+)
+from launch.sweep.repeats import AUTO, DEFAULT_CI, DEFAULT_MAX_REPEATS, FIRST_REPEATS
 
-MAX_RUNS = 100_000
-"""A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "repeats": 5}
 SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "repeats": 3}
 REFERENCE_STEPS, SMALL_STEPS = (120, 20), (16, 6)
@@ -120,8 +129,17 @@ class SweepSpec:
         "end a whole training once P percent of the held-out images are recognised (default: after all epochs)")
     eval_every: int = _method(
         1, whole(1, 1_000_000), "N", "epochs between the evaluations of a whole training (default {default})")
-    repeats: int | None = _method(
-        None, whole(1, MAX_RUNS), "N", f"runs of every point (default {REFERENCE_SIZES['repeats']})", page=_DAILY)
+    repeats: int | Literal["auto"] | None = _method(
+        None, read_repeats, "N|auto",
+        f"runs of every point (default {REFERENCE_SIZES['repeats']}), or as --ci", page=_DAILY)
+    ci: float | None = _method(
+        None, read_ci, "SHARE",
+        "with --repeats auto: runs are added to a point until half of the 95 %% interval of its speed is at most "
+        f"this (default {100 * DEFAULT_CI:g}%%)")
+    max_repeats: int | None = _method(
+        None, whole(FIRST_REPEATS, MAX_RUNS), "N",
+        f"with --repeats auto: no point gets more runs (default {DEFAULT_MAX_REPEATS}; at least {FIRST_REPEATS}, which "
+        "an interval of 95 %% takes)")
     seed: int = _method(0, whole(0, MAX_WHOLE), "N", "seed of weights and synthetic data (default {default})")
     placement: str = _method(
         "separate", choice(PLACEMENTS), "P",
@@ -209,7 +227,7 @@ def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsO
     if len(sweeps) == 1:
         return expand(sweeps[0], target, options_of)
     whole, _ = _with_sizes(joined(sweeps), target)
-    sized = [dataclasses.replace(sweep, cpus_per_rank=whole.cpus_per_rank) for sweep in sweeps]
+    sized = [dataclasses.replace(sweep, cpus_per_rank=sweep.cpus_per_rank or whole.cpus_per_rank) for sweep in sweeps]
     plans = [expand(sweep, target, options_of) for sweep in sized]
     points = {run.point_id: run for plan in plans for run in plan.runs if run.repeat == 1}
     _refuse_too_many(len(points), whole)
@@ -219,16 +237,17 @@ def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsO
 
 def _repeated(points: Mapping[str, RunSpec], sweep: SweepSpec) -> tuple[RunSpec, ...]:
     """All runs of the points, in the order in which they are measured."""
-    assert sweep.repeats is not None
+    assert isinstance(sweep.repeats, int)
     return tuple(
         point.repeated(repeat)
         for repeat in range(1, sweep.repeats + 1)
-        for point in _block(points, repeat, sweep)
+        for point in in_block(points, repeat, sweep)
         if repeat == 1 or point.diagnostic != COLLECTIVES
     )
 
 
-def _block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
+def in_block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
+    """The points in the order in which this repeat of them is measured."""
     if sweep.placement == "nested":
         return [points[name] for name in shuffled(points, sweep.seed, f"block {repeat}")]
     return sorted(points.values(), key=lambda point: (point.nodes, point.devices_per_node))
@@ -258,6 +277,8 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
         chosen[name] = SMALL_SIZES[name] if small else reference
         if small:
             reduced.append(f"{name.replace('_', '-')} {_single(SMALL_SIZES[name])} instead of {_single(reference)}")
+    if sweep.repeats == AUTO:
+        chosen["repeats"] = FIRST_REPEATS
     if sweep.ranks_per_node is None:
         chosen["ranks_per_node"] = (target.gpus_per_node or 1,)
     sweep = dataclasses.replace(sweep, **chosen)
@@ -303,7 +324,7 @@ def _with_options(
 
 
 def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
-    assert sweep.repeats is not None
+    assert isinstance(sweep.repeats, int)
     if (runs := points * sweep.repeats) > MAX_RUNS:
         raise SpecError(
             f"the sweep has {points} points or more with {sweep.repeats} repeats each, {runs} runs; at most {MAX_RUNS} "

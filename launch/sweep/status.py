@@ -29,6 +29,7 @@ from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
 from launch.sweep.finalize import close_ended, note_cancel
 from launch.sweep.prepare import Say, prepare
+from launch.sweep.repeats import AUTO
 from launch.sweep.run_status import RunStatus, describe_states, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import SweepSpec
 from launch.sweep.submit import echo
@@ -110,6 +111,10 @@ def _select(requested: Sequence[SweepSpec], launch: LaunchOptions) -> Selection:
     if requested:
         plan = prepare(requested, launch).plan
         sweeps = {plan.sweep_id: plan.runs}
+        if any(sweep.repeats == AUTO for sweep in requested):  # the repeats that were added are sweeps of their own
+            points = {run.point_id for run in plan.runs}
+            planned = planned_sweeps(folders.traces, broken)
+            sweeps |= {key: runs for key, runs in planned.items() if points.issuperset(run.point_id for run in runs)}
     elif not (sweeps := planned_sweeps(folders.traces, broken)):
         nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"
         if any(folders.jobs.glob("plan.*.json")):

@@ -15,7 +15,6 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
-from hpc.model.spec import COLLECTIVES
 from hpc.model.verdict import JobEnd
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
@@ -35,6 +34,7 @@ from launch.sweep.rerun import choose_reruns
 from launch.sweep.resubmit import Decision, JobHistory, resubmit
 from launch.sweep.run_status import pending_runs, run_statuses, whole
 from launch.sweep.spec import SweepSpec
+from launch.sweep.speeds import measured_in
 from launch.sweep.target import TargetError
 from launch.sweep.text import describe_event, describe_plan, describe_runs
 from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s
@@ -322,12 +322,5 @@ def _fork(log: Path) -> int | None:
 
 
 def _speed(path: Path) -> float | None:
-    from hpc.model.trace import TraceError
-    from hpc.model.trace_file import read_trace
-    from parse.attempt import measure
-
-    try:
-        trace = read_trace(path)
-        return None if trace.run.diagnostic == COLLECTIVES else measure(trace).throughput
-    except TraceError:
-        return None  # shown as no speed; the summary names the file and its defect
+    measured = measured_in(path)
+    return None if measured is None else measured.throughput  # None is shown as no speed

@@ -6,9 +6,11 @@ attributes are those of the schema of Ant's JUnit task (github.com/windyroad/JUn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
+from hpc.model.findings import Finding
 from hpc.system.sanitize import plain
 from parse.comparison.text import conclusion, difference_text, point_text
 from parse.comparison.types import ComparedPoint, Comparison
@@ -21,16 +23,19 @@ TIME = "0"
 """The schema requires a duration in s; comparing takes none that is of interest."""
 
 
-def as_junit(comparison: Comparison, now: datetime) -> str:
-    """The XML; `now` is the time of the comparison."""
+def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] = ()) -> str:
+    """The XML; `now` is the time of the comparison. Findings are cases too: fatal ones failures, others that are not ok
+    skipped, with their text."""
     root = ElementTree.Element("testsuites")
     one_sided = [("BASE", name) for name in comparison.only_base] + [("NEW", name) for name in comparison.only_new]
+    fatal, passed = ([finding for finding in findings if finding.label == label] for label in ("fatal", "ok"))
     suite = ElementTree.SubElement(
         root, "testsuite", name=SUITE, package=SUITE, id="0", hostname=HOST, time=TIME,
         timestamp=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
-        tests=str(len(comparison.points) + len(one_sided)),
-        failures=str(len(comparison.with_verdict(Verdict.SLOWER))),
-        errors=str(len(comparison.with_verdict(Verdict.CANNOT_TELL))), skipped=str(len(one_sided)),
+        tests=str(len(comparison.points) + len(one_sided) + len(findings)),
+        failures=str(len(comparison.with_verdict(Verdict.SLOWER)) + len(fatal)),
+        errors=str(len(comparison.with_verdict(Verdict.CANNOT_TELL))),
+        skipped=str(len(one_sided) + len(findings) - len(fatal) - len(passed)),
     )  # fmt: skip
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in (("base", comparison.base), ("new", comparison.new)):
@@ -41,6 +46,14 @@ def as_junit(comparison: Comparison, now: datetime) -> str:
         )
     for point in comparison.points:
         _add_point(suite, point)
+    for finding in findings:
+        case = _case(suite, finding.name)
+        if finding in fatal:
+            text = plain(finding.text)
+            failure = ElementTree.SubElement(case, "failure", type=finding.label, message=text)
+            failure.text = f"{text}\n{plain(finding.fix)}".strip()
+        elif finding not in passed:
+            ElementTree.SubElement(case, "skipped", message=plain(f"{finding.label}: {finding.text}"))
     for side, name in one_sided:
         case = _case(suite, name)
         ElementTree.SubElement(case, "skipped", message=f"only in {side}")

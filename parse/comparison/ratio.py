@@ -118,7 +118,7 @@ def runs_to_tell(sides: Sequence[Sequence[float]], threshold: float) -> int | No
         return None
     logs = [[log(speed) for speed in speeds] for speeds in sides]
     squares = sum(variance(values) * (len(values) - 1) for values in logs if len(values) > 1)
-    scatter = sqrt(squares / _chi_squared(freedom, SCATTER_QUANTILE))
+    scatter = upper_scatter(squares, freedom)
     least = least_runs() if len(sides) == 2 else least_single_runs()
     wanted = -log(1 - threshold)
     for n in range(max(2, least), MAX_RUNS + 1):
@@ -126,6 +126,11 @@ def runs_to_tell(sides: Sequence[Sequence[float]], threshold: float) -> int | No
         if (stats.student(CONFIDENCE, len(sides) * (n - 1)) + NormalDist().inv_cdf(POWER)) * error <= wanted:
             return n
     return None
+
+
+def upper_scatter(squares: float, freedom: int) -> float:
+    """The standard deviation to plan a number of runs with, from a sum of squared deviations: SCATTER_QUANTILE."""
+    return sqrt(squares / _chi_squared(freedom, SCATTER_QUANTILE))
 
 
 def _chi_squared(freedom: int, probability: float) -> float:

@@ -17,7 +17,8 @@ from parse.report.summary import COLUMNS
 
 FOLDER = Path(__file__).with_name("references")
 UNITS = ("samples/s", "tokens/s")
-FILE_KEYS = ("title", "devices", "tolerance", "source", "settings", "point")
+FILE_KEYS = ("title", "devices", "tolerance", "source", "settings", "environment", "point")
+"""`environment` says where the figures are from; it is for people, and nothing is judged by it."""
 POINT_KEYS = ("speed", "unit", "tolerance", "source", "settings")
 FREE_SETTINGS = ("option.", "env.")
 """Settings whose names begin so have any name."""

@@ -20,10 +20,12 @@ from parse.result import Result, results
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """The results of training of a folder or file; `name` is its path with the runs, points and days that it has."""
+    """The results of training of a folder or file; `name` is its path with the runs, points and days that it has.
+    `diagnostics` are those of runs that are no training."""
 
     name: str
     results: tuple[Result, ...]
+    diagnostics: tuple[Result, ...] = ()
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
 
@@ -49,7 +51,8 @@ def read_measurement(path: Path, kind: str, where: Mapping[str, Sequence[str]]) 
     ok = sum(len(result.ok) for result in chosen)
     dates = days(run.attempt.begin_unix_s for result in chosen for run in result.ok if run.attempt)
     name = f"{path}, {plural(len(chosen), 'point')}, {plural(ok, 'run')} ok{f', {dates}' if dates else ''}"
-    return Measurement(name=name, results=chosen, remarks=remarks, refusals=refusals)
+    diagnostics = tuple(result for result in every if result.run.diagnostic)
+    return Measurement(name=name, results=chosen, diagnostics=diagnostics, remarks=remarks, refusals=refusals)
 
 
 def distinct_labels(results_of_points: Sequence[Result]) -> list[str]:

@@ -100,6 +100,56 @@ def test_find_max_tries_until_nothing_larger_fits_and_goes_on_where_it_was(tmp_p
     assert len(re.findall(r"^[12]n1g  batch-size .* 9 +10 +6$", summary, re.MULTILINE)) == 2, summary
 
 
+SCATTERED = """
+import time
+
+from tests.mpi.ranks.user_workloads import Line
+
+
+class Scattered(Line):
+    \"\"\"Steps of 100 ms in even runs, of 125 ms in odd ones: the median of six lies 11 % from either.\"\"\"
+
+    def __init__(self, run, device, rank):
+        super().__init__(run, device, rank)
+        self.sleep_s = 0.125 if run.repeat % 2 else 0.1
+
+    def forward(self, batch):
+        time.sleep(self.sleep_s)
+        return super().forward(batch)
+"""
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_repeats_are_added_until_the_interval_is_narrow_or_no_more_are_allowed(tmp_path: Path, detach: bool) -> None:
+    """The runs scatter by more than any load of this machine takes away, so that the most repeats are needed."""
+    workload = tmp_path / "scattered.py"
+    workload.write_text(SCATTERED)
+    argv = sweep_argv("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--backend", "mpi", "--workload",
+                      f"{workload}:Scattered", "--steps", "8", "--warmup", "5", "--repeats", "auto", "--ci", "3%",
+                      "--max-repeats", "8")  # fmt: skip
+    done = command(tmp_path, *argv, *(["--detach"] if detach else []))
+    assert done.returncode == 0, done.stdout + done.stderr
+    if detach:
+        assert "more repeats are decided on once these have ended, by that process" in done.stdout
+        until(lambda: len(outcomes(tmp_path)) == 8, "the detached sweep adds its repeats")
+        until(lambda: "no more runs" in (tmp_path / "jobs/logs/detached.out").read_text(), "and says why it ends")
+        shown = (tmp_path / "jobs/logs/detached.out").read_text()
+    else:
+        shown = done.stdout
+    assert re.search(
+        r"^1n1g: half width [\d.]+ % after 6 runs; between-run scatter [\d.]+ %; 2 more runs$", shown, re.MULTILINE
+    )
+    assert re.search(
+        r"^1n1g: half width [\d.]+ % after 8 runs; .*; not 3 %, and no more runs are allowed", shown, re.MULTILINE
+    )
+    assert ended(tmp_path) == ["ok"] * 8
+
+    attempts = begun(tmp_path)
+    again = command(tmp_path, *argv)
+    assert again.returncode == 0 and begun(tmp_path) == attempts
+    assert "6 ok" in again.stdout and "after 8 runs" in again.stdout
+
+
 def test_rerunning_a_sweep_skips_final_runs_and_repeats_lost_ones(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--nodes", "1,2", *TINY)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -34,7 +34,7 @@ TARGET = re.compile(r"(?<=`)make ([a-z]+)(?=[` ])|^make ([a-z]+)  +#", re.MULTIL
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--overlap", "--requeue"}
 ACTIONS = {
-    "hpc.sweep": ("status", "cancel", "retry", "list"),
+    "hpc.sweep": ("status", "cancel", "retry", "list", "accept"),
     "hpc.recovery": ("collect", "clean"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }

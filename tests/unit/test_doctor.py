@@ -11,8 +11,8 @@ import pytest
 
 from hpc.model.findings import Finding, State
 from launch.cluster.partitions import SINFO
-from launch.doctor.__main__ import DoctorError, _parser, _sized_job, main
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
+from launch.doctor.command import DoctorError, _parser, _sized_job, main
 from launch.doctor.diagnosis import of_job, of_site
 from launch.doctor.findings import as_json, as_text
 from launch.doctor.job import JobFacts, NodeFacts, Start, read_nodes
@@ -222,6 +222,6 @@ def test_too_many_nodes_are_refused(tmp_path: Path) -> None:
 def test_a_node_count_that_is_no_number_is_wrong_usage(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("launch.doctor.__main__.what_is_missing", list)  # a machine without MPI says that first
+    monkeypatch.setattr("launch.doctor.command.what_is_missing", list)  # a machine without MPI says that first
     assert main(["--cluster", "local", "--nodes", "some"]) == 2
     assert "--nodes 'some' is neither a count from 1 nor `all`" in capsys.readouterr().err

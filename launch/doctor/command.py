@@ -1,0 +1,271 @@
+"""Looks at a cluster as a whole before anything is measured on it, and says in plain words what to change.
+
+    python -m launch.doctor --site mysite
+    python -m launch.doctor --site mysite.toml --nodes all --format json
+    python -m launch.doctor --cluster local
+
+One small job: the shell of every node looks at the shared folder, local storage, modules and interpreters; then ranks
+look at themselves, as every run begins.
+
+Exit status 0: nothing to change; 1: something is, or the cluster cannot be looked at; 2: usage; 130: Ctrl-C, and the
+job is cancelled. docs/doctor.md says what is looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc.model.findings import Finding
+from hpc.model.spec import RunSpec, SpecError
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.tool import Failure, run_tool
+from launch.cluster.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
+from launch.cluster.query import JobState
+from launch.cluster.slurm import (
+    SlurmCluster,
+    SubmitError,
+    TransientSubmitError,
+    header,
+    slurm_is_installed,
+    why_unreachable,
+)
+from launch.doctor.cluster_facts import ClusterFacts, read_cluster
+from launch.doctor.diagnosis import of_job, of_site
+from launch.doctor.findings import as_json, as_text, change, to_change
+from launch.doctor.job import DoctorJob, JobFacts
+from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
+from launch.jobs.script import Folders
+from launch.jobs.site import Site, SiteError, find_site
+
+MINUTES = 5
+"""The time limit of the job: its parts take seconds, or are ended."""
+LATE_S = 10.0
+"""The longest delay in seconds until a file written by a node is visible here."""
+_SITE_OPTIONS = ("partition", "account", "qos")
+
+
+class DoctorError(Exception):
+    """The cluster cannot be examined; the text has the reason and what to do."""
+
+
+FAILURES = (SiteError, SpecError, PlanError, SubmitError, DoctorError)
+
+
+def examine(argv: Sequence[str]) -> list[Finding]:
+    """What the doctor finds with this command line. Raises FAILURES where it cannot look."""
+    args = _parser().parse_args(argv)
+    site = _site(args)
+    return _local(args) if site is None else _slurm(args, site)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    deny_world_writing()
+    signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
+    try:
+        findings = examine(sys.argv[1:] if argv is None else argv)
+    except FAILURES as error:
+        print(f"launch.doctor: {plain(str(error))}", file=sys.stderr)
+        return 2 if isinstance(error, SpecError) else 1
+    except KeyboardInterrupt:
+        print("launch.doctor: stopped, and its job cancelled", file=sys.stderr)
+        return 130
+    print(as_json(findings) if args.format == "json" else as_text(findings))
+    return int(any(map(to_change, findings)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="python -m launch.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--cluster", choices=("auto", "slurm", "local"), default="auto",
+        help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip
+    add("--site", metavar="NAME|FILE", help="facts of the cluster (TOML); default: the one that knows this host's name")
+    add("--nodes", metavar="N|all",
+        help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine"
+    )  # fmt: skip
+    add("--ranks-per-node", type=int, metavar="N", help="default: a rank per GPU, else 2")
+    for name in _SITE_OPTIONS:
+        add(f"--{name}", metavar="NAME", help="as in sbatch, in place of the site's")
+    add("--wait", type=float, default=10, metavar="MIN",
+        help="how long the job may wait for its nodes until it is cancelled; default: %(default)g")  # fmt: skip
+    add("--out", type=Path, default=Path(), metavar="DIR",
+        help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
+    add("--format", choices=("text", "json"), default="text")
+    return parser
+
+
+def _site(args: argparse.Namespace) -> Site | None:
+    """The Slurm site to look at; None is this machine."""
+    if args.cluster == "local":
+        return None
+    site = find_site(args.site)
+    if site is None and args.cluster == "auto" and not slurm_is_installed():
+        return None
+    if site is None and (reason := why_unreachable()):
+        raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
+    changes = {key: getattr(args, key) for key in _SITE_OPTIONS if getattr(args, key) is not None}
+    return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _slurm(args: argparse.Namespace, site: Site) -> list[Finding]:
+    if reason := why_unreachable():
+        raise SubmitError(f"no Slurm controller answers here, and site {site.name} is a Slurm site: {reason}")
+    cluster = read_cluster(site.partition)
+    findings = of_site(site, cluster)
+    if not cluster.partition:
+        return findings  # no job could be made
+    doctor_job = _sized_job(args, site, cluster)
+    try:
+        return [*findings, *_by_slurm(args, doctor_job)]
+    except SubmitError as error:
+        return [*findings, change("job", str(error))]
+    finally:
+        shutil.rmtree(doctor_job.folder, ignore_errors=True)
+
+
+def _sized_job(args: argparse.Namespace, site: Site, cluster: ClusterFacts) -> DoctorJob:
+    """The sizes of the job, limited to the available nodes and devices even if the site's are larger."""
+    nodes = cluster.nodes if args.nodes == "all" else _number(args.nodes or str(min(2, cluster.nodes)))
+    if nodes > cluster.nodes:
+        raise DoctorError(f"{nodes} nodes requested; {cluster.partition['PartitionName']} has {cluster.nodes}")
+    gpus = (max(cluster.gpus) if cluster.gpus else 0) if site.gpus_per_node is None else site.gpus_per_node
+    gpus = min(gpus, max(cluster.gpus)) if cluster.gpus else gpus
+    cpus = min(cluster.cpus, default=site.cpus_per_node or 1)
+    ranks = args.ranks_per_node or gpus or min(2, cpus)
+    return _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=max(1, cpus // ranks))
+
+
+def _local(args: argparse.Namespace) -> list[Finding]:
+    if missing := what_is_missing():
+        return [change("mpi", line, line.rpartition(": ")[2]) for line in missing]
+    nodes = 1 if args.nodes == "all" else _number(args.nodes or "2")
+    site = Site(name="local", exclusive=False, env=ranks_env())
+    findings = []
+    try:
+        gpus = gpus_here() // nodes
+    except GpuCountError as error:
+        gpus = 0
+        findings.append(change("nvidia-smi", f"{error}: a sweep is refused", "--gpus-per-node 0, for runs on CPUs"))
+    ranks = args.ranks_per_node or gpus or 2
+    cpus = max(1, cpus_here() // (nodes * ranks))
+    doctor_job = _prepared(args, site, nodes=nodes, ranks=ranks, gpus=min(gpus, ranks), cpus=cpus, here=True)
+    try:
+        script = doctor_job.folder / "doctor.sh"
+        script.write_text(doctor_job.local_script(launcher()), encoding="utf-8", errors="surrogateescape")
+        answer = run_tool(["bash", str(script)], timeout_s=60 * MINUTES)
+        if answer.failure is Failure.HANGING:
+            raise DoctorError(f"this machine did not answer within {MINUTES} min")
+        if answer.exit_status is None:
+            raise DoctorError(answer.describe())
+        return [*findings, *of_job(site, doctor_job.read(answer.stderr.strip()))]
+    finally:
+        shutil.rmtree(doctor_job.folder, ignore_errors=True)
+
+
+def _prepared(
+    args: argparse.Namespace, site: Site, *, nodes: int, ranks: int, gpus: int, cpus: int, here: bool = False
+) -> DoctorJob:
+    run = RunSpec(
+        nodes=nodes, ranks_per_node=ranks, gpus_per_node=gpus, cpus_per_rank=cpus, backend="mpi", workload="delay",
+        batch_size=1, precision="fp32", scaling="weak", warmup_steps=5, measured_steps=1, repeat=1, seed=0,
+        site=site.name, env=site.env, container=_image(site),
+    )  # fmt: skip
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="doctor-", dir=args.out.absolute()))
+    except OSError as error:
+        raise DoctorError(f"{args.out.absolute()} takes no files: {error.strerror}") from None
+    doctor_job = DoctorJob(run=run, site=site, folder=folder, token=secrets.token_hex(8), here=here)
+    doctor_job.prepare()
+    return doctor_job
+
+
+def _image(site: Site) -> str:
+    """One container image stands for all: the check is of the node."""
+    return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
+
+
+def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
+    folders = Folders(jobs=doctor_job.folder, traces=doctor_job.folder)
+    folders.logs.mkdir()
+    (plan,) = plan_jobs(
+        [doctor_job.run], doctor_job.site, min(MINUTES, doctor_job.site.time_limit_min or MINUTES), None
+    )
+    plan = dataclasses.replace(plan, name="doctor", request={**plan.request, "job_name": "rankwise-doctor"})
+    text = doctor_job.script(header(plan, folders))
+    script = doctor_job.folder / "doctor.sh"
+    script.write_text(text, encoding="utf-8", errors="surrogateescape")
+    cluster = SlurmCluster(folders.logs)
+    try:
+        job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
+    except TransientSubmitError as error:
+        raise SubmitError(f"not now: {error}") from None
+    if sys.stderr.isatty():
+        print(f"job {job_id}: {doctor_job.run.ranks} ranks on {doctor_job.run.nodes} nodes", file=sys.stderr)
+    ended = False
+    try:
+        waited = _wait(cluster, job_id, doctor_job, 60 * args.wait)
+        ended = not waited
+    finally:
+        if not ended:
+            cluster.cancel([job_id])
+    if waited:
+        return [change("job", waited, "--wait MIN, --nodes or --partition")]
+    job = _arrived(doctor_job, folders.logs)
+    if not (job.ended or job.nodes or job.printed):
+        text = f"the job has ended and left no file in {doctor_job.folder.parent}: the nodes probably do not share it"
+        return [change("shared folder", text, "--out FOLDER, one that all nodes mount")]
+    cut_short = f"it was ended early: {job.printed or 'it printed no reason'}"
+    return [*of_job(doctor_job.site, job), *([] if job.ended else [change("job", cut_short)])]
+
+
+def _wait(cluster: SlurmCluster, job_id: str, doctor_job: DoctorJob, patience_s: float) -> str:
+    """Waits until the job has ended; empty then, else why the wait was given up."""
+    limit, began, polled_s = time.monotonic() + patience_s, False, -cluster.poll_s
+    while not (doctor_job.folder / "end").exists():
+        if time.monotonic() < polled_s + cluster.poll_s:
+            time.sleep(0.2)
+            continue
+        polled_s = time.monotonic()
+        state = cluster.states([job_id])[job_id]
+        if state in (JobState.ENDED, JobState.UNKNOWN):
+            return ""
+        if state is JobState.RUNNING and not began:
+            began, limit = True, time.monotonic() + 60 * (MINUTES + 1)
+        if polled_s > limit:
+            reason = cluster.reasons.get(job_id, "squeue does not say why")
+            return f"job {job_id} was {state} for {patience_s / 60:g} min and was cancelled ({reason})"
+    return ""
+
+
+def _arrived(doctor_job: DoctorJob, logs: Path) -> JobFacts:
+    """The job's results, once all of them are visible here: a shared file system may be late."""
+    limit = time.monotonic() + LATE_S
+    while True:
+        (doctor_job.folder / "visited").touch()  # a write makes an NFS client refresh its view of a folder
+        printed = " ".join(" ".join(path.read_text(errors="replace").split()) for path in logs.glob("doctor.*.err"))
+        job = doctor_job.read(printed[-500:])
+        if (job.ended and len(job.arrived) >= len(job.nodes)) or time.monotonic() > limit:
+            return job
+        time.sleep(0.2)
+
+
+def _stop(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+def _number(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise SpecError(f"--nodes {text!r} is neither a count from 1 nor `all`")
+    return int(text)

@@ -1,0 +1,179 @@
+"""`hpc.sweep accept`: doctor, a fixed sweep, and a verdict on the machine, in a dated folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rich.console import Console
+
+from hpc.model.findings import Finding, Severity
+from hpc.model.options import OptionError
+from hpc.model.spec import SpecError
+from hpc.system.atomic import write_output
+from hpc.system.text import first_of, plural
+from launch.cluster.lock import user_name
+from launch.doctor.command import FAILURES as DOCTOR_FAILURES
+from launch.doctor.command import DoctorError, examine
+from launch.jobs.options import LaunchOptions, RunLimits
+from launch.jobs.script import Folders
+from launch.sweep.acceptance_sweep import on_every_node, sweeps_of
+from launch.sweep.prepare import Say, prepare
+from launch.sweep.request import AcceptOptions, SweepOptions
+from launch.sweep.run_status import describe_states, pending_runs, run_statuses
+from launch.sweep.submit import FAILURES, echo, run_prepared
+from parse.command_options import text_width
+from parse.comparison.acceptance import compare_with_reference
+from parse.comparison.export import as_json
+from parse.comparison.junit import as_junit
+from parse.comparison.machine import (
+    Acceptance,
+    acceptance_text,
+    check_findings,
+    collective_lines,
+    next_reference,
+    node_findings,
+    verdict_line,
+)
+from parse.comparison.reference import Reference, read_reference
+from parse.comparison.sides import Measurement, read_measurement
+from parse.comparison.types import Comparison, ComparisonError
+
+HISTORY = "acceptance"
+"""The folder of all tests, under --out."""
+REFERENCE, RESULT, TEXT = "reference.toml", "accept.json", "accept.txt"
+"""Files of a test: what it is held against, what came out; the second is there once it has ended."""
+NAME = "%Y-%m-%dT%H-%M-%SZ"
+"""How the folder of a test is named: names sort by time."""
+MAX_AGE = timedelta(days=1)
+"""An interrupted test goes on within this time of its begin: later the machine may be another one."""
+NOT_MEASURED = 2
+MAX_JOBS = 8
+"""At most so many jobs are named."""
+
+
+def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, sweep: SweepOptions) -> int:
+    """Makes an acceptance test; the exit status: 0 passed, 1 slower than the tolerance, 2 not measured."""
+    assert options.reference is not None
+    console = Console(soft_wrap=True)
+    say = echo(console)
+    now = datetime.now(UTC)
+    try:
+        reference = read_reference(options.reference, options.tolerance)
+        folder = _folder(launch.out.absolute() / HISTORY, options.reference.read_text(encoding="utf-8"), now, say)
+        return _test(options, reference, dataclasses.replace(launch, out=folder), limits, sweep, console)
+    except (SpecError, OptionError, ComparisonError, DoctorError, *FAILURES) as error:
+        say(f"could not be measured: {error}")
+        if options.junit is not None:
+            empty = Comparison(base=str(options.reference), new="", is_reference=True, points=())
+            problem = Finding(name="measurement", text=str(error), severity=Severity.FATAL)
+            write_output(options.junit, as_junit(empty, now, [problem]))
+        return NOT_MEASURED
+
+
+def _folder(history: Path, reference: str, now: datetime, say: Say) -> Path:
+    """The folder of a new test, or of one that was interrupted in the last MAX_AGE and is held against the same
+    reference."""
+    youngest = f"{now - MAX_AGE:{NAME}}"
+    for path in sorted(history.glob("*Z"), reverse=True):
+        same = path.name > youngest and _read(path / REFERENCE) == reference
+        if same and not (path / RESULT).exists():
+            say(f"{path}: goes on, because it has no result yet")
+            return path
+    folder = history / f"{now:{NAME}}"
+    folder.mkdir(parents=True)
+    write_output(folder / REFERENCE, reference)
+    return folder
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _test(
+    options: AcceptOptions, reference: Reference, launch: LaunchOptions, limits: RunLimits, sweep: SweepOptions,
+    console: Console,
+) -> int:  # fmt: skip
+    say = echo(console)
+    sweeps = sweeps_of(reference.points, options.repeats)
+    planned = prepare(sweeps, launch, limits)
+    up = planned.nodes.up() if planned.nodes is not None and not planned.nodes.unreachable else ()
+    prepared = on_every_node(planned, up, launch)
+    doctor = _doctor(launch, max(run.nodes for run in prepared.plan.runs), say)
+    status = run_prepared(prepared, sweep, console)
+    if status not in (0, 1):
+        return status
+    traces = Folders.under(launch.out).traces
+    if pending := pending_runs([run.run_id for run in prepared.plan.runs], traces):
+        states = describe_states(run_statuses(pending, traces))
+        jobs = [job.name for job in prepared.jobs if not {run.run_id for run in job.runs}.isdisjoint(pending)]
+        where = first_of(jobs, MAX_JOBS)  # a job of one node has the node in its name
+        raise ComparisonError(
+            f"{plural(len(pending), 'run')} of {where} still to be done ({states}): the same command goes on"
+        )
+    measured = read_measurement(traces, "traces", {})
+    acceptance = _judge(options, reference, measured, doctor, [node.name for node in up])
+    _conclude(options, acceptance, launch.out, say)
+    if options.update_reference is not None:
+        _update(options.update_reference, reference, acceptance.comparison, measured, say)
+    return acceptance.status
+
+
+def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
+    """What the doctor finds on as many nodes. Raises DoctorError, also for its other errors."""
+    chosen = {"cluster": launch.cluster, "site": launch.site, "out": str(launch.out), "nodes": str(nodes),
+              "partition": launch.partition, "account": launch.account, "qos": launch.qos}  # fmt: skip
+    say(f"the doctor looks at {plural(nodes, 'node')}")
+    try:
+        return tuple(examine([word for name, value in chosen.items() if value for word in (f"--{name}", value)]))
+    except DOCTOR_FAILURES as error:
+        raise DoctorError(f"the doctor cannot look: {error}") from None
+
+
+def _judge(
+    options: AcceptOptions, reference: Reference, measured: Measurement, doctor: Sequence[Finding], up: Sequence[str]
+) -> Acceptance:
+    comparison = compare_with_reference(str(options.reference), measured.results, measured.name, options.tolerance)
+    nodes = node_findings(measured.results, up, options.tolerance, f"{datetime.now(UTC):%Y-%m-%d}")
+    return Acceptance(
+        comparison=dataclasses.replace(comparison, remarks=measured.remarks, refusals=measured.refusals),
+        doctor=tuple(doctor), checks=check_findings(measured.results), nodes=tuple(nodes),
+        collectives=collective_lines(measured.diagnostics),
+    )  # fmt: skip
+
+
+def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, say: Say) -> None:
+    """Shows the result, and writes it: as text, as JUnit XML if requested, and as JSON, which ends the test."""
+    now = datetime.now(UTC)
+    text = acceptance_text(acceptance, text_width(None))
+    say("")
+    for line in text.splitlines():
+        say(line)
+    write_output(folder / TEXT, text)
+    if options.junit is not None:
+        write_output(options.junit, as_junit(acceptance.comparison, now, acceptance.findings))
+    content = {
+        "schema": "rankwise-acceptance", "version": 1, "status": acceptance.status, "verdict": verdict_line(acceptance),
+        "date": f"{now:%Y-%m-%dT%H:%M:%SZ}", "by": _who(), "comparison": json.loads(as_json(acceptance.comparison)),
+        "findings": [finding.to_json() for finding in (*acceptance.nodes, *acceptance.checks, *acceptance.doctor)],
+        "collectives": list(acceptance.collectives),
+    }  # fmt: skip
+    write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
+    say(f"\n{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
+
+
+def _update(path: Path, reference: Reference, comparison: Comparison, measured: Measurement, say: Say) -> None:
+    """Writes the next reference, where every point has an interval."""
+    if unknown := [point.name for point in comparison.points if point.interval is None]:
+        say(f"{path}: not written: {', '.join(unknown)} without an interval of its speed")
+        return
+    write_output(path, next_reference(reference, comparison, measured.results, _who(), datetime.now(UTC)))
+    say(f"{path}: the next reference, with the speeds of this test")
+
+
+def _who() -> str:
+    return f"{user_name()} on {socket.gethostname()}"

@@ -1,0 +1,202 @@
+"""`--repeats auto`: which runs are submitted after which, without a scheduler; what the same command does again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec, SpecError
+from launch.sweep import auto_repeats
+from launch.sweep.arguments import read_arguments
+from launch.sweep.cli import main as hpc_sweep
+from launch.sweep.prepare import Prepared
+from launch.sweep.request import SweepOptions
+from launch.sweep.spec import SweepSpec
+from tests.unit.traces import make_trace, put, put_exit_record
+
+Capture = pytest.CaptureFixture[str]
+Round = list[tuple[str, int]]
+ARGUMENTS = ("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1,2", "--backend", "mpi", "--workload", "delay",
+             "--repeats", "auto")  # fmt: skip
+
+
+def steady(run: RunSpec) -> float:
+    return 100.0
+
+
+def scattered(run: RunSpec) -> float:
+    """On two nodes the first six runs lie between -2 and +2 %, later ones between -0.5 and +0.5 %."""
+    if run.nodes == 1:
+        return 100.0
+    return 100 + ((-2, 2, 0, 1, -1, 0)[run.repeat - 1] if run.repeat <= 6 else run.repeat % 3 / 2 - 0.5)
+
+
+class Machine:
+    """Runs what is submitted at once, at the speed that `speed_of` says; `outcomes` are those that are not ok, None a
+    run that never ran."""
+
+    def __init__(self, speed_of: Callable[[RunSpec], float]) -> None:
+        self.speed_of = speed_of
+        self.outcomes: dict[tuple[int, int], Outcome | None] = {}
+        self.rounds: list[Round] = []
+        self.options: list[SweepOptions] = []
+
+    def run_prepared(self, prepared: Prepared, options: SweepOptions, console: Console) -> int:
+        self.options.append(options)
+        prepared.folders.traces.mkdir(parents=True, exist_ok=True)
+        (prepared.folders.jobs / "runs").mkdir(parents=True, exist_ok=True)
+        prepared.write(lambda written: None, dry_run=options.dry_run)
+        self.rounds.append([(run.case, run.repeat) for run in prepared.plan.runs])
+        if options.dry_run or options.detach:
+            return 0
+        self.end(prepared.plan.runs, prepared.folders.traces)
+        return int(any(self.outcomes.get((run.nodes, run.repeat), "ok") != "ok" for run in prepared.plan.runs))
+
+    def end(self, runs: Sequence[RunSpec], traces: Path) -> None:
+        for run in runs:
+            outcome = self.outcomes.get((run.nodes, run.repeat), Outcome.OK)
+            attempt = 1 + len(list(traces.glob(f"{run.run_id}.*.exit.json")))
+            if list(traces.glob(f"{run.run_id}.*.h5")):
+                continue
+            if outcome is Outcome.OK:
+                put(traces, make_trace(run, speed=self.speed_of(run), attempt=attempt))
+            if outcome is not None:
+                put_exit_record(traces, run, outcome, attempt)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(scattered)
+    monkeypatch.setattr(auto_repeats, "run_prepared", made.run_prepared)
+    return made
+
+
+def block(repeats: range, cases: Sequence[str] = ("1n1g", "2n1g")) -> Round:
+    return [(case, repeat) for repeat in repeats for case in cases]
+
+
+def test_repeats_are_added_where_the_scatter_is(tmp_path: Path, machine: Machine, capsys: Capture) -> None:
+    arguments = [*ARGUMENTS, "--out", str(tmp_path)]
+    assert hpc_sweep(arguments) == 0
+    assert machine.rounds == [block(range(1, 7)), block(range(7, 13), ["2n1g"])]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "half width" in line]
+    assert lines == [
+        "1n1g: half width 0 % after 6 runs, at most 1 % as requested",
+        "2n1g: half width 2 % after 6 runs; between-run scatter 1.4 %; 6 more runs",
+        "1n1g: half width 0 % after 6 runs, at most 1 % as requested",
+        "2n1g: half width 0.5 % after 12 runs, at most 1 % as requested",
+    ]
+    files = sorted(path.name for path in tmp_path.rglob("*"))
+
+    assert hpc_sweep(arguments) == 0  # runs nothing, writes nothing
+    assert machine.rounds[2:] == [block(range(1, 7))]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == files
+    assert hpc_sweep([*arguments, "--max-repeats", "6", "--ci", "0.1%"]) == 0
+    assert "2n1g: half width 0.5 % after 12 runs; between-run scatter 1 %; not 0.1 %" in capsys.readouterr().out
+
+
+def test_a_point_with_a_failed_run_gets_no_more(tmp_path: Path, machine: Machine, capsys: Capture) -> None:
+    machine.outcomes = {(2, 3): Outcome.OOM}
+    assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path)]) == 1
+    assert machine.rounds == [block(range(1, 7))]
+    assert "2n1g: 1 of 6 runs without a speed: none is added" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outcome", [None, Outcome.CANCELLED, Outcome.TIMEOUT])
+def test_nothing_is_added_while_runs_are_to_be_done(
+    tmp_path: Path, machine: Machine, capsys: Capture, outcome: Outcome | None
+) -> None:
+    """After a cancel, for one: the sweep must not go on with other points."""
+    machine.outcomes = {(1, 3): outcome}
+    assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path)]) == 1
+    assert machine.rounds == [block(range(1, 7))]
+    assert "1 run to be done: the same command goes on, and then decides" in capsys.readouterr().out
+
+
+def test_a_detached_sweep_decides_when_it_is_started_again(tmp_path: Path, machine: Machine, capsys: Capture) -> None:
+    arguments = [*ARGUMENTS, "--out", str(tmp_path), "--detach"]
+    assert hpc_sweep(arguments) == hpc_sweep(arguments) == 0
+    assert machine.rounds == [block(range(1, 7))] * 2
+    assert "more repeats are decided on once these have ended, by that process" in capsys.readouterr().out
+    runs = auto_repeats.prepare(*_request(arguments)).plan.runs
+    machine.end(runs, tmp_path / "traces")
+    assert hpc_sweep(arguments) == 0
+    assert machine.rounds[3:] == [block(range(7, 13), ["2n1g"])]
+    capsys.readouterr()
+    assert hpc_sweep(arguments) == 0  # what was added is still to be done: joined, not decided again
+    assert machine.rounds[5:] == [block(range(7, 13), ["2n1g"])]
+    assert "half width" not in capsys.readouterr().out
+
+    assert hpc_sweep(["status", *arguments[:-1]]) == 1
+    shown = capsys.readouterr().out
+    assert shown.count("_r12  never ran") == 1 and "12 ok, 6 never ran" in shown
+
+
+def test_a_dry_run_shows_what_would_come_next(tmp_path: Path, machine: Machine, capsys: Capture) -> None:
+    arguments = [*ARGUMENTS, "--out", str(tmp_path)]
+    assert hpc_sweep([*arguments, "--dry-run"]) == 0
+    assert "more repeats are decided on once these have ended\n" in capsys.readouterr().out and machine.rounds == [
+        block(range(1, 7))
+    ]
+    machine.end(auto_repeats.prepare(*_request(arguments)).plan.runs, tmp_path / "traces")
+    assert hpc_sweep([*arguments, "--dry-run"]) == 0
+    assert machine.rounds[1:] == [block(range(1, 7)), block(range(7, 13), ["2n1g"])]
+
+
+def test_retry_reaches_the_repeats_that_were_added_and_is_not_said_twice(tmp_path: Path, machine: Machine) -> None:
+    machine.outcomes = {(2, 8): Outcome.RANK_FAIL}
+    arguments = [*ARGUMENTS, "--out", str(tmp_path)]
+    assert hpc_sweep(arguments) == 1
+    machine.outcomes = {}
+    assert hpc_sweep(["retry", "rank_fail", *arguments]) == 0
+    assert machine.rounds[2:] == [block(range(1, 7)), block(range(7, 13), ["2n1g"])]
+    assert [options.retry for options in machine.options[2:]] == [(Outcome.RANK_FAIL,)] * 2
+
+
+def test_a_nested_sweep_gets_whole_blocks(tmp_path: Path, machine: Machine, capsys: Capture) -> None:
+    assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path), "--placement", "nested"]) == 0
+    assert [sorted(runs) for runs in machine.rounds] == [sorted(block(range(1, 7))), sorted(block(range(7, 13)))]
+    arguments = [*ARGUMENTS[:-1], "12", "--out", str(tmp_path), "--placement", "nested"]
+    whole = [(run.case, run.repeat) for run in auto_repeats.prepare(*_request(arguments)).plan.runs]
+    assert machine.rounds[0] + machine.rounds[1] == whole  # in the order of a sweep that asks for twelve
+    assert "nested: every point gets 12 repeats" in capsys.readouterr().out
+
+
+def test_points_of_an_earlier_sweep_count(tmp_path: Path, machine: Machine) -> None:
+    """Eight repeats by number, then auto: the two beyond the first six are known, and the others follow them."""
+    arguments = [*ARGUMENTS[:-1], "8", "--out", str(tmp_path)]
+    prepared = auto_repeats.prepare(*_request(arguments))
+    machine.run_prepared(prepared, SweepOptions(), Console())
+    assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path)]) == 0
+    assert machine.rounds[1:] == [block(range(1, 7)), block(range(9, 17), ["2n1g"])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--repeats", "automatic"], "repeats: 'automatic' is not a whole number, or auto"),
+        (["--repeats", "auto", "--ci", "1"], "ci: '1' is not between 0 and 100 %; write 3% or 0.03"),
+        (["--repeats", "auto", "--max-repeats", "5"], "max_repeats: 5 is not a count; it must be at least 6"),
+        (["--repeats", "5", "--ci", "1%"], "--ci is for --repeats auto, and --repeats is 5"),
+        (["--max-repeats", "9"], "--max-repeats is for --repeats auto, and --repeats is not given"),
+    ],
+)
+def test_what_means_nothing_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        read_arguments(["--nodes", "1", *arguments])
+    assert str(error.value) == message
+
+
+def test_a_recipe_is_repeated_too(tmp_path: Path) -> None:
+    request = read_arguments(["--recipe", "ngc-pytorch-resnet50", "--repeats", "auto", "--ci", "2%"])
+    assert {(sweep.repeats, sweep.ci) for sweep in request.sweeps} == {("auto", 0.02)}
+
+
+def _request(arguments: list[str]) -> tuple[tuple[SweepSpec, ...], Any]:
+    request = read_arguments(arguments)
+    return request.sweeps, request.launch
