@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter
 
 from benchmarks.memory import peak_bytes
-from hpc.model.trace_file import open_trace
+from hpc.model.trace_file import load_hdf5, open_trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
 from parse.ledger.types import TERMS, Change
@@ -23,6 +23,7 @@ from parse.ledger.what_if import replayed_speeds
 def main() -> None:
     """Reads the trace, and says who is waited for and what would be without."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    load_hdf5()
     before_bytes = peak_bytes()
     begin = perf_counter()
     with open_trace(Path(sys.argv[1])) as trace:

@@ -47,7 +47,7 @@ class Rows:
             out[rank] = row[(slice(None), *column)]
         return out
 
-    def _read(self, rank: int, first: int, row: npt.NDArray[Any]) -> None:
+    def _read(self, rank: int, first: int, row: Any) -> None:
         """Reads what a rank recorded from a step on."""
         at = self._offset + (rank * self.shape[1] + first) * self._step_bytes
         if os.preadv(self._descriptor, [row], at) != row.nbytes:

@@ -168,8 +168,7 @@ class ArrivalCollector:
         ranks, steps = ranks[provable], steps[provable]
 
         def added(ns: Ints) -> Floats:
-            sums: Floats = np.bincount(ranks, weights=ns, minlength=len(skew))
-            return sums
+            return np.asarray(np.bincount(ranks, weights=ns, minlength=len(skew)), np.float64)
 
         self.late_steps += np.bincount(ranks, minlength=len(skew))
         causes = skews.parts(ranks, steps) - of_median[steps]

@@ -34,14 +34,15 @@ def render(page: Page) -> str:
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    scripts = [_text(PLOTLY), _text(HERE / "templates" / "page.js")]
+    plotly, script = _text(PLOTLY), _text(HERE / "templates" / "page.js")
     return environment.get_template("page.html.j2").render(
         page=page,
         data=Markup(as_script_data({chart.id: chart.figure for chart in _charts(page)})),
         style=Markup(_text(HERE / "templates" / "page.css")),
-        scripts=[Markup(script) for script in scripts],
+        plotly=Markup(plotly),
+        script=Markup(script),
         licence=Markup(_text(LICENCE).replace("--", "- -")),
-        policy=content_policy(scripts),
+        policy=content_policy([plotly, script]),
         version=__version__,
     )
 

@@ -67,6 +67,13 @@ def test_charts_are_drawn_when_they_come_into_sight(open_page: Open, pages: dict
     plot.locator(".heatmaplayer image").wait_for(state="attached")
 
 
+def test_the_library_of_the_charts_waits_until_one_comes_near(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"], size=NARROW)
+    assert page.evaluate("window.Plotly === undefined")
+    page.locator("[data-plot]").first.scroll_into_view_if_needed()
+    page.locator("[data-plot] svg").first.wait_for(state="attached")
+
+
 def test_the_pointer_on_a_mark_shows_its_figures(open_page: Open, pages: dict[str, Path]):
     page = open_page(pages["sweep"])
     for chart, mark, expected in (

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import tracemalloc
 
 import h5py
 import numpy as np
 import pytest
 
+from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace, read_trace
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
+from parse.load import load
 from tests.unit.simulated import draw_clocks, equal_ranks, simulate
 from tests.unit.test_trace import assert_equal
 from tests.unit.traces import make_run, make_trace, put
@@ -44,7 +47,30 @@ def test_a_range_of_steps_equals_that_of_the_whole_trace(tmp_path, pieces):
     with open_trace(path) as opened:
         for first, stop in pieces:
             np.testing.assert_array_equal(opened.stamps[:, first:stop], whole.stamps[:, first:stop])
+            np.testing.assert_array_equal(opened.stamps[:, first:stop, END], whole.stamps[:, first:stop, END])
             np.testing.assert_array_equal(opened.global_stamps(first, stop), whole.global_stamps(first, stop))
+
+
+def test_stamps_that_are_not_asked_for_are_absent(tmp_path):
+    trace = drawn_trace()
+    some_ns, all_ns = trace.stamps_globally(trace.stamps, (GRADS_READY, END)), trace.global_stamps(0, 65)
+    for stamp in range(6):
+        expected = all_ns[..., stamp] if stamp in (GRADS_READY, END) else ABSENT
+        assert (some_ns[..., stamp] == expected).all()
+    np.testing.assert_array_equal(trace.stamps, drawn_trace().stamps)
+
+
+def unreadable(*_: object) -> int:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(("read", "words"), [(lambda *_: 0, "cut off inside"), (unreadable, "cannot be read")])
+def test_a_trace_that_fails_while_it_is_loaded_is_refused_by_name(tmp_path, monkeypatch, read, words):
+    path = put(tmp_path, drawn_trace())
+    monkeypatch.setattr("hpc.model.trace_rows.os.preadv", read)
+    loaded = load([path])
+    assert not loaded.attempts
+    assert any(path.name in refusal and words in refusal for refusal in loaded.refusals)
 
 
 def test_ranges_of_meetings_are_read_from_the_file(tmp_path):
@@ -106,6 +132,7 @@ def test_stamps_that_another_tool_has_compressed_are_the_same(tmp_path):
         file.create_dataset("stamps", data=expected.stamps, chunks=(2, 10, 6), compression="gzip")
     with open_trace(path) as opened:
         np.testing.assert_array_equal(opened.stamps[:, 20:30], expected.stamps[:, 20:30])
+        np.testing.assert_array_equal(opened.stamps[:, 20:30, END], expected.stamps[:, 20:30, END])
 
 
 def test_a_file_that_is_no_trace_or_is_cut_is_refused_by_name(tmp_path):

@@ -1,6 +1,18 @@
 "use strict";
 (() => {
-  const figures = JSON.parse(document.getElementById("data").textContent);
+  // The charts' library and data wait as text until a chart comes near the view: the verdict can be read at once.
+  let parsed = null;
+  function figure(id) {
+    parsed ??= JSON.parse(document.getElementById("data").textContent);
+    return parsed[id];
+  }
+  function plotly() {
+    if (!window.Plotly) {
+      const text = document.getElementById("plotly").textContent;
+      document.head.append(Object.assign(document.createElement("script"), { textContent: text }));
+    }
+    return window.Plotly;
+  }
   const root = document.documentElement;
   const status = document.getElementById("status");
   const narrow = () => window.innerWidth < 640;
@@ -21,7 +33,7 @@
   }
 
   function layoutOf(id, height, theme) {
-    const given = figures[id].layout;
+    const given = figure(id).layout;
     return {
       ...given, height, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
       dragmode: narrow() ? false : "zoom", font: { family: FONT, size: 12.5, color: theme.ink },
@@ -38,7 +50,7 @@
   function draw(plot) {
     const id = plot.dataset.plot;
     drawn.add(plot);
-    return Plotly.react(plot, figures[id].data, layoutOf(id, Number(plot.dataset.height), colours()), config);
+    return plotly().react(plot, figure(id).data, layoutOf(id, Number(plot.dataset.height), colours()), config);
   }
 
   const plots = [...document.querySelectorAll("[data-plot]")];
@@ -96,7 +108,7 @@
     const width = format === "png" ? 1000 : 900;
     const height = Number(document.querySelector(`[data-plot="${CSS.escape(id)}"]`).dataset.height) + 40;
     const layout = { ...layoutOf(id, height, LIGHT), width, height, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" };
-    await Plotly.downloadImage({ data: figures[id].data, layout }, { format, width, height, scale: format === "png" ? 2 : 1, filename: id });
+    await plotly().downloadImage({ data: figure(id).data, layout }, { format, width, height, scale: format === "png" ? 2 : 1, filename: id });
   }
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("button");
