@@ -126,7 +126,7 @@ def test_paths_that_cannot_be_looked_at_are_refused_and_the_others_read(tmp_path
 @pytest.mark.parametrize(
     "words",
     [
-        ["summarize"], ["summarize", "--kind", "logs"], ["summarize", "--kind", "table"], ["compare", "."],
+        ["summarize"], ["summarize", "--kind", "logs"], ["summarize", "--kind", "table"], ["compare", "y" * 5000],
         ["compare", "--reference", "machine.toml"], ["history"], ["airank"], ["timeline", "--out", "t.json"],
         ["pipeline_trace"],
     ],
