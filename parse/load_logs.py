@@ -21,7 +21,7 @@ from parse.logs.formats import KNOWN, format_named, recognise, require_text, wit
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nccl_tests import HEAD as NCCL_TESTS
 from parse.logs.nccl_tests import NcclTest, nccl_tests
-from parse.logs.path_facts import Place, place_of, run_of_output
+from parse.logs.path_facts import PathFacts, place_of, run_of_output
 from parse.logs.run import SPEEDS, attempt_of, numbered_as
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, read_log
@@ -46,7 +46,7 @@ class HowToRead:
     log_format: str = ""
     patterns: tuple[LinePattern, ...] = ()
     speed: str = SPEEDS[0]
-    otherwise: Place = NOWHERE
+    otherwise: PathFacts = NOWHERE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class _Log:
 
     path: Path
     attempt: Attempt
-    place: Place
+    place: PathFacts
 
 
 def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silently: frozenset[Path]) -> LoadedLogs:
@@ -137,7 +137,7 @@ def _one_output_of_each_run(read: Sequence[_Log], remarks: list[str]) -> Iterato
         remarks += (f"{log.path}: another output of the run that {first.path} is of; counted once" for log in others)
 
 
-def _not_taken(read: Sequence[_Log], otherwise: Place) -> Iterator[str]:
+def _not_taken(read: Sequence[_Log], otherwise: PathFacts) -> Iterator[str]:
     """Remarks on options for unknown sizes that logs contradict."""
     runs = [log.attempt.requested.run for log in read if log.attempt.requested]
     differing_runs = {
@@ -169,12 +169,12 @@ def explained(path: Path, how: HowToRead) -> str:
     return explain(path, reading, attempt) + aside
 
 
-def _packed(path: Path, place: Place) -> str:
+def _packed(path: Path, place: PathFacts) -> str:
     runs = ", ".join(map(str, place.packed))
     return f"{path}: runs {runs} of a packed job, at once on the same GPUs: set aside, not counted"
 
 
-def _read(path: Path, place: Place, how: HowToRead) -> tuple[Reading, Attempt]:
+def _read(path: Path, place: PathFacts, how: HowToRead) -> tuple[Reading, Attempt]:
     if how.patterns:
         log_format = with_marks(pattern_format(how.patterns))
     else:

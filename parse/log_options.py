@@ -73,7 +73,7 @@ def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     with importing():
         from parse.load_logs import HowToRead
         from parse.logs.formats import FORMATS
-        from parse.logs.path_facts import Place, case_of
+        from parse.logs.path_facts import PathFacts, case_of
         from parse.logs.window import Protocol
 
     if options.pattern and options.log_format is not None:
@@ -88,7 +88,7 @@ def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
         )
     if options.batch_size is not None and options.batch_size < 1:
         parser.error(f"--batch-size {options.batch_size}: must be 1 or more")
-    case = Place() if options.case is None else case_of(options.case)
+    case = PathFacts() if options.case is None else case_of(options.case)
     if case is None:
         parser.error(f"--case {options.case}: not of the form 2n8g (nodes, GPUs of each)")
     return HowToRead(

@@ -9,7 +9,7 @@ from hpc.model.findings import Finding, Severity, State
 from launch.cluster.partitions import minutes_of
 from launch.doctor.cluster_facts import ClusterFacts
 from launch.doctor.findings import change, hosts, note, ok, to_change, unknown
-from launch.doctor.job import JobFacts, NodeFacts, Start
+from launch.doctor.job import AllocatedNode, JobFacts, Start
 from launch.jobs.site import Site
 
 MIN_KILL_WAIT_S = 10
@@ -248,7 +248,7 @@ def _pythons(job: JobFacts) -> Iterator[Finding]:
             yield ok("python", f"{python} is {versions[0]}, with mpi4py, on all nodes")
 
 
-def _all_have_mpi4py(node: NodeFacts) -> bool:
+def _all_have_mpi4py(node: AllocatedNode) -> bool:
     return all(_is_version(node.mpi4py.get(python, "")) for python in node.pythons)
 
 

@@ -21,7 +21,7 @@ PART_S = 60
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeFacts:
+class AllocatedNode:
     """The results of the shell on one node. `read_error` and `write_error` are of the shared folder, empty if that
     worked. `free_bytes` and `unwritable` are by node-local folder, `pythons` and `missing` by interpreter path."""
 
@@ -64,7 +64,7 @@ class JobFacts:
     output; `ended`: the script came to its end."""
 
     ended: bool
-    nodes: tuple[NodeFacts, ...]
+    nodes: tuple[AllocatedNode, ...]
     arrived: frozenset[str]
     starts: tuple[Start, ...]
     modules: Mapping[str, str]
@@ -161,7 +161,7 @@ class DoctorJob:
             return ""
 
 
-def read_nodes(printed: str) -> tuple[NodeFacts, ...]:
+def read_nodes(printed: str) -> tuple[AllocatedNode, ...]:
     """The output of `node.sh.j2` on all nodes: lines of NAME<tab>FACT<tab>VALUE."""
     facts: dict[str, dict[str, str]] = {}
     ports: dict[str, list[str]] = {}
@@ -174,12 +174,12 @@ def read_nodes(printed: str) -> tuple[NodeFacts, ...]:
     return tuple(_node(name, values, ports.get(name, ())) for name, values in sorted(facts.items()))
 
 
-def _node(name: str, facts: Mapping[str, str], ports: Sequence[str]) -> NodeFacts:
+def _node(name: str, facts: Mapping[str, str], ports: Sequence[str]) -> AllocatedNode:
     def by_subject(kind: str) -> dict[str, str]:
         return {fact.partition(" ")[2]: value for fact, value in facts.items() if fact.partition(" ")[0] == kind}
 
     read, wrote = (facts.get(fact, "no answer") for fact in ("read", "wrote"))
-    return NodeFacts(
+    return AllocatedNode(
         name=name, read_error="" if read == "yes" else read or "it is empty there",
         write_error="" if wrote == "yes" else wrote,
         free_bytes={folder: int(kib) * 1024 for folder, kib in by_subject("free").items() if kib.isdigit()},

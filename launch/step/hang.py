@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class RunProgress:
     """One look at a run. `completed` is steps by rank, `steps` the planned number (0 before that is known).
 
     `beats` is by node a number that changes whenever its copies are written. `local`: ranks of this node are read
@@ -71,14 +71,14 @@ class HangWatch:
         self._limits, self._say = limits, say
         self._last_s = now_s
         self._waited_s = 0.0
-        self._seen = Seen()
+        self._seen = RunProgress()
         self._last_beats: dict[str, tuple[int, float]] = {}  # by node: its last beat, and when that was first seen
         # Where the pace counts from: when, of which rank, from how many steps on.
         self._first: tuple[float, int, int] | None = None
         self._pace_s: float | None = None
         self._blind = ""
 
-    def look(self, now_s: float, planned_s: float, seen: Seen) -> Hang | None:
+    def look(self, now_s: float, planned_s: float, seen: RunProgress) -> Hang | None:
         """The hang of the run by this look, None while it may go on; `planned_s` is the planned time since the last
         look."""
         elapsed_s = now_s - self._last_s
@@ -101,7 +101,7 @@ class HangWatch:
         self._last_beats = {node: (beat, now_s) for node, (beat, _) in self._last_beats.items()}
         self._first = self._pace_s = None
 
-    def _is_blind(self, now_s: float, seen: Seen) -> bool:
+    def _is_blind(self, now_s: float, seen: RunProgress) -> bool:
         """Whether progress since the last look could have gone unseen; shows the reason when that begins."""
         if not seen.unreadable:
             changed = {
@@ -114,7 +114,7 @@ class HangWatch:
         self._blind = reason
         return bool(reason)
 
-    def _blind_reason(self, now_s: float, seen: Seen) -> str:
+    def _blind_reason(self, now_s: float, seen: RunProgress) -> str:
         if seen.unreadable:
             return seen.unreadable
         if seen.local or seen.trace:
@@ -129,7 +129,7 @@ class HangWatch:
     def _is_late(self, now_s: float, newest_s: float) -> bool:
         return now_s - newest_s > 3 * self._limits.copy_s + 5
 
-    def _keep_pace(self, now_s: float, seen: Seen) -> None:
+    def _keep_pace(self, now_s: float, seen: RunProgress) -> None:
         """Updates the seconds per step of one rank since it was first seen, for while stamps are still on a device."""
         if not seen.completed:
             return

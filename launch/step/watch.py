@@ -24,7 +24,7 @@ from hpc.recovery.progress import RankProgress, median_step_s, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
 from hpc.system.atomic import write_atomic
 from launch.jobs.options import RunLimits
-from launch.step.hang import Hang, HangWatch, Seen, by_steps, describe_hang
+from launch.step.hang import Hang, HangWatch, RunProgress, by_steps, describe_hang
 
 _STACKS_S = 3.0
 _END_S = 30.0
@@ -106,7 +106,7 @@ class Watchdog:
         if hang is not None and self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
             self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
 
-    def see(self) -> Seen:
+    def see(self) -> RunProgress:
         partial = self._files.partial
         try:
             self._folder.require()  # a folder that was unmounted must not look like one without copies
@@ -115,7 +115,7 @@ class Watchdog:
                 self._local = read_progress(folder, self._local)
             self._copied = read_progress(partial, self._copied)
             ranks = self._copied | self._local
-            return Seen(
+            return RunProgress(
                 completed={rank: progress.completed for rank, progress in ranks.items()},
                 steps=max((progress.steps for progress in ranks.values()), default=0),
                 median_step_s=_median_step_s(ranks),
@@ -124,7 +124,7 @@ class Watchdog:
                 trace=self._files.trace.exists(),
             )
         except OSError as error:
-            return Seen(unreadable=f"{self._traces} cannot be read ({error})")
+            return RunProgress(unreadable=f"{self._traces} cannot be read ({error})")
 
     def _is_stuck(self, hang: Hang) -> bool:
         """Requests the stacks and looks once more; False if the run has made progress meanwhile."""

@@ -33,7 +33,7 @@ BUSY_LINK = 0.7
 """A link that carries this share of its speed over a whole window is what is waited for."""
 
 
-class Kind(StrEnum):
+class Fault(StrEnum):
     """Four different things that a network can have."""
 
     LATENCY = "latency"
@@ -128,7 +128,7 @@ class Reduction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class NetworkFinding:
     """One of the four. Latencies in ms, bandwidths in GB/s of a node each way, loss as a share.
 
     `usual` is what it was held against: a promise, a speed, other links, other points; None where there is none.
@@ -136,17 +136,17 @@ class Finding:
     are slow. `explains`: ms of exposed communication, None where that is not known.
     """
 
-    kind: Kind
+    kind: Fault
     basis: Basis
     value: float
     usual: float | None = None
-    quantity: Kind | None = None
+    quantity: Fault | None = None
     nodes: tuple[str, ...] = ()
     explains: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredNetwork:
     """What is known of a point's network. `exposed_ms` and `step_ms` are means; `round_trips_ms` by node, from the
     first node; `reductions` in a step, at least."""
 
@@ -176,7 +176,7 @@ class RoundTrip:
 class NotKnown:
     """Why a finding of this kind cannot be made."""
 
-    kind: Kind
+    kind: Fault
     reason: Unknown
 
 
@@ -188,7 +188,7 @@ class Network:
     the exposed communication.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[NetworkFinding, ...]
     round_trips: tuple[RoundTrip, ...]
     reduction: Reduction | None
     bandwidth: float | None
@@ -199,7 +199,7 @@ class Network:
     unknown: tuple[NotKnown, ...]
 
 
-def judge(measured: Measured, gradient_bytes: int) -> Network:
+def judge(measured: MeasuredNetwork, gradient_bytes: int) -> Network:
     """The findings, the most specific first: a slow link and loss stand in place of what they do to all-reduces."""
     slow, no_slow = _slow_links(measured, gradient_bytes)
     lost, no_lost = _loss(measured)
@@ -207,7 +207,7 @@ def judge(measured: Measured, gradient_bytes: int) -> Network:
     bound, no_bound = _bound_by(measured) if not slow and not lost else ((), None)
     kinds = {finding.kind for finding in promised}
     findings = (*slow, *lost, *promised, *(finding for finding in bound if finding.kind not in kinds))
-    unknown = {Kind.SLOW_LINK: no_slow, Kind.LOSS: no_lost, Kind.LATENCY: no_bound, Kind.BANDWIDTH: no_bound}
+    unknown = {Fault.SLOW_LINK: no_slow, Fault.LOSS: no_lost, Fault.LATENCY: no_bound, Fault.BANDWIDTH: no_bound}
     named = {finding.kind for finding in findings}
     exposed = measured.exposed_ms
     return Network(
@@ -241,7 +241,7 @@ def hockney(sizes: Sequence[int], ms: Sequence[float], size_bytes: int, at_ms: f
     )
 
 
-def _bound_by(measured: Measured) -> tuple[tuple[Finding, ...], Unknown | None]:
+def _bound_by(measured: MeasuredNetwork) -> tuple[tuple[NetworkFinding, ...], Unknown | None]:
     """What exposed communication consists of, where it is notable."""
     exposed = measured.exposed_ms
     if exposed is None:
@@ -251,7 +251,7 @@ def _bound_by(measured: Measured) -> tuple[tuple[Finding, ...], Unknown | None]:
     finding = _by_link(measured.link_use)
     if finding is None and measured.reduction is not None:
         finding = _by_curve(measured.reduction, exposed, measured)
-        if finding.kind is Kind.LATENCY and not _on_the_way(measured, measured.reduction):
+        if finding.kind is Fault.LATENCY and not _on_the_way(measured, measured.reduction):
             return (), Unknown.NOT_THE_WAY
         if (finding.explains or 0.0) < EXPLAINED * exposed:
             return (), Unknown.MORE_EXPOSED
@@ -260,32 +260,34 @@ def _bound_by(measured: Measured) -> tuple[tuple[Finding, ...], Unknown | None]:
     return ((), measured.no_reduction) if finding is None else ((finding,), None)
 
 
-def _on_the_way(measured: Measured, reduction: Reduction) -> bool:
+def _on_the_way(measured: MeasuredNetwork, reduction: Reduction) -> bool:
     """Whether the latency of an all-reduce may be that of its messages: 2 (nodes − 1) one after another in a ring."""
     trips = [*measured.round_trips_ms.values()]
     return not trips or reduction.latency_ms <= ON_THE_WAY * (measured.nodes - 1) * stats.median(trips)
 
 
-def _by_link(use: LinkUse | None) -> Finding | None:
+def _by_link(use: LinkUse | None) -> NetworkFinding | None:
     if use is None or use.carried < BUSY_LINK * use.speed:
         return None
-    return Finding(kind=Kind.BANDWIDTH, basis=Basis.LINK_SPEED, value=use.carried, usual=use.speed, nodes=(use.node,))
+    return NetworkFinding(
+        kind=Fault.BANDWIDTH, basis=Basis.LINK_SPEED, value=use.carried, usual=use.speed, nodes=(use.node,)
+    )
 
 
-def _by_curve(reduction: Reduction, exposed_ms: float, measured: Measured) -> Finding:
+def _by_curve(reduction: Reduction, exposed_ms: float, measured: MeasuredNetwork) -> NetworkFinding:
     """Exposed communication is taken to consist of the same as the whole all-reduce, hidden or not."""
     latency, at_most_ms = reduction.latency_ms / reduction.ms, min(exposed_ms, reduction.ms)
     if latency >= HALF:
         explains = latency * at_most_ms
-        return Finding(kind=Kind.LATENCY, basis=Basis.CURVE, value=reduction.smallest_ms, explains=explains)
+        return NetworkFinding(kind=Fault.LATENCY, basis=Basis.CURVE, value=reduction.smallest_ms, explains=explains)
     value, speed = node_bandwidth(reduction.bytes, reduction.bandwidth_ms, measured.nodes), None
     if measured.link_use is not None:
         speed = measured.link_use.speed
     explains = (1 - latency) * at_most_ms
-    return Finding(kind=Kind.BANDWIDTH, basis=Basis.CURVE, value=value, usual=speed, explains=explains)
+    return NetworkFinding(kind=Fault.BANDWIDTH, basis=Basis.CURVE, value=value, usual=speed, explains=explains)
 
 
-def _by_trips(measured: Measured, exposed_ms: float) -> Finding | None:
+def _by_trips(measured: MeasuredNetwork, exposed_ms: float) -> NetworkFinding | None:
     """The least that a step's all-reduces take by their messages' way alone: there and back through a tree of nodes,
     whose depth is log2 of their number, all at the median round trip."""
     trips = [*measured.round_trips_ms.values()]
@@ -295,10 +297,10 @@ def _by_trips(measured: Measured, exposed_ms: float) -> Finding | None:
     if least_ms < EXPLAINED * exposed_ms:
         return None
     value, explains = stats.median(trips) / 2, min(exposed_ms, least_ms)
-    return Finding(kind=Kind.LATENCY, basis=Basis.ROUND_TRIPS, value=value, explains=explains)
+    return NetworkFinding(kind=Fault.LATENCY, basis=Basis.ROUND_TRIPS, value=value, explains=explains)
 
 
-def _loss(measured: Measured) -> tuple[tuple[Finding, ...], Unknown | None]:
+def _loss(measured: MeasuredNetwork) -> tuple[tuple[NetworkFinding, ...], Unknown | None]:
     segments, usual = measured.segments, measured.usual_loss
     if segments is None:
         return (), Unknown.NO_COUNTERS
@@ -307,25 +309,25 @@ def _loss(measured: Measured) -> tuple[tuple[Finding, ...], Unknown | None]:
     ordinary = usual is not None and usual < LOST_SHARE and segments.share < MANIFOLD * usual
     if segments.lost < MIN_LOST or segments.share < LOST_SHARE or ordinary:
         return (), None
-    return (Finding(kind=Kind.LOSS, basis=Basis.SEGMENTS, value=segments.share, usual=usual),), None
+    return (NetworkFinding(kind=Fault.LOSS, basis=Basis.SEGMENTS, value=segments.share, usual=usual),), None
 
 
-def _broken_promises(measured: Measured) -> tuple[Finding, ...]:
+def _broken_promises(measured: MeasuredNetwork) -> tuple[NetworkFinding, ...]:
     """Of the best that was measured: the fastest way between two nodes, the largest messages."""
     findings = []
     trips = [*measured.round_trips_ms.values()]
     latency_ms = measured.promise.latency_ms
     if latency_ms is not None and trips and stats.median(trips) / 2 > MANIFOLD * latency_ms + SOFTWARE_MS:
         findings.append(
-            Finding(kind=Kind.LATENCY, basis=Basis.PROMISE, value=stats.median(trips) / 2, usual=latency_ms)
+            NetworkFinding(kind=Fault.LATENCY, basis=Basis.PROMISE, value=stats.median(trips) / 2, usual=latency_ms)
         )
     achieved, bandwidth = _best_bandwidth(measured), measured.promise.bandwidth
     if bandwidth is not None and achieved is not None and achieved * MANIFOLD < bandwidth:
-        findings.append(Finding(kind=Kind.BANDWIDTH, basis=Basis.PROMISE, value=achieved, usual=bandwidth))
+        findings.append(NetworkFinding(kind=Fault.BANDWIDTH, basis=Basis.PROMISE, value=achieved, usual=bandwidth))
     return tuple(findings)
 
 
-def _best_bandwidth(measured: Measured) -> float | None:
+def _best_bandwidth(measured: MeasuredNetwork) -> float | None:
     """GB/s of the median link; the bytes of the gradients at the rate of the largest all-reduces without links."""
     by_link = [link.bandwidth for link in measured.links if link.bandwidth is not None]
     if by_link:
@@ -336,7 +338,7 @@ def _best_bandwidth(measured: Measured) -> float | None:
     return node_bandwidth(reduction.bytes, reduction.bandwidth_ms, measured.nodes)
 
 
-def _slow_links(measured: Measured, gradient_bytes: int) -> tuple[tuple[Finding, ...], Unknown | None]:
+def _slow_links(measured: MeasuredNetwork, gradient_bytes: int) -> tuple[tuple[NetworkFinding, ...], Unknown | None]:
     """By pairs of nodes; without them by the round trips from the first node, which tell its own links only."""
     if measured.nodes < 3:
         return (), Unknown.TWO_NODES
@@ -345,24 +347,26 @@ def _slow_links(measured: Measured, gradient_bytes: int) -> tuple[tuple[Finding,
     way_ms = max(SOFTWARE_MS, worth_ms / (2 * measured.reductions * ceil(log2(measured.nodes))))
     if measured.links:
         latencies = {link.nodes: link.latency_ms for link in measured.links}
-        slow = [*_findings(slow_places(latencies, way_ms, FAR), Kind.LATENCY, Basis.PAIRS)]
+        slow = [*_findings(slow_places(latencies, way_ms, FAR), Fault.LATENCY, Basis.PAIRS)]
         # As times, so that more is slower: ms for a MB.
         ms_per_mb = {link.nodes: 1 / link.bandwidth for link in measured.links if link.bandwidth}
         if gradient_bytes:
             by_bandwidth = _findings(
-                slow_places(ms_per_mb, worth_ms * 1e6 / gradient_bytes), Kind.BANDWIDTH, Basis.PAIRS
+                slow_places(ms_per_mb, worth_ms * 1e6 / gradient_bytes), Fault.BANDWIDTH, Basis.PAIRS
             )
             slow += [link for link in by_bandwidth if link.nodes not in [known.nodes for known in slow]]
         return tuple(slow), None
     if len(measured.round_trips_ms) < 2:
         return (), Unknown.NO_PAIRS
     one_way_ms = [((node,), ms / 2) for node, ms in measured.round_trips_ms.items()]
-    return (*_findings(exceptions(one_way_ms, way_ms, FAR), Kind.LATENCY, Basis.ROUND_TRIPS),), None
+    return (*_findings(exceptions(one_way_ms, way_ms, FAR), Fault.LATENCY, Basis.ROUND_TRIPS),), None
 
 
-def _findings(slow: Sequence[SlowPlace], quantity: Kind, basis: Basis) -> Iterator[Finding]:
+def _findings(slow: Sequence[SlowPlace], quantity: Fault, basis: Basis) -> Iterator[NetworkFinding]:
     for place in slow:
         value, usual = place.time, place.usual
-        if quantity is Kind.BANDWIDTH:
+        if quantity is Fault.BANDWIDTH:
             value, usual = 1 / value, 1 / usual
-        yield Finding(kind=Kind.SLOW_LINK, basis=basis, value=value, usual=usual, quantity=quantity, nodes=place.nodes)
+        yield NetworkFinding(
+            kind=Fault.SLOW_LINK, basis=basis, value=value, usual=usual, quantity=quantity, nodes=place.nodes
+        )

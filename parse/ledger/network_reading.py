@@ -18,7 +18,7 @@ from parse import stats
 from parse.ledger.network import (
     Link,
     LinkUse,
-    Measured,
+    MeasuredNetwork,
     Network,
     Promise,
     Reduction,
@@ -136,7 +136,7 @@ def network_of_point(
     if nodes < 2 or not readings or readings[0].simulated:
         return None
     reduction, no_reduction, links = _collectives(result, gradient_bytes, diagnostics)
-    measured = Measured(
+    measured = MeasuredNetwork(
         nodes=nodes, step_ms=step_ms, exposed_ms=exposed_ms if gradient_bytes else None,
         reductions=max(reading.reductions for reading in readings),
         round_trips_ms=_fastest([reading.round_trips_ms for reading in readings]),

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 
 from hpc.system.text import capitalized, inflect
 from parse import stats
-from parse.ledger.network import Basis, Finding, Kind, Network, Unknown
+from parse.ledger.network import Basis, Fault, Network, NetworkFinding, Unknown
 
 BELOW_US = 0.1
 """Milliseconds below this are written in microseconds."""
 MUTE = (Unknown.TWO_NODES, Unknown.NO_PAIRS, Unknown.FEW_SEGMENTS)
 """What a point without a fault lacks, too, is in the JSON only."""
 ADVICE = {
-    Kind.LATENCY: "fewer, larger reductions (--option bucket_cap_mb), a faster transport, nodes nearer to one another",
-    Kind.BANDWIDTH: "see which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA) and its speed",
-    Kind.LOSS: "see the error counters of cables and switch ports between these nodes, their MTU and duplex mode",
-    Kind.SLOW_LINK: "see cable, port and link speed; leave it out meanwhile (`exclude` of the site)",
+    Fault.LATENCY: "fewer, larger reductions (--option bucket_cap_mb), a faster transport, nodes nearer to one another",
+    Fault.BANDWIDTH: "see which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA) and its speed",
+    Fault.LOSS: "see the error counters of cables and switch ports between these nodes, their MTU and duplex mode",
+    Fault.SLOW_LINK: "see cable, port and link speed; leave it out meanwhile (`exclude` of the site)",
 }
 HOW = {
     Unknown.NO_COLLECTIVES: "no collectives of these ranks are here (hpc.sweep --collectives)",
@@ -60,29 +60,29 @@ def network_notes(network: Network | None) -> Iterator[str]:
         yield f"network: {' and '.join(kinds)} not known: {HOW.get(reason, str(reason))}"
 
 
-def finding_text(finding: Finding, trip_ms: float | None = None) -> str:
+def finding_text(finding: NetworkFinding, trip_ms: float | None = None) -> str:
     """A finding with its figures; `trip_ms` is the round trip between two nodes."""
     explains = "" if finding.explains is None else f", {_ms(finding.explains)} of the exposed communication"
     match finding.kind, finding.basis:
-        case Kind.LATENCY, Basis.CURVE:
+        case Fault.LATENCY, Basis.CURVE:
             trip = "" if trip_ms is None else f"a round trip between nodes takes {_ms(trip_ms)}, "
             text = f"communication is bound by latency: {trip}the smallest all-reduce {_ms(finding.value)}{explains}"
-        case Kind.LATENCY, Basis.ROUND_TRIPS:
+        case Fault.LATENCY, Basis.ROUND_TRIPS:
             trip = f"a round trip between nodes takes {_ms(2 * finding.value)}"
             text = f"communication is bound by latency: {trip}, at least{explains[1:]}"
-        case Kind.LATENCY, _:
+        case Fault.LATENCY, _:
             text = f"the network takes {_ms(finding.value)} one way, the site promises {_ms(finding.usual or 0)}"
-        case Kind.BANDWIDTH, Basis.CURVE:
+        case Fault.BANDWIDTH, Basis.CURVE:
             link = "" if finding.usual is None else f" (its link has {_rate(finding.usual)})"
             text = f"communication is bound by bandwidth: a node sends {_rate(finding.value)}{link}{explains}"
-        case Kind.BANDWIDTH, Basis.LINK_SPEED:
+        case Fault.BANDWIDTH, Basis.LINK_SPEED:
             carried = (
                 f"node {finding.nodes[0]} carries {_rate(finding.value)} of its link's {_rate(finding.usual or 0)}"
             )
             text = f"communication is bound by bandwidth: {carried}"
-        case Kind.BANDWIDTH, _:
+        case Fault.BANDWIDTH, _:
             text = f"a node sends {_rate(finding.value)}, the site promises {_rate(finding.usual or 0)}"
-        case Kind.LOSS, _:
+        case Fault.LOSS, _:
             others = "" if finding.usual is None else f" (at other points {_percent(finding.usual)})"
             text = f"packets are lost: {_percent(finding.value)} of the TCP segments{others}"
         case _:
@@ -90,8 +90,8 @@ def finding_text(finding: Finding, trip_ms: float | None = None) -> str:
     return text
 
 
-def _slow_link(finding: Finding) -> str:
-    of_bandwidth = finding.quantity is Kind.BANDWIDTH
+def _slow_link(finding: NetworkFinding) -> str:
+    of_bandwidth = finding.quantity is Fault.BANDWIDTH
     write = _rate if of_bandwidth else _ms
     small = "one way" if finding.basis is Basis.ROUND_TRIPS else "for a small message"
     figures = f"{write(finding.value)} {'each way' if of_bandwidth else small}"

@@ -102,7 +102,7 @@ QUANTITIES = (
 
 
 @dataclass(frozen=True)
-class Figure:
+class HostMean:
     """Over the samples of a node in a window: the mean, and the standard deviation of one sample."""
 
     mean: float
@@ -113,7 +113,7 @@ class Figure:
 class Conditions:
     """Telemetry of one run's window: figures by a quantity's name, then by host; `samples` by host."""
 
-    figures: Mapping[str, Mapping[str, Figure]] = field(default_factory=dict)
+    figures: Mapping[str, Mapping[str, HostMean]] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -129,14 +129,14 @@ def reduce_telemetry(trace: Trace) -> Conditions | None:
     hosts = [trace.reports[rank].hostname or f"rank {rank}" for rank in telemetry.ranks]
     block = samples_in_window(trace, telemetry)
     samples = dict(zip(hosts, (block >= 0).sum(axis=1).tolist(), strict=True))
-    figures: dict[str, dict[str, Figure]] = {}
+    figures: dict[str, dict[str, HostMean]] = {}
     for quantity in QUANTITIES:
         read = node_figures(quantity, quantity.series, telemetry, block)
         if read is None:
             continue
         means, deviations = read
         figure_by_host = {
-            host: Figure(mean, deviation)
+            host: HostMean(mean, deviation)
             for host, mean, deviation in zip(hosts, means.tolist(), deviations.tolist(), strict=True)
             if samples[host] >= MIN_SAMPLES and not isnan(mean)
         }
@@ -257,7 +257,7 @@ def _changes(
     if not usual and not quantity.fault:
         return
     usual_mean = stats.mean([figure.mean for figure in usual]) if usual else None
-    by_host: dict[str, list[Figure]] = {}
+    by_host: dict[str, list[HostMean]] = {}
     for run_conditions in point:
         for host, figure in run_conditions.figures.get(quantity.name, {}).items():
             by_host.setdefault(host, []).append(figure)
@@ -271,7 +271,7 @@ def _changes(
         yield ConditionChange(quantity=quantity, value=stats.mean([*values.values()]), usual=usual_mean, hosts=hosts)
 
 
-def _notable(quantity: Quantity, figures: Sequence[Figure], usual: Sequence[Figure]) -> bool:
+def _notable(quantity: Quantity, figures: Sequence[HostMean], usual: Sequence[HostMean]) -> bool:
     values, usual_values = [figure.mean for figure in figures], [figure.mean for figure in usual]
     if quantity.fault or not usual:
         return stats.mean(values) - max(0, *usual_values, 0) > quantity.floor

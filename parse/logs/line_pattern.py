@@ -16,7 +16,7 @@ WHOLE, RATE, DURATION, TIME, WORD = "whole number", "rate", "duration", "time st
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class PatternField:
     """A field that a pattern may name: the group of a step line that it becomes; of a rate its unit and scope."""
 
     kind: str
@@ -26,19 +26,19 @@ class Field:
 
 
 FIELDS = {
-    "step": Field(kind=WHOLE, group="step"),
-    "epoch": Field(kind=WHOLE, group="epoch"),
-    "epoch_steps": Field(kind=WHOLE, group="epoch_steps"),
-    "rank": Field(kind=WHOLE, group="rank"),
-    "samples_per_s": Field(kind=RATE, group="rate"),
-    "tokens_per_s": Field(kind=RATE, group="rate", unit="tokens"),
-    "samples_per_s_per_device": Field(kind=RATE, group="rate", rates="rank"),
-    "tokens_per_s_per_device": Field(kind=RATE, group="rate", unit="tokens", rates="rank"),
-    "seconds": Field(kind=DURATION, group="duration_s"),
-    "ms": Field(kind=DURATION, group="duration_ms"),
-    "steps_per_s": Field(kind=DURATION, group="steps_per_s"),
-    "time": Field(kind=TIME, group="time"),
-    "_": Field(kind=WORD),
+    "step": PatternField(kind=WHOLE, group="step"),
+    "epoch": PatternField(kind=WHOLE, group="epoch"),
+    "epoch_steps": PatternField(kind=WHOLE, group="epoch_steps"),
+    "rank": PatternField(kind=WHOLE, group="rank"),
+    "samples_per_s": PatternField(kind=RATE, group="rate"),
+    "tokens_per_s": PatternField(kind=RATE, group="rate", unit="tokens"),
+    "samples_per_s_per_device": PatternField(kind=RATE, group="rate", rates="rank"),
+    "tokens_per_s_per_device": PatternField(kind=RATE, group="rate", unit="tokens", rates="rank"),
+    "seconds": PatternField(kind=DURATION, group="duration_s"),
+    "ms": PatternField(kind=DURATION, group="duration_ms"),
+    "steps_per_s": PatternField(kind=DURATION, group="steps_per_s"),
+    "time": PatternField(kind=TIME, group="time"),
+    "_": PatternField(kind=WORD),
 }
 """The fields by name. `seconds` and `ms` are of one step; `_` is a word that is not wanted."""
 SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (RATE, DURATION, TIME))
@@ -112,7 +112,7 @@ class LinePattern:
         return tuple(token.text for token in self.tokens if token.kind == "field")
 
     @property
-    def fields(self) -> tuple[Field, ...]:
+    def fields(self) -> tuple[PatternField, ...]:
         return tuple(FIELDS[name] for name in self.names)
 
     def step_line(self) -> StepLine:

@@ -66,7 +66,7 @@ _NUMBERS = (*_SIZES, "batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class PathFacts:
     """The facts in a path; None or empty where names do not state them.
 
     `packed` holds the runs of a job that ran several at once on the same GPUs. `folder` has the folders' names without
@@ -110,7 +110,7 @@ class _Folders:
     remarks: tuple[str, ...]
 
 
-def place_of(path: Path) -> Place:
+def place_of(path: Path) -> PathFacts:
     """The facts in the absolute path, up to the root."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100  # ten thousand paths: strings are fast
     file, above = _facts_of_file(SUFFIX.sub("", name)), _facts_of_folders(folder)
@@ -125,7 +125,7 @@ def place_of(path: Path) -> Place:
     if 0 in numbers.values():
         remarks.append("there is a size of 0 in its names: none of them is taken")
         numbers = {}
-    return Place(
+    return PathFacts(
         **_sizes(numbers, remarks),
         precision=values.get("precision", ""),
         model=values.get("model", ""),
@@ -141,11 +141,11 @@ def place_of(path: Path) -> Place:
 _NAMES = {"batch_size": "batch size", "precision": "precision"}
 
 
-def case_of(text: str) -> Place | None:
+def case_of(text: str) -> PathFacts | None:
     """The sizes of a case as people write it, `2n8g`; None for any other text."""
     match = _WORD_PATTERNS[0].fullmatch(text)
     nodes, each = (int(match["nodes"]), int(match["gpus_per_node"])) if match else (0, 0)
-    return Place(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
+    return PathFacts(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
 
 
 def run_of_output(path: Path) -> Path | None:

@@ -32,19 +32,19 @@ class Oddity(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remark:
+class WindowRemark:
     """An oddity; `figures` are the arguments of its sentence. Steps are pairs of epoch and step, -1 without epochs."""
 
     kind: Oddity
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def remark(kind: Oddity, **figures: Any) -> Remark:
+def remark(kind: Oddity, **figures: Any) -> WindowRemark:
     """The remark with these figures."""
-    return Remark(kind=kind, figures=figures)
+    return WindowRemark(kind=kind, figures=figures)
 
 
-def remark_text(of: Remark) -> str:
+def remark_text(of: WindowRemark) -> str:
     """The sentence of a remark."""
     sentence = _SENTENCES[of.kind]
     return sentence.format(**of.figures) if isinstance(sentence, str) else sentence(**of.figures)

@@ -18,7 +18,7 @@ from hpc.system.text import plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
-from parse.logs.path_facts import Place, model_name
+from parse.logs.path_facts import PathFacts, model_name
 from parse.logs.remarks import remark_text
 from parse.logs.sizes import NOWHERE, Size, size_of
 from parse.logs.step_size import taken_in_per_step, with_printed_batch
@@ -59,11 +59,11 @@ class Speed:
 def attempt_of(
     path: Path,
     reading: Reading,
-    place: Place,
+    place: PathFacts,
     protocol: Protocol,
     *,
     speed: str = SPEEDS[0],
-    otherwise: Place = NOWHERE,
+    otherwise: PathFacts = NOWHERE,
 ) -> Attempt:
     """The log as an attempt of a run; its repeat is 1 if its names have none.
 
@@ -137,7 +137,7 @@ def window_text(window: Window) -> str:
     return f"step {window.begin} of epoch {window.begin_epoch} to step {window.end} of epoch {window.end_epoch}"
 
 
-def _size(reading: Reading, place: Place, otherwise: Place, remarks: list[str]) -> Size:
+def _size(reading: Reading, place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
     """Sizes by header, names and command line, and what a step takes in by these or by the step lines."""
     facts = with_printed_batch(reading.facts, reading.log_format, reading.window)
     size = size_of(facts, place, otherwise, remarks)
@@ -248,7 +248,7 @@ def _unplaced(result: float | None, problem: str, unit: str) -> str:
 
 
 def requested_of_log(
-    reading: Reading, place: Place, size: Size, devices: int, protocol: Protocol, remarks: list[str]
+    reading: Reading, place: PathFacts, size: Size, devices: int, protocol: Protocol, remarks: list[str]
 ) -> RequestedRun:
     """The run that the log is of, with the fields that the log or its names state."""
     log_format, facts = reading.log_format, reading.facts
@@ -278,7 +278,7 @@ def requested_of_log(
     return RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
 
 
-def _workload(log_format: LogFormat, facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
+def _workload(log_format: LogFormat, facts: Mapping[str, str], place: PathFacts, remarks: list[str]) -> str:
     model_in_log = model_name(facts.get("model", "")[:MAX_TEXT])
     if model_in_log and place.model and model_in_log != place.model:
         remarks.append(f"it trains {model_in_log}, its name says {place.model}: the log is believed")
@@ -286,7 +286,7 @@ def _workload(log_format: LogFormat, facts: Mapping[str, str], place: Place, rem
     return f"{log_format.task}_{model}" if model and log_format.task else model
 
 
-def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> str:
+def _precision(facts: Mapping[str, str], place: PathFacts, remarks: list[str]) -> str:
     precision_in_log = facts.get("precision", "")[:MAX_TEXT]
     if precision_in_log and precision_in_log not in PRECISIONS:
         remarks.append(f"its precision {precision_in_log} is none of {', '.join(PRECISIONS)}")
@@ -296,7 +296,7 @@ def _precision(facts: Mapping[str, str], place: Place, remarks: list[str]) -> st
     return precision_in_log or place.precision
 
 
-def _options(facts: Mapping[str, str], log_format: LogFormat, place: Place, remarks: list[str]) -> dict[str, str]:
+def _options(facts: Mapping[str, str], log_format: LogFormat, place: PathFacts, remarks: list[str]) -> dict[str, str]:
     """The header's options; the number of classes distinguishes points only if it is part of the task."""
     switch: Callable[[str], str] = lambda text: {"true": "1", "false": "0"}.get(text.lower(), text)  # noqa: E731
     options = {

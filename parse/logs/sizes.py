@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpc.system.text import plural
-from parse.logs.path_facts import Place
+from parse.logs.path_facts import PathFacts
 
-NOWHERE = Place()
+NOWHERE = PathFacts()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class Size:
     per_step: float | None
 
 
-def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]) -> Size:
+def size_of(facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
     """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
     devices, nodes = _devices(facts, place, otherwise, remarks)
     batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
@@ -30,7 +30,7 @@ def size_of(facts: Mapping[str, str], place: Place, otherwise: Place, remarks: l
 
 
 def _devices(
-    facts: Mapping[str, str], place: Place, otherwise: Place, remarks: list[str]
+    facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]
 ) -> tuple[int | None, int | None]:
     world, nodes, each = (whole_number(facts.get(name)) for name in ("world_size", "nodes", "gpus_per_node"))
     if world and nodes and each and world != nodes * each:
@@ -119,7 +119,7 @@ def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -
 
 
 def _batch(
-    facts: Mapping[str, str], place: Place, otherwise: Place, devices: int | None, remarks: list[str]
+    facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, devices: int | None, remarks: list[str]
 ) -> tuple[int | None, int | None]:
     local, whole = whole_number(facts.get("batch_size")), whole_number(facts.get("global_batch_size"))
     accumulated = whole_number(facts.get("accumulation")) or 1

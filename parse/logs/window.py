@@ -14,7 +14,7 @@ from parse.logs.engine.log_format import Batch, Floats, Integers, LogError, LogF
 from parse.logs.engine.points import NO_POINTS, Points, epoch_and_step
 from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
-from parse.logs.remarks import Oddity, Remark, remark
+from parse.logs.remarks import Oddity, WindowRemark, remark
 
 HEAD = 4096
 """Printed steps from which the print interval, and whether lines have time stamps, are determined."""
@@ -99,7 +99,7 @@ class Reading:
     facts_at: Mapping[str, int]
     window: Window | None
     reason: str
-    remarks: tuple[Remark, ...]
+    remarks: tuple[WindowRemark, ...]
     step_lines: int
     last: tuple[int, int] | None
     records: tuple[LogRecord, ...]
@@ -148,7 +148,7 @@ class _Reader:
         self.contradictions: dict[str, tuple[str, int]] = {}
         self.records: list[LogRecord] = []
         self.dropped_records = 0
-        self.remarks: list[Remark] = []
+        self.remarks: list[WindowRemark] = []
 
     def take(self, batch: Batch) -> None:
         self.step_lines += len(batch.steps.step)
@@ -275,7 +275,7 @@ class _Reader:
             steady_run=self._window(self.steady_run, []) if window and self.steady_run else None,
         )
 
-    def _window(self, window_sum: WindowSum | None, remarks: list[Remark]) -> Window:
+    def _window(self, window_sum: WindowSum | None, remarks: list[WindowRemark]) -> Window:
         assert window_sum is not None and window_sum.begin is not None and window_sum.end is not None
         seconds = self._seconds(window_sum, remarks)
         numbers = (
@@ -309,7 +309,7 @@ class _Reader:
             taken_in=window_sum.taken_in if window_sum.taken_in > 0 else None,
         )
 
-    def _seconds(self, window_sum: WindowSum, remarks: list[Remark]) -> float | None:
+    def _seconds(self, window_sum: WindowSum, remarks: list[WindowRemark]) -> float | None:
         if not self.stamped:
             return None
         if window_sum.backwards:
@@ -321,7 +321,7 @@ class _Reader:
             return None
         return window_sum.seconds
 
-    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[Remark]) -> Floats:
+    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[WindowRemark]) -> Floats:
         """Step times by time stamps where these resolve them, else as they are printed."""
         intervals = max(window_sum.times.count, 1)
         if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
@@ -335,7 +335,7 @@ class _Reader:
             remarks.append(remark(Oddity.MEANS_OF_STEPS, stride=times.stride))
         return times.values
 
-    def _remarks(self) -> Iterator[Remark]:
+    def _remarks(self) -> Iterator[WindowRemark]:
         step_merge, window_sum = self.step_merge, self.window_sum
         assert window_sum is not None
         if back := step_merge.back:

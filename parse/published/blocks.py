@@ -11,7 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from parse.logs.path_facts import Place, place_of
+from parse.logs.path_facts import PathFacts, place_of
 from parse.published.vocabulary import Case, case, integer
 from parse.result import Figure
 
@@ -33,7 +33,7 @@ class PrintedRun:
 
     line: int
     path: str
-    place: Place
+    place: PathFacts
     number: int
     speed: float
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpc.model.recipe import PublishedTable, Recipe
-from parse.logs.path_facts import Place
+from parse.logs.path_facts import PathFacts
 from parse.published.blocks import PrintedRun, figure
 from parse.published.documents import point_result, requested_run
 from parse.published.points import PublishedPoint, Setting
@@ -48,7 +48,7 @@ def _result(recipe: Recipe, table: PublishedTable, name: str) -> Result:
 def _runs(table: PublishedTable, name: str) -> Iterator[PrintedRun]:
     for each in table.speeds:
         if each.case == name:
-            place = Place(packed=(0,) if each.packed else ())
+            place = PathFacts(packed=(0,) if each.packed else ())
             path = each.packed or f"line {each.line}"
             yield PrintedRun(line=each.line, path=path, place=place, number=each.run, speed=each.speed)
 

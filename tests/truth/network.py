@@ -21,7 +21,7 @@ from time import perf_counter
 from benchmarks.network import Network, NetworkError, Paths, refused
 from hpc.model.spec import RunSpec
 from hpc.workloads import code_digest
-from parse.ledger.network import Kind
+from parse.ledger.network import Fault
 from parse.ledger.network_text import network_sentences
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
@@ -38,17 +38,17 @@ class Case:
     """A network, and what must be found: kinds with the node that a slow link must name; nothing else."""
 
     paths: Paths
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[Fault, ...] = ()
     node: str = ""
 
 
 CASES = (
     Case(paths=Paths(name="no fault")),
-    Case(paths=Paths(name="3 ms delay", delay_us=3000), kinds=(Kind.LATENCY,)),
-    Case(paths=Paths(name="50 Mbit/s", rate_mbit=50), kinds=(Kind.BANDWIDTH,)),
-    Case(paths=Paths(name="1 % loss", loss_percent=1), kinds=(Kind.LOSS,)),
-    Case(paths=Paths(name="3 ms delay of host 2", delay_us=3000, of_host=2), kinds=(Kind.SLOW_LINK,), node="h2"),
-    Case(paths=Paths(name="20 Mbit/s of host 1", rate_mbit=20, of_host=1), kinds=(Kind.SLOW_LINK,), node="h1"),
+    Case(paths=Paths(name="3 ms delay", delay_us=3000), kinds=(Fault.LATENCY,)),
+    Case(paths=Paths(name="50 Mbit/s", rate_mbit=50), kinds=(Fault.BANDWIDTH,)),
+    Case(paths=Paths(name="1 % loss", loss_percent=1), kinds=(Fault.LOSS,)),
+    Case(paths=Paths(name="3 ms delay of host 2", delay_us=3000, of_host=2), kinds=(Fault.SLOW_LINK,), node="h2"),
+    Case(paths=Paths(name="20 Mbit/s of host 1", rate_mbit=20, of_host=1), kinds=(Fault.SLOW_LINK,), node="h1"),
 )
 
 
@@ -142,7 +142,7 @@ def judged(case: Case, folder: Path) -> tuple[str, bool]:
     ledger = ledger_of(traces_of(case, folder))
     assert ledger.network is not None
     found = {finding.kind for finding in ledger.network.findings}
-    named = {node for finding in ledger.network.findings for node in finding.nodes if finding.kind is Kind.SLOW_LINK}
+    named = {node for finding in ledger.network.findings for node in finding.nodes if finding.kind is Fault.SLOW_LINK}
     right = found == {*case.kinds} and named == {case.node} - {""}
     exposed = next(term.mean.value for term in ledger.terms if term.name == "communication")
     text = ". ".join(network_sentences(ledger.network)) or "nothing"

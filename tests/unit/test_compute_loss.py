@@ -10,7 +10,7 @@ import pytest
 from parse.ledger.compute_loss import WAITS_FOR_A_CORE, explained, stragglers_part
 from parse.ledger.contention import LIMITS, contention
 from parse.ledger.notes import notes
-from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, Figure
+from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
 from parse.ledger.types import ROTATING, ComputeSplit, Contention, Ledger
 from tests.unit.ledgers import CROWD, LATE, around, two_nodes
 
@@ -111,7 +111,7 @@ def test_no_sync_runs_explain_all_by_themselves() -> None:
 def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: list[Contention]) -> None:
     count = max(map(len, means.values()), default=1)
     runs = [
-        Conditions(figures={name: {"n0": Figure(values[run], 0.0)} for name, values in means.items()})
+        Conditions(figures={name: {"n0": HostMean(values[run], 0.0)} for name, values in means.items()})
         for run in range(count)
     ]
     assert list(contention(runs)) == shown

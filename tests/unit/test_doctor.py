@@ -15,7 +15,7 @@ from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.command import DoctorError, _parser, _sized_job, main
 from launch.doctor.diagnosis import of_job, of_site
 from launch.doctor.findings import as_json, as_text
-from launch.doctor.job import JobFacts, NodeFacts, Start, read_nodes
+from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
 from launch.jobs.site import Site
 from tests.unit.fake_commands import fake_in
 
@@ -45,9 +45,9 @@ def changes(findings: list[Finding], name: str) -> list[tuple[str, str]]:
     return [(labels.get(each.label, each.label), each.fix) for each in findings if each.name == name]
 
 
-def node(name: str = "n0", **facts) -> NodeFacts:
+def node(name: str = "n0", **facts) -> AllocatedNode:
     usual = {"free_bytes": {"/dev/shm": 1 << 33}, "pythons": {"/py": "3.11.7"}, "mpi4py": {"/py": "4.1.0"}}
-    return NodeFacts(name=name, **(usual | facts))
+    return AllocatedNode(name=name, **(usual | facts))
 
 
 def check(name: str, state: str, severity: str = "fatal") -> dict[str, str]:
@@ -60,7 +60,7 @@ def start(mpi: str = "pmix", *checks: dict[str, str], connected: bool = True, **
     return Start(**({"launcher": "srun", "mpi": mpi, "status": 0, "report": report} | facts))
 
 
-def job(*nodes: NodeFacts, starts: tuple[Start, ...] = (start(),), **facts) -> JobFacts:
+def job(*nodes: AllocatedNode, starts: tuple[Start, ...] = (start(),), **facts) -> JobFacts:
     usual = {"ended": True, "arrived": frozenset(each.name for each in nodes), "modules": {}}
     return JobFacts(nodes=nodes, starts=starts, **(usual | facts))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpc.recovery.progress import name_ranks
 from launch.jobs.options import RunLimits
-from launch.step.hang import Hang, HangWatch, Phase, Seen, by_steps, describe_hang
+from launch.step.hang import Hang, HangWatch, Phase, RunProgress, by_steps, describe_hang
 
 LIMITS = RunLimits(start_limit_s=600, hang_steps=10, hang_extra_s=60, copy_s=10)
 EVERY_S = 5.0
@@ -24,11 +24,11 @@ class Watched:
         self.now_s = 1000.0
         self._watch = HangWatch(limits, self.now_s, self.messages.append)
 
-    def look(self, seen: Seen, late_s: float = 0.0) -> Hang | None:
+    def look(self, seen: RunProgress, late_s: float = 0.0) -> Hang | None:
         self.now_s += EVERY_S + late_s
         return self._watch.look(self.now_s, EVERY_S, seen)
 
-    def until_hang(self, see: Callable[[int], Seen], limit_s: float = 5000) -> tuple[Hang | None, float]:
+    def until_hang(self, see: Callable[[int], RunProgress], limit_s: float = 5000) -> tuple[Hang | None, float]:
         """Looks until there is a hang or the time is over; with how long that took."""
         begin_s = self.now_s
         beat = 0
@@ -39,12 +39,12 @@ class Watched:
         return None, limit_s
 
 
-def at_step(*completed: int, median_step_s: float | None = 1.0, steps: int = 120, **others: object) -> Seen:
-    return Seen(completed=dict(enumerate(completed)), steps=steps, median_step_s=median_step_s, **others)  # type: ignore[arg-type]  # passed on
+def at_step(*completed: int, median_step_s: float | None = 1.0, steps: int = 120, **others: object) -> RunProgress:
+    return RunProgress(completed=dict(enumerate(completed)), steps=steps, median_step_s=median_step_s, **others)  # type: ignore[arg-type]  # passed on
 
 
 def test_a_late_first_step_is_a_hang() -> None:
-    hang, after_s = Watched().until_hang(lambda _: Seen())
+    hang, after_s = Watched().until_hang(lambda _: RunProgress())
     assert hang is not None and hang.phase is Phase.START
     assert 610 < after_s <= 610 + EVERY_S
     assert (hang.waited_s, hang.limit_s) == (615, 610)
@@ -64,7 +64,7 @@ def test_a_late_step_is_a_hang() -> None:
 def test_a_slow_run_does_not_hang(seconds_per_step: int) -> None:
     watched = Watched()
 
-    def see(look: int) -> Seen:
+    def see(look: int) -> RunProgress:
         done = int(look * EVERY_S / seconds_per_step) // 10 * 10  # seen in bursts, as copies come
         return at_step(done, done, median_step_s=float(seconds_per_step), steps=10**6, local=True)
 
@@ -83,7 +83,7 @@ def test_the_pace_comes_from_looks_while_stamps_are_on_a_device() -> None:
 
 
 def test_the_end_has_the_limit_of_the_start() -> None:
-    for seen in (at_step(120, 120, local=True), Seen(trace=True)):
+    for seen in (at_step(120, 120, local=True), RunProgress(trace=True)):
         watched = Watched()
         watched.look(at_step(119, 120, local=True))
         hang, after_s = watched.until_hang(lambda _, seen=seen: seen)  # type: ignore[misc]  # bound now
@@ -106,7 +106,7 @@ def test_time_while_this_process_was_stopped_does_not_count() -> None:
 
 def test_time_while_the_traces_are_unreadable_does_not_count() -> None:
     watched = Watched()
-    stuck, gone = at_step(5, local=True), Seen(unreadable="/traces cannot be read (Stale file handle)")
+    stuck, gone = at_step(5, local=True), RunProgress(unreadable="/traces cannot be read (Stale file handle)")
     watched.look(stuck)
     assert watched.until_hang(lambda _: gone)[0] is None
     assert watched.messages == [
@@ -137,9 +137,9 @@ def test_a_silent_node_extends_the_limit() -> None:
 
 def test_an_invisible_run_does_not_hang() -> None:
     watched = Watched(RunLimits(copy_s=0))
-    assert watched.until_hang(lambda _: Seen())[0] is None
+    assert watched.until_hang(lambda _: RunProgress())[0] is None
     assert len(watched.messages) == 1 and "copies are off" in watched.messages[0]
-    assert Watched(RunLimits(copy_s=0)).until_hang(lambda _: Seen(local=True))[0] is not None
+    assert Watched(RunLimits(copy_s=0)).until_hang(lambda _: RunProgress(local=True))[0] is not None
 
 
 @given(st.lists(st.integers(0, 40), unique=True, min_size=1).map(sorted))

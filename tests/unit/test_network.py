@@ -12,12 +12,12 @@ import pytest
 from parse.ledger.network import (
     LOST_SHARE,
     Basis,
-    Finding,
-    Kind,
+    Fault,
     Link,
     LinkUse,
-    Measured,
+    MeasuredNetwork,
     Network,
+    NetworkFinding,
     Promise,
     Segments,
     Unknown,
@@ -49,7 +49,7 @@ def links_of(nodes: int, one_way_ms: float, bandwidth: float) -> tuple[Link, ...
 def measured(
     nodes: int = 4, one_way_ms: float = 0.02, bandwidth: float = 1.0, *, compute_ms: float = 60.0,
     volume: int = VOLUME, **changes: Any,
-) -> Measured:  # fmt: skip
+) -> MeasuredNetwork:  # fmt: skip
     """What is measured on a network of this latency and bandwidth, nothing overlapped, nothing noisy."""
     ms = [ring(nodes, one_way_ms, bandwidth, size) for size in SIZES]
     exposed = ring(nodes, one_way_ms, bandwidth, volume)
@@ -59,14 +59,14 @@ def measured(
         "round_trips_ms": {f"n{node}": 2 * one_way_ms for node in range(1, nodes)},
         "links": links_of(nodes, one_way_ms, bandwidth), "segments": Segments(sent=1e5, resent=30, needless=30),
     }  # fmt: skip
-    return Measured(**(values | changes))
+    return MeasuredNetwork(**(values | changes))
 
 
-def kinds(network: Network) -> list[tuple[Kind, Basis]]:
+def kinds(network: Network) -> list[tuple[Fault, Basis]]:
     return [(finding.kind, finding.basis) for finding in network.findings]
 
 
-def why(network: Network) -> Mapping[Kind, Unknown]:
+def why(network: Network) -> Mapping[Fault, Unknown]:
     return {missing.kind: missing.reason for missing in network.unknown}
 
 
@@ -98,9 +98,9 @@ def test_what_binds_is_told_wherever_it_is_twice_the_other(nodes: int) -> None:
             assert network.findings == ()
             continue
         (finding,) = network.findings
-        assert finding.kind is (Kind.LATENCY if latency_ms > bytes_ms else Kind.BANDWIDTH)
+        assert finding.kind is (Fault.LATENCY if latency_ms > bytes_ms else Fault.BANDWIDTH)
         assert finding.explains == pytest.approx(max(latency_ms, bytes_ms), rel=1e-6)
-        if finding.kind is Kind.BANDWIDTH:
+        if finding.kind is Fault.BANDWIDTH:
             assert finding.value == pytest.approx(bandwidth)
         told += 1
     assert told > 30
@@ -118,42 +118,42 @@ def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -
     slow_calls = hockney((1024, 4096, 65536), (1.65, 1.7, 2.0), 2000, 1.66)
     found = judge(measured(3, 0.0185, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0), 2000)
     assert found.findings == ()
-    assert why(found) == {Kind.LATENCY: Unknown.NOT_THE_WAY, Kind.BANDWIDTH: Unknown.NOT_THE_WAY}
+    assert why(found) == {Fault.LATENCY: Unknown.NOT_THE_WAY, Fault.BANDWIDTH: Unknown.NOT_THE_WAY}
     assert any("cores or software, not the network" in line for line in network_notes(found))
     unknown_way = measured(3, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0, round_trips_ms={}, links=())
-    assert kinds(judge(unknown_way, 2000)) == [(Kind.LATENCY, Basis.CURVE)]
+    assert kinds(judge(unknown_way, 2000)) == [(Fault.LATENCY, Basis.CURVE)]
 
 
 def test_more_exposed_than_all_reduces_take_is_not_the_networks() -> None:
     """An all-reduce takes 1.1 ms by itself and 6.3 ms in the training, whose ranks have too few cores."""
     reduction = hockney((1024, 65536, 1 << 20), (0.1, 1.0, 14.4), 75_776, 1.1)
     found = judge(measured(3, reduction=reduction, exposed_ms=6.3, step_ms=25.4), 75_776)
-    assert (found.findings, why(found)[Kind.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
+    assert (found.findings, why(found)[Fault.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
     twice = judge(measured(3, reduction=reduction, exposed_ms=2.2, step_ms=25.4), 75_776)
-    assert [(each.kind, each.explains) for each in twice.findings] == [(Kind.BANDWIDTH, pytest.approx(1.03, rel=0.01))]
+    assert [(each.kind, each.explains) for each in twice.findings] == [(Fault.BANDWIDTH, pytest.approx(1.03, rel=0.01))]
 
 
 def test_without_collectives_round_trips_prove_what_no_all_reduce_can_do_without() -> None:
     """Two nodes 3 ms apart: each must hear of the other and be heard, 6 ms of the 14.4 exposed."""
     bare = measured(2, 3.0, exposed_ms=14.4, step_ms=30, reduction=None, links=(), no_reduction=Unknown.NO_COLLECTIVES)
     (finding,) = judge(bare, VOLUME).findings
-    assert (finding.kind, finding.basis, finding.value) == (Kind.LATENCY, Basis.ROUND_TRIPS, 3.0)
+    assert (finding.kind, finding.basis, finding.value) == (Fault.LATENCY, Basis.ROUND_TRIPS, 3.0)
     assert finding.explains == 6.0
     assert "a round trip between nodes takes 6.00 ms, at least 6.00 ms of the exposed" in finding_text(finding)
     near = dataclasses.replace(bare, round_trips_ms={"n1": 0.05})
     found = judge(near, VOLUME)
     assert found.findings == ()
-    assert why(found)[Kind.LATENCY] is why(found)[Kind.BANDWIDTH] is Unknown.NO_COLLECTIVES
+    assert why(found)[Fault.LATENCY] is why(found)[Fault.BANDWIDTH] is Unknown.NO_COLLECTIVES
     several = dataclasses.replace(near, reductions=100)
     assert judge(several, VOLUME).findings[0].explains == pytest.approx(5.0)
     merged = dataclasses.replace(bare, exposed_ms=None)
-    assert why(judge(merged, VOLUME))[Kind.LATENCY] is Unknown.NO_VOLUME
+    assert why(judge(merged, VOLUME))[Fault.LATENCY] is Unknown.NO_VOLUME
 
 
 def test_a_link_that_is_full_is_what_is_waited_for() -> None:
     full = measured(reduction=None, exposed_ms=10.0, step_ms=25.0, link_use=LinkUse(node="n2", carried=1.0, speed=1.25))
     (finding,) = judge(full, VOLUME).findings
-    assert (finding.kind, finding.basis, finding.nodes) == (Kind.BANDWIDTH, Basis.LINK_SPEED, ("n2",))
+    assert (finding.kind, finding.basis, finding.nodes) == (Fault.BANDWIDTH, Basis.LINK_SPEED, ("n2",))
     assert finding_text(finding) == (
         "communication is bound by bandwidth: node n2 carries 8 Gbit/s of its link's 10 Gbit/s"
     )
@@ -179,14 +179,14 @@ def test_the_bandwidth_of_a_node_is_what_it_must_send() -> None:
     [
         (0.003, 20.0, Promise(latency_ms=0.003, bandwidth=25.0), []),
         (0.020, 20.0, Promise(latency_ms=0.003, bandwidth=25.0), []),  # MPI and Python are on the way, too
-        (3.0, 20.0, Promise(latency_ms=0.003, bandwidth=25.0), [Kind.LATENCY]),
-        (0.003, 1.25, Promise(latency_ms=0.003, bandwidth=25.0), [Kind.BANDWIDTH]),
-        (3.0, 1.25, Promise(latency_ms=0.003, bandwidth=25.0), [Kind.LATENCY, Kind.BANDWIDTH]),
+        (3.0, 20.0, Promise(latency_ms=0.003, bandwidth=25.0), [Fault.LATENCY]),
+        (0.003, 1.25, Promise(latency_ms=0.003, bandwidth=25.0), [Fault.BANDWIDTH]),
+        (3.0, 1.25, Promise(latency_ms=0.003, bandwidth=25.0), [Fault.LATENCY, Fault.BANDWIDTH]),
         (3.0, 1.25, Promise(), []),
     ],
 )
 def test_a_broken_promise_is_told_even_where_nobody_waits(
-    one_way_ms: float, bandwidth: float, promise: Promise, broken: Sequence[Kind]
+    one_way_ms: float, bandwidth: float, promise: Promise, broken: Sequence[Fault]
 ) -> None:
     network = judge(measured(4, one_way_ms, bandwidth, promise=promise, exposed_ms=0.1, step_ms=100.0), VOLUME)
     assert kinds(network) == [(kind, Basis.PROMISE) for kind in broken]
@@ -210,7 +210,7 @@ def test_segments_that_the_receiver_had_are_not_lost() -> None:
     assert judge(quiet, VOLUME).findings == ()
     lossy = measured(segments=Segments(sent=619_843, resent=6638, needless=180))
     (finding,) = judge(lossy, VOLUME).findings
-    assert (finding.kind, finding.value) == (Kind.LOSS, pytest.approx(0.0103, rel=0.01))
+    assert (finding.kind, finding.value) == (Fault.LOSS, pytest.approx(0.0103, rel=0.01))
     assert finding_text(finding) == "packets are lost: 1 % of the TCP segments"
 
 
@@ -220,30 +220,32 @@ def test_what_is_lost_is_found_and_what_is_not_is_not(share: float) -> None:
     random = np.random.default_rng(1)
     for _ in range(100):
         lost, needless = float(random.binomial(20_000, share)), float(random.poisson(60))
-        for resent, expected in ((lost + needless, [Kind.LOSS]), (needless, [])):
+        for resent, expected in ((lost + needless, [Fault.LOSS]), (needless, [])):
             network = judge(measured(segments=Segments(sent=20_000, resent=resent, needless=needless)), VOLUME)
-            found = [finding.kind for finding in network.findings if finding.kind is Kind.LOSS]
+            found = [finding.kind for finding in network.findings if finding.kind is Fault.LOSS]
             assert found == expected
 
 
 def test_loss_is_a_share_and_held_against_other_points() -> None:
     segments = Segments(sent=100_000, resent=150, needless=0)
-    assert kinds(judge(measured(segments=segments), VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+    assert kinds(judge(measured(segments=segments), VOLUME)) == [(Fault.LOSS, Basis.SEGMENTS)]
     assert judge(measured(segments=segments, usual_loss=0.0009), VOLUME).findings == ()
     (finding,) = judge(measured(segments=segments, usual_loss=0.00001), VOLUME).findings
     assert finding_text(finding) == "packets are lost: 0.15 % of the TCP segments (at other points 0.001 %)"
-    # Other points lose as much: all of them are told, none is the measure of the others.
-    assert kinds(judge(measured(segments=segments, usual_loss=2 * LOST_SHARE), VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+    # Other points lose as much: all of them are named, none is the measure of the others.
+    assert kinds(judge(measured(segments=segments, usual_loss=2 * LOST_SHARE), VOLUME)) == [
+        (Fault.LOSS, Basis.SEGMENTS)
+    ]
     few = judge(measured(segments=Segments(sent=900, resent=9, needless=0)), VOLUME)
-    assert (few.findings, why(few)) == ((), {Kind.LOSS: Unknown.FEW_SEGMENTS})
-    assert why(judge(measured(segments=None), VOLUME)) == {Kind.LOSS: Unknown.NO_COUNTERS}
+    assert (few.findings, why(few)) == ((), {Fault.LOSS: Unknown.FEW_SEGMENTS})
+    assert why(judge(measured(segments=None), VOLUME)) == {Fault.LOSS: Unknown.NO_COUNTERS}
     old_kernel = measured(segments=Segments(sent=10_000, resent=100, needless=None))
-    assert kinds(judge(old_kernel, VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+    assert kinds(judge(old_kernel, VOLUME)) == [(Fault.LOSS, Basis.SEGMENTS)]
 
 
 def test_loss_stands_in_place_of_what_it_does_to_all_reduces() -> None:
     lossy = measured(one_way_ms=3.0, segments=Segments(sent=100_000, resent=1000, needless=0))
-    assert kinds(judge(lossy, VOLUME)) == [(Kind.LOSS, Basis.SEGMENTS)]
+    assert kinds(judge(lossy, VOLUME)) == [(Fault.LOSS, Basis.SEGMENTS)]
 
 
 # Slow links
@@ -303,7 +305,7 @@ def test_levels_of_a_fabric_are_no_slow_links() -> None:
         assert slow_places(racked) == []
 
 
-def with_times(changes: Mapping[tuple[str, str], float], nodes: int = 3, **values: Any) -> Measured:
+def with_times(changes: Mapping[tuple[str, str], float], nodes: int = 3, **values: Any) -> MeasuredNetwork:
     links = [
         dataclasses.replace(link, latency_ms=changes.get(link.nodes, link.latency_ms))
         for link in links_of(nodes, 0.05, 1.0)
@@ -319,8 +321,8 @@ def told(network: Network) -> str:
 def test_a_slow_node_is_named_with_its_figures() -> None:
     far = with_times({("n0", "n2"): 3.1, ("n1", "n2"): 3.2}, exposed_ms=10.0, step_ms=26.0)
     (finding,) = judge(far, VOLUME).findings
-    assert finding == Finding(
-        kind=Kind.SLOW_LINK, basis=Basis.PAIRS, value=3.1, usual=0.05, quantity=Kind.LATENCY, nodes=("n2",)
+    assert finding == NetworkFinding(
+        kind=Fault.SLOW_LINK, basis=Basis.PAIRS, value=3.1, usual=0.05, quantity=Fault.LATENCY, nodes=("n2",)
     )
     assert told(judge(far, VOLUME)) == "The links of node n2 are slow: 3.10 ms for a small message, others 50.0 µs"
     one = with_times({("n0", "n2"): 3.1}, exposed_ms=10.0, step_ms=26.0)
@@ -333,7 +335,7 @@ def test_a_slow_link_that_costs_nothing_is_none() -> None:
     assert len(judge(with_times({("n1", "n2"): 0.19}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings) == 1
     assert judge(with_times({("n1", "n2"): 0.14}, exposed_ms=0.1, step_ms=110.0), VOLUME).findings == ()  # not far
     merged = with_times({("n1", "n2"): 0.19}, exposed_ms=None, step_ms=100.0)
-    assert judge(merged, VOLUME).findings[0].kind is Kind.SLOW_LINK
+    assert judge(merged, VOLUME).findings[0].kind is Fault.SLOW_LINK
 
 
 def test_a_node_with_a_slow_card_is_told_by_its_bandwidth() -> None:
@@ -346,20 +348,20 @@ def test_a_node_with_a_slow_card_is_told_by_its_bandwidth() -> None:
         dataclasses.replace(link, latency_ms=3.0 if "n1" in link.nodes else 0.05) for link in links
     )  # what is far is slow as well, and told once
     (finding,) = judge(measured(3, 0.05, 1.0, links=far), VOLUME).findings
-    assert finding.quantity is Kind.LATENCY
+    assert finding.quantity is Fault.LATENCY
 
 
 def test_without_pairs_the_clocks_tell_the_links_of_the_first_node() -> None:
     trips = {"n1": 0.1, "n2": 6.2, "n3": 0.11, "n4": 0.09}
     network = judge(measured(5, 0.05, 1.0, links=(), round_trips_ms=trips, exposed_ms=10.0, step_ms=26.0), VOLUME)
-    assert kinds(network) == [(Kind.SLOW_LINK, Basis.ROUND_TRIPS)]
+    assert kinds(network) == [(Fault.SLOW_LINK, Basis.ROUND_TRIPS)]
     assert told(network) == "The link from the first node to n2 is slow: 3.10 ms one way, others 50.0 µs"
     alike = measured(5, 0.05, 1.0, links=(), round_trips_ms=dict.fromkeys(trips, 6.2), exposed_ms=0.1, step_ms=26.0)
     assert judge(alike, VOLUME).findings == ()
     two = judge(measured(2, links=()), VOLUME)
-    assert why(two) == {Kind.SLOW_LINK: Unknown.TWO_NODES}
+    assert why(two) == {Fault.SLOW_LINK: Unknown.TWO_NODES}
     none = judge(measured(3, links=(), round_trips_ms={}), VOLUME)
-    assert why(none) == {Kind.SLOW_LINK: Unknown.NO_PAIRS}
+    assert why(none) == {Fault.SLOW_LINK: Unknown.NO_PAIRS}
 
 
 # Text

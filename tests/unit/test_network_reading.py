@@ -13,7 +13,7 @@ from hpc.model.collective_plan import PAIRS, bus_factor, collectives_run, partne
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import BEGIN, END
 from hpc.model.trace import Telemetry, Trace
-from parse.ledger.network import Basis, Kind, LinkUse, Network, Promise, RoundTrip, Segments, Unknown
+from parse.ledger.network import Basis, Fault, LinkUse, Network, Promise, RoundTrip, Segments, Unknown
 from parse.ledger.network_reading import reduce_network
 from parse.ledger.point import ledgers
 from parse.ledger.sentence import sentence
@@ -178,7 +178,7 @@ def test_a_far_network_is_told_from_a_narrow_one(tmp_path: Path) -> None:
         tmp_path / "far", training(one_way_us=3000, communication=12.0), collectives(THREE, 3.0, 1.0)
     )
     (finding,) = far.findings
-    assert (finding.kind, finding.basis, finding.value) == (Kind.LATENCY, Basis.CURVE, pytest.approx(12.0, rel=1e-3))
+    assert (finding.kind, finding.basis, finding.value) == (Fault.LATENCY, Basis.CURVE, pytest.approx(12.0, rel=1e-3))
     assert far.reduction is not None
     assert (far.reduction.bytes, far.reduction.bandwidth_ms) == (VOLUME, pytest.approx(0.0874, rel=1e-2))
     assert far.round_trips[0] == RoundTrip(node=far.round_trips[0].node, ms=pytest.approx(6.0, rel=1e-3))
@@ -187,13 +187,13 @@ def test_a_far_network_is_told_from_a_narrow_one(tmp_path: Path) -> None:
 
     narrow, text = network_of(tmp_path / "narrow", training(communication=14.0), collectives(THREE, 0.02, 0.00625))
     (finding,) = narrow.findings
-    assert (finding.kind, finding.value) == (Kind.BANDWIDTH, pytest.approx(0.00625, rel=1e-2))
+    assert (finding.kind, finding.value) == (Fault.BANDWIDTH, pytest.approx(0.00625, rel=1e-2))
     assert "bound by bandwidth: a node sends 50 Mbit/s" in text
 
 
 def test_a_far_node_is_named(tmp_path: Path) -> None:
     network, text = network_of(tmp_path, training(communication=8.0), collectives(THREE, 0.1, 1.0, slow=1))
-    assert [(finding.kind, finding.quantity) for finding in network.findings] == [(Kind.SLOW_LINK, Kind.LATENCY)]
+    assert [(finding.kind, finding.quantity) for finding in network.findings] == [(Fault.SLOW_LINK, Fault.LATENCY)]
     assert f"The links of node {network.findings[0].nodes[0]} are slow: 2.02 ms for a small message" in text
 
 
@@ -204,7 +204,7 @@ def test_loss_is_held_against_other_points_with_a_network(tmp_path: Path) -> Non
     alone = training(run_of(nodes=1, ranks_per_node=1, measured_steps=200), series=TCP)
     network, text = network_of(tmp_path, training(series=TCP), elsewhere, alone)
     (finding,) = network.findings
-    assert (finding.kind, finding.value) == (Kind.LOSS, pytest.approx(75 / 10_100, rel=1e-3))
+    assert (finding.kind, finding.value) == (Fault.LOSS, pytest.approx(75 / 10_100, rel=1e-3))
     assert finding.usual == network.usual_loss == pytest.approx(1 / 10_026, rel=1e-2)
     assert "Packets are lost: 0.74 % of the TCP segments (at other points 0.01 %)" in text
     assert network.segments is not None
@@ -221,9 +221,9 @@ def test_without_a_fault_nothing_is_told(tmp_path: Path) -> None:
 def test_what_cannot_be_known_has_its_reason(tmp_path: Path) -> None:
     bare, _ = network_of(tmp_path / "bare", training(communication=5.0))
     assert {missing.kind: missing.reason for missing in bare.unknown} == {
-        Kind.LOSS: Unknown.NO_COUNTERS,
-        Kind.LATENCY: Unknown.NO_COLLECTIVES,
-        Kind.BANDWIDTH: Unknown.NO_COLLECTIVES,
+        Fault.LOSS: Unknown.NO_COUNTERS,
+        Fault.LATENCY: Unknown.NO_COLLECTIVES,
+        Fault.BANDWIDTH: Unknown.NO_COLLECTIVES,
     }
     small = collectives(THREE, 0.02, 1.0, max_bytes="4K")
     beyond, _ = network_of(tmp_path / "beyond", training(communication=5.0), small)

@@ -50,7 +50,7 @@ class WindowTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StepPlace:
     """A printed step. `reached` counts steps from the log's beginning; where numbers start anew, over the epochs."""
 
     key: int
@@ -100,9 +100,9 @@ class WindowSum:
         self.target = target
         self.only_sums = only_sums
         """Neither pauses nor the times of single intervals are kept, nor the stamps' resolution."""
-        self.begin: Place | None = None
-        self.end: Place | None = None
-        self.last: Place | None = None
+        self.begin: StepPlace | None = None
+        self.end: StepPlace | None = None
+        self.last: StepPlace | None = None
         self.done = False
         """The end that was aimed at is reached."""
         self.steps = 0
@@ -318,8 +318,8 @@ def commonest(values: Integers) -> int | None:
     return int(distinct[np.argmax(counts)])
 
 
-def _place(points: Points, reached: Integers, row: int) -> Place:
-    return Place(
+def _place(points: Points, reached: Integers, row: int) -> StepPlace:
+    return StepPlace(
         key=int(points.key[row]),
         epoch=int(points.epoch[row]),
         step=int(points.step[row]),

@@ -61,7 +61,7 @@ class _Columns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines(_Columns):
+class StepLines(_Columns):
     """Step lines in the order of the file."""
 
     rank: Integers
@@ -90,7 +90,7 @@ def epoch_and_step(key: int) -> tuple[int, int]:
     return (key >> STEP_BITS) - 1, key & (MAX_STEP - 1)
 
 
-def merged(lines: Lines) -> Points:
+def merged(lines: StepLines) -> Points:
     """A point for each key of the lines."""
     shared = {name: column for name, column in vars(lines).items() if name != "rank"}
     if (np.diff(lines.key) > 0).all():

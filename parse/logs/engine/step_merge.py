@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, LogRecord, Steps
-from parse.logs.engine.points import MAX_EPOCH, MAX_STEP, NO_POINTS, STEP_BITS, Lines, Points, merged
+from parse.logs.engine.points import MAX_EPOCH, MAX_STEP, NO_POINTS, STEP_BITS, Points, StepLines, merged
 
 BLOCK = 32_768
 """Lines are looked at as many at a time."""
@@ -62,7 +62,7 @@ class StepMerge:
         """The key of the furthest step."""
         self.closed = False
         """The window is over: lines that come late are no longer counted."""
-        self._waiting: list[Lines] = []
+        self._waiting: list[StepLines] = []
         self._pauses: list[tuple[LogRecord, str]] = []
         self._past_hold = 0
         self._flushed = BEFORE
@@ -92,11 +92,11 @@ class StepMerge:
         for key in [key for key in self.pauses if key < before]:
             del self.pauses[key]
 
-    def _lines(self, steps: Steps) -> Lines:
+    def _lines(self, steps: Steps) -> StepLines:
         time_s = self._clock.unwrapped(steps.time_s)
         sane = (steps.step >= 0) & (steps.step < MAX_STEP) & (steps.epoch >= NO_NUMBER) & (steps.epoch < MAX_EPOCH)
         self.unusable += len(sane) - int(sane.sum())
-        lines = Lines(
+        lines = StepLines(
             key=((steps.epoch + 1) << STEP_BITS) | steps.step,
             offset=steps.offset,
             time_s=time_s,
@@ -112,7 +112,7 @@ class StepMerge:
         return lines if sane.all() else lines.take(sane)
 
     def _points(self, final: bool) -> Points:
-        lines = Lines.joined(self._waiting)
+        lines = StepLines.joined(self._waiting)
         if self._bars:
             lines = self._of_bars(lines)
         until = len(lines) if final else max(len(lines) - HOLD, self._past_hold)
@@ -134,7 +134,7 @@ class StepMerge:
         self.ranks = dict(zip(ranks.tolist(), done.key[places].tolist(), strict=True)) | self.ranks
         return merged(done)
 
-    def _of_bars(self, lines: Lines) -> Lines:
+    def _of_bars(self, lines: StepLines) -> StepLines:
         """The first line of each step; with `one_bar` of the bar that is drawn for the longest time, the others become
         pauses."""
         of_bar = np.ones(len(lines), np.bool_)
@@ -166,7 +166,7 @@ class StepMerge:
             ripe |= in_time & (key <= np.partition(key[in_time & ~ripe], unripe - LIMIT)[unripe - LIMIT])
         return ripe
 
-    def _before_return(self, lines: Lines, until: int) -> tuple[Lines, int]:
+    def _before_return(self, lines: StepLines, until: int) -> tuple[StepLines, int]:
         """The lines up to where the log goes back, judged by the lines up to `until`."""
         alike = _is_single_rank(lines.rank)
         order = np.arange(len(lines)) if alike else np.argsort(lines.rank, kind="stable")
@@ -198,7 +198,7 @@ class StepMerge:
         )
         return lines.take(slice(place)), place
 
-    def _place_pauses(self, lines: Lines) -> None:
+    def _place_pauses(self, lines: StepLines) -> None:
         """Places each pause after the furthest step that its rank, or else any rank, printed before it."""
         chains: dict[int | None, tuple[Integers, Integers]] = {None: _course(lines)}
         for record, reason in self._pauses:
@@ -254,7 +254,7 @@ def outliers(place: Integers) -> Integers:
     return down[(highest[down - 1] - place[down] > NEAR) & (place[down] > highest[down - 2])] - 1
 
 
-def another_run(lines: Lines, continued: bool, judged: range) -> tuple[int | None, bool]:
+def another_run(lines: StepLines, continued: bool, judged: range) -> tuple[int | None, bool]:
     """The first line of another run among lines of one rank, or of indistinguishable ranks; and whether lines that were
     left have been continued by then, as those of interleaved ranks are.
 
@@ -327,7 +327,7 @@ def _is_single_rank(rank: Integers) -> bool:
     return len(rank) == 0 or bool((rank == rank[0]).all())
 
 
-def _course(lines: Lines) -> tuple[Integers, Integers]:
+def _course(lines: StepLines) -> tuple[Integers, Integers]:
     """The offsets of lines, and the furthest step up to each."""
     return lines.offset, np.maximum.accumulate(lines.key)
 

@@ -6,7 +6,7 @@ import pytest
 
 from parse.logs.engine.log_format import LogError
 from parse.logs.formats import format_named, recognise
-from parse.logs.path_facts import Place
+from parse.logs.path_facts import PathFacts
 from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.text_logs import facts, read, values
@@ -78,7 +78,7 @@ def test_inference_is_in_no_point_with_training(tmp_path):
     for mode in ("training", "forward only"):
         (path := tmp_path / "x.log").write_text(ONE_DEVICE.replace("training", mode))
         reading = read_log(path, format_named("tf-cnn-benchmarks"), Protocol())
-        points.add(attempt_of(path, reading, Place(), Protocol()).requested.point)
+        points.add(attempt_of(path, reading, PathFacts(), Protocol()).requested.point)
     assert len(points) == 2
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parse.logs.formats import format_named, recognise
-from parse.logs.path_facts import Place
+from parse.logs.path_facts import PathFacts
 from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs import text_logs
@@ -94,6 +94,6 @@ def test_a_speed_by_time_stamps(tmp_path):
         for minute in range(1, 9)
     ]
     (path := tmp_path / "x.log").write_text(HEADER.format(amp="false") + "\n".join(lines) + "\n")
-    attempt = attempt_of(path, read_log(path, format_named("detectron2"), Protocol()), Place(), Protocol())
+    attempt = attempt_of(path, read_log(path, format_named("detectron2"), Protocol()), PathFacts(), Protocol())
     assert (attempt.log.window, attempt.log.wall_clock) == ("steps 39 to 139", pytest.approx(32 * 100 / 300))
     assert attempt.log.printed is None

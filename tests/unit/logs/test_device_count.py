@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from parse.logs.formats import format_named
-from parse.logs.path_facts import Place, place_of
+from parse.logs.path_facts import PathFacts, place_of
 from parse.logs.sizes import NOWHERE, size_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.text_logs import facts, read
@@ -46,9 +46,9 @@ def test_a_quotient_that_does_not_fit_is_not_taken(header):
 
 def test_names_and_the_world_size_stand_before_the_quotient():
     assert sizes({**BATCHES, "world_size": "8"})[0].devices == 8
-    size, remarks = sizes(BATCHES, Place(devices=8))
+    size, remarks = sizes(BATCHES, PathFacts(devices=8))
     assert size.devices == 8 and "which is 1632" in remarks
-    assert sizes(BATCHES, otherwise=Place(devices=16, nodes=2, gpus_per_node=8))[0].nodes == 2
+    assert sizes(BATCHES, otherwise=PathFacts(devices=16, nodes=2, gpus_per_node=8))[0].nodes == 2
 
 
 def test_ranks_that_print():

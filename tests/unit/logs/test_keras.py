@@ -9,7 +9,7 @@ import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.path_facts import Place
+from parse.logs.path_facts import PathFacts
 from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs import text_logs
@@ -117,7 +117,11 @@ def test_it_is_recognised(tmp_path, text):
 
 def test_the_whole_log_has_a_speed(tmp_path):
     (path := tmp_path / "x.log").write_text(keras_3())
-    log_format, protocol, place = format_named("keras"), Protocol(whole=True), Place(devices=2, nodes=1, batch_size=64)
+    log_format, protocol, place = (
+        format_named("keras"),
+        Protocol(whole=True),
+        PathFacts(devices=2, nodes=1, batch_size=64),
+    )
     log = attempt_of(path, read_log(path, log_format, protocol), place, protocol).log
     assert log.printed == pytest.approx(128 / 0.1025) and log.wall_clock is None
     assert log.window == "step 350 of epoch 1 to step 350 of epoch 3"

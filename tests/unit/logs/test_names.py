@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs.path_facts import Place, case_of, model_name, place_of
+from parse.logs.path_facts import PathFacts, case_of, model_name, place_of
 
 R50 = {"batch_size": 128, "precision": "fp32", "model": "resnet50"}
 
@@ -172,7 +172,7 @@ def test_models_by_one_name(token, name):
 
 
 def test_cases_that_somebody_writes():
-    assert case_of("16n8g") == Place(nodes=16, gpus_per_node=8, devices=128)
+    assert case_of("16n8g") == PathFacts(nodes=16, gpus_per_node=8, devices=128)
     assert [case_of(token) for token in ("8g", "n8", "0n8g", "1n8gg", "")] == [None] * 5
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.path_facts import Place
+from parse.logs.path_facts import PathFacts
 from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.text_logs import facts, read, values
@@ -137,6 +137,6 @@ def test_ips_is_one_ranks(tmp_path):
     ]
     (path := tmp_path / "x.log").write_text("\n".join(lines) + "\n")
     log_format = format_named("paddle-suites")
-    attempt = attempt_of(path, read_log(path, log_format, Protocol()), Place(devices=8, nodes=1), Protocol())
+    attempt = attempt_of(path, read_log(path, log_format, Protocol()), PathFacts(devices=8, nodes=1), Protocol())
     assert attempt.log.printed == pytest.approx(8 * 192)
     assert sum(len(batch.steps.step) for batch in batches(path, log_format)) == 13

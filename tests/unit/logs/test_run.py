@@ -12,7 +12,7 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import LogFormat
-from parse.logs.path_facts import Place, case_of, place_of
+from parse.logs.path_facts import PathFacts, case_of, place_of
 from parse.logs.run import _pauses, attempt_of, numbered_as, window_text
 from parse.logs.window import Protocol, Reading, Window
 
@@ -20,7 +20,7 @@ FORMAT = LogFormat(name="ngc-pytorch", title="", steps=())
 HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": "resnet50"}
 PATH = Path("/logs/1n8g/r50_b128_fp32_2.log")
 PLACE = place_of(PATH)
-NAMELESS = Place()
+NAMELESS = PathFacts()
 PROTOCOL = Protocol()
 
 
@@ -155,18 +155,18 @@ def test_options_fill_in_unknown_sizes_only():
     assert (filled.requested.case, filled.requested.run.batch_size) == ("2n8g", 32)
     unchanged = attempt(HEADER, PLACE, options={"otherwise": otherwise})
     assert (unchanged.requested.case, unchanged.requested.run.batch_size, unchanged.log.remarks) == ("1n8g", 128, ())
-    spread = attempt({}, Place(devices=16), options={"otherwise": otherwise})
+    spread = attempt({}, PathFacts(devices=16), options={"otherwise": otherwise})
     assert spread.requested.case == "2n8g"
-    other = attempt({}, Place(devices=8), options={"otherwise": otherwise})
+    other = attempt({}, PathFacts(devices=8), options={"otherwise": otherwise})
     assert other.requested.case == "8g"
 
 
 def test_the_baseline_of_8_gpus_is_1_gpu_at_any_place():
-    eight, single = attempt({}, Place(devices=8)).requested, attempt({}, Place(devices=1)).requested
+    eight, single = attempt({}, PathFacts(devices=8)).requested, attempt({}, PathFacts(devices=1)).requested
     assert (eight.case, single.case) == ("8g", "1n1g")
     assert eight.baseline_point == single.point
     assert eight.point != attempt({}, PLACE).requested.point
-    assert eight.point != attempt({}, Place(devices=16)).requested.point
+    assert eight.point != attempt({}, PathFacts(devices=16)).requested.point
 
 
 @pytest.mark.parametrize("place", ["/c/1n8g/r50_b128_fp32_1.log", "/c/4n8g/r50_b128_fp32_1.log"])
@@ -187,18 +187,18 @@ def test_the_header_overrides_the_file_name_for_model_and_precision():
 def test_the_workload_is_prefixed_with_its_task():
     log_format = dataclasses.replace(FORMAT, task="arcface", model="resnet50")
     facts = {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "True"}
-    result = attempt(facts, Place(devices=8), log_format=log_format)
+    result = attempt(facts, PathFacts(devices=8), log_format=log_format)
     assert result.requested.run.workload == "arcface_resnet50"
     assert result.requested.run.options == {"classes": "85742", "sample_ratio": "0.1", "model_parallel": "1"}
-    other = attempt({**facts, "sample_ratio": "1.0"}, Place(devices=8), log_format=log_format)
+    other = attempt({**facts, "sample_ratio": "1.0"}, PathFacts(devices=8), log_format=log_format)
     assert other.requested.point != result.requested.point
-    assert attempt({"classes": "1000"}, Place(devices=8)).requested.run.options == {}
-    unlike = attempt(facts, Place(devices=8, options={"sample_ratio": "1.0"}), log_format=log_format)
+    assert attempt({"classes": "1000"}, PathFacts(devices=8)).requested.run.options == {}
+    unlike = attempt(facts, PathFacts(devices=8, options={"sample_ratio": "1.0"}), log_format=log_format)
     assert "sample_ratio 0.1, its name says 1.0" in remarks(unlike)
 
 
 def test_a_run_without_a_model_has_no_workload():
-    result = attempt(without("model"), Place(devices=8))
+    result = attempt(without("model"), PathFacts(devices=8))
     assert result.requested.run.workload is None and "_?_" not in result.run_id
 
 
@@ -252,7 +252,7 @@ def test_the_rate_of_one_device_is_unambiguous():
 
 @pytest.mark.parametrize("rate", [0.0, float("nan"), float("inf")])
 def test_impossible_speeds_are_none(rate):
-    result = attempt({}, Place(devices=1), window(rate=rate, seconds=None))
+    result = attempt({}, PathFacts(devices=1), window(rate=rate, seconds=None))
     assert result.log.printed is None and result.measured is None and result.outcome is None
     assert result.problem
 
@@ -276,7 +276,7 @@ def test_a_log_that_ends_too_early_has_its_reason_and_no_number():
     ],
 )
 def test_a_window_without_a_number_has_its_reason(facts, log_window, options, problem):
-    result = attempt(facts, Place(devices=8), log_window, options=options)
+    result = attempt(facts, PathFacts(devices=8), log_window, options=options)
     assert problem in result.problem and result.measured is None
 
 
@@ -289,7 +289,7 @@ def test_a_log_with_unknown_devices_has_a_remark_with_its_speed():
 
 
 def test_without_a_batch_size_printed_rates_still_count():
-    result = attempt({}, Place(devices=8))
+    result = attempt({}, PathFacts(devices=8))
     assert result.measured.throughput == pytest.approx(2570)
     assert result.requested.run.batch_size is None and "_b" not in result.run_id
     assert result.measured.samples == 0

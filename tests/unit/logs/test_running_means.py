@@ -8,7 +8,7 @@ import pytest
 
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.formats import format_named
-from parse.logs.path_facts import Place
+from parse.logs.path_facts import PathFacts
 from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.made_lines import Row, read, window_of
@@ -82,7 +82,7 @@ def test_the_time_of_the_step_itself_stands_before_the_mean():
 
 
 def attempt(reading, devices=8):
-    return attempt_of("x.log", reading, Place(devices=devices, batch_size=256), Protocol())
+    return attempt_of("x.log", reading, PathFacts(devices=devices, batch_size=256), Protocol())
 
 
 def test_static_paddleclas(tmp_path):
