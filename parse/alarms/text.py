@@ -24,7 +24,7 @@ def sentence(name: str, figures: Figures, unit: str = "samples/s") -> str:
     return form.format(
         **parts,
         unit=unit,
-        counted=unit.removesuffix("/s"),
+        noun=unit.removesuffix("/s"),
         margin=_ALLOWED if single else "",
         by=_ALLOWED if single else " by the intervals",
     )
@@ -123,7 +123,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "fewer_runs": _fewer_runs,
     "unmeasured": "run {run}: {reason}",
     "not_as_asked": (
-        "run {run}: {ranks} ranks, {steps} steps, {samples} {counted} were measured; requested were {requested_ranks}, "
+        "run {run}: {ranks} ranks, {steps} steps, {samples} {noun} were measured; requested were {requested_ranks}, "
         "{requested_steps}, {requested_samples}"
     ),
     "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",
