@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hpc.model.findings import Figures, Finding, Severity, State
-from hpc.model.spec import SYNTHETIC, UNKNOWN_DATA
+from hpc.model.spec import SAMPLES, SYNTHETIC, UNKNOWN_DATA
 from parse.alarms.scaling import Neighbours
-from parse.attempt import Attempt
+from parse.attempt import Attempt, Machine
 from parse.result import MISSING, Result, Run
+from parse.run_fields import RunFields
 
 AVERAGE_APART = 0.05
 MANY_REPEATS = 20
@@ -100,11 +101,20 @@ def not_as_asked(result: Result, _: Neighbours) -> Iterator[Figures]:
         spec, names = run.requested.run, ("ranks", "steps", "samples")
         measured = run.attempt.machine.ranks, len(run.measured.step_s), run.measured.samples
         batch, steps = spec.global_batch_size or 0, spec.measured_steps or 0
-        requested = spec.ranks or 0, steps, batch * steps
+        length = _length(spec, run.attempt.machine)
+        requested = spec.ranks or 0, steps, measured[2] if length is None else batch * length * steps
         reads_files = spec.data not in (None, SYNTHETIC, UNKNOWN_DATA)  # the last batch of an epoch has what is left
         if measured[:2] != requested[:2] or measured[2] > requested[2] or (measured != requested and not reads_files):
             figures = {f"requested_{name}": count for name, count in zip(names, requested, strict=True)}
             yield {"run": spec.repeat, **dict(zip(names, measured, strict=True)), **figures}
+
+
+def _length(run: RunFields, machine: Machine) -> int | None:
+    """The samples of one member of a batch: where they are tokens, those of a sequence; None where that is unknown."""
+    if run.unit == SAMPLES:
+        return 1
+    length = machine.options.get("sequence_length", "")
+    return int(length) if length.isdecimal() else None
 
 
 def unmeasured(result: Result, _: Neighbours) -> Iterator[Figures]:

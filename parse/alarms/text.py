@@ -22,7 +22,11 @@ def sentence(name: str, figures: Figures, unit: str = "samples/s") -> str:
     parts = {name: _listed(value) if isinstance(value, list) else value for name, value in figures.items()}
     single = figures.get("single_figures")
     return form.format(
-        **parts, unit=unit, margin=_ALLOWED if single else "", by=_ALLOWED if single else " by the intervals"
+        **parts,
+        unit=unit,
+        noun=unit.removesuffix("/s"),
+        margin=_ALLOWED if single else "",
+        by=_ALLOWED if single else " by the intervals",
     )
 
 
@@ -119,7 +123,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "fewer_runs": _fewer_runs,
     "unmeasured": "run {run}: {reason}",
     "not_as_asked": (
-        "run {run}: {ranks} ranks, {steps} steps, {samples} samples were measured; requested were {requested_ranks}, "
+        "run {run}: {ranks} ranks, {steps} steps, {samples} {noun} were measured; requested were {requested_ranks}, "
         "{requested_steps}, {requested_samples}"
     ),
     "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",

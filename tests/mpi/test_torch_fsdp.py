@@ -30,7 +30,8 @@ def facts(ranks: Ranks, **fields: Any) -> dict[str, Any]:
 def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
     result = facts(ranks)
     assert result["options"] == {
-        "reshard_after_forward": "auto", "channels_last": False, "sgd": "foreach", "compile": False,
+        "reshard_after_forward": "auto", "shard_group": "all", "channels_last": False, "sgd": "foreach",
+        "compile": False,
     }  # fmt: skip
     assert (result["transport"], result["absent_stamps"]) == ("gloo", [])
     assert result["layouts"] == ["contiguous"]

@@ -90,7 +90,8 @@ def gpt_trace(device: str | None = None, *, flops: int | None = 10**12, **change
     backend = {"transport": "nccl"} if flops is None else {"transport": "nccl", "flops_per_token": flops}
     ranks = [{**facts, "backend": backend} for facts in ranks]
     tokens = np.full((run.ranks, run.steps), 8, np.int32)
-    return make_trace(run, step_s=0.5, samples=tokens, ranks=ranks)
+    environment = {"software": {"torch": "2.13"}, "options": {"size": "tiny", "sequence_length": 4}}
+    return make_trace(run, step_s=0.5, samples=tokens, ranks=ranks, environment=environment)
 
 
 def points(tmp_path: Path, *traces: Trace) -> tuple[Result, ...]:
@@ -185,6 +186,15 @@ def test_every_peak_has_a_source_and_rises_with_fewer_bits() -> None:
     for device in DEVICES:
         assert "datasheet" in device.source
         assert device.tflops["fp32"] < device.tflops["tf32"] < device.tflops["bf16"] == device.tflops["amp-fp16"]
+
+
+def test_fewer_tokens_than_those_of_the_sequences_are_noticed(tmp_path: Path) -> None:
+    (result,) = points(tmp_path, whole := gpt_trace())
+    assert "not_as_asked" not in [alarm.name for alarm in result.alarms]
+    (tmp_path / "short").mkdir()
+    (result,) = points(tmp_path / "short", dataclasses.replace(whole, samples=whole.samples - 1))
+    (text_of,) = [alarm.text for alarm in result.alarms if alarm.name == "not_as_asked"]
+    assert text_of == "run 1: 1 ranks, 10 steps, 70 tokens were measured; requested were 1, 10, 80"
 
 
 def test_a_section_of_a_paper_has_the_mfu_and_its_formula(tmp_path: Path) -> None:
