@@ -15,12 +15,13 @@ from hpc.model.findings import Finding, Severity, State, as_text
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.text import first_of, plural
+from parse.alarms.nodes import NodeAlarm, per_node
 from parse.comparison.reference import Reference, ReferencePoint
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import ComparedPoint, Comparison
 from parse.comparison.verdict import Verdict
 from parse.ledger.standalone import curves
-from parse.report.nodes import NodeAlarm, missing_text, node_alarm_text, per_node
+from parse.report.nodes import missing_text, node_alarm_text
 from parse.result import Result
 from parse.text import wrapped
 
