@@ -215,7 +215,7 @@ def test_two_nodes_are_examined_or_as_many_as_there_are(
 
 
 def test_too_many_nodes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DoctorError, match="asked to look at 9 nodes; main has 4"):
+    with pytest.raises(DoctorError, match="9 nodes requested; main has 4"):
         _sized_job(_parser().parse_args(["--nodes", "9", "--out", str(tmp_path)]), site(), cluster())
 
 

@@ -231,7 +231,7 @@ def test_the_point_of_the_verdict_is_open_and_first(tmp_path: Path):
 def test_runs_that_did_not_end_ok_come_first_with_their_evidence(tmp_path: Path):
     put_hostile(tmp_path / "traces")
     page = Elements(written(tmp_path / "traces"))
-    assert "rank_fail" in page.text and "after 4 steps" in page.text
+    assert "rank_fail" in page.text and "after step 3" in page.text
 
 
 def test_differences_of_environment_are_marked_with_the_runs_that_have_them(tmp_path: Path):

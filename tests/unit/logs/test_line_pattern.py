@@ -113,7 +113,7 @@ def test_a_line_that_leaves_its_numbers_open_does_not_match(pattern, line):
         ("{step} {step} {ms}", "{step} stands in it twice"),
         ("{step} {samples_per_s} {tokens_per_s}", "samples_per_s and tokens_per_s: a line has one rate"),
         ("{step} {seconds} {ms}", "seconds and ms: a line has one duration"),
-        ("step {step} … {epoch} … t={ms}", "character 14: between two … stands no text that tells which word"),
+        ("step {step} … {epoch} … t={ms}", "character 14: between two … stands no text that fixes which word"),
         ("step {step}\n{ms}", "a pattern is one line"),
         ("step {step} {ms}" + "x" * 1000, "a pattern is one line of 1000 characters at most"),
     ],
