@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,13 +53,17 @@ class RunFields:
     eval_every: int | None = None
     container: str = ""
     code_digest: str = ""
+    arguments: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: RunSpec) -> RunFields:
         """All fields of a run."""
-        return cls(devices=spec.devices, **{name: getattr(spec, name) for name in _SPEC_FIELDS})
+        known = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+        if spec.is_script:
+            known["batch_size"] = None  # its own, and it may differ from step to step
+        return cls(devices=spec.devices, **known)
 
     @property
     def is_partial(self) -> bool:

@@ -8,6 +8,8 @@
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
     python -m hpc.sweep list                     show workloads, recipes, sites…
 
+    python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments
+
 Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
 again runs only what is not final. Then: python -m parse.summarize traces/
@@ -99,6 +101,10 @@ def read_arguments(argv: Sequence[str]) -> Request:
     """The request of a command line. Raises SpecError where it is invalid; exits on --help, and with 2 on what argparse
     refuses."""
     arguments = list(argv)
+    script_arguments: list[str] | None = None
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, script_arguments = arguments[:at], arguments[at + 1 :]
     _refuse_former_flags(arguments)
     subcommand = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     if subcommand is not None and subcommand not in SUBCOMMANDS:
@@ -114,7 +120,7 @@ def read_arguments(argv: Sequence[str]) -> Request:
     if extras:
         _explain_extras(subcommand, extras)
         parser.error(f"unrecognized arguments: {' '.join(extras)}")
-    return make_request(subcommand or "", word, vars(namespace))
+    return make_request(subcommand or "", word, {**vars(namespace), "arguments": script_arguments})
 
 
 def _refuse_former_flags(arguments: Sequence[str]) -> None:

@@ -95,6 +95,8 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
     if subcommand == "find-max" and not word:
         raise SpecError("find-max names no setting: batch-size, or an option that is a whole number, such as classes")
     measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
+    if subcommand == "find-max" and "script" in measured:
+        raise SpecError("find-max changes a setting, and a --script decides its settings by itself")
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
     sweeps: tuple[SweepSpec, ...] = ()

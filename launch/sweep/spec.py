@@ -20,6 +20,7 @@ from hpc.model.spec import (
     PLACEMENTS,
     PRECISIONS,
     SCALINGS,
+    SCRIPT_STEPS,
     SYNTHETIC,
     TIMINGS,
     Plan,
@@ -31,6 +32,7 @@ from hpc.model.spec import (
 from hpc.workloads import WORKLOADS, options_of_files, reference_steps
 from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
 from launch.sweep.readers import NODES, RANKS, read_case, read_data, read_env, read_percent
+from launch.sweep.script import script_settings
 
 MAX_RUNS = 100_000
 """A plan of more runs is refused: that many attempts of a minute take ten weeks, one after the other."""
@@ -72,6 +74,10 @@ class SweepSpec:
     workload: tuple[str, ...] = _measured(
         ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
         page=_DAILY)
+    script: str = _measured(
+        "", text, "FILE.py",
+        "a training script of your own, unchanged, instead of backend and workload; its arguments follow --",
+        page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(read_data), "DATA,…",
         f"{{default}} (default), or KIND:PATH of images ({', '.join(KINDS)})",
@@ -98,12 +104,13 @@ class SweepSpec:
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
         {}, read_env, "NAME=V,…", "environment variable; \\, is a comma in a value", page=_DAILY)
+    arguments: tuple[str, ...] = ()
     recipe: str = _measured(
         "", text, "NAME",
         "published measurement (see `list`); options choose among its points or replace settings",
         page=Help.SUBCOMMANDS)
     steps: int | None = _method(
-        None, _steps, "N", f"steps with warm-up ({_default_steps})", page=_DAILY)
+        None, _steps, "N", f"steps with warm-up ({_default_steps}; a --script: to its end)", page=_DAILY)
     warmup: int | None = _method(
         None, _steps, "N",
         f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
@@ -138,7 +145,8 @@ class SweepSpec:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:
         """A sweep from the values of options by field: comma lists, lists or single values alike."""
-        sweep = read_request(cls, values)
+        of_script = script_settings(values)
+        sweep = dataclasses.replace(read_request(cls, values), **of_script)
         if not sweep.nodes and not sweep.cases:
             raise SpecError(
                 "nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g), or a --recipe"
@@ -266,8 +274,8 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
 
 def _steps_of(sweep: SweepSpec, target: Target, workload: str) -> tuple[tuple[int, int], list[str]]:
     """Steps of a run of this workload and of its warm-up, and a line for each of them that was reduced."""
-    small = target.gpus_per_node == 0
-    reference = reference_steps(workload) or REFERENCE_STEPS
+    small = target.gpus_per_node == 0 and not sweep.script
+    reference = (SCRIPT_STEPS, REFERENCE_STEPS[1]) if sweep.script else reference_steps(workload) or REFERENCE_STEPS
     steps, warmup = SMALL_STEPS if small else reference
     if sweep.steps is not None:
         warmup = min(warmup, max(MIN_WARMUP_STEPS, sweep.steps // 4))
@@ -348,7 +356,7 @@ def _multiply(
         _combinations(sweep.env),
     )  # fmt: skip
     warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
-    block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
+    block_steps = 0 if sweep.script or sweep.block_steps >= measured_steps else sweep.block_steps  # 0: one block
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, cache, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
@@ -365,7 +373,7 @@ def _multiply(
             seed=sweep.seed, data=data, data_cache=cache, epochs=sweep.epochs, target_accuracy=sweep.target_accuracy,
             eval_every=sweep.eval_every, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
-            options=options, env={**target.env, **env},
+            arguments=sweep.arguments, options=options, env={**target.env, **env},
         )  # fmt: skip
 
 
