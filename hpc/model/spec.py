@@ -89,9 +89,8 @@ class RunSpec:
     the first epoch of an attempt, it goes on, evaluates the model after every `eval_every` epochs, and ends once the
     accuracy is at least `target_accuracy` percent (0: no target).
 
-    With backend `script` the workload is the path of a training script and `arguments` are its arguments. It decides by
-    itself what it trains on: `batch_size` is 0, `precision` and `data` are `unknown`. Its run ends after `steps` steps, or
-    before.
+    With backend `script` the workload is the path of a training script and `arguments` are its arguments. It decides
+    what it trains on: `batch_size` is 0, `precision` and `data` are `unknown`. It may end before it has made all steps.
     """
 
     nodes: int
@@ -155,9 +154,7 @@ class RunSpec:
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
-        for name, choices in _CHOICES.items():
-            if name == "precision" and self.is_script:
-                choices = (UNKNOWN,)
+        for name, choices in (_CHOICES | ({"precision": (UNKNOWN,)} if self.is_script else {})).items():
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.scaling == "strong" and self.batch_size % self.devices:

@@ -23,7 +23,9 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     arguments: Sequence[str] = tuple(values.get("arguments") or ())
     if "script" not in values:
         if arguments:
-            raise SpecError(f"{arguments[0]!r} follows --, as arguments of a script do, and there is no --script FILE.py")
+            raise SpecError(
+                f"{arguments[0]!r} follows --, as arguments of a script do, and there is no --script FILE.py"
+            )
         return {}
     if decided := [name for name in _DECIDED_BY_SCRIPTS if values.get(name) is not None]:
         raise SpecError(
