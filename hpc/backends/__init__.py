@@ -250,6 +250,10 @@ BACKENDS: Mapping[str, BackendEntry] = {
 }
 
 
+TRAINERS = {name: entry for name, entry in BACKENDS.items() if entry.where}
+"""The backends that train workloads: all but that of scripts, which train by themselves."""
+
+
 def options_of_run(run: RunSpec) -> dict[str, OptionValue]:
     """Every option of the run's backend, workload and data, requested or default.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc.backends import BACKENDS, missing_modules, operations_of
+from hpc.backends import BACKENDS, TRAINERS, missing_modules, operations_of
 from hpc.backends.horovod_build import build_problem
 from hpc.model.data_source import data_source
 from hpc.model.options import Option, did_you_mean
@@ -27,7 +27,7 @@ class TargetError(RuntimeError):
 def options_of(backend: str, workload: str) -> Mapping[str, Option]:
     """The options of a backend with a workload. Raises SpecError if one is unknown or they do not fit."""
     if backend not in BACKENDS:
-        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}{did_you_mean(backend, BACKENDS)}")
+        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(TRAINERS)}{did_you_mean(backend, TRAINERS)}")
     entry = BACKENDS[backend]
     if backend == SCRIPT:
         if not is_user_code(workload) or ":" in workload:
