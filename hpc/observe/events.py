@@ -1,8 +1,8 @@
 """What happened when, in one process of an unchanged training script: records of 16 bytes in a memory-mapped file.
 
-A file is 64 KiB of header and texts, then records of two int64: nanoseconds of CLOCK_MONOTONIC (`time.perf_counter_ns`),
-and kind + which × 2^8 + number × 2^24. Each is written by its own process only, in place: what has been written is there
-after any death of the process, and another process may read meanwhile. Both ends use the standard library alone.
+A file is 64 KiB of header and texts, then records of two int64: nanoseconds of CLOCK_MONOTONIC
+(`time.perf_counter_ns`), and kind + which × 2^8 + number × 2^24. Only its own process writes it, in place: what has
+been written stays after any death of the process, and another process may read meanwhile. Standard library alone.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def read_events(path: Path) -> EventFile:
 
 
 def steps_counted(path: Path) -> int:
-    """How many optimizer steps the process has completed, by its own count: cheap, while it runs. Raises OSError."""
+    """How many updates of optimizers the process has gone on from, by its own count; while it runs. Raises OSError."""
     with path.open("rb") as file:
         file.seek(8 * STEPS_CELL)
         return int.from_bytes(file.read(8), "little")

@@ -1,0 +1,101 @@
+"""What is known of the script in its process: where events go, and what was put around torch's calls."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+from . import events as e
+from .models import LastGradients
+from .numbers import Numbers
+
+_MISSING = object()
+
+
+class Patches:
+    """What stands in the place of attributes of classes and modules, until `remove`."""
+
+    def __init__(self) -> None:
+        self.undo: list[Callable[[], object]] = []
+        self.off = False
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Puts `make(original)` in the place of an attribute, if there is one."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+        previous = vars(owner).get(name, _MISSING)  # a getattr would unwrap pybind's descriptor
+        setattr(owner, name, functools.wraps(original)(make(original)))
+        self.undo.append(lambda: delattr(owner, name) if previous is _MISSING else setattr(owner, name, previous))
+
+    def remove(self) -> None:
+        """Takes all of it off again."""
+        self.off = True
+        while self.undo:
+            self.undo.pop()()
+
+
+class Observer(Patches):
+    """Records the events of this process. Raises OSError where there is no room for them."""
+
+    def __init__(self, folder: str, step_limit: int = 0) -> None:
+        super().__init__()
+        self.folder, self.step_limit = folder, step_limit
+        self.recorder = e.Recorder(folder)
+        self.cells, self.place = self.recorder.cells, self.recorder.place
+        self.fetching = self.in_backward = self.updated = self.ended = self.forward_seen = False
+        self.thread = 0  # that of the first backward: it trains
+        self.steps = self.backwards = self.looks = self.next_look = 0
+        self.optimizers, self.loaders = Numbers(), Numbers()
+        self.roots: set[int] = set()
+        self.lasts = LastGradients()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What a copy by value of a class with a hook (cloudpickle) gets: an observer that is switched off."""
+        return types.SimpleNamespace, (), {"off": True}
+
+    def note(self, kind: int, which: int = 0, number: int = 0) -> None:
+        """Stores an event, now; raises nothing. Hooks of every step store it themselves: a call costs more."""
+        try:
+            at = self.place()
+            self.cells[at + 1] = kind | which << 8 | number << 24
+            self.cells[at] = perf_counter_ns()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Takes all hooks off, and records why; the script goes on unmeasured."""
+        if self.off:
+            return
+        full = isinstance(error, IndexError) and self.place() >= len(self.cells)
+        try:
+            self.remove()
+            self.recorder.state(**({"full": True} if full else {"failed": f"{type(error).__name__}: {error}"}))
+        except Exception as second:  # noqa: BLE001 - as above
+            print(f"observe: recording has ended: {error!r}, {second!r}", file=sys.stderr)
+
+    def step_completed(self) -> None:
+        """Counts a step: the optimizer has been stepped, and the script goes on. Ends the script after the last one.
+
+        SystemExit lets the script clean up. One that catches it and goes on training ends at its next step.
+        """
+        self.updated = False
+        self.steps += 1
+        self.cells[e.STEPS_CELL] = self.steps
+        if not self.step_limit or self.steps < self.step_limit:
+            return
+        again, self.ended = self.ended, True
+        self.recorder.state(ended_after=self.step_limit)
+        if not again:
+            print(f"observe: the script ends here, after {self.steps} steps as requested", file=sys.stderr)
+            if threading.current_thread() is threading.main_thread():
+                raise SystemExit(0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
