@@ -19,7 +19,7 @@ from hpc.model.files import AttemptFiles
 from hpc.model.rank_report import RankReport
 from hpc.model.script_window import script_blocks
 from hpc.model.spec import SCRIPT_STEPS
-from hpc.model.timestamps import STAMPS
+from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
@@ -28,7 +28,7 @@ from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_end import attempted, limit_exit
-from hpc.run.script_process import ScriptProcess, describe_status, script_environment
+from hpc.run.script_process import END_PATIENCE_S, ScriptProcess, describe_status, script_environment
 from hpc.run.script_steps import (
     RankSteps,
     count_steps,
@@ -67,7 +67,6 @@ class Ending:
     `steps` are the most that any rank has made."""
 
     failed: int = -1
-    stopped: bool = False
     steps: int = 0
 
 
@@ -89,6 +88,7 @@ class ScriptRun:
             journal = {"folder": str(self._journal.folder), "passed_over": self._journal.passed_over}
             report = replace(report, journal=journal)
         self._report = rank.preflight.built(self._comm, report)
+        self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
         self._process: ScriptProcess | None = None
         self._clock_due_s = self._journal_due_s = 0.0
 
@@ -138,7 +138,7 @@ class ScriptRun:
                 "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
                 "LOCAL_WORLD_SIZE": str(local[1]), "MASTER_ADDR": address, "MASTER_PORT": port,
             }  # fmt: skip
-        return script_environment(os.environ, place, self._events, in_job=in_job)
+        return script_environment(os.environ, place, self._events, self._limit, in_job=in_job)
 
     def _start_agent(self, process: ScriptProcess) -> NodeAgent | None:
         arguments, run = self._rank.arguments, self._run
@@ -149,8 +149,12 @@ class ScriptRun:
         )  # fmt: skip
 
     def _watch(self, process: ScriptProcess) -> Ending:
-        """Waits for the scripts of all ranks; compares the clocks meanwhile, and keeps the journal."""
-        limited = self._run.steps < SCRIPT_STEPS
+        """Waits for the scripts of all ranks; compares the clocks meanwhile, and keeps the journal.
+
+        After the requested steps the hooks end each script. One that does not end then is ended, and how it ends does
+        not matter any more.
+        """
+        over_s = float("inf")
         while True:
             process.wait(LOOK_S)
             now_s = time.monotonic()
@@ -159,16 +163,20 @@ class ScriptRun:
             status = process.status
             state = _RUNS if status is None else _FAILED if status else _ENDED
             ended_ns = process.ended_ns + round(self._clock.points[-1].offset_ns)
-            table = self._agreement.exchange(state, ended_ns, count_steps(self._events), now_s >= self._clock_due_s)
-            states, ends_ns, steps, due = table.T
-            if (failed := states == _FAILED).any():
+            clock_due, is_over = now_s >= self._clock_due_s, now_s >= over_s
+            table = self._agreement.exchange(state, ended_ns, count_steps(self._events), clock_due, is_over)
+            states, ends_ns, steps = table[:, :3].T
+            made_all = bool(self._limit) and steps.min() >= self._limit
+            if made_all:
+                over_s = min(over_s, now_s + END_PATIENCE_S)
+            if (made_all and (states != _RUNS).all()) or table[0, 4]:
+                return Ending(steps=int(steps.max()))
+            if not made_all and (failed := states == _FAILED).any():
                 first = min((int(ends_ns[rank]), rank) for rank in failed.nonzero()[0].tolist())[1]
                 return Ending(failed=first, steps=int(steps.max()))
             if (states == _ENDED).all():
                 return Ending(steps=int(steps.max()))
-            if limited and steps.min() > self._run.steps:  # one more, so that the last one's end is known
-                return Ending(stopped=True, steps=int(steps.max()))
-            if due[0]:
+            if table[0, 3]:
                 self._synchronise()
 
     def _synchronise(self) -> None:
@@ -206,13 +214,15 @@ class ScriptRun:
         window = recorded.steps[len(recorded.steps) // 2 :]
         backend = {
             "absent_stamps": [name for name in STAMPS if name in observed.absent],
-            "reduces": self._comm.size > 1,
+            "reduces": facts.get("size", 1) > 1,
             "gradient_bytes": facts.get("gradient_bytes"),
             "meets_before_gradients": early_collectives(window),
-            "unrecorded_collectives": facts.get("unrecorded_collectives"),
+            # Where the moment of the gradients is known, so are the collectives before it.
+            "unrecorded_collectives": [] if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
         }
         self._report = replace(
             self._report, extra={**self._report.extra, "script": script},
+            software={**(self._report.software or {}), "torch": facts.get("torch")},
             backend={name: value for name, value in backend.items() if value is not None},
         )  # fmt: skip
         return recorded
