@@ -209,6 +209,7 @@ def _trace(
     losses_known = has_losses and not any("losses" in names for names in of_ranks)
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
     sentences += _skipped([report for _, report, _ in described])
+    sentences += _remarks([report for _, report, _ in described])
     if (history := gathered["history"]) is not None:
         sentences += [f"no checkpoint {error}" for error in history.checkpoint_errors]
     sentences += _missing([*enumerate(of_ranks), (0, problems)])
@@ -236,6 +237,15 @@ def _skipped(reports: Iterable[Mapping[str, Any]]) -> list[str]:
         return []
     named = first_of([f"{name} ({reason})" for name, reason in files.items()], MAX_SKIPPED_NAMED)
     return [f"{plural(skips, 'image')} in batches could not be decoded, skipped: {named}"]
+
+
+def _remarks(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each remark on what a script did, with its ranks."""
+    ranks: dict[str, list[int]] = {}
+    for rank, report in enumerate(reports):
+        for remark in (report.get("script") or {}).get("remarks", ()):
+            ranks.setdefault(remark, []).append(rank)
+    return [f"{name_ranks(of_remark)}: {remark}" for remark, of_remark in ranks.items()]
 
 
 def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:

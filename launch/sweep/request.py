@@ -18,6 +18,7 @@ from hpc.model.recipe import RecipeError, read_recipe
 from hpc.model.spec import SpecError, with_current_names
 from launch.jobs.options import Help, LaunchOptions, RunLimits, option_field, option_rows, read_request, text, truth
 from launch.sweep.recipes import choose_sweeps
+from launch.sweep.script import SCRIPT_PAUSE_S
 from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
@@ -97,6 +98,8 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
     measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
     if subcommand == "find-max" and "script" in measured:
         raise SpecError("find-max changes a setting, and a --script decides its settings by itself")
+    if "script" in measured:
+        values = {"hang_extra_s": SCRIPT_PAUSE_S, **values}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
     sweeps: tuple[SweepSpec, ...] = ()

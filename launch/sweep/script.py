@@ -8,6 +8,8 @@ from typing import Any
 
 from hpc.model.spec import SCRIPT, UNKNOWN, SpecError
 
+SCRIPT_PAUSE_S = 600
+"""A script may do without a step for so long, as it evaluates or writes a checkpoint, before it counts as hanging."""
 _DECIDED_BY_SCRIPTS = (
     "recipe", "backend", "workload", "data", "data_cache", "batch_size", "precision", "timing", "options",
     "block_steps", "epochs", "target_accuracy", "eval_every", "collectives", "no_sync", "seed",

@@ -38,7 +38,7 @@ ACTIONS = {
     "hpc.recovery": ("collect", "clean"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
-PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
+PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
             "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.history", "parse.pipeline_trace",
             "parse.timeline", "parse.report", "launch.doctor", *ACTIONS)  # fmt: skip
 
