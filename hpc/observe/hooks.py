@@ -151,8 +151,8 @@ def _hook_backward(o: Observer) -> None:
         if often:
             o.forward_seen = False
         if o.lasts.has_ddp and (often or not o.lasts.hooked):
-            o.lasts.hook(complete, o.undo)
-            o.recorder.state(last_gradients=o.lasts.hooked, asked_at=o.backwards)
+            if o.lasts.hook(complete, o.undo):
+                o.recorder.state(last_gradients=len(o.lasts.hooked))
         soon = o.backwards < 5 or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
         o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
 
@@ -202,7 +202,7 @@ def _hook_updates(o: Observer) -> None:
                 at = o.place()
                 o.cells[at + 1] = kind | which << 8
                 o.cells[at] = perf_counter_ns()
-                o.updated = kind == e.UPDATE_OUT
+                o.updated = kind == e.UPDATE_OUT and not o.marked
             except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
                 o.failed(error)
 
@@ -219,7 +219,7 @@ def _hook_updates(o: Observer) -> None:
             o.note(e.SCALER_IN, which)
             result = original(scaler, optimizer, *args, **kwargs)
             o.note(e.SCALER_OUT, which)
-            o.updated = o.updated or bool(which)
+            o.updated = o.updated or (bool(which) and not o.marked)
             return result
 
         return scale
@@ -269,13 +269,13 @@ def watched(o: Observer, loader: Any) -> Iterator[Any]:
 def step_ended(o: Observer) -> None:
     """The script's `step()`."""
     o.note(e.STEP_END)
-    o.updated = True
+    o.updated = o.marked = True
 
 
-def install(folder: str, step_limit: int = 0) -> None:
+def install(folder: str) -> None:
     """Hooks this process' torch. Raises what has gone wrong, with every hook taken off again."""
     global current  # noqa: PLW0603 - a process has one torch
-    o = Observer(folder, step_limit)
+    o = Observer(folder)
     try:
         _hook_loaders(o)
         _hook_updates(o)
@@ -304,7 +304,7 @@ def _after_fork() -> None:
                 return original(*args, **kwargs)
             waiting.remove()
             try:
-                install(o.folder, o.step_limit)
+                install(o.folder)
             except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
                 print(f"observe: this process is not measured: {error!r}", file=sys.stderr)
             return torch.autograd.backward(*args, **kwargs)

@@ -89,8 +89,9 @@ class LastGradients:
                 own = getattr(ddp, "_module_parameters", None) or ddp.module.parameters()
                 self._ddps.append((weakref.ref(ddp), [weakref.ref(p) for p in own if p.requires_grad]))
 
-    def hook(self, complete: Callable[[Any], None], undo: list[Callable[[], object]]) -> None:
-        """Asks each DDP, and hooks the parameter it names unless that has the hook."""
+    def hook(self, complete: Callable[[Any], None], undo: list[Callable[[], object]]) -> bool:
+        """Asks each DDP, and hooks the parameter it names unless that has the hook; returns whether one was hooked."""
+        before = len(self.hooked)
         for number, (reference, parameters) in enumerate(self._ddps):
             ddp = reference()
             order = (
@@ -103,3 +104,4 @@ class LastGradients:
                 if parameter is not None:
                     undo.append(parameter.register_post_accumulate_grad_hook(complete).remove)
                     self.hooked.append(key)
+        return len(self.hooked) > before

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import threading
 import types
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -44,12 +42,13 @@ class Patches:
 class Observer(Patches):
     """Records the events of this process. Raises OSError where there is no room for them."""
 
-    def __init__(self, folder: str, step_limit: int = 0) -> None:
+    def __init__(self, folder: str) -> None:
         super().__init__()
-        self.folder, self.step_limit = folder, step_limit
+        self.folder = folder
         self.recorder = e.Recorder(folder)
         self.cells, self.place = self.recorder.cells, self.recorder.place
-        self.fetching = self.in_backward = self.updated = self.ended = self.forward_seen = False
+        self.fetching = self.in_backward = self.updated = self.forward_seen = False
+        self.marked = False  # the script calls step(), which alone ends steps
         self.thread = 0  # that of the first backward: it trains
         self.steps = self.backwards = self.looks = self.next_look = 0
         self.optimizers, self.loaders = Numbers(), Numbers()
@@ -81,21 +80,7 @@ class Observer(Patches):
             print(f"observe: recording has ended: {error!r}, {second!r}", file=sys.stderr)
 
     def step_completed(self) -> None:
-        """Counts a step: the optimizer has been stepped, and the script goes on. Ends the script after the last one.
-
-        SystemExit lets the script clean up. One that catches it and goes on training ends at its next step.
-        """
+        """Counts a step: the optimizer has been stepped, and the script goes on. The parent ends it by this count."""
         self.updated = False
         self.steps += 1
         self.cells[e.STEPS_CELL] = self.steps
-        if not self.step_limit or self.steps < self.step_limit:
-            return
-        again, self.ended = self.ended, True
-        self.recorder.state(ended_after=self.step_limit)
-        if not again:
-            print(f"observe: the script ends here, after {self.steps} steps as requested", file=sys.stderr)
-            if threading.current_thread() is threading.main_thread():
-                raise SystemExit(0)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)

@@ -275,8 +275,6 @@ def _of_process(recorded: EventFile) -> list[str]:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were taken off, and the script went on unmeasured")
     if facts.get("full"):
         remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
-    if "ended_after" in facts:
-        remarks.append(f"the script was ended after {facts['ended_after']} steps, as requested")
     if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
         remarks.append(f"WORLD_SIZE is {facts['world_size']}, and it joined no process group: it trains alone")
     return remarks

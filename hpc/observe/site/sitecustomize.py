@@ -1,6 +1,6 @@
 """Every Python below an observed command begins with this: torch is hooked when its import is done, nothing else is.
 
-RANKWISE_OBSERVE names the folder for files of events, RANKWISE_OBSERVE_STEPS the steps after which a script ends.
+RANKWISE_OBSERVE names the folder for the files of events.
 """
 
 # ruff: noqa: PTH100, PTH120 - pathlib would be one more import in every Python
@@ -61,7 +61,7 @@ def _hook() -> None:
         package.__path__ = [_OBSERVE]
         sys.modules["_rankwise_observe"] = package
         hooks = importlib.import_module("_rankwise_observe.hooks")
-        hooks.install(os.environ["RANKWISE_OBSERVE"], int(os.environ.get("RANKWISE_OBSERVE_STEPS") or 0))
+        hooks.install(os.environ["RANKWISE_OBSERVE"])
     except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
         print(f"observe: this process is not measured: {type(error).__name__}: {error}", file=sys.stderr)
 
