@@ -28,7 +28,7 @@ from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_end import attempted, limit_exit
-from hpc.run.script_process import END_PATIENCE_S, ScriptProcess, describe_status, script_environment
+from hpc.run.script_process import ScriptProcess, describe_status, script_environment
 from hpc.run.script_steps import (
     RankSteps,
     count_steps,
@@ -138,7 +138,7 @@ class ScriptRun:
                 "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
                 "LOCAL_WORLD_SIZE": str(local[1]), "MASTER_ADDR": address, "MASTER_PORT": port,
             }  # fmt: skip
-        return script_environment(os.environ, place, self._events, self._limit, in_job=in_job)
+        return script_environment(os.environ, place, self._events, in_job=in_job)
 
     def _start_agent(self, process: ScriptProcess) -> NodeAgent | None:
         arguments, run = self._rank.arguments, self._run
@@ -151,10 +151,8 @@ class ScriptRun:
     def _watch(self, process: ScriptProcess) -> Ending:
         """Waits for the scripts of all ranks; compares the clocks meanwhile, and keeps the journal.
 
-        After the requested steps the hooks end each script. One that does not end then is ended, and how it ends does
-        not matter any more.
+        Once every script has gone on from its last requested step, the watch is over: how they end does not matter.
         """
-        over_s = float("inf")
         while True:
             process.wait(LOOK_S)
             now_s = time.monotonic()
@@ -163,15 +161,11 @@ class ScriptRun:
             status = process.status
             state = _RUNS if status is None else _FAILED if status else _ENDED
             ended_ns = process.ended_ns + round(self._clock.points[-1].offset_ns)
-            clock_due, is_over = now_s >= self._clock_due_s, now_s >= over_s
-            table = self._agreement.exchange(state, ended_ns, count_steps(self._events), clock_due, is_over)
+            table = self._agreement.exchange(state, ended_ns, count_steps(self._events), now_s >= self._clock_due_s)
             states, ends_ns, steps = table[:, :3].T
-            made_all = bool(self._limit) and steps.min() >= self._limit
-            if made_all:
-                over_s = min(over_s, now_s + END_PATIENCE_S)
-            if (made_all and (states != _RUNS).all()) or table[0, 4]:
+            if self._limit and steps.min() >= self._limit:
                 return Ending(steps=int(steps.max()))
-            if not made_all and (failed := states == _FAILED).any():
+            if (failed := states == _FAILED).any():
                 first = min((int(ends_ns[rank]), rank) for rank in failed.nonzero()[0].tolist())[1]
                 return Ending(failed=first, steps=int(steps.max()))
             if (states == _ENDED).all():

@@ -12,9 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpc.measure.world import LaunchError
-from hpc.observe.environment import observed
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+SITE = CHECKOUT / "hpc" / "observe" / "site"
+"""The folder of the sitecustomize that hooks torch once that is imported."""
+EVENTS_VARIABLE = "RANKWISE_OBSERVE"
+"""Names the folder for the events of every process that the script starts."""
 END_PATIENCE_S = 10.0
 """Seconds between SIGTERM and SIGKILL for a script that is to end."""
 _POLL_S = 0.02
@@ -77,10 +80,10 @@ def describe_status(status: int) -> str:
 
 
 def script_environment(
-    inherited: Mapping[str, str], place: Mapping[str, str], events: Path, steps: int, *, in_job: bool
+    inherited: Mapping[str, str], place: Mapping[str, str], events: Path, *, in_job: bool
 ) -> dict[str, str]:
     """The environment of the script: what this process has, torchrun's variables in `place` where they are not set, and
-    the way to the hooks, which end it after so many `steps` (0: never).
+    the way to the hooks.
 
     The checkout is left out of its import path, which a job script (`in_job`) has put there, and so is PYTHONSAFEPATH:
     the script imports what it imports without us. Raises LaunchError where RANK or WORLD_SIZE are set to others.
@@ -96,5 +99,4 @@ def script_environment(
         environment.pop("PYTHONSAFEPATH", None)
     paths = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path]
     kept = [path for path in paths if Path(path).resolve() != CHECKOUT]
-    environment["PYTHONPATH"] = os.pathsep.join(kept)
-    return observed(environment, events, steps)
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(SITE), *kept]), EVENTS_VARIABLE: str(events)}

@@ -16,9 +16,8 @@ from hpc.measure.world import LaunchError
 from hpc.model.script_window import script_blocks
 from hpc.model.timestamps import ABSENT
 from hpc.observe.collectives_seen import Collective
-from hpc.observe.environment import SITE
 from hpc.observe.steps import ObservedStep, Pause
-from hpc.run.script_process import ScriptProcess, describe_status, script_environment
+from hpc.run.script_process import SITE, ScriptProcess, describe_status, script_environment
 from hpc.run.script_steps import early_collectives, meetings_of, pauses_of, read_steps, usual_collectives
 
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
@@ -58,28 +57,27 @@ def test_no_block_spans_a_pause_and_each_is_entered_through_five_steps(
 
 
 def test_a_script_has_torchruns_variables_and_the_hooks(tmp_path: Path) -> None:
-    environment = script_environment({"HOME": "/h", "PYTHONPATH": "/a:/b"}, PLACE, tmp_path, 0, in_job=False)
+    environment = script_environment({"HOME": "/h", "PYTHONPATH": "/a:/b"}, PLACE, tmp_path, in_job=False)
     assert environment == {
         **PLACE, "HOME": "/h", "PYTHONPATH": f"{SITE}:/a:/b", "RANKWISE_OBSERVE": str(tmp_path),
-        "RANKWISE_OBSERVE_STEPS": "",
     }  # fmt: skip
 
 
 def test_variables_that_somebody_set_stay_and_a_contradiction_is_refused(tmp_path: Path) -> None:
-    environment = script_environment({"MASTER_PORT": "99", "RANK": "1"}, PLACE, tmp_path, 0, in_job=False)
+    environment = script_environment({"MASTER_PORT": "99", "RANK": "1"}, PLACE, tmp_path, in_job=False)
     assert environment["MASTER_PORT"] == "99"
     with pytest.raises(LaunchError, match="RANK is 0 in the environment and 1 by MPI"):
-        script_environment({"RANK": "0"}, PLACE, tmp_path, 0, in_job=False)
+        script_environment({"RANK": "0"}, PLACE, tmp_path, in_job=False)
 
 
 def test_a_script_imports_without_this_project(tmp_path: Path) -> None:
     """The job script puts the checkout on the path, where `parse` would hide a package of that name."""
     checkout = str(SITE.parents[2])
     inherited = {"PYTHONPATH": f"{checkout}:/a", "PYTHONSAFEPATH": "1"}
-    environment = script_environment(inherited, {}, tmp_path, 0, in_job=True)
+    environment = script_environment(inherited, {}, tmp_path, in_job=True)
     assert environment["PYTHONPATH"] == f"{SITE}:/a"
     assert "PYTHONSAFEPATH" not in environment
-    assert script_environment(inherited, {}, tmp_path, 0, in_job=False)["PYTHONSAFEPATH"] == "1"
+    assert script_environment(inherited, {}, tmp_path, in_job=False)["PYTHONSAFEPATH"] == "1"
 
 
 def started(folder: Path, text: str, *arguments: str) -> ScriptProcess:
