@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import batches, collectives, models
+from . import batches, collectives, ending, models
 from . import events as e
 from .observer import Observer, Patches
 
@@ -280,6 +280,7 @@ def install(folder: str) -> None:
         _hook_loaders(o)
         _hook_updates(o)
         _hook_saves(o)
+        ending.hook(o)
         collectives.hook(o)
         _hook_backward(o)
         o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
