@@ -150,9 +150,8 @@ def _hook_backward(o: Observer) -> None:
             _look(o)
         if often:
             o.forward_seen = False
-        if o.lasts.has_ddp and (often or not o.lasts.hooked):
-            if o.lasts.hook(complete, o.undo):
-                o.recorder.state(last_gradients=len(o.lasts.hooked))
+        if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.undo):
+            o.recorder.state(last_gradients=len(o.lasts.hooked))
         soon = o.backwards < 5 or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
         o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
 

@@ -1,4 +1,4 @@
-"""A training loop as tutorials have it: DDP where it has several ranks, epochs, evaluation, checkpoints, accumulation."""
+"""A training loop as tutorials have it: DDP, epochs, evaluation, checkpoints, accumulation, a gradient scaler."""
 
 import argparse
 import contextlib
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 
-def main():
+def main():  # noqa: PLR0915 - as such scripts are
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--samples", type=int, default=96)

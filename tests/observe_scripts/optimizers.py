@@ -1,4 +1,4 @@
-"""Loops with other optimizers than one: turns as in a GAN, two at once, LBFGS, one in the backward, by hand, a step()."""
+"""Loops with other updates: turns as in a GAN, two at once, LBFGS, in the backward, by hand, compiled."""
 
 import sys
 
@@ -57,7 +57,7 @@ elif kind in ("by-hand", "marked"):
         discriminator(real).mean().backward()
         with torch.no_grad():
             for p in discriminator.parameters():
-                p -= 1e-3 * p.grad
+                p.sub_(1e-3 * p.grad)
                 p.grad = None
         if kind == "marked":
             step()

@@ -44,7 +44,7 @@ if __name__ == "__main__":
     elif kind == "catches":
         try:
             train()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - as such scripts do
             sys.exit(9)
         finally:
             print("cleaned up")

@@ -1,4 +1,6 @@
-"""Things that scripts do to a model which is trained; prints what comes of each, the same with and without observation."""
+"""What scripts do with a model; prints what comes of each, which observation must not change."""
+
+# ruff: noqa: S301 - what it loads it has just written
 
 import contextlib
 import copy
