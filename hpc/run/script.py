@@ -79,7 +79,7 @@ class ScriptRun:
         if self._comm.rank == 0:
             load_hdf5()
         stem, traces = rank.folder.stem, rank.arguments.traces
-        # One step beyond the last: a script never is at its end before it has ended.
+        # One step beyond the last, so that a script is not at its end before it has ended (recovery.progress).
         self._journal = rank.journal = Journal(traces, stem, rank.number, self._run.steps, unmeasured=1)
         self._events = attempt_folder(traces, stem) / f"events.rank{rank.number}"
         self._events.mkdir(mode=0o700)
@@ -185,11 +185,11 @@ class ScriptRun:
         )  # fmt: skip
 
     def _store(self) -> None:
-        """Stores the steps so far, but for the last, which may not be over. Other batches are progress, too."""
+        """Stores the steps so far, but for the last, which may not be over. Evaluated batches are progress, too."""
         begin_s = time.monotonic()
         recorded = read_steps(self._events)
-        count = write_steps(self._journal, recorded.steps[:-1])
-        self._journal.unmeasured[0] = max(self._journal.unmeasured[0], recorded.batches - count, 0)
+        write_steps(self._journal, recorded.steps[:-1])
+        self._journal.unmeasured[0] = recorded.evaluated
         now_s = time.monotonic()
         self._journal_due_s = now_s + min(max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s)), JOURNAL_LIMIT_S)
 

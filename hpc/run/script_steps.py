@@ -11,7 +11,7 @@ from typing import Any
 
 from hpc.measure.meetings import Meetings
 from hpc.model.timestamps import ABSENT, GRADS_READY, MEETING_STAMPS, STAMPS
-from hpc.observe.events import EVALUATE_OUT, FETCH_OUT, EventFileError, read_events, steps_counted
+from hpc.observe.events import EVALUATE_OUT, EventFileError, read_events, steps_counted
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 from hpc.recovery.journal import Journal
 
@@ -22,11 +22,11 @@ Kind = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class RankSteps:
-    """The steps of a rank's script, what the hooks state of it, and how often it read or evaluated a batch."""
+    """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
-    batches: int = 0
+    evaluated: int = 0
 
     @property
     def steps(self) -> Sequence[ObservedStep]:
@@ -55,8 +55,8 @@ def read_steps(folder: Path) -> RankSteps:
         recorded = read_events(paths[0])
     except (EventFileError, OSError) as error:
         return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=str(error)))
-    batches = sum(event.kind in (FETCH_OUT, EVALUATE_OUT) for event in recorded.events)
-    return RankSteps(observed=steps_of(recorded), facts=recorded.facts, batches=batches)
+    evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
+    return RankSteps(observed=steps_of(recorded), facts=recorded.facts, evaluated=evaluated)
 
 
 def _counted(path: Path) -> int:
