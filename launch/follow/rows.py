@@ -30,8 +30,8 @@ RUNNING, PENDING, NO_RECORD, NEVER_BEGAN = "running", "pending", "no record", "n
 class StepCount:
     """Steps that a running attempt has completed, as of its newest readable journal or copy.
 
-    `planned` is None for a script that runs to its end. `median_step_s` is the median duration of its recent steps; None
-    where too few have been timed.
+    `planned` is None for a script that runs to its end. `median_step_s` is the median duration of its recent steps;
+    None where too few have been timed.
     """
 
     completed: int
