@@ -38,11 +38,17 @@ class Ended:
 
 
 def run(
-    folder: Path, script: str, *arguments: str, ranks: int = 1, hooks: bool = True, path: Path | None = None
+    folder: Path,
+    script: str,
+    *arguments: str,
+    ranks: int = 1,
+    hooks: bool = True,
+    path: Path | None = None,
+    events: Path | None = None,
 ) -> Ended:
-    """Each rank is a plain process with torchrun's variables and a folder of its own; `path` is on its PYTHONPATH.
+    """Each rank is a plain process with torchrun's variables and a folder of its own, or `events`.
 
-    Its interpreter has nothing of this project on its path but the hooks.
+    Its interpreter has nothing of this project on its path but the hooks, and `path`.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,5 +1,6 @@
 """A script in which a hook raises after some steps; it must not notice."""
 
+import itertools
 import sys
 
 import torch
@@ -16,5 +17,6 @@ for step in range(8):
     print(step, loss.item().hex())
     hooks = sys.modules.get("_rankwise_observe.hooks")
     if step == 3 and hooks is not None:
-        hooks.current.place = lambda: 1 / 0 if sys.argv[1:] == ["error"] else len(hooks.current.cells)
+        size = len(hooks.current.cells)
+        hooks.current.place = (lambda: 1 / 0) if sys.argv[1:] == ["error"] else itertools.count(size).__next__
 print(torch.save.__code__.co_filename == torch.load.__code__.co_filename, "__call__" in vars(nn.Sequential))
