@@ -38,24 +38,29 @@ class Ended:
 
 
 def run(
-    folder: Path, script: str, *arguments: str, ranks: int = 1, hooks: bool = True, path: Path | None = None
+    folder: Path,
+    script: str,
+    *arguments: str,
+    ranks: int = 1,
+    hooks: bool = True,
+    path: Path | None = None,
+    events: Path | None = None,
 ) -> Ended:
-    """Each rank is a plain process with torchrun's variables and a folder of its own; `path` is on its PYTHONPATH.
+    """Each rank is a plain process with torchrun's variables and a folder of its own, or `events`.
 
-    Its interpreter has nothing of this project on its path but the hooks.
+    Its interpreter has nothing of this project on its path but the hooks, and `path`.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = []
     for rank in range(ranks):
-        events = folder / f"events{rank}"
-        events.mkdir(parents=True)
+        (folder / f"events{rank}").mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "WORLD_SIZE")}
         entries = [str(entry) for entry in ((SITE if hooks else None), path) if entry]
         environment |= {"PYTHONPATH": os.pathsep.join(entries), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         if hooks:
-            environment["RANKWISE_OBSERVE"] = str(events)
+            environment["RANKWISE_OBSERVE"] = str(events or folder / f"events{rank}")
         if ranks > 1:
             environment |= {
                 "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks),
