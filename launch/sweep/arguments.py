@@ -8,8 +8,6 @@
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
     python -m hpc.sweep list                     show workloads, recipes, sites…
 
-    python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments
-
 Lists multiply: every combination is a point, measured --repeats times. Where
 Slurm is not installed, the same scripts run on this machine. The same command
 again runs only what is not final. Then: python -m parse.summarize traces/
@@ -52,6 +50,7 @@ _USAGE = f"""{PROGRAM} --nodes N,… [options]
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
   {PROGRAM} --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
+  {PROGRAM} --nodes 1,2 --script train.py -- --its --arguments
   {PROGRAM} --nodes 1,2 --workload examples/my_training.py:MyTraining"""
 _DESCRIPTIONS = {
     "status": """Shows every run: its outcome, or that it runs, waits or never ran; and the jobs.

@@ -72,12 +72,10 @@ class SweepSpec:
     backend: tuple[str, ...] = _measured(
         ("torch-ddp",), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
     workload: tuple[str, ...] = _measured(
-        ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
+        ("resnet50",), each(text), "NAME,…", "{default} (default), or your own FILE.py:FACTORY",
         page=_DAILY)
     script: str = _measured(
-        "", text, "FILE.py",
-        "a training script of your own, unchanged, instead of backend and workload; its arguments follow --",
-        page=_DAILY)
+        "", text, "FILE.py", "your own script as it is; -- ITS ARGUMENTS last", page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(read_data), "DATA,…",
         f"{{default}} (default), or KIND:PATH of images ({', '.join(KINDS)})",
@@ -110,7 +108,7 @@ class SweepSpec:
         "published measurement (see `list`); options choose among its points or replace settings",
         page=Help.SUBCOMMANDS)
     steps: int | None = _method(
-        None, _steps, "N", f"steps with warm-up ({_default_steps}; a --script: to its end)", page=_DAILY)
+        None, _steps, "N", f"steps with warm-up ({_default_steps})", page=_DAILY)
     warmup: int | None = _method(
         None, _steps, "N",
         f"first steps that no number counts ({_default_warmup}; at least {MIN_WARMUP_STEPS})")
