@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc.model.spec import RunSpec, diagnostic_of
+from hpc.model.spec import SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of
 
 SAMPLES = "samples"
 
@@ -61,14 +61,14 @@ class RunFields:
     def of(cls, spec: RunSpec) -> RunFields:
         """All fields of a run."""
         known = {name: getattr(spec, name) for name in _SPEC_FIELDS}
-        if spec.is_script:
-            known["batch_size"] = None  # its own, and it may differ from step to step
+        if spec.is_script:  # which has a batch size of its own, that may differ from step to step
+            known |= {"batch_size": None, "measured_steps": None if spec.steps == SCRIPT_STEPS else spec.measured_steps}
         return cls(devices=spec.devices, **known)
 
     @property
     def is_partial(self) -> bool:
         """Whether fields are unknown, as of a log: what it lacks was perhaps requested all the same."""
-        return any(getattr(self, name) is None for name in _SPEC_FIELDS)
+        return self.backend != SCRIPT and any(getattr(self, name) is None for name in _SPEC_FIELDS)
 
     @property
     def case(self) -> str:
@@ -115,6 +115,8 @@ class RunFields:
     def key(self, extra: Mapping[str, Any]) -> str:
         """Equal for equal known fields, `extra` included."""
         known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) is not None}
+        if not self.arguments:  # ids of earlier versions have none
+            del known["arguments"]
         if self.unit != SAMPLES:
             known["unit"] = self.unit
         if self.nodes is None:

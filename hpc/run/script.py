@@ -114,8 +114,8 @@ class ScriptRun:
         )
         limit_exit(self._comm.rank)
         last = {
-            "removing the journal": self._journal.remove,
             "removing the events": lambda: shutil.rmtree(self._events),
+            "removing the journal": self._journal.remove,
             "removing the copies": None if agent is None else agent.end,
         }
         for what, call in last.items():
