@@ -31,7 +31,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.rank import RankArguments, run_ranks
-from hpc.run.by_hand import agreed, cpus_per_rank, gpus_here, layout, next_attempt, site_name, variables
+from hpc.run.by_hand import agreed, gpus_here, layout, next_attempt, site_name, variables
 from hpc.run.rank_end import EXIT_STATUS
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
@@ -99,7 +99,12 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"
     )
-    add("--cpus-per-rank", metavar="N", type=int, help="threads of each rank (default SLURM_CPUS_PER_TASK, else 1)")
+    add(
+        "--cpus-per-rank",
+        metavar="N",
+        type=int,
+        help="threads of each rank (default: the cores that the ranks of a node may use, shared by them)",
+    )
     add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
     add("--env", metavar="NAME", action="append", default=[],
         help="a variable of this launch that is a part of what is measured, as NCCL_ALGO")  # fmt: skip
@@ -121,9 +126,16 @@ def _refuse_other_launchers(size: int) -> None:
         )
 
 
+def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Intracomm) -> int:
+    """As requested, else the cores that the ranks of the first node may use, shared by them. Collective."""
+    cores = comm.allgather(os.sched_getaffinity(0))[:ranks_per_node]
+    return max(1, len(set().union(*cores)) // ranks_per_node) if requested is None else requested
+
+
 def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Intracomm) -> RunSpec:
     """The run that this rank takes part in. Collective; raises SpecError."""
     nodes, ranks_per_node = layout(arguments.simulate_nodes, comm)
+    cpus = _cpus_per_rank(arguments.cpus_per_rank, ranks_per_node, comm)
     gpus = arguments.gpus_per_node
     if gpus is None:
         gpus = ranks_per_node if min(comm.allgather(gpus_here())) else 0
@@ -134,7 +146,7 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Intracomm) 
         raise SpecError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}: no step is left to measure")
     return RunSpec(
         nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus,
-        cpus_per_rank=cpus_per_rank(arguments.cpus_per_rank), backend=SCRIPT, workload=str(path), batch_size=0,
+        cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=0,
         precision=UNKNOWN, scaling="weak", warmup_steps=arguments.warmup,
         measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0, site=site_name(arguments.site),
         code_digest=code_digest(str(path)), arguments=script[1:], env=variables(arguments.env),

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
@@ -61,15 +61,6 @@ class ScriptOutOfMemory(ScriptFailed, MemoryError):
     """The script failed for want of memory, by its own exception."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """How the scripts of all ranks have come to their end. `failed` is the rank whose script failed first, -1 if none;
-    `steps` are the most that any rank has made."""
-
-    failed: int = -1
-    steps: int = 0
-
-
 class ScriptRun:
     """A run on this rank. Everything here is collective, and done by all ranks in the same order."""
 
@@ -82,6 +73,7 @@ class ScriptRun:
         # One step beyond the last, so that a script is not at its end before it has ended (recovery.progress).
         self._journal = rank.journal = Journal(traces, stem, rank.number, self._run.steps, unmeasured=1)
         self._events = attempt_folder(traces, stem) / f"events.rank{rank.number}"
+        shutil.rmtree(self._events, ignore_errors=True)  # of a process that was killed, under the same number
         self._events.mkdir(mode=0o700)
         self._clock, self._agreement = GlobalClock(self._comm), Agreement(self._comm)
         if self._journal.passed_over:
@@ -100,15 +92,14 @@ class ScriptRun:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminated)
         agent = self._start_agent(process)
-        ending = self._watch(process)
+        failed = self._watch(process)
         process.end()
         recorded = self._store_all()
-        self._rank.training = ending.steps > 0
-        self._agreement.exchange()  # the slowest script may take a while to end
+        self._agreement.exchange(0)  # the slowest script may take a while to end
         self._synchronise()
-        if ending.failed >= 0:
-            self._fail(ending.failed, process, recorded)
-        payload = self._payload(recorded, agent, ending)
+        if failed is not None:
+            self._fail(failed, process, recorded)
+        payload = self._payload(recorded, agent)
         write_gathered(
             self._comm, self._run, self._rank.arguments.attempt, payload, self._rank.folder, self._rank.script
         )
@@ -148,28 +139,30 @@ class ScriptRun:
             replace(RankProcess.this_process(), pid=process.pid),
         )  # fmt: skip
 
-    def _watch(self, process: ScriptProcess) -> Ending:
+    def _watch(self, process: ScriptProcess) -> int | None:
         """Waits for the scripts of all ranks; compares the clocks meanwhile, and keeps the journal.
 
-        Once every script has gone on from its last requested step, the watch is over: how they end does not matter.
+        Returns the rank whose script failed first, None if none did. Once every script has gone on from its last
+        requested step, the watch is over: how they end does not matter.
         """
         while True:
             process.wait(LOOK_S)
             now_s = time.monotonic()
             if now_s >= self._journal_due_s:
-                self._store()
+                attempted(self._rank.problems, "the journal's latest steps", self._store, None)
             status = process.status
             state = _RUNS if status is None else _FAILED if status else _ENDED
             ended_ns = process.ended_ns + round(self._clock.points[-1].offset_ns)
             table = self._agreement.exchange(state, ended_ns, count_steps(self._events), now_s >= self._clock_due_s)
             states, ends_ns, steps = table[:, :3].T
+            self._rank.training = bool(steps.max() > 0)
             if self._limit and steps.min() >= self._limit:
-                return Ending(steps=int(steps.max()))
+                return None
             if (failed := states == _FAILED).any():
-                first = min((int(ends_ns[rank]), rank) for rank in failed.nonzero()[0].tolist())[1]
-                return Ending(failed=first, steps=int(steps.max()))
+                ends = {int(rank): int(ends_ns[rank]) for rank in failed.nonzero()[0]}
+                return min(ends, key=lambda rank: ends[rank])
             if (states == _ENDED).all():
-                return Ending(steps=int(steps.max()))
+                return None
             if table[0, 3]:
                 self._synchronise()
 
@@ -197,6 +190,7 @@ class ScriptRun:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
         recorded = read_steps(self._events)
         write_steps(self._journal, recorded.steps)
+        self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
         script: dict[str, Any] = {
             "arguments": list(self._run.arguments), "remarks": list(observed.remarks), "absent": dict(observed.absent),
@@ -238,7 +232,7 @@ class ScriptRun:
             raise ScriptOutOfMemory(text)
         raise ScriptFailed(text)
 
-    def _payload(self, recorded: RankSteps, agent: NodeAgent | None, ending: Ending) -> RankPayload:
+    def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
         """This rank's part of the trace. Raises InvalidRun on all ranks where nothing was measured."""
         comm, run = self._comm, self._run
         reasons = comm.allgather("" if recorded.steps else recorded.observed.reason or "it made no step")
@@ -255,7 +249,10 @@ class ScriptRun:
                 f"nothing was measured: the script made {plural(steps, 'step')}, of which {run.warmup_steps} are "
                 "warm-up and 5 lie behind each pause: let it make more, or lower --warmup"
             )
-        report = self._rank.preflight.stepped(comm, self._report, self._pid)
+        preflight, pid = self._rank.preflight, self._pid
+        report = attempted(
+            self._rank.problems, "preflight", lambda: preflight.stepped(comm, self._report, pid), self._report
+        )
         measured = [step for first, stop in blocks for step in recorded.steps[first:stop]]
         kinds = usual_collectives(measured)
         return RankPayload(
