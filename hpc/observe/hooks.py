@@ -150,7 +150,7 @@ def _hook_backward(o: Observer) -> None:
             _look(o)
         if often:
             o.forward_seen = False
-        if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.undo):
+        if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.handles):
             o.recorder.state(last_gradients=len(o.lasts.hooked))
         soon = o.backwards < 5 or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
         o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
@@ -207,8 +207,8 @@ def _hook_updates(o: Observer) -> None:
 
         return note
 
-    o.undo.append(register_optimizer_step_pre_hook(hook(e.UPDATE_IN)).remove)
-    o.undo.append(register_optimizer_step_post_hook(hook(e.UPDATE_OUT)).remove)
+    o.handles.append(register_optimizer_step_pre_hook(hook(e.UPDATE_IN)))
+    o.handles.append(register_optimizer_step_post_hook(hook(e.UPDATE_OUT)))
 
     def make_scale(original: Any) -> Any:
         def scale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
