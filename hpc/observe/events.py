@@ -36,7 +36,8 @@ KINDS = (
 ) = range(len(KINDS))  # fmt: skip
 
 NO_ROOT, UNCLEAR = -1, -2
-"""Root of a collective in which every rank waits for all others; of one where it is not known who waits for whom."""
+"""Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
+only some ranks take part, or one receives."""
 CAPACITY = 1 << 20
 """Records of a file, 16 MiB. Once it is full nothing more is recorded, and the file says so."""
 WHICH_BITS, NUMBER_BITS = 16, 39
