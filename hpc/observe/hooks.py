@@ -93,7 +93,7 @@ def _hook_forward(o: Observer, kind: type) -> None:
 
     def make_call(original: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if o.off or _is_compiling() or id(self) not in o.roots or o.fetching:
+            if _is_compiling() or o.off or id(self) not in o.roots or o.fetching:  # the first ends it for dynamo
                 return original(self, *args, **kwargs)
             if not _is_grad_enabled():
                 o.note(e.EVALUATE_IN)
@@ -134,7 +134,7 @@ def _look(o: Observer) -> None:
 
 def _hook_backward(o: Observer) -> None:
     def complete(_: Any) -> None:
-        if o.off or _is_compiling():
+        if _is_compiling() or o.off:
             return
         try:
             at = o.place()
@@ -157,7 +157,7 @@ def _hook_backward(o: Observer) -> None:
 
     def make_backward(original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if o.in_backward or o.off or _is_compiling():
+            if _is_compiling() or o.in_backward or o.off:
                 return original(*args, **kwargs)
             try:
                 if o.looks == 0:
@@ -194,7 +194,7 @@ def _hook_backward(o: Observer) -> None:
 def _hook_updates(o: Observer) -> None:
     def hook(kind: int) -> Callable[..., None]:
         def note(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if o.off or _is_compiling():
+            if _is_compiling() or o.off:
                 return
             try:
                 which = o.optimizers.of(optimizer)
@@ -212,7 +212,7 @@ def _hook_updates(o: Observer) -> None:
 
     def make_scale(original: Any) -> Any:
         def scale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if o.off or _is_compiling():
+            if _is_compiling() or o.off:
                 return original(scaler, optimizer, *args, **kwargs)
             which = o.optimizers.of(getattr(optimizer, "optimizer", optimizer)) if scaler.is_enabled() else 0
             o.note(e.SCALER_IN, which)

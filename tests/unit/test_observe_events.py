@@ -24,12 +24,12 @@ def test_what_is_written_is_read_while_the_process_lives(tmp_path: Path) -> None
     recorder.state(rank=1, size=2)
     recorder.state(rank=3)
     first = recorder.note(5, e.FETCH_IN, 7)
-    recorder.note(6, e.COLLECTIVE_IN, 0xFFFF, (1 << e.NUMBER_BITS) - 1)
+    recorder.note(6, e.FETCH_OUT, 0xFFFF, (1 << e.NUMBER_BITS) - 1)
     recorded = read_events(recorder.path)
     assert first == 0
     assert recorded.process == os.getpid()
     assert recorded.events == [
-        Event(5, e.FETCH_IN, 7, 0), Event(6, e.COLLECTIVE_IN, 0xFFFF, (1 << e.NUMBER_BITS) - 1),
+        Event(5, e.FETCH_IN, 7, 0), Event(6, e.FETCH_OUT, 0xFFFF, (1 << e.NUMBER_BITS) - 1),
     ]  # fmt: skip
     assert recorded.facts == {"rank": 3, "size": 2}
     assert recorded.names == [("all-reduce", e.NO_ROOT), ("all-reduce", 0)]
