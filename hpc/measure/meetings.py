@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS
+from hpc.observe.events import NO_ROOT
 
-NO_ROOT, UNCLEAR = -1, -2
-"""Of a collective in which every rank waits for all others; of one in which it is not known who waits for whom: only
-some ranks take part, or one receives."""
 _ARRIVES, _WAITS, _ENDS = range(len(MEETING_STAMPS))
 _NESTED = -1
 MakeRecord = Callable[[memoryview], Callable[[int], None]]

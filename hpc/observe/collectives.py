@@ -38,7 +38,7 @@ def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
 
     def make(original: Any) -> Any:
         def call(group: Any, *values: Any, **named: Any) -> Any:
-            if o.off or _is_compiling():
+            if _is_compiling() or o.off:
                 return original(group, *values, **named)
             try:
                 key = (group.size(), _root(name, values))

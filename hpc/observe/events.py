@@ -36,7 +36,8 @@ KINDS = (
 ) = range(len(KINDS))  # fmt: skip
 
 NO_ROOT, UNCLEAR = -1, -2
-"""Root of a collective in which every rank waits for all others; of one where it is not known who waits for whom."""
+"""Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
+only some ranks take part, or one receives."""
 CAPACITY = 1 << 20
 """Records of a file, 16 MiB. Once it is full nothing more is recorded, and the file says so."""
 WHICH_BITS, NUMBER_BITS = 16, 39
@@ -133,34 +134,43 @@ def place_of(cell: int) -> int:
 
 def read_events(path: Path) -> EventFile:
     """All that is in a file by now. Raises EventFileError, OSError."""
+    events: list[Event] = []
     with path.open("rb") as file:
-        header = file.read(_HEADER_BYTES)
-        if len(header) < _HEADER_BYTES or int.from_bytes(header[:8], "little") != _MAGIC:
+        if int.from_bytes(file.read(8), "little") != _MAGIC:
             raise EventFileError(f"{path} is no file of events")
-        head = memoryview(header).cast("q")
-        facts: dict[str, Any] = {}
-        names: list[tuple[str, int]] = []
-        text = header[_TEXT_AT : min(_TEXT_AT + head[_TEXT_BYTES_CELL], _TEXT_STOP)]
-        try:
-            for line in text.decode().splitlines():
-                entry = json.loads(line)
-                facts.update(entry.get("facts", {}))
-                if "collective" in entry:
-                    name, root = entry["collective"]
-                    names.append((str(name), int(root)))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise EventFileError(f"the texts in {path} cannot be read: {error}") from None
-        events: list[Event] = []
-        while cells := memoryview(file.read(_RECORD_BYTES << 13)).cast("q").tolist():
-            if not any(cells):
-                break
+        file.seek(_HEADER_BYTES)
+        while (block := file.read(_RECORD_BYTES << 13)).strip(b"\0"):
+            cells = memoryview(block[: len(block) // _RECORD_BYTES * _RECORD_BYTES]).cast("q").tolist()
             events += [
                 Event(ns, code & 0xFF, code >> 8 & 0xFFFF, code >> 24) if ns and code else Event(0, NOTHING)
                 for ns, code in zip(cells[0::2], cells[1::2], strict=True)
             ]
+        file.seek(0)
+        header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
     while events and events[-1].kind == NOTHING:
         events.pop()
-    return EventFile(process=head[_PROCESS_CELL], events=events, facts=facts, names=names)
+    facts, names = _texts(path, header)
+    if any(event.kind == COLLECTIVE_IN and event.which >= len(names) for event in events):
+        raise EventFileError(f"{path} has collectives without a name")
+    process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
+    return EventFile(process=process, events=events, facts=facts, names=names)
+
+
+def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[tuple[str, int]]]:
+    """Facts and names of a file. Raises EventFileError."""
+    facts: dict[str, Any] = {}
+    names: list[tuple[str, int]] = []
+    size = int.from_bytes(header[8 * _TEXT_BYTES_CELL : 8 * _TEXT_BYTES_CELL + 8], "little")
+    try:
+        for line in header[_TEXT_AT : min(_TEXT_AT + size, _TEXT_STOP)].decode().splitlines():
+            entry = json.loads(line)
+            facts.update(entry.get("facts", {}))
+            if "collective" in entry:
+                name, root = entry["collective"]
+                names.append((str(name), int(root)))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise EventFileError(f"the texts in {path} cannot be read: {error}") from None
+    return facts, names
 
 
 def steps_counted(path: Path) -> int:

@@ -93,7 +93,7 @@ def _hook_forward(o: Observer, kind: type) -> None:
 
     def make_call(original: Any) -> Any:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if o.off or _is_compiling() or id(self) not in o.roots or o.fetching:
+            if _is_compiling() or o.off or id(self) not in o.roots or o.fetching:  # the first ends it for dynamo
                 return original(self, *args, **kwargs)
             if not _is_grad_enabled():
                 o.note(e.EVALUATE_IN)
@@ -134,7 +134,7 @@ def _look(o: Observer) -> None:
 
 def _hook_backward(o: Observer) -> None:
     def complete(_: Any) -> None:
-        if o.off or _is_compiling():
+        if _is_compiling() or o.off:
             return
         try:
             at = o.place()
@@ -150,14 +150,14 @@ def _hook_backward(o: Observer) -> None:
             _look(o)
         if often:
             o.forward_seen = False
-        if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.undo):
+        if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.handles):
             o.recorder.state(last_gradients=len(o.lasts.hooked))
         soon = o.backwards < 5 or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
         o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
 
     def make_backward(original: Any) -> Any:
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if o.in_backward or o.off or _is_compiling():
+            if _is_compiling() or o.in_backward or o.off:
                 return original(*args, **kwargs)
             try:
                 if o.looks == 0:
@@ -194,7 +194,7 @@ def _hook_backward(o: Observer) -> None:
 def _hook_updates(o: Observer) -> None:
     def hook(kind: int) -> Callable[..., None]:
         def note(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if o.off or _is_compiling():
+            if _is_compiling() or o.off:
                 return
             try:
                 which = o.optimizers.of(optimizer)
@@ -207,12 +207,12 @@ def _hook_updates(o: Observer) -> None:
 
         return note
 
-    o.undo.append(register_optimizer_step_pre_hook(hook(e.UPDATE_IN)).remove)
-    o.undo.append(register_optimizer_step_post_hook(hook(e.UPDATE_OUT)).remove)
+    o.handles.append(register_optimizer_step_pre_hook(hook(e.UPDATE_IN)))
+    o.handles.append(register_optimizer_step_post_hook(hook(e.UPDATE_OUT)))
 
     def make_scale(original: Any) -> Any:
         def scale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if o.off or _is_compiling():
+            if _is_compiling() or o.off:
                 return original(scaler, optimizer, *args, **kwargs)
             which = o.optimizers.of(getattr(optimizer, "optimizer", optimizer)) if scaler.is_enabled() else 0
             o.note(e.SCALER_IN, which)

@@ -89,7 +89,7 @@ class LastGradients:
                 own = getattr(ddp, "_module_parameters", None) or ddp.module.parameters()
                 self._ddps.append((weakref.ref(ddp), [weakref.ref(p) for p in own if p.requires_grad]))
 
-    def hook(self, complete: Callable[[Any], None], undo: list[Callable[[], object]]) -> bool:
+    def hook(self, complete: Callable[[Any], None], handles: list[Any]) -> bool:
         """Asks each DDP, and hooks the parameter it names unless that has the hook; returns whether one was hooked."""
         before = len(self.hooked)
         for number, (reference, parameters) in enumerate(self._ddps):
@@ -102,6 +102,6 @@ class LastGradients:
             if 0 <= last < len(parameters) and key not in self.hooked:
                 parameter = parameters[last]()
                 if parameter is not None:
-                    undo.append(parameter.register_post_accumulate_grad_hook(complete).remove)
+                    handles.append(parameter.register_post_accumulate_grad_hook(complete))
                     self.hooked.append(key)
         return len(self.hooked) > before

@@ -7,20 +7,41 @@ import sys
 import types
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import events as e
 from .models import LastGradients
 from .numbers import Numbers
 
-_MISSING = object()
+MISSING = object()
+
+
+class Patch(NamedTuple):
+    """What stands in the place of an attribute; `previous` is MISSING where the owner only inherits it."""
+
+    owner: Any
+    name: str
+    previous: Any
+    hook: Any
+
+    def put(self) -> None:
+        """Has the hook called."""
+        setattr(self.owner, self.name, self.hook)
+
+    def take(self) -> None:
+        """Has the original called again."""
+        if self.previous is MISSING:
+            delattr(self.owner, self.name)
+        else:
+            setattr(self.owner, self.name, self.previous)
 
 
 class Patches:
-    """What stands in the place of attributes of classes and modules, until `remove`."""
+    """What stands in the place of attributes of classes and modules, and handles of torch's own hooks."""
 
     def __init__(self) -> None:
-        self.undo: list[Callable[[], object]] = []
+        self.patches: list[Patch] = []
+        self.handles: list[Any] = []
         self.off = False
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -28,15 +49,18 @@ class Patches:
         original = getattr(owner, name, None)
         if original is None:
             return
-        previous = vars(owner).get(name, _MISSING)  # a getattr would unwrap pybind's descriptor
-        setattr(owner, name, functools.wraps(original)(make(original)))
-        self.undo.append(lambda: delattr(owner, name) if previous is _MISSING else setattr(owner, name, previous))
+        previous = vars(owner).get(name, MISSING)  # a getattr would unwrap pybind's descriptor
+        patch = Patch(owner, name, previous, functools.wraps(original)(make(original)))
+        patch.put()
+        self.patches.append(patch)
 
     def remove(self) -> None:
         """Takes all of it off again."""
         self.off = True
-        while self.undo:
-            self.undo.pop()()
+        while self.handles:
+            self.handles.pop().remove()
+        while self.patches:
+            self.patches.pop().take()
 
 
 class Observer(Patches):

@@ -24,12 +24,12 @@ def test_what_is_written_is_read_while_the_process_lives(tmp_path: Path) -> None
     recorder.state(rank=1, size=2)
     recorder.state(rank=3)
     first = recorder.note(5, e.FETCH_IN, 7)
-    recorder.note(6, e.COLLECTIVE_IN, 0xFFFF, (1 << e.NUMBER_BITS) - 1)
+    recorder.note(6, e.FETCH_OUT, 0xFFFF, (1 << e.NUMBER_BITS) - 1)
     recorded = read_events(recorder.path)
     assert first == 0
     assert recorded.process == os.getpid()
     assert recorded.events == [
-        Event(5, e.FETCH_IN, 7, 0), Event(6, e.COLLECTIVE_IN, 0xFFFF, (1 << e.NUMBER_BITS) - 1),
+        Event(5, e.FETCH_IN, 7, 0), Event(6, e.FETCH_OUT, 0xFFFF, (1 << e.NUMBER_BITS) - 1),
     ]  # fmt: skip
     assert recorded.facts == {"rank": 3, "size": 2}
     assert recorded.names == [("all-reduce", e.NO_ROOT), ("all-reduce", 0)]
@@ -90,7 +90,7 @@ def test_steps_are_counted_without_reading_events(tmp_path: Path) -> None:
     assert steps_counted(recorder.path) == 12
 
 
-@pytest.mark.parametrize("content", [b"", b"RWEVENT1", b"x" * (1 << 17)])
+@pytest.mark.parametrize("content", [b"", b"RWEVENT", b"x" * (1 << 17)])
 def test_what_is_no_file_of_events_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "1.events"
     path.write_bytes(content)
@@ -106,6 +106,13 @@ def test_damaged_texts_are_refused(tmp_path: Path) -> None:
     (tmp_path / "damaged").write_bytes(content)
     with pytest.raises(EventFileError, match="cannot be read"):
         read_events(tmp_path / "damaged")
+
+
+def test_collectives_without_a_name_are_refused(tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    recorder.note(1, e.COLLECTIVE_IN, which=2)
+    with pytest.raises(EventFileError, match="without a name"):
+        read_events(recorder.path)
 
 
 def test_events_survive_the_death_of_their_process(tmp_path: Path) -> None:
