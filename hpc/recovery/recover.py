@@ -37,7 +37,7 @@ from hpc.model.files import (
 )
 from hpc.model.outcome import Outcome, RankNote, RecordError, after, read_own_record, read_rank_note
 from hpc.model.script_window import script_blocks
-from hpc.model.spec import RunSpec
+from hpc.model.spec import SCRIPT_STEPS, RunSpec
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace, write_trace
@@ -343,7 +343,8 @@ def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
     groups: dict[int, list[int]] = {}
     for rank in range(run.ranks):
         groups.setdefault(by_rank[rank].steps_completed if rank in by_rank else 0, []).append(rank)
-    text = f"recovered: ranks completed {min(groups)} to {max(groups)} of {run.steps} steps"
+    planned = "" if run.is_script and run.steps == SCRIPT_STEPS else f" of {run.steps}"
+    text = f"recovered: ranks completed {min(groups)} to {max(groups)}{planned} steps"
     if 1 < len(groups) <= _GROUPS:
         text += f" ({'; '.join(f'{steps}: {name_ranks(ranks)}' for steps, ranks in sorted(groups.items()))})"
     if missing := [rank for rank in range(run.ranks) if rank not in by_rank]:

@@ -27,7 +27,7 @@ from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
-from hpc.run.rank_end import attempted, limit_exit
+from hpc.run.rank_end import ScriptFailed, attempted, limit_exit
 from hpc.run.script_process import ScriptProcess, describe_status, script_environment
 from hpc.run.script_steps import (
     RankSteps,
@@ -51,10 +51,6 @@ CLOCK_S, CLOCK_POINTS = 5.0, 100
 JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
 """Seconds between stores of the steps in the journal: so many times as long as one takes, within these limits."""
 _RUNS, _ENDED, _FAILED = range(3)
-
-
-class ScriptFailed(Exception):
-    """The script did not end by itself with exit status 0; the text has how it ended."""
 
 
 class ScriptOutOfMemory(ScriptFailed, MemoryError):
@@ -228,6 +224,12 @@ class ScriptRun:
             text += f": {exception.get('type')}: {exception.get('message')}"
         if not recorded.steps:
             text += f"; it made no step: {recorded.observed.reason}" if recorded.observed.reason else ""
+        if self._rank.arguments.script is None:
+            stem, traces = self._rank.folder.stem, self._rank.arguments.traces
+            print(
+                "the steps until then, as a trace (on each node, then once): "
+                f"python -m hpc.recovery collect --stem {stem} --to {traces}; python -m hpc.recovery.recover {traces}", file=sys.stderr, flush=True,
+            )  # fmt: skip
         if str(exception.get("type")).rpartition(".")[2] in ("OutOfMemoryError", "MemoryError"):
             raise ScriptOutOfMemory(text)
         raise ScriptFailed(text)
