@@ -50,6 +50,7 @@ CLOCK_S, CLOCK_POINTS = 5.0, 100
 """Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
 JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
 """Seconds between stores of the steps in the journal: so many times as long as one takes, within these limits."""
+_RECOVER = "python -m hpc.recovery.recover"
 _RUNS, _ENDED, _FAILED = range(3)
 
 
@@ -226,10 +227,8 @@ class ScriptRun:
             text += f"; it made no step: {recorded.observed.reason}" if recorded.observed.reason else ""
         if self._rank.arguments.script is None:
             stem, traces = self._rank.folder.stem, self._rank.arguments.traces
-            print(
-                "the steps until then, as a trace (on each node, then once): "
-                f"python -m hpc.recovery collect --stem {stem} --to {traces}; python -m hpc.recovery.recover {traces}", file=sys.stderr, flush=True,
-            )  # fmt: skip
+            collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
+            text += f"; its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
         if str(exception.get("type")).rpartition(".")[2] in ("OutOfMemoryError", "MemoryError"):
             raise ScriptOutOfMemory(text)
         raise ScriptFailed(text)
