@@ -93,9 +93,9 @@ def exists(name: str) -> bool:
 
 
 def commands(document: Path) -> Iterator[tuple[str, str]]:
-    """Module and arguments of each Rankwise command; continuation lines are joined."""
+    """Module and arguments of each Rankwise command, without those of a script; continuation lines are joined."""
     for match in COMMAND.finditer(re.sub(r"\\\n\s*", " ", document.read_text())):
-        yield match[1].rstrip("."), match[2].partition(" #")[0]
+        yield match[1].rstrip("."), re.split(r"(?:^|\s)-- ", match[2].partition(" #")[0])[0]
 
 
 @cache
