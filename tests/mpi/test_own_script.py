@@ -69,13 +69,20 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
         assert (data_ns[WARMUP:] >= slept_ns[WARMUP:]).all()
         # What else a fetch takes is a fraction of the sleep, on a busy machine too.
         assert np.median(data_ns[WARMUP:] - slept_ns[WARMUP:]) < 10e6
-    done = subprocess.run(
-        [sys.executable, "-m", "parse.summarize", str(attempt.traces), "--ledger"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    verdict = verdict_of(attempt.traces)
+    assert verdict["ranks"] == [1]
+    assert max(verdict["cause"], key=lambda name: verdict["cause"][name]) == "data"
+    assert verdict["cause"]["data"] > 15
+
+
+def verdict_of(traces: Path) -> dict[str, Any]:
+    """What the ledger says of the only point: who is late."""
+    argv = [sys.executable, "-m", "parse.summarize", str(traces), "--ledger", "--format", "json"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "rank 1" in done.stdout
-    assert "data" in next(line for line in done.stdout.splitlines() if "rank 1" in line)
+    (ledger,) = json.loads(done.stdout)["ledgers"]
+    verdict: dict[str, Any] = ledger["verdict"]
+    return verdict
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ def test_a_sweep_measures_a_script_and_names_the_late_rank(sweep: Command, comma
         assert truth["variables"] == {
             "RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": str(rank % 2), "LOCAL_WORLD_SIZE": "2",
         }  # fmt: skip
-    shown = command(sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger")
+    shown = command(sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger", "--format", "json")
     assert shown.returncode == 0, shown.stderr
-    assert "data" in next(line for line in shown.stdout.splitlines() if "rank 3" in line)
+    (ledger,) = json.loads(shown.stdout)["ledgers"]
+    cause = ledger["verdict"]["cause"]
+    assert (ledger["verdict"]["ranks"], max(cause, key=lambda name: cause[name])) == ([3], "data")
