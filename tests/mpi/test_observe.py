@@ -50,8 +50,11 @@ def test_a_ddp_loop_is_seen_and_its_losses_are_bit_equal(tmp_path: Path) -> None
                                    (10, "another loader and evaluation")]  # fmt: skip
     assert pauses(observed[1]) == [(5, "another loader and evaluation"), (10, "another loader and evaluation")]
     assert [at for at, step in enumerate(observed[1].steps) if step.new_epoch] == [0, 6]
-    assert all([(c.name, c.root) for c in step.collectives] == [("broadcast of buffers", 0)]
-               for one in observed for step in one.steps[4:])  # fmt: skip
+    for one in observed:
+        for at, step in enumerate(one.steps):
+            # After an evaluation DDP's buffers are equal already.
+            expected = [] if at in (5, 10) else [("broadcast of buffers", 0)]
+            assert [(call.name, call.root) for call in step.collectives] == expected
 
 
 @pytest.mark.parametrize(
