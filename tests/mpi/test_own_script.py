@@ -49,7 +49,7 @@ def recovered(attempt: Attempt) -> Trace:
 
 
 def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, tmp_path: Path) -> None:
-    run = script_spec(tmp_path, "--late-rank", "1", "--steps", "70", telemetry="off")
+    run = script_spec(tmp_path, "--late-rank", "1", "--sleep-ms", "60", "--steps", "70", telemetry="off")
     attempt = Attempt(ranks, tmp_path, run)
     trace = attempt.trace()
     assert attempt.left_nothing_but_its_trace()
@@ -67,12 +67,10 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
         data_ns = trace.stamps[rank, :, BATCH_READY] - trace.stamps[rank, :, BEGIN]
         slept_ns = np.array(truth["slept_ns"][:70])
         assert (data_ns[WARMUP:] >= slept_ns[WARMUP:]).all()
-        # What else a fetch takes is a fraction of the sleep, on a busy machine too.
-        assert np.median(data_ns[WARMUP:] - slept_ns[WARMUP:]) < 10e6
     verdict = verdict_of(attempt.traces)
     assert verdict["ranks"] == [1]
     assert max(verdict["cause"], key=lambda name: verdict["cause"][name]) == "data"
-    assert verdict["cause"]["data"] > 15
+    assert verdict["cause"]["data"] > 30
 
 
 def verdict_of(traces: Path) -> dict[str, Any]:
