@@ -91,21 +91,24 @@ def _hook_loaders(o: Observer) -> None:
 def _hook_forward(o: Observer, kind: type) -> None:
     """Of a class of models."""
 
+    forward_in, evaluate_in, evaluate_out = e.FORWARD_IN, e.EVALUATE_IN, e.EVALUATE_OUT
+
     def make_call(original: Any) -> Any:
+        # A class of the script is copied by value (cloudpickle) with this: it may refer to nothing of this package.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if _is_compiling() or o.off or id(self) not in o.roots or o.fetching:  # the first ends it for dynamo
                 return original(self, *args, **kwargs)
             if not _is_grad_enabled():
-                o.note(e.EVALUATE_IN)
+                o.note(evaluate_in)
                 result = original(self, *args, **kwargs)
-                o.note(e.EVALUATE_OUT)
+                o.note(evaluate_out)
                 return result
             try:
                 if o.updated:
                     o.step_completed()
                 o.forward_seen = True
                 at = o.place()
-                o.cells[at + 1] = e.FORWARD_IN
+                o.cells[at + 1] = forward_in
                 o.cells[at] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
                 o.failed(error)
@@ -146,7 +149,9 @@ def _hook_backward(o: Observer) -> None:
     def search() -> None:
         """After a backward: gradients are there by now, and DDP may know which came last."""
         often = o.backwards % _LOOK_EVERY == 0
-        if o.looks == 1 or (not o.forward_seen and o.looks < _MAX_LOOKS and (often or 2 < o.backwards < 5)):
+        unseen = not o.forward_seen and (often or 2 < o.backwards < 5)
+        if o.looks == 1 or (o.looks < _MAX_LOOKS and (o.look_again or unseen)):
+            o.look_again = False
             _look(o)
         if often:
             o.forward_seen = False
@@ -198,6 +203,8 @@ def _hook_updates(o: Observer) -> None:
                 return
             try:
                 which = o.optimizers.of(optimizer)
+                if which > o.known_optimizers:  # and perhaps its model is new
+                    o.known_optimizers, o.look_again, o.next_look = which, True, 0
                 at = o.place()
                 o.cells[at + 1] = kind | which << 8
                 o.cells[at] = perf_counter_ns()

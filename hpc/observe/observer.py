@@ -74,7 +74,8 @@ class Observer(Patches):
         self.fetching = self.in_backward = self.updated = self.forward_seen = False
         self.marked = False  # the script calls step(), which alone ends steps
         self.thread = 0  # that of the first backward: it trains
-        self.steps = self.backwards = self.looks = self.next_look = 0
+        self.steps = self.backwards = self.looks = self.next_look = self.known_optimizers = 0
+        self.look_again = False
         self.optimizers, self.loaders = Numbers(), Numbers()
         self.roots: set[int] = set()
         self.lasts = LastGradients()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -168,7 +169,8 @@ def test_processes(tmp_path: Path, kind: str) -> None:
 
 
 def test_models_behave_as_without(tmp_path: Path) -> None:
-    hooked, plain = (run(tmp_path / str(hooks), "unchanged.py", hooks=hooks) for hooks in (True, False))
+    flags = ["--cloudpickle"] if find_spec("cloudpickle") else []
+    hooked, plain = (run(tmp_path / str(hooks), "unchanged.py", *flags, hooks=hooks) for hooks in (True, False))
     assert plain.statuses == [0], plain.errors
     assert succeeded(hooked).output == plain.output
     assert len(hooked.only.steps) == 12

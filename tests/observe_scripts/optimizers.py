@@ -45,8 +45,13 @@ elif kind == "lbfgs":
         lbfgs.step(closure)
 elif kind == "in-backward":
     optimizers = {p: torch.optim.SGD([p], lr=1e-3) for p in discriminator.parameters()}
+
+    def update(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
     for p in discriminator.parameters():
-        p.register_post_accumulate_grad_hook(lambda p: (optimizers[p].step(), optimizers[p].zero_grad()))
+        p.register_post_accumulate_grad_hook(update)
     for real in data:
         discriminator(real).mean().backward()
 elif kind in ("by-hand", "marked"):
