@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from hpc.measure.world import LaunchError, start_mpi
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import Outcome
-from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError
+from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.rank import RankArguments, run_ranks
 from hpc.run.by_hand import agreed, gpus_here, layout, next_attempt, site_name, variables
@@ -142,6 +142,7 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Intracomm) 
     path = Path(script[0]).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py")
+    check_arguments(script[1:])
     if arguments.steps <= arguments.warmup:
         raise SpecError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}: no step is left to measure")
     return RunSpec(

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from hpc.system.sanitize import without_secrets
+
 Thing = TypeVar("Thing")
 
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-fp16")
@@ -50,6 +52,18 @@ class SpecError(ValueError):
 def is_user_code(workload: str) -> bool:
     """Whether the workload is a person's own file, `path/to/file.py:Factory`."""
     return workload.partition(":")[0].endswith(".py")
+
+
+def check_arguments(arguments: Iterable[str]) -> None:
+    """Raises SpecError for arguments that no script can be given, or that must not be written down."""
+    for argument in arguments:
+        if "\0" in argument:
+            raise SpecError("an argument of the script has a NUL character")
+        if without_secrets(argument) != argument:
+            raise SpecError(
+                "an argument of the script looks like a secret, and arguments are written into plans and traces: let "
+                "the script read it from a variable that you export where you start it, or from a file"
+            )
 
 
 def with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:

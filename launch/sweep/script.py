@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc.model.spec import SCRIPT, UNKNOWN, SpecError
+from hpc.model.spec import SCRIPT, UNKNOWN, SpecError, check_arguments
 
 SCRIPT_PAUSE_S = 600
 """A script may do without a step for so long, as it evaluates or writes a checkpoint, before it counts as hanging."""
@@ -36,8 +36,7 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         )
     script = str(values["script"])
     check_script(script)
-    if any("\0" in argument for argument in arguments):
-        raise SpecError("an argument of the script has a NUL character")
+    check_arguments(arguments)
     return {
         "backend": (SCRIPT,), "workload": (script,), "batch_size": (0,), "precision": (UNKNOWN,),
         "arguments": arguments,

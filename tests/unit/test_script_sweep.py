@@ -95,6 +95,7 @@ def test_only_a_script_has_no_batch_size_and_no_precision() -> None:
         ),
         (("--script", "train.py", "--option", "a=b"), "--option and --script exclude"),
         (("--", "--lr", "0.1"), "there is no --script"),
+        (("--script", "train.py", "--", "--hub-token=hf_0123456789abcdefghijABCDEFGHIJ"), "looks like a secret"),
         (("--backend", "script"), "request it by --script"),
     ],
 )
