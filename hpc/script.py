@@ -95,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
         help="end the script after N optimizer steps, warm-up included (default: it runs to its end)")  # fmt: skip
     add("--warmup", metavar="N", type=int, default=_WARMUP_STEPS,
         help=f"first steps that no number counts (default {_WARMUP_STEPS}; at least {MIN_WARMUP_STEPS})")  # fmt: skip
+    add("--batch-size", metavar="N", type=int, default=0,
+        help="samples of a rank's step, where the script reads by no DataLoader and so nobody sees them")  # fmt: skip
     add = parser.add_argument_group("what it is measured on").add_argument
     add(
         "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"
@@ -147,7 +149,7 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Intracomm) 
         raise SpecError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}: no step is left to measure")
     return RunSpec(
         nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus,
-        cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=0,
+        cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=arguments.batch_size,
         precision=UNKNOWN, scaling="weak", warmup_steps=arguments.warmup,
         measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0, site=site_name(arguments.site),
         code_digest=code_digest(str(path)), arguments=script[1:], env=variables(arguments.env),

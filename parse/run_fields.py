@@ -61,8 +61,9 @@ class RunFields:
     def of(cls, spec: RunSpec) -> RunFields:
         """All fields of a run."""
         known = {name: getattr(spec, name) for name in _SPEC_FIELDS}
-        if spec.is_script:  # which has a batch size of its own, that may differ from step to step
-            known |= {"batch_size": None, "measured_steps": None if spec.steps == SCRIPT_STEPS else spec.measured_steps}
+        if spec.is_script:  # which decides by itself what is not stated
+            steps = None if spec.steps == SCRIPT_STEPS else spec.measured_steps
+            known |= {"batch_size": spec.batch_size or None, "measured_steps": steps}
         return cls(devices=spec.devices, **known)
 
     @property

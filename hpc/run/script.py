@@ -178,7 +178,7 @@ class ScriptRun:
         """Stores the steps so far, but for the last, which may not be over. Evaluated batches are progress, too."""
         begin_s = time.monotonic()
         recorded = read_steps(self._events)
-        write_steps(self._journal, recorded.steps[:-1])
+        write_steps(self._journal, recorded.steps[:-1], self._run.rank_batch_size)
         self._journal.unmeasured[0] = recorded.evaluated
         now_s = time.monotonic()
         self._journal_due_s = now_s + min(max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s)), JOURNAL_LIMIT_S)
@@ -186,7 +186,7 @@ class ScriptRun:
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
         recorded = read_steps(self._events)
-        write_steps(self._journal, recorded.steps)
+        write_steps(self._journal, recorded.steps, self._run.rank_batch_size)
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
         script: dict[str, Any] = {

@@ -66,12 +66,15 @@ def _counted(path: Path) -> int:
         return 0
 
 
-def write_steps(journal: Journal, steps: Sequence[ObservedStep]) -> int:
-    """Stores the steps in the journal, as far as it reaches; returns how many it has now."""
+def write_steps(journal: Journal, steps: Sequence[ObservedStep], stated: int) -> int:
+    """Stores the steps in the journal, as far as it reaches; returns how many it has now.
+
+    `stated` are the samples of a step of which it was not seen how many it takes.
+    """
     count = min(len(steps), len(journal.samples))
     for number, step in enumerate(steps[:count]):
         journal.stamps[number * _WIDTH : (number + 1) * _WIDTH] = array("q", step.stamps)
-        journal.samples[number] = step.samples or 0
+        journal.samples[number] = stated if step.samples is None else step.samples
     return count
 
 

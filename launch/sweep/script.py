@@ -11,7 +11,7 @@ from hpc.model.spec import SCRIPT, UNKNOWN, SpecError, check_arguments
 SCRIPT_PAUSE_S = 600
 """A script may do without a step for so long, as it evaluates or writes a checkpoint, before it counts as hanging."""
 _DECIDED_BY_SCRIPTS = (
-    "recipe", "backend", "workload", "data", "data_cache", "batch_size", "precision", "timing", "options",
+    "recipe", "backend", "workload", "data", "data_cache", "precision", "timing", "options",
     "block_steps", "epochs", "target_accuracy", "eval_every", "collectives", "no_sync", "seed",
 )  # fmt: skip
 
@@ -37,10 +37,8 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     script = str(values["script"])
     check_script(script)
     check_arguments(arguments)
-    return {
-        "backend": (SCRIPT,), "workload": (script,), "batch_size": (0,), "precision": (UNKNOWN,),
-        "arguments": arguments,
-    }  # fmt: skip
+    settings = {"backend": (SCRIPT,), "workload": (script,), "precision": (UNKNOWN,), "arguments": arguments}
+    return settings if values.get("batch_size") is not None else {**settings, "batch_size": (0,)}
 
 
 def check_script(script: str) -> None:

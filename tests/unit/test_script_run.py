@@ -7,18 +7,20 @@ import signal
 import sys
 import time
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hpc.measure.meetings import NO_ROOT
 from hpc.measure.world import LaunchError
 from hpc.model.script_window import script_blocks
 from hpc.model.timestamps import ABSENT
 from hpc.observe.collectives_seen import Collective
+from hpc.observe.events import NO_ROOT
 from hpc.observe.steps import ObservedStep, Pause
+from hpc.recovery.journal import Journal
 from hpc.run.script_process import SITE, ScriptProcess, describe_status, script_environment
-from hpc.run.script_steps import early_collectives, meetings_of, pauses_of, read_steps, usual_collectives
+from hpc.run.script_steps import early_collectives, meetings_of, pauses_of, read_steps, usual_collectives, write_steps
 
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
 
@@ -134,6 +136,19 @@ def test_collectives_of_a_step_become_its_meetings_and_an_irregular_step_has_non
 def test_early_collectives_are_those_before_the_gradients() -> None:
     late = step(0, "a", "a", "a", "a", "a", "b")  # the gradients are complete at 50 ns
     assert early_collectives([late, late]) == ["4 a a step"]
+
+
+def test_samples_are_those_that_were_seen_else_those_that_were_stated(tmp_path: Path) -> None:
+    steps = [step(0), replace(step(1), samples=None)]
+    journal = Journal(tmp_path, "script_samples.1", 0, 3)
+    try:
+        assert write_steps(journal, steps, 0) == 2
+        assert journal.samples.tolist() == [4, 0, ABSENT]
+        assert write_steps(journal, steps, 32) == 2
+        assert journal.samples.tolist() == [4, 32, ABSENT]
+        assert journal.stamps.tolist()[:12] == [*steps[0].stamps, *steps[1].stamps]
+    finally:
+        journal.remove()
 
 
 def test_pauses_are_facts() -> None:

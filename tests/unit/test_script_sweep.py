@@ -21,9 +21,9 @@ HOSTILE = ["--name", 'it\'s "quoted" $(touch hacked) `id`; exit 3', "", "two  sp
 
 def run(**changes: object) -> RunSpec:
     described = RunSpec(
-        nodes=1, ranks_per_node=2, gpus_per_node=0, cpus_per_rank=1, backend=SCRIPT, workload="/x/train.py", batch_size=0,
-        precision=UNKNOWN, scaling="weak", warmup_steps=20, measured_steps=80, repeat=1, seed=0, site="local",
-        arguments=("--lr", "0.1"),
+        nodes=1, ranks_per_node=2, gpus_per_node=0, cpus_per_rank=1, backend=SCRIPT, workload="/x/train.py",
+        batch_size=0, precision=UNKNOWN, scaling="weak", warmup_steps=20, measured_steps=80, repeat=1, seed=0,
+        site="local", arguments=("--lr", "0.1"),
     )  # fmt: skip
     return dataclasses.replace(described, **changes)  # type: ignore[arg-type] # names are checked by replace itself
 
@@ -90,8 +90,8 @@ def test_only_a_script_has_no_batch_size_and_no_precision() -> None:
         (("--script", "none.py"), "there is no file"),
         (("--script", "train.sh"), "no path of a Python file"),
         (
-            ("--script", "train.py", "--backend", "mpi", "--batch-size", "4"),
-            "--backend, --batch-size and --script exclude",
+            ("--script", "train.py", "--backend", "mpi", "--seed", "4"),
+            "--backend, --seed and --script exclude",
         ),
         (("--script", "train.py", "--option", "a=b"), "--option and --script exclude"),
         (("--", "--lr", "0.1"), "there is no --script"),
@@ -106,6 +106,12 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert done.returncode == 2
     assert message in done.stderr
     assert not (folder / "jobs").exists()
+
+
+def test_a_batch_size_may_be_stated(folder: Path) -> None:
+    assert {run.batch_size for run in planned(folder, "--script", "train.py")} == {0}
+    (first, _) = planned(folder, "--script", "train.py", "--batch-size", "32")
+    assert first.batch_size == RunFields.of(first).batch_size == 32
 
 
 def test_nothing_is_sought_in_a_script(folder: Path) -> None:
