@@ -249,7 +249,7 @@ def test_the_end_of_an_epoch_is_data_of_the_next_step() -> None:
     assert [step.new_epoch for step in observed.steps] == [False, False, True, False]
     assert observed.steps[2].stamps[BEGIN] == asked == observed.steps[1].stamps[END]
     assert not any(step.pause for step in observed.steps)
-    assert "1 steps begin an epoch; the start of its iterator is in their data" in observed.remarks
+    assert "1 step after the end of an epoch: data includes a new iterator" in observed.remarks
 
 
 def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() -> None:
