@@ -148,6 +148,14 @@ def test_a_script_that_never_steps(tmp_path: Path) -> None:
     assert ended.recorded == []
 
 
+def test_ranks_of_torchrun_are_recorded_each(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ended = run(tmp_path, "ddp_loop.py", "--epochs", "1", launcher=torchrun)
+    assert ended.statuses == [0], ended.errors
+    assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
+    assert [len(one.steps) for one in ended.observed] == [6, 6]
+
+
 def test_ranks_of_spawn_are_recorded_each(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "processes.py", "spawn", str(tmp_path / "group")))
     assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
