@@ -16,6 +16,7 @@ from hpc.observe.events import Event, EventFile
 from hpc.observe.inner_stamps import inner_stamps
 from hpc.observe.loaders import training_loaders
 from hpc.observe.segments import Segment, segments_of
+from hpc.system.text import plural
 
 LONGEST_ROUND = 8
 """Optimizers that take turns make a round of at most so many updates."""
@@ -287,9 +288,10 @@ def _why_none(events: Sequence[Event]) -> str:
             "no backward was seen: nothing trains with torch here, or all of it inside a compiled graph; "
             "step() of hpc.observe marks steps that hooks cannot see"
         )
+    backwards = plural(counts[e.BACKWARD_IN], "backward")
     return (
-        f"{counts[e.BACKWARD_IN]} backwards and no step of an optimizer were seen: parameters are updated by hand or "
-        "inside a compiled graph; step() of hpc.observe marks such an update"
+        f"{backwards} and no step of an optimizer were seen: parameters are updated by hand or inside a compiled "
+        "graph; step() of hpc.observe marks such an update"
     )
 
 
@@ -306,14 +308,14 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str]) -> list[str]:
     remarks = [f"{why}: {count} of {len(steps)} steps" for why, count in reasons.items()]
     for kind, count in kinds.items():
         length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
-        remarks.append(f"{count} pauses by {kind}, {length:.3f} s in all, are in no step")
+        remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
     remarks += [f"{kind} in more than half of the steps is a part of them" for kind in sorted(usual)]
     if not any(step.fetches for step in late):
         remarks.append("no DataLoader: a step begins where the update before it returned")
     elif any(step.samples is None for step in late):
         remarks.append("how many samples a batch has is not known")
     if epochs:
-        remarks.append(f"{len(epochs)} steps begin an epoch; the start of its iterator is in their data")
+        remarks.append(f"{plural(len(epochs), 'step')} after the end of an epoch: data includes a new iterator")
     if skipped:
         remarks.append(f"the gradient scaler skipped {skipped} of {len(steps)} updates")
     for count, times in sorted(Counter(step.backwards for step in late).items()):

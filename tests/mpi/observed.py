@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,10 +46,12 @@ def run(
     hooks: bool = True,
     path: Path | None = None,
     events: Path | None = None,
+    launcher: Sequence[str] = (),
 ) -> Ended:
     """Each rank is a plain process with torchrun's variables and a folder of its own, or `events`.
 
-    Its interpreter has nothing of this project on its path but the hooks, and `path`.
+    Its interpreter has nothing of this project on its path but the hooks, and `path`. `launcher` are words before the
+    script, which starts ranks itself.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -68,7 +71,7 @@ def run(
             }  # fmt: skip
         processes.append(
             subprocess.Popen(
-                [sys.executable, str(SCRIPTS / script), *arguments], env=environment, cwd=folder, text=True,
+                [sys.executable, *launcher, str(SCRIPTS / script), *arguments], env=environment, cwd=folder, text=True,
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             )
         )  # fmt: skip

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hpc.model.timestamps import ABSENT, INNER
-from hpc.observe import events as e
 from hpc.observe.steps import ObservedSteps
 from tests.mpi.observed import Ended, run
 
@@ -149,6 +148,14 @@ def test_a_script_that_never_steps(tmp_path: Path) -> None:
     assert ended.recorded == []
 
 
+def test_ranks_of_torchrun_are_recorded_each(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ended = run(tmp_path, "ddp_loop.py", "--epochs", "1", launcher=torchrun)
+    assert ended.statuses == [0], ended.errors
+    assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
+    assert [len(one.steps) for one in ended.observed] == [6, 6]
+
+
 def test_ranks_of_spawn_are_recorded_each(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "processes.py", "spawn", str(tmp_path / "group")))
     assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
@@ -199,5 +206,21 @@ def test_a_folder_without_room_leaves_the_script_alone(tmp_path: Path) -> None:
     assert "observe: this process is not measured: FileNotFoundError" in ended.errors[0]
 
 
-def test_kinds_have_names() -> None:
-    assert e.KINDS[e.STEP_END] == "step_end" and e.KINDS[e.NOTHING] == "nothing"
+def test_samples_of_batches() -> None:
+    import torch
+
+    from hpc.observe.batches import Count, nominal_size
+
+    image, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
+    one = torch.zeros(3, 4, 5)
+    assert Count(8).samples([image, label]) == 8
+    assert Count(None).samples({"input_ids": torch.zeros(5, 7), "labels": label}) == 5
+    assert Count(2).samples(((one, one), ({"boxes": one}, {"boxes": one}))) == 2  # images of unequal sizes
+    assert Count(3).samples([[image[:3], image[:3]], label]) == 3
+    assert Count(4).samples([one, one, one, one]) == 4
+    assert Count(7).samples([image, label]) == 0  # 8 is not what the loader states
+    assert Count(None).samples(["a", "b"]) == Count(None).samples(torch.tensor(1.0)) == 0
+    rule = Count(8)
+    assert [rule.samples([image, label]), rule.samples([image[:5], label[:5]])] == [8, 5]
+    loader = torch.utils.data.DataLoader(torch.zeros(4, 1), batch_size=2)
+    assert nominal_size(loader) == 2 and nominal_size(iter(loader)) is None

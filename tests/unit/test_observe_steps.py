@@ -127,6 +127,62 @@ def test_a_scaler_that_is_switched_off_counts_for_nothing() -> None:
     assert [step.skipped for step in observed.steps] == [False] * 3
 
 
+def test_a_step_with_a_scaler_ends_with_its_update_and_not_with_the_scaler() -> None:
+    script = Script(**DDP)
+    script.fetch()
+    script.forward()
+    script.backward()
+    script.at(e.SCALER_IN, 1)
+    updated = script.update()
+    script.at(e.SCALER_OUT, 1)
+    (step,) = script.observed().steps
+    assert step.stamps[END] == updated
+
+
+def test_a_scaler_that_is_switched_off_around_an_unseen_update_skips_nothing() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.at(e.SCALER_IN, 0)
+        script.at(e.SCALER_OUT, 0)
+    assert script.observed().steps == ()
+
+
+def test_the_last_of_several_named_gradients_counts() -> None:
+    script = Script(**DDP)
+    script.fetch()
+    script.forward()
+    script.at(e.BACKWARD_IN)
+    script.at(e.GRADIENT)
+    last = script.at(e.GRADIENT)
+    script.at(e.BACKWARD_OUT)
+    script.update()
+    (step,) = script.observed().steps
+    assert step.stamps[3] == last
+
+
+def test_a_backward_that_raises_leaves_no_inner_stamps() -> None:
+    script = Script(size=1)
+    script.fetch()
+    script.forward()
+    script.at(e.BACKWARD_IN)
+    script.backward()
+    script.update()
+    (step,) = script.observed().steps
+    assert step.absent["reduced"] == "a backward did not return"
+
+
+def test_a_validation_batch_in_every_step_is_no_sample() -> None:
+    script = Script(**DDP)
+    for _ in range(5):
+        script.step()
+        script.evaluate(1)
+    observed = script.observed()
+    assert [step.samples for step in observed.steps] == [8] * 5
+
+
 def test_two_optimizers_at_once_are_one_step() -> None:
     script = Script(**DDP)
     for _ in range(3):
@@ -249,7 +305,7 @@ def test_the_end_of_an_epoch_is_data_of_the_next_step() -> None:
     assert [step.new_epoch for step in observed.steps] == [False, False, True, False]
     assert observed.steps[2].stamps[BEGIN] == asked == observed.steps[1].stamps[END]
     assert not any(step.pause for step in observed.steps)
-    assert "1 steps begin an epoch; the start of its iterator is in their data" in observed.remarks
+    assert "1 step after the end of an epoch: data includes a new iterator" in observed.remarks
 
 
 def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() -> None:
