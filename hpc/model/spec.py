@@ -104,8 +104,8 @@ class RunSpec:
     accuracy is at least `target_accuracy` percent (0: no target).
 
     With backend `script` the workload is the path of a training script and `arguments` are its arguments. It decides
-    what it trains on: `precision` and `data` are `unknown`, and `batch_size` only states what a step takes where that is
-    not seen (0: not stated). It may end before it has made all steps.
+    what it trains on: `precision` and `data` are `unknown`, and `batch_size` only states the samples of a step where
+    these are not seen (0: not stated). It may end before it has made all steps.
     """
 
     nodes: int
