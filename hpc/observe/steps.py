@@ -1,6 +1,6 @@
 """From the events of one process to its optimizer steps; states with a reason whatever the events do not show.
 
-The rules are those of docs/observe.md.
+The rules are those of docs/observe_hooks.md.
 """
 
 from __future__ import annotations
