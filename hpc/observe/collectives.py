@@ -121,8 +121,13 @@ def _make_buffers(o: Observer) -> Any:
 def _make_armed(o: Observer) -> Any:
     def make(original: Any) -> Any:
         def prepare_for_backward(*args: Any) -> Any:
-            if not o.off:
-                o.note(e.ARMED)
+            try:
+                if not o.off:
+                    at = o.place()
+                    o.cells[at + 1] = e.ARMED
+                    o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
             return original(*args)
 
         return prepare_for_backward
