@@ -23,6 +23,7 @@ class Collective:
     waits_ns: int
     ends_ns: int
     bytes: int
+    """0 for DDP's buffers, which are not counted."""
 
 
 def collectives_of(recorded: EventFile) -> list[Collective]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, INNER
 from hpc.observe.steps import ObservedSteps
-from tests.mpi.observed import Ended, run
+from tests.mpi.observed import ROOT, SITE, Ended, run
 
 pytest.importorskip("torch")
 ODD = "a 'b' \"c\" $d"
@@ -126,7 +129,7 @@ def test_fsdp2_and_its_collectives(tmp_path: Path) -> None:
     ],
 )
 def test_other_updates(tmp_path: Path, kind: str, steps: int, reason: str) -> None:
-    observed = succeeded(run(tmp_path, "optimizers.py", kind)).only
+    observed = succeeded(run(tmp_path, "optimizers.py", kind, path=ROOT)).only
     assert len(observed.steps) == steps
     assert [step.samples for step in observed.steps] == [4] * steps
     if reason:
@@ -138,7 +141,7 @@ def test_other_updates(tmp_path: Path, kind: str, steps: int, reason: str) -> No
 
 @pytest.mark.parametrize("kind", ["by-hand", "compiled-step"])
 def test_updates_that_are_not_seen(tmp_path: Path, kind: str) -> None:
-    observed = succeeded(run(tmp_path, "optimizers.py", kind)).only
+    observed = succeeded(run(tmp_path, "optimizers.py", kind, path=ROOT)).only
     assert observed.steps == ()
     assert observed.reason.startswith("16 backwards and no step of an optimizer were seen")
 
@@ -198,6 +201,16 @@ def test_a_hidden_sitecustomize_runs(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path / "other", "hidden.py", path=tmp_path))
     assert ended.output == ["sitecustomize True\n"]
     assert len(ended.only.steps) == 2
+
+
+def test_the_two_lines_need_no_installation(tmp_path: Path) -> None:
+    """Without site-packages, where the project may be installed."""
+    code = "import sitecustomize, hpc.observe as o; print(o.__file__); o.step(); print(list(o.data([1])))"
+    environment = {"PYTHONPATH": str(SITE), "RANKWISE_OBSERVE": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"{ROOT / 'hpc' / 'observe' / '__init__.py'}\n[1]\n"), done.stderr
 
 
 def test_a_folder_without_room_leaves_the_script_alone(tmp_path: Path) -> None:
