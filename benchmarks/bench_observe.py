@@ -28,7 +28,7 @@ def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
-    blocks = (
+    stack = (
         torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.BatchNorm1d(width))
         for _ in range(blocks)
     )
