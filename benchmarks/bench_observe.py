@@ -17,22 +17,22 @@ from typing import Any
 
 from benchmarks.pairs import against_limit
 
-BLOCKS, WARM_UP = 54, 12
+WARM_UP = 12
 LIMIT = 0.5
 """Per cent of a step of 10 ms."""
 
 
-def training(width: int, batch: int) -> Callable[[], None]:
+def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
     """One step of an own model at each call."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
-    blocks = (
+    stack = (
         torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.BatchNorm1d(width))
-        for _ in range(BLOCKS)
+        for _ in range(blocks)
     )
-    model = DistributedDataParallel(torch.nn.Sequential(*blocks))
+    model = DistributedDataParallel(torch.nn.Sequential(*stack))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     samples = torch.utils.data.TensorDataset(torch.randn(8 * batch, width), torch.zeros(8 * batch))
     loader = torch.utils.data.DataLoader(samples, batch_size=batch)
@@ -52,7 +52,7 @@ def training(width: int, batch: int) -> Callable[[], None]:
     return step
 
 
-def measure(pairs: int, width: int, batch: int, control: bool) -> tuple[list[float], list[float]]:
+def measure(pairs: int, blocks: int, width: int, batch: int, control: bool) -> tuple[list[float], list[float]]:
     """CPU time of the steps with hooks and of those without, ms; the k-th of both follow each other."""
     import torch
     import torch.distributed as dist
@@ -83,11 +83,11 @@ def measure(pairs: int, width: int, batch: int, control: bool) -> tuple[list[flo
 
         kept: dict[int, Any] = {}
         switch(not control)
-        hooked = training(width, batch)
+        hooked = training(blocks, width, batch)
         for _ in range(WARM_UP):
             hooked()
         switch(False)
-        bare = training(width, batch)  # made now, so that no hook knows its DDP
+        bare = training(blocks, width, batch)  # made now, so that no hook knows its DDP
         for _ in range(WARM_UP):
             bare()
         taken: tuple[list[float], list[float]] = ([], [])
@@ -108,11 +108,12 @@ def measure(pairs: int, width: int, batch: int, control: bool) -> tuple[list[flo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--pairs", type=int, default=500)
+    parser.add_argument("--blocks", type=int, default=54, help="of three parameters each; 1 shows the hooks alone")
     parser.add_argument("--width", type=int, default=160)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--control", action="store_true", help="no hooks on either model")
     arguments = parser.parse_args()
-    hooked, bare = measure(arguments.pairs, arguments.width, arguments.batch_size, arguments.control)
+    hooked, bare = measure(arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size, arguments.control)
     for name, part in (("least", 0.0), ("tenth percentile", 0.1), ("median", 0.5)):
         with_ms, without_ms = (sorted(times)[int(part * len(times))] for times in (hooked, bare))
         print(f"{name}: {with_ms:.3f} ms with hooks, {without_ms:.3f} ms without, {with_ms - without_ms:+.3f} ms")
