@@ -25,6 +25,7 @@ setup(
         "sbatch_templates": ["*.j2", "sites/*.toml"],
         "launch.sweep": ["*.txt"],
         "hpc.model": ["recipes/*.toml"],
+        "hpc.observe": ["site/*.py"],
         "parse.comparison": ["references/*.toml"],
         "parse.page": ["assets/*", "templates/*"],
     },

@@ -17,18 +17,15 @@ docs/collectives.md explains the table.
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
-from glob import escape
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
-from hpc.measure.world import LaunchError, World, start_mpi, world_from_mpi
+from hpc.measure.world import LaunchError, start_mpi
 from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
 from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError, read_options
@@ -36,6 +33,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.rank import RankArguments, run_ranks
+from hpc.run.by_hand import agreed, cpus_per_rank, gpus_here, layout, next_attempt, site_name, variables
 from hpc.run.rank_end import EXIT_STATUS
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
@@ -43,8 +41,6 @@ from hpc.system.sanitize import deny_world_writing
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-
-_GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hpc.collectives: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL]
     try:
-        run = _agreed_run(arguments, comm)
-        attempt = _next_attempt(arguments.traces, run, comm)
+        run = agreed(comm, partial(_run, arguments, comm))
+        attempt = next_attempt(arguments.traces, run, comm)
     except (SpecError, LaunchError) as error:  # on all ranks alike
         if comm.rank == 0:
             print(f"hpc.collectives: {error}", file=sys.stderr)
@@ -119,72 +115,31 @@ def _parser() -> argparse.ArgumentParser:
 _OPERATIONS = str(OPTIONS["operations"].default).split("+")
 
 
-def _agreed_run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
-    """The run of this launch. Collective; raises SpecError on all ranks where any rank cannot take part."""
-    run, problem = None, ""
-    try:
-        run = _run(arguments, comm)
-    except (SpecError, OptionError) as error:
-        problem = str(error)
-    reasons: list[str] = comm.allgather(problem)
-    if any(reasons):
-        rank = next(rank for rank, reason in enumerate(reasons) if reason)
-        raise SpecError(reasons[rank] if all(reasons) else f"rank {rank}: {reasons[rank]}")
-    assert run is not None
-    return run
-
-
 def _run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
     """The run that this rank takes part in. Collective as far as the outcome depends on other ranks; raises SpecError
     or OptionError."""
     if arguments.backend not in BACKENDS:
         raise SpecError(f"unknown backend {arguments.backend!r}; known: {', '.join(BACKENDS)}")
-    nodes, ranks_per_node = _layout(arguments.simulate_nodes, comm)
-    framework = BACKENDS[arguments.backend].framework
-    gpus = arguments.gpus_per_node
-    if gpus is None:
-        everywhere = min(comm.allgather(_gpus_here()))
-        gpus = ranks_per_node if everywhere and framework != "numpy" else 0
-    ranks = RunSpec(
-        nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus, cpus_per_rank=_cpus_per_rank(arguments),
-        backend=arguments.backend, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak",
-        warmup_steps=MIN_WARMUP_STEPS, measured_steps=1, repeat=1, seed=0,
-        site=arguments.site or os.environ.get("SLURM_CLUSTER_NAME") or "local", container=arguments.container,
-        options=_options(arguments), env=_variables(arguments.env),
-    )  # fmt: skip
-    return collectives_run(ranks, operations_of(arguments.backend, gpus > 0), _sizes(arguments, small=gpus == 0))
-
-
-def _layout(simulated_nodes: int, comm: Intracomm) -> tuple[int, int]:
-    """The nodes, and the ranks on each. Raises SpecError for a single rank, or where nodes differ in their ranks."""
     if comm.size == 1:
         raise SpecError(
             "MPI sees one rank, and nothing goes from rank to rank: start several, as mpiexec -n 4 python -m "
             "hpc.collectives. Where the launcher did start several, it is not of the MPI that mpi4py loads"
         )
-    if simulated_nodes:
-        if comm.size % simulated_nodes:
-            raise SpecError(f"{comm.size} ranks do not make {simulated_nodes} nodes of equal size")
-        return simulated_nodes, comm.size // simulated_nodes
-    worlds: list[World] = comm.allgather(world_from_mpi(comm))
-    sizes = sorted({world.local_size for world in worlds})
-    if len(sizes) > 1:
-        raise SpecError(
-            f"nodes have {' and '.join(map(str, sizes))} ranks: give each as many (srun --ntasks-per-node, mpiexec "
-            "--map-by ppr:N:node)"
-        )
-    return worlds[0].nodes, sizes[0]
-
-
-def _gpus_here() -> int:
-    return len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
-
-
-def _cpus_per_rank(arguments: argparse.Namespace) -> int:
-    if arguments.cpus_per_rank is not None:
-        return int(arguments.cpus_per_rank)
-    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return int(cpus) if cpus.isdigit() else 1
+    nodes, ranks_per_node = layout(arguments.simulate_nodes, comm)
+    framework = BACKENDS[arguments.backend].framework
+    gpus = arguments.gpus_per_node
+    if gpus is None:
+        everywhere = min(comm.allgather(gpus_here()))
+        gpus = ranks_per_node if everywhere and framework != "numpy" else 0
+    ranks = RunSpec(
+        nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus,
+        cpus_per_rank=cpus_per_rank(arguments.cpus_per_rank),
+        backend=arguments.backend, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak",
+        warmup_steps=MIN_WARMUP_STEPS, measured_steps=1, repeat=1, seed=0,
+        site=site_name(arguments.site), container=arguments.container,
+        options=_options(arguments), env=variables(arguments.env),
+    )  # fmt: skip
+    return collectives_run(ranks, operations_of(arguments.backend, gpus > 0), _sizes(arguments, small=gpus == 0))
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, str]:
@@ -208,34 +163,6 @@ def _sizes(arguments: argparse.Namespace, small: bool) -> dict[str, str]:
     chosen = {name: text for name, text in requested.items() if text is not None}
     shrunk = {name: option.small for name, option in OPTIONS.items() if small and option.small is not None}
     return {**shrunk, **chosen}
-
-
-def _variables(names: Sequence[str]) -> dict[str, str]:
-    if missing := [name for name in names if name not in os.environ]:
-        raise SpecError(f"--env {', '.join(missing)}: not set here; set it for the launcher, and name it only")
-    return {name: os.environ[name] for name in names}
-
-
-def _next_attempt(traces: Path, run: RunSpec, comm: Intracomm) -> int:
-    """The number of this attempt: one more than the last attempt that has a file in the folder.
-
-    Collective. Raises LaunchError on all ranks where rank 0 cannot write to the folder.
-    """
-    number: int | str = 0
-    if comm.rank == 0:
-        try:
-            traces.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=traces) as file:
-                file.write(b"room for a trace")
-            name = re.compile(rf"{re.escape(run.run_id)}\.(\d+)\..*")
-            matches = [name.fullmatch(path.name) for path in traces.glob(f"{escape(run.run_id)}.*")]
-            number = 1 + max((int(match[1]) for match in matches if match), default=0)
-        except OSError as error:
-            number = f"--traces {traces} cannot be written ({error.strerror or error}): name a folder that can be"
-    attempt: int | str = comm.bcast(number)
-    if isinstance(attempt, str):
-        raise LaunchError(attempt)
-    return attempt
 
 
 def _show(path: Path) -> int:

@@ -46,7 +46,6 @@ from hpc.workloads.user_code import files_newer_than
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.measure.clock import GlobalClock
     from hpc.measure.timer import StepTimer
     from hpc.node_agent.agent import NodeAgent
     from hpc.run.whole_training import WholeTraining
@@ -115,7 +114,8 @@ def run_ranks(arguments: RankArguments, run: RunSpec) -> int:
     try:
         rank.folder = TracesFolder.at_start(arguments.traces, rank.folder.stem)
         rank.stacks = Stacks(arguments.traces, rank.folder.stem, rank.number)
-        _run(rank)
+        world = _join(rank)
+        (_run_script if run.is_script else _run)(rank, world)
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
         reserved.release()
         return fail(rank.failure(error), rank.comm)
@@ -147,9 +147,14 @@ def _join(rank: Rank) -> World:
     return world
 
 
-def _run(rank: Rank) -> None:
+def _run_script(rank: Rank, world: World) -> None:
+    from hpc.run.script import ScriptRun
+
+    ScriptRun(rank, world, _report(world, {})).measure()
+
+
+def _run(rank: Rank, world: World) -> None:
     """The whole run on this rank, from MPI to the trace."""
-    world = _join(rank)
     arguments, run, comm = rank.arguments, rank.run, rank.comm
     assert comm is not None
     # From here on numpy and the framework are loaded: the threads are set.
@@ -173,14 +178,14 @@ def _run(rank: Rank) -> None:
     whole = _whole_training(rank, backend, workloads[0]) if run.epochs else None
     journal = rank.journal = _make_journal(rank, whole)
     clock = GlobalClock(comm)
-    report = replace(_report(world, backend), input=_input_facts(workloads[0]))
+    report = replace(_report(world, backend.describe().as_json()), input=_input_facts(workloads[0]))
     if journal.passed_over:
         report = replace(report, journal={"folder": str(journal.folder), "passed_over": journal.passed_over})
     preflight = rank.preflight
     report = preflight.built(comm, report)
 
     def note() -> None:
-        journal.note(run=run.to_json(), attempt=arguments.attempt, facts=report.as_json(), clock=_clock_facts(clock))
+        journal.note(run=run.to_json(), attempt=arguments.attempt, facts=report.as_json(), clock=clock.facts)
 
     def synchronise() -> None:
         nonlocal report
@@ -202,6 +207,7 @@ def _run(rank: Rank) -> None:
     payload = RankPayload(
         journal=journal, clock=clock, report=replace(report, stamp_bound_ns=timer.bound_ns), losses=backend.losses,
         workload=workloads[0], meetings=backend.meetings(), agent=agent, problems=rank.problems, history=history,
+        steps=run.steps, blocks=run.blocks,
     )  # fmt: skip
     write_gathered(comm, run, arguments.attempt, payload, rank.folder, rank.script)
     limit_exit(comm.rank)
@@ -312,10 +318,9 @@ def _factory(run: RunSpec) -> Any:
     return load_factory(run.workload, BACKENDS[run.backend].framework)
 
 
-def _report(world: World, backend: Backend) -> RankReport:
+def _report(world: World, described: dict[str, Any]) -> RankReport:
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
-    described = backend.describe().as_json()
     return RankReport.from_json(
         {
             **asdict(world),
@@ -338,15 +343,6 @@ def _input_facts(workload: Any) -> Mapping[str, Any] | None:
 
 def _script_text(path: Path) -> str:
     return without_secrets(path.read_text(errors="replace"))
-
-
-def _clock_facts(clock: GlobalClock) -> dict[str, Any]:
-    return {
-        "domain": clock.domain,
-        "points": [[point.local_ns, point.offset_ns, point.bound_ns] for point in clock.points],
-        "barrier_exits_ns": clock.barrier_exits_ns,
-        "unix_offsets_ns": clock.unix_offsets_ns,
-    }
 
 
 def _from_environment(names: Sequence[str]) -> int | None:

@@ -208,7 +208,8 @@ def measure(trace: Trace) -> Measured:
     samples = trace.samples[:, :].sum(axis=0, dtype=np.int64)
     counted = sum(int(samples[first:stop].sum()) for first, stop in trace.blocks)
     if counted <= 0:
-        raise TraceError("it counts no samples in its measured blocks")
+        stated = "; --batch-size states them for a script whose loader nobody sees" if trace.run.is_script else ""
+        raise TraceError(f"it counts no samples in its measured blocks{stated}")
     step_s = stats.step_times_s(latest_end_ns, trace.blocks)
     if step_s.min() <= 0:
         raise TraceError("a step ends before the one in front of it")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc.model.spec import SAMPLES, RunSpec, diagnostic_of
+from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,18 +51,23 @@ class RunFields:
     eval_every: int | None = None
     container: str = ""
     code_digest: str = ""
+    arguments: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, spec: RunSpec) -> RunFields:
         """All fields of a run."""
-        return cls(devices=spec.devices, unit=spec.unit, **{name: getattr(spec, name) for name in _SPEC_FIELDS})
+        known = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+        if spec.is_script:  # which decides by itself what is not stated
+            steps = None if spec.steps == SCRIPT_STEPS else spec.measured_steps
+            known |= {"batch_size": spec.batch_size or None, "measured_steps": steps}
+        return cls(devices=spec.devices, unit=spec.unit, **known)
 
     @property
     def is_partial(self) -> bool:
         """Whether fields are unknown, as of a log: what it lacks was perhaps requested all the same."""
-        return any(getattr(self, name) is None for name in _SPEC_FIELDS)
+        return self.backend != SCRIPT and any(getattr(self, name) is None for name in _SPEC_FIELDS)
 
     @property
     def case(self) -> str:
@@ -109,6 +114,8 @@ class RunFields:
     def key(self, extra: Mapping[str, Any]) -> str:
         """Equal for equal known fields, `extra` included."""
         known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) is not None}
+        if not self.arguments:  # ids of earlier versions have none
+            del known["arguments"]
         if self.unit != SAMPLES:
             known["unit"] = self.unit
         if self.nodes is None:

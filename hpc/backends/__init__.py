@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hpc.backends.rank_groups import check_all_or_size, check_node_or_size
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, PAIRS, REDUCE_SCATTER
 from hpc.model.options import Option, OptionValue, read_options
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import SCRIPT, UNKNOWN, RunSpec, SpecError
 from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code, options_of_files
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ class CollectivesEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class BackendEntry:
-    """One backend. `where` is "module:Class", `framework` the one that its workloads are written for.
+    """One backend. `where` is "module:Class", empty where a script of its own trains; `framework` is the one that its
+    workloads are written for.
 
     `modules` maps each imported module to the command that installs it. With `one_rank_per_node` one rank drives all
     GPUs of its node. `no_sync_unsupported` is the reason why gradients cannot stay unreduced, or empty. `collectives`
@@ -273,7 +274,18 @@ BACKENDS: Mapping[str, BackendEntry] = {
         cpu_precisions=("fp32",),
         collectives=CollectivesEntry(where="hpc.backends.mpi:MPICollectives", operations=(*OPERATIONS, PAIRS)),
     ),
+    SCRIPT: BackendEntry(
+        where="",
+        framework="torch",
+        cpu_precisions=(UNKNOWN,),
+        modules=_TORCH,
+        no_sync_unsupported="the script alone decides when gradients are reduced",
+    ),
 }
+
+
+TRAINERS = {name: entry for name, entry in BACKENDS.items() if entry.where}
+"""The backends that train workloads: all but that of scripts, which train by themselves."""
 
 
 def options_of_run(run: RunSpec) -> dict[str, OptionValue]:

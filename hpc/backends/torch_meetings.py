@@ -13,23 +13,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hpc.measure.meetings import NO_ROOT, UNCLEAR, Meetings
+from hpc.measure.meetings import Meetings
+from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE
+from hpc.observe.events import NO_ROOT, UNCLEAR
 
 COALESCED = "_broadcast_coalesced"
-BUFFERS = "broadcast of buffers"
-"""DDP's, from rank 0 before a forward."""
-_NAMES = {
-    "allreduce": "all-reduce", "allreduce_coalesced": "all-reduce", "allgather": "all-gather",
-    "allgather_coalesced": "all-gather", "_allgather_base": "all-gather", "all_gather_single": "all-gather",
-    "allgather_into_tensor_coalesced": "all-gather", "all_gather_single_coalesced": "all-gather",
-    "reduce_scatter": "reduce-scatter", "_reduce_scatter_base": "reduce-scatter",
-    "reduce_scatter_single": "reduce-scatter", "reduce_scatter_tensor_coalesced": "reduce-scatter",
-    "reduce_scatter_single_coalesced": "reduce-scatter", "broadcast": "broadcast", "reduce": "reduce",
-    "gather": "gather", "scatter": "scatter", "alltoall": "all-to-all", "alltoall_base": "all-to-all",
-    "all_to_all_single": "all-to-all", "barrier": "barrier",
-}  # fmt: skip
-"""By the names that methods of a process group have in this torch or another."""
-_FROM_ONE, _TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")
 
 
 @contextmanager
@@ -78,7 +66,7 @@ def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda n
 
     changed = [
         _replaced(dist.ProcessGroup, method, collective(getattr(dist.ProcessGroup, method), name))
-        for method, name in _NAMES.items()
+        for method, name in NAMES.items()
         if hasattr(dist.ProcessGroup, method)
     ]
     changed.append(_replaced(dist.Work, "wait", waiting(dist.Work.wait)))
@@ -98,7 +86,7 @@ def _replaced(owner: Any, name: str, value: Any) -> tuple[Any, str, Any]:
 
 def _root(name: str, values: tuple[Any, ...]) -> int:
     """The rank that sends, from the call's options or its last argument."""
-    if name not in _FROM_ONE:
-        return UNCLEAR if name in _TO_ONE else NO_ROOT
+    if name not in FROM_ONE:
+        return UNCLEAR if name in TO_ONE else NO_ROOT
     root = getattr(values[-1], "rootRank", values[-1]) if values else None
     return root if isinstance(root, int) else UNCLEAR

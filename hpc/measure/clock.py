@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +156,16 @@ class GlobalClock:
         self.barrier_exits_ns += [left_ns, end_ns]
         self.unix_offsets_ns.append(unix)
         return self.points[-1]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All that it has measured, as JSON."""
+        return {
+            "domain": self.domain,
+            "points": [[point.local_ns, point.offset_ns, point.bound_ns] for point in self.points],
+            "barrier_exits_ns": self.barrier_exits_ns,
+            "unix_offsets_ns": self.unix_offsets_ns,
+        }
 
     def _measure(self) -> tuple[SyncPoint | None, str]:
         """This leader's point, and the error, which is returned because raising here would leave the others waiting."""

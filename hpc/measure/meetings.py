@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS
+from hpc.observe.events import NO_ROOT
 
-NO_ROOT, UNCLEAR = -1, -2
-"""Of a collective in which every rank waits for all others; of one in which it is not known who waits for whom: only
-some ranks take part, or one receives."""
 _ARRIVES, _WAITS, _ENDS = range(len(MEETING_STAMPS))
 _NESTED = -1
 MakeRecord = Callable[[memoryview], Callable[[int], None]]
@@ -38,6 +36,13 @@ class Meetings:
         self._record: Callable[[int], None] | None = None
         self._called: list[tuple[str, int]] = []
         self._allocate()
+
+    @classmethod
+    def recorded(cls, names: Sequence[str], roots: Sequence[int], stamps: memoryview) -> Meetings:
+        """Those that were recorded elsewhere: `stamps` as above, of steps that are over."""
+        meetings = cls(0, 0, names)
+        meetings.roots, meetings.stamps = tuple(roots), stamps
+        return meetings
 
     @property
     def width(self) -> int:

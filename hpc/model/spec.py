@@ -7,10 +7,12 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
+
+from hpc.system.sanitize import without_secrets
 
 Thing = TypeVar("Thing")
 
@@ -37,6 +39,12 @@ COLLECTIVES = "collectives"
 """The workload that is no training but the collectives of a backend by themselves."""
 NO_SYNC = "no-sync"
 """The diagnostic run whose gradients are not reduced, as in DDP's `no_sync`."""
+SCRIPT = "script"
+"""The backend of a person's own training script, which runs unchanged and is observed."""
+UNKNOWN = "unknown"
+"""The precision of a script, which alone decides it."""
+SCRIPT_STEPS = 100_000
+"""The steps of a script that are recorded where it runs to its end."""
 FIND_MAX = "find-max"
 """A try whether a value of a setting fits into the memory."""
 
@@ -48,6 +56,18 @@ class SpecError(ValueError):
 def is_user_code(workload: str) -> bool:
     """Whether the workload is a person's own file, `path/to/file.py:Factory`."""
     return workload.partition(":")[0].endswith(".py")
+
+
+def check_arguments(arguments: Iterable[str]) -> None:
+    """Raises SpecError for arguments that no script can be given, or that must not be written down."""
+    for argument in arguments:
+        if "\0" in argument:
+            raise SpecError("an argument of the script has a NUL character")
+        if without_secrets(argument) != argument:
+            raise SpecError(
+                "an argument of the script looks like a secret, and arguments are written into plans and traces: let "
+                "the script read it from a variable that you export where you start it, or from a file"
+            )
 
 
 def with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +106,10 @@ class RunSpec:
     With `epochs` the run is a whole training of at most so many epochs: after the steps of the benchmark, which lie in
     the first epoch of an attempt, it goes on, evaluates the model after every `eval_every` epochs, and ends once the
     accuracy is at least `target_accuracy` percent (0: no target).
+
+    With backend `script` the workload is the path of a training script and `arguments` are its arguments. It decides
+    what it trains on: `precision` and `data` are `unknown`, and `batch_size` only states the samples of a step where
+    these are not seen (0: not stated). It may end before it has made all steps.
     """
 
     nodes: int
@@ -115,10 +139,12 @@ class RunSpec:
     eval_every: int = 1
     container: str = ""
     code_digest: str = ""
+    arguments: Sequence[str] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", tuple(self.arguments))
         if self.data == SYNTHETIC and is_user_code(self.workload):
             object.__setattr__(self, "data", UNKNOWN_DATA)
         object.__setattr__(self, "target_accuracy", float(self.target_accuracy))
@@ -131,7 +157,7 @@ class RunSpec:
             "repeat",
             "eval_every",
         ):
-            if getattr(self, name) < 1:
+            if getattr(self, name) < 1 and not (name == "batch_size" and self.is_script and self.batch_size == 0):
                 raise SpecError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not 0 <= self.target_accuracy <= 100:
             raise SpecError(f"target_accuracy is {self.target_accuracy:g}; it must be a percentage")
@@ -147,7 +173,7 @@ class RunSpec:
         for name in ("reduction", "telemetry"):
             if getattr(self, name) not in ("on", "off"):
                 raise SpecError(f"{name} is {getattr(self, name)!r}; it must be on or off")
-        for name, choices in _CHOICES.items():
+        for name, choices in (_CHOICES | ({"precision": (UNKNOWN,)} if self.is_script else {})).items():
             if getattr(self, name) not in choices:
                 raise SpecError(f"{name} {getattr(self, name)!r} is not one of {', '.join(choices)}")
         if self.scaling == "strong" and self.batch_size % self.devices:
@@ -155,6 +181,11 @@ class RunSpec:
                 f"strong scaling: the global batch of {self.batch_size} samples does not divide by the "
                 f"{self.devices} devices of {self.case}"
             )
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the run is a person's own training script, unchanged."""
+        return self.backend == SCRIPT
 
     @property
     def ranks(self) -> int:
@@ -234,7 +265,8 @@ class RunSpec:
         if self.data == UNKNOWN_DATA and is_user_code(self.workload):
             del settings["data"]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
-        parts = (self.case, self.backend, self.workload, f"b{self.batch_size}", self.precision, digest)
+        sizes = () if self.is_script else (f"b{self.batch_size}", self.precision)
+        parts = (self.case, self.backend, self.workload, *sizes, digest)
         return "_".join(_slug(part) for part in parts)
 
     @cached_property

@@ -234,7 +234,7 @@ def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
     Missing fields take their defaults. Raises TraceError where one without a default is missing or a value is
     impossible.
     """
-    kinds: Mapping[str, Any] = {"int": int, "str": str, "float": int | float}
+    kinds: Mapping[str, Any] = {"int": int, "str": str, "float": int | float, "Sequence[str]": list | tuple}
     described = with_current_names(described)
     known = {f.name: f for f in fields(RunSpec)}
     for name, f in known.items():

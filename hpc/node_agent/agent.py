@@ -194,10 +194,12 @@ class NodeAgent:
 
 
 def start_agent(
-    comm: Intracomm, world: World, run: RunSpec, gpus: Sequence[str | None], folder: Path, partial: Path, copy_s: float
-) -> NodeAgent | None:
+    comm: Intracomm, world: World, run: RunSpec, gpus: Sequence[str | None], folder: Path, partial: Path, copy_s: float,
+    process: RankProcess | None = None,
+) -> NodeAgent | None:  # fmt: skip
     """Starts a helper on each node and returns it on the node's first rank; None on all others. Collective.
 
+    `process` is what trains on this rank, by default this process.
     `gpus` are the UUIDs of this rank's GPUs, None if the framework does not expose one; `folder` holds this rank's
     journal. Simulated nodes are one machine: the first one's helper reads telemetry for all of them. With
     a `copy_s` of 0 nothing is copied, with a line on standard error.
@@ -206,7 +208,7 @@ def start_agent(
         print("copies are off: what a lost node has measured is lost", file=sys.stderr, flush=True)
     machine = comm.Split(0 if world.nodes_simulated else world.node_rank, world.rank)
     is_first = machine.rank == 0
-    everyone = machine.allgather((world.rank, world.node_rank, RankProcess.this_process(), gpus, folder))
+    everyone = machine.allgather((world.rank, world.node_rank, process or RankProcess.this_process(), gpus, folder))
     machine.Free()
     telemetry = copying = None
     if run.telemetry != "off" and is_first:

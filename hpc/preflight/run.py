@@ -106,10 +106,10 @@ class Preflight:
         self.demand()
         return self._with_findings(comm.rank, report)
 
-    def stepped(self, comm: Intracomm, report: RankReport) -> RankReport:
+    def stepped(self, comm: Intracomm, report: RankReport, pid: int | None = None) -> RankReport:
         """Checks NCCL's connections after steps, outside the measured ones; returns the report. Does nothing on CPUs.
 
-        Collective. Raises InvalidRun as `demand` does.
+        `pid` is the process that uses NCCL, by default this one. Collective. Raises InvalidRun as `demand` does.
         """
         if not self._run.gpus_per_node:
             return report
@@ -117,7 +117,7 @@ class Preflight:
         try:
             connections = Transports(unread=unread_reason())
             if self._log:
-                connections = read_transports(self._log, mine.hostname, os.getpid())
+                connections = read_transports(self._log, mine.hostname, pid or os.getpid())
         except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
             connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
         everyone = zip(self.ranks, comm.allgather(connections), strict=True)

@@ -34,8 +34,8 @@ FORGOTTEN_S = 7 * 86400.0
 BEGUN = "begun"
 """This file of a folder is as old as the attempt, and holds st_dev and st_ino of the traces folder at that time."""
 OF_RANK = re.compile(r"rank(\d+)\.(?:json|json\.new|stamps|stacks|unmeasured)")
-_TEMPORARY = "nccl."
-"""The prefix of files that are not needed after the run."""
+_TEMPORARY = ("nccl.", "events.")
+"""The prefixes of what is not needed after the run: logs of NCCL, events of scripts."""
 
 
 class JournalError(Exception):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from hpc.model.spec import SCRIPT_STEPS
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
 from hpc.recovery.journal import ROW_BYTES, UNMEASURED, journal_bytes
 from hpc.system.text import inflect, ranges
@@ -30,6 +31,11 @@ class RankProgress:
     steps: int
     stamped: int
     path: Path
+
+
+def planned_steps(steps: int) -> int | None:
+    """The steps of a rank's progress; None where they are those of a script that runs to its end."""
+    return None if steps == SCRIPT_STEPS + 1 else steps
 
 
 def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None) -> dict[int, RankProgress]:

@@ -35,7 +35,8 @@ from hpc.model.files import (
     set_aside,
 )
 from hpc.model.outcome import Outcome, RecordError, read_own_record, read_rank_notes
-from hpc.model.spec import RunSpec
+from hpc.model.script_window import script_blocks
+from hpc.model.spec import SCRIPT_STEPS, RunSpec
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace, write_trace
@@ -272,8 +273,10 @@ def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str],
     first = journals[0].facts
     run, extra = run_of(first["run"])
     by_rank = {int(journal.facts["rank"]): journal for journal in journals}
-    stamps = np.full((run.ranks, run.steps, len(STAMPS)), ABSENT, np.int64)
-    samples = np.zeros((run.ranks, run.steps), np.int32)
+    # A run has as many steps as were requested of it; a script as many as it made.
+    steps = run.steps if not run.is_script else max(journal.steps_completed for journal in journals)
+    stamps = np.full((run.ranks, steps, len(STAMPS)), ABSENT, np.int64)
+    samples = np.zeros((run.ranks, steps), np.int32)
     steps_completed = np.zeros(run.ranks, np.int64)
     for rank, journal in by_rank.items():
         done = steps_completed[rank] = journal.steps_completed
@@ -291,13 +294,21 @@ def trace_of(journals: Sequence[RankJournal], known: tuple[Outcome | None, str],
         recovered=True,
         stamps=stamps,
         samples=samples,
-        losses=np.full((run.ranks, run.steps), np.nan),
+        losses=np.full((run.ranks, steps), np.nan),
         steps_completed=steps_completed,
-        blocks=np.array(run.blocks, np.int64),
+        blocks=np.array(_blocks(run, steps, journals), np.int64).reshape(-1, 2),
         ranks=[by_rank[rank].facts["facts"] if rank in by_rank else {"rank": rank} for rank in range(run.ranks)],
         environment={},
         **_clocks(by_rank, run.ranks),
     )
+
+
+def _blocks(run: RunSpec, steps: int, journals: Sequence[RankJournal]) -> list[list[int]]:
+    if not run.is_script:
+        return run.blocks
+    facts = [journal.facts["facts"].get("script") for journal in journals]
+    pauses = [pause for of_rank in facts if isinstance(of_rank, dict) for pause in of_rank.get("pauses", ())]
+    return script_blocks(run.warmup_steps, steps, {int(pause["step"]) for pause in pauses})
 
 
 def _clocks(by_rank: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
@@ -331,7 +342,8 @@ def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
     groups: dict[int, list[int]] = {}
     for rank in range(run.ranks):
         groups.setdefault(by_rank[rank].steps_completed if rank in by_rank else 0, []).append(rank)
-    text = f"recovered: ranks completed {min(groups)} to {max(groups)} of {run.steps} steps"
+    planned = "" if run.is_script and run.steps == SCRIPT_STEPS else f" of {run.steps}"
+    text = f"recovered: ranks completed {min(groups)} to {max(groups)}{planned} steps"
     if 1 < len(groups) <= _GROUPS:
         text += f" ({'; '.join(f'{steps}: {name_ranks(ranks)}' for steps, ranks in sorted(groups.items()))})"
     if missing := [rank for rank in range(run.ranks) if rank not in by_rank]:

@@ -65,18 +65,21 @@ class RankPayload:
 
     `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `meetings` are
     the collectives inside the steps, `agent` is the helper of this rank's node if this rank started it, `history` is
-    that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing.
+    that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing. Of a
+    script there are the first `steps` steps with the measured `blocks`, and no losses (None).
     """
 
     journal: Journal
     clock: GlobalClock
     report: RankReport
-    losses: Callable[[], Sequence[float]]
+    losses: Callable[[], Sequence[float]] | None
     workload: Any
     meetings: Meetings | None
     agent: NodeAgent | None
     problems: dict[str, str]
     history: TrainingHistory | None = None
+    steps: int
+    blocks: Sequence[Sequence[int]]
 
 
 def write_gathered(
@@ -87,12 +90,15 @@ def write_gathered(
     A failure in an optional part does not lose the trace: the part is missing, and facts and evidence state the reason.
     """
     points, problems, agent = payload.clock.points, payload.problems, payload.agent
-    nothing = np.full(run.steps, np.nan)
+    steps, losses_of = payload.steps, payload.losses
+    losses = nothing = np.full(steps, np.nan)
+    if losses_of is not None:
+        losses = attempted(problems, "losses", lambda: _as_losses(losses_of(), steps), nothing)
     recording = None if agent is None else attempted(problems, "telemetry", agent.stop_telemetry, None)
     arrays: dict[str, Array] = {
-        "stamps": np.frombuffer(payload.journal.stamps, np.int64).reshape(run.steps, len(STAMPS)),
-        "samples": np.frombuffer(payload.journal.samples, np.int64).astype(np.int32),
-        "losses": attempted(problems, "losses", lambda: _as_losses(payload.losses(), run.steps), nothing),
+        "stamps": np.frombuffer(payload.journal.stamps, np.int64).reshape(-1, len(STAMPS))[:steps],
+        "samples": np.frombuffer(payload.journal.samples, np.int64)[:steps].astype(np.int32),
+        "losses": losses,
         "clock_local_ns": np.array([point.local_ns for point in points], np.int64),
         "clock_offset_ns": np.array([point.offset_ns for point in points], np.float64),
         "clock_bound_ns": np.array([point.bound_ns for point in points], np.float64),
@@ -100,18 +106,18 @@ def write_gathered(
         "unix_offset_ns": np.array([offset_ns for offset_ns, _ in payload.clock.unix_offsets_ns], np.int64),
         "unix_bound_ns": np.array([bound_ns for _, bound_ns in payload.clock.unix_offsets_ns], np.int64),
     }
-    injected_ns = attempted(problems, "injected_ns", lambda: _injected(payload.workload, run.steps), None)
+    injected_ns = attempted(problems, "injected_ns", lambda: _injected(payload.workload, steps), None)
     if all(comm.allgather(injected_ns is not None)):
         assert injected_ns is not None
         arrays["injected_ns"] = injected_ns
-    meetings = _common_meetings(comm, run, payload)
+    meetings = _common_meetings(comm, payload)
     if meetings is not None:
-        shape = run.steps, len(meetings.names), len(MEETING_STAMPS)
+        shape = steps, len(meetings.names), len(MEETING_STAMPS)
         arrays["meetings"] = np.frombuffer(meetings.stamps, np.int64).reshape(shape)
     record = input_record_of(payload.workload)
     if all(comm.allgather(record is not None)):
         assert record is not None
-        arrays["input"] = np.frombuffer(record.figures, np.int64).reshape(run.steps, len(INPUT_FIGURES))
+        arrays["input"] = np.frombuffer(record.figures, np.int64).reshape(steps, len(INPUT_FIGURES))
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
     everyone = comm.gather(_encoded(payload, recording, comm.rank))
@@ -121,8 +127,12 @@ def write_gathered(
         names_of: dict[str, Any] = {"input_names": INPUT_FIGURES if "input" in gathered else ()}
         if meetings is not None:
             names_of |= {"meeting_names": meetings.names, "meeting_roots": meetings.roots}
-        optional = {"telemetry": telemetry, "history": payload.history}
-        trace = _trace(run, attempt, described, script, {**optional, **names_of, **gathered})
+        others = {
+            "telemetry": telemetry, "history": payload.history, "script": script,
+            "blocks": np.array(payload.blocks, np.int64), "steps_completed": np.full(comm.size, steps, np.int64),
+        }  # fmt: skip
+        has_losses = payload.losses is not None and run.diagnostic != COLLECTIVES
+        trace = _trace(run, attempt, described, {**others, **names_of, **gathered}, has_losses)
         try:
             write_or_keep(folder, trace)
         except TraceError:
@@ -133,7 +143,7 @@ def write_gathered(
     comm.Barrier()
 
 
-def _common_meetings(comm: Intracomm, run: RunSpec, payload: RankPayload) -> Meetings | None:
+def _common_meetings(comm: Intracomm, payload: RankPayload) -> Meetings | None:
     """The meetings of this rank where all ranks have the same, in an amount that a trace can hold. Collective."""
     meetings = payload.meetings
     if meetings is not None:
@@ -144,10 +154,10 @@ def _common_meetings(comm: Intracomm, run: RunSpec, payload: RankPayload) -> Mee
     if len(kinds) > 1:
         payload.problems["meetings"] = "ranks call different collectives in a step"
         return None
-    size = comm.size * run.steps * meetings.width * np.dtype(np.int64).itemsize
+    size = comm.size * payload.steps * meetings.width * np.dtype(np.int64).itemsize
     if size > MAX_MEETING_BYTES:
         payload.problems["meetings"] = (
-            f"{len(meetings.names)} collectives in each of {run.steps} steps on {comm.size} ranks would be {size} "
+            f"{len(meetings.names)} collectives in each of {payload.steps} steps on {comm.size} ranks would be {size} "
             f"bytes, of which a trace holds up to {MAX_MEETING_BYTES}"
         )
         return None
@@ -181,7 +191,9 @@ def _encoded(payload: RankPayload, recording: Recording | None, rank: int) -> st
     return json.dumps([payload.clock.domain, json.loads(facts), problems])
 
 
-def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, gathered: Mapping[str, Any]) -> Trace:
+def _trace(
+    run: RunSpec, attempt: int, described: Sequence[Any], gathered: Mapping[str, Any], has_losses: bool
+) -> Trace:
     """The trace of what all ranks brought; `described` is by rank what `_encoded` returned."""
     facts = [{**facts, "problems": problems} if problems else facts for _, facts, problems in described]
     problems: dict[str, str] = {}
@@ -194,9 +206,10 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         "project": attempted(problems, "project", describe_project, unknown),
     }
     of_ranks = [problems_of_rank for _, _, problems_of_rank in described]
-    losses_known = not any("losses" in names for names in of_ranks) and run.diagnostic != COLLECTIVES
+    losses_known = has_losses and not any("losses" in names for names in of_ranks)
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
     sentences += _skipped([report for _, report, _ in described])
+    sentences += _remarks([report for _, report, _ in described])
     if (history := gathered["history"]) is not None:
         sentences += [f"no checkpoint {error}" for error in history.checkpoint_errors]
     sentences += _missing([*enumerate(of_ranks), (0, problems)])
@@ -205,13 +218,10 @@ def _trace(run: RunSpec, attempt: int, described: Sequence[Any], script: str, ga
         attempt=attempt,
         outcome=Outcome.OK,
         evidence="; ".join(filter(None, sentences)),
-        steps_completed=np.full(len(described), run.steps, np.int64),
-        blocks=np.array(run.blocks, np.int64),
         clock_domains=[domain for domain, _, _ in described],
         injected_phases=PHASES if "injected_ns" in gathered else (),
         ranks=ranks,
         environment={**environment, **({"problems": problems} if problems else {})},
-        script=script,
         **gathered,
     )
 
@@ -227,6 +237,15 @@ def _skipped(reports: Iterable[Mapping[str, Any]]) -> list[str]:
         return []
     named = first_of([f"{name} ({reason})" for name, reason in files.items()], MAX_SKIPPED_NAMED)
     return [f"{plural(skips, 'image')} in batches could not be decoded, skipped: {named}"]
+
+
+def _remarks(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each remark on what a script did, with its ranks."""
+    ranks: dict[str, list[int]] = {}
+    for rank, report in enumerate(reports):
+        for remark in (report.get("script") or {}).get("remarks", ()):
+            ranks.setdefault(remark, []).append(rank)
+    return [f"{name_ranks(of_remark)}: {remark}" for remark, of_remark in ranks.items()]
 
 
 def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:

@@ -39,6 +39,10 @@ _MAX_TRACEBACK_CHARACTERS = 1 << 18
 _T = TypeVar("_T")
 
 
+class ScriptFailed(Exception):
+    """A script did not end by itself with exit status 0; the text has how it ended."""
+
+
 class ReservedFiles:
     """File descriptors that are free again after `release`: a note can be written where a rank has used up all."""
 
@@ -74,7 +78,7 @@ class Failure:
         with suppress(Exception):
             for line in self.nccl_warnings():
                 print(without_secrets(line), file=sys.stderr)
-        if isinstance(self.error, InvalidRun | LaunchError | JournalError):
+        if isinstance(self.error, InvalidRun | LaunchError | JournalError | ScriptFailed):
             text = f"rank {self.rank}: {self.outcome}: {without_secrets(exception_text(self.error))}"
         else:
             shown = without_secrets("".join(traceback.format_exception(self.error))[-_MAX_TRACEBACK_CHARACTERS:])

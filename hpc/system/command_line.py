@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 COMMANDS = (
-    "hpc.collectives", "hpc.data", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep",
+    "hpc.collectives", "hpc.data", "hpc.observe", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep",
     "launch.devcluster", "launch.doctor", "parse.airank", "parse.compare", "parse.history", "parse.pipeline_trace",
     "parse.report", "parse.summarize", "parse.timeline",
 )  # fmt: skip

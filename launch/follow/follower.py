@@ -16,7 +16,7 @@ from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, rea
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempt_folders
-from hpc.recovery.progress import RankProgress, median_step_s, read_one_rank
+from hpc.recovery.progress import RankProgress, median_step_s, planned_steps, read_one_rank
 from hpc.system.text import plural
 from launch.cluster.query import HERE, JobState, JobStates, StateError, lives
 from launch.follow.rows import (
@@ -76,10 +76,10 @@ class StepReader:
             self._known[stem] = progress
             timed = progress.completed >= MIN_STEPS_FOR_PACE
             return StepCount(
-                completed=progress.completed, planned=progress.steps,
+                completed=progress.completed, planned=planned_steps(progress.steps),
                 median_step_s=median_step_s(progress) if timed else None,
             )  # fmt: skip
-        return None if known is None else StepCount(completed=known.completed, planned=known.steps)
+        return None if known is None else StepCount(completed=known.completed, planned=planned_steps(known.steps))
 
 
 class Follower:

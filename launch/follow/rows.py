@@ -30,17 +30,23 @@ RUNNING, PENDING, NO_RECORD, NEVER_BEGAN = "running", "pending", "no record", "n
 class StepCount:
     """Steps that a running attempt has completed, as of its newest readable journal or copy.
 
-    `median_step_s` is the median duration of its recent steps; None where too few have been timed.
+    `planned` is None for a script that runs to its end. `median_step_s` is the median duration of its recent steps;
+    None where too few have been timed.
     """
 
     completed: int
-    planned: int
+    planned: int | None
     median_step_s: float | None = None
+
+    @property
+    def text(self) -> str:
+        """`12/120`, or `12` of a number that is not known."""
+        return f"{self.completed}" if self.planned is None else f"{self.completed}/{self.planned}"
 
     @property
     def remaining_s(self) -> float | None:
         """Time that the remaining steps take at the measured pace; None before MIN_STEPS_FOR_PACE steps."""
-        if self.median_step_s is None or self.completed < MIN_STEPS_FOR_PACE:
+        if self.planned is None or self.median_step_s is None or self.completed < MIN_STEPS_FOR_PACE:
             return None
         return (self.planned - self.completed) * self.median_step_s
 

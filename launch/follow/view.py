@@ -257,7 +257,7 @@ def _columns(shown: Sequence[Row], names: Mapping[str, str], *, ended: bool) -> 
         _Column(heading="state", cells=[row.state for row in shown], keep=9),
         _Column(
             heading="step", right=True, keep=3,
-            cells=["" if count is None else f"{count.completed}/{count.planned}" for count in steps],
+            cells=["" if count is None else count.text for count in steps],
         ),
         _Column(heading="elapsed", right=True, keep=1, cells=[format_clock(row.elapsed_s) for row in shown]),
         _Column(

@@ -261,7 +261,7 @@ class RunLimits:
         600, _limit(1), "S", "a run that makes no step for so long after its start hangs (default {default})")
     hang_steps: float = _watch(
         10, _limit(1), "N", "later: one that makes none for N times its median step (default {default})")
-    hang_extra_s: float = _watch(60, _limit(0), "S", "and so many seconds (default {default})")
+    hang_extra_s: float = _watch(60, _limit(0), "S", "and so many seconds (default {default}; a --script: 600)")
     # fmt: on
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from hpc.recovery.progress import name_ranks
+from hpc.recovery.progress import name_ranks, planned_steps
 from launch.jobs.options import RunLimits
 
 STOPPED_S = 10.0
@@ -174,7 +174,8 @@ def describe_hang(hang: Hang, limits: RunLimits) -> str:
     limit += f", {limits.copy_s:g} s between copies" if limits.copy_s else ""
     limit += f", {NODE_PATIENCE_S:g} s for a node that may be lost" if hang.silent_nodes else ""
     text = f"{_PHASE_TEXTS[hang.phase]} for {hang.waited_s:.0f} s (limit {hang.limit_s:.0f} s: {limit})"
-    if counts := [f"{ranks} completed {steps} of {hang.steps}" for steps, ranks in by_steps(hang.completed).items()]:
+    of_planned = "" if planned_steps(hang.steps) is None else f" of {hang.steps}"
+    if counts := [f"{ranks} completed {steps}{of_planned}" for steps, ranks in by_steps(hang.completed).items()]:
         text += f"; {', '.join(counts[:4])}{', …' if len(counts) > 4 else ''} steps"
     return f"{text}; no copies from {', '.join(hang.silent_nodes)} any more" if hang.silent_nodes else text
 

@@ -51,6 +51,7 @@ _USAGE = f"""{PROGRAM} --nodes N,… [options]
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
   {PROGRAM} --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
+  {PROGRAM} --nodes 1,2 --script train.py -- --its --arguments
   {PROGRAM} --nodes 1,2 --workload examples/my_training.py:MyTraining"""
 _DESCRIPTIONS = {
     "status": """Shows every run: its outcome, or that it runs, waits or never ran; and the jobs.
@@ -117,6 +118,10 @@ def read_arguments(argv: Sequence[str]) -> Request:
     """The request of a command line. Raises SpecError where it is invalid; exits on --help, and with 2 on what argparse
     refuses."""
     arguments = list(argv)
+    script_arguments: list[str] | None = None
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, script_arguments = arguments[:at], arguments[at + 1 :]
     _refuse_former_flags(arguments)
     subcommand = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     if subcommand is not None and subcommand not in SUBCOMMANDS:
@@ -132,7 +137,7 @@ def read_arguments(argv: Sequence[str]) -> Request:
     if extras:
         _explain_extras(subcommand, extras)
         parser.error(f"unrecognized arguments: {' '.join(extras)}")
-    return make_request(subcommand or "", word, vars(namespace))
+    return make_request(subcommand or "", word, {**vars(namespace), "arguments": script_arguments})
 
 
 def _refuse_former_flags(arguments: Sequence[str]) -> None:

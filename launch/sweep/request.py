@@ -30,6 +30,7 @@ from launch.jobs.options import (
 from launch.sweep.readers import MAX_RUNS, read_ci
 from launch.sweep.recipes import choose_sweeps
 from launch.sweep.repeats import AUTO
+from launch.sweep.script import SCRIPT_PAUSE_S
 from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
@@ -140,6 +141,10 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
     if subcommand == "find-max" and not word:
         raise SpecError("find-max names no setting: batch-size, or an option that is a whole number, such as classes")
     measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
+    if subcommand == "find-max" and "script" in measured:
+        raise SpecError("find-max changes a setting, and a --script decides its settings by itself")
+    if "script" in measured:
+        values = {"hang_extra_s": SCRIPT_PAUSE_S, **values}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
     sweeps: tuple[SweepSpec, ...] = ()

@@ -20,6 +20,7 @@ from hpc.model.spec import (
     PLACEMENTS,
     PRECISIONS,
     SCALINGS,
+    SCRIPT_STEPS,
     SYNTHETIC,
     TIMINGS,
     Plan,
@@ -42,6 +43,7 @@ from launch.sweep.readers import (
     read_repeats,
 )
 from launch.sweep.repeats import AUTO, DEFAULT_CI, DEFAULT_MAX_REPEATS, FIRST_REPEATS
+from launch.sweep.script import script_settings
 
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "repeats": 5}
 SMALL_SIZES: Mapping[str, Any] = {"batch_size": (4,), "repeats": 3}
@@ -79,8 +81,10 @@ class SweepSpec:
     backend: tuple[str, ...] = _measured(
         ("torch-ddp",), each(text), "NAME,…", "framework and strategy (default {default})", page=_DAILY)
     workload: tuple[str, ...] = _measured(
-        ("resnet50",), each(text), "NAME,…", "what is trained (default {default}), or FILE.py:FACTORY of your own",
+        ("resnet50",), each(text), "NAME,…", "{default} (default), or your own FILE.py:FACTORY",
         page=_DAILY)
+    script: str = _measured(
+        "", text, "FILE.py", "your own script as it is; -- ITS ARGUMENTS last", page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(read_data), "DATA,…",
         f"{{default}} (default), or KIND:PATH of files ({', '.join(KINDS)})",
@@ -108,6 +112,7 @@ class SweepSpec:
         {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
         {}, read_env, "NAME=V,…", "environment variable; \\, is a comma in a value", page=_DAILY)
+    arguments: tuple[str, ...] = ()
     recipe: str = _measured(
         "", text, "NAME",
         "published measurement (see `list`); options choose among its points or replace settings",
@@ -157,7 +162,8 @@ class SweepSpec:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:
         """A sweep from the values of options by field: comma lists, lists or single values alike."""
-        sweep = read_request(cls, values)
+        of_script = script_settings(values)
+        sweep = dataclasses.replace(read_request(cls, values), **of_script)
         if not sweep.nodes and not sweep.cases:
             raise SpecError(
                 "nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g), or a --recipe"
@@ -289,8 +295,8 @@ def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str,
 
 def _steps_of(sweep: SweepSpec, target: Target, workload: str) -> tuple[tuple[int, int], list[str]]:
     """Steps of a run of this workload and of its warm-up, and a line for each of them that was reduced."""
-    small = target.gpus_per_node == 0
-    reference = reference_steps(workload) or REFERENCE_STEPS
+    small = target.gpus_per_node == 0 and not sweep.script
+    reference = (SCRIPT_STEPS, REFERENCE_STEPS[1]) if sweep.script else reference_steps(workload) or REFERENCE_STEPS
     steps, warmup = SMALL_STEPS if small else reference
     if sweep.steps is not None:
         warmup = min(warmup, max(MIN_WARMUP_STEPS, sweep.steps // 4))
@@ -371,7 +377,7 @@ def _multiply(
         _combinations(sweep.env),
     )  # fmt: skip
     warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
-    block_steps = sweep.block_steps if sweep.block_steps < measured_steps else 0  # 0: one block
+    block_steps = 0 if sweep.script or sweep.block_steps >= measured_steps else sweep.block_steps  # 0: one block
     for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, cache, options, env in axes:
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
@@ -388,7 +394,7 @@ def _multiply(
             seed=sweep.seed, data=data, data_cache=cache, epochs=sweep.epochs, target_accuracy=sweep.target_accuracy,
             eval_every=sweep.eval_every, placement=sweep.placement, site=target.site,
             container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
-            options=options, env={**target.env, **env},
+            arguments=sweep.arguments, options=options, env={**target.env, **env},
         )  # fmt: skip
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpc.backends import BACKENDS, missing_modules, operations_of
+from hpc.backends import BACKENDS, TRAINERS, missing_modules, operations_of
 from hpc.backends.horovod_build import build_problem
 from hpc.model.data_source import data_source
 from hpc.model.options import Option, did_you_mean
-from hpc.model.spec import COLLECTIVES, SpecError, Target
+from hpc.model.spec import COLLECTIVES, SCRIPT, SpecError, Target
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
 from hpc.workloads.user_code import check_factory
 from launch.cluster.local import GpuCountError, cpus_here, gpus_here, ranks_env
@@ -27,8 +27,12 @@ class TargetError(RuntimeError):
 def options_of(backend: str, workload: str) -> Mapping[str, Option]:
     """The options of a backend with a workload. Raises SpecError if one is unknown or they do not fit."""
     if backend not in BACKENDS:
-        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(BACKENDS)}{did_you_mean(backend, BACKENDS)}")
+        raise SpecError(f"unknown backend {backend!r}; known: {', '.join(TRAINERS)}{did_you_mean(backend, TRAINERS)}")
     entry = BACKENDS[backend]
+    if backend == SCRIPT:
+        if not is_user_code(workload) or ":" in workload:
+            raise SpecError(f"backend {SCRIPT} runs a training script of your own: request it by --script FILE.py")
+        return entry.options
     if is_user_code(workload):
         check_factory(workload)
         return entry.options
@@ -75,8 +79,10 @@ def with_absolute_paths(spec: SweepSpec) -> SweepSpec:
     """The sweep with absolute paths of user code and of data, because the job may run from any folder."""
 
     def absolute(workload: str) -> str:
-        path, _, factory = workload.partition(":")
-        return f"{Path(path).absolute()}:{factory}" if is_user_code(workload) and factory else workload
+        path, colon, factory = workload.partition(":")
+        if not is_user_code(workload) or (not factory and not spec.script):
+            return workload
+        return f"{Path(path).absolute()}{colon}{factory}"
 
     def absolute_data(data: str) -> str:
         source = data_source(data)
@@ -107,7 +113,8 @@ def decide_target(spec: SweepSpec, site: Site | None, nodes: SiteNodes | None = 
     """
     user_code = [name for name in spec.workload if is_user_code(name)]
     for name in user_code:
-        check_factory(name)
+        if not spec.script:
+            check_factory(name)
     digests = {name: code_digest(name) for name in user_code}
     if site is None:
         return _local_target(spec, digests)

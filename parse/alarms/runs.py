@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from hpc.model.findings import Figures, Finding, Severity, State
-from hpc.model.spec import SAMPLES, SYNTHETIC, UNKNOWN_DATA
+from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from parse.alarms.scaling import Neighbours
 from parse.attempt import Attempt, Machine
 from parse.result import MISSING, Result, Run
@@ -99,6 +99,8 @@ def not_as_asked(result: Result, _: Neighbours) -> Iterator[Figures]:
         if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
             continue
         spec, names = run.requested.run, ("ranks", "steps", "samples")
+        if spec.backend == SCRIPT:  # which decides by itself when it ends, pauses, and how many samples it reads
+            continue
         measured = run.attempt.machine.ranks, len(run.measured.step_s), run.measured.samples
         batch, steps = spec.global_batch_size or 0, spec.measured_steps or 0
         length = _length(spec, run.attempt.machine)

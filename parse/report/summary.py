@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ COLUMNS = (
     "case", "nodes", "ranks_per_node", "devices", "unit", "backend", "workload", "batch_size", "precision", "scaling",
     "on", "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
     "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site",
-    "container", "code_digest",
+    "container", "code_digest", "arguments",
 )  # fmt: skip
 """The requested settings of a point, by the names of columns and `--where`, in their order."""
 USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate", "data_cache": "off"}
@@ -74,6 +75,7 @@ def requested_values(result: Result) -> dict[str, str]:
         "unit": "" if run.unit == SAMPLES else run.unit,
         "block_steps": run.block_steps or "",
         "epochs": run.epochs or "",
+        "arguments": shlex.join(run.arguments),
     }
     other |= {"target_accuracy": run.target_accuracy or "", "eval_every": "" if run.eval_every == 1 else run.eval_every}
     requested = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.backends import BACKENDS, missing_modules
+from hpc.backends import BACKENDS, TRAINERS, missing_modules
 from hpc.model.outcome import Outcome
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
@@ -19,7 +19,7 @@ from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = HERE / "contract.py"
 # torch-tp trains models with a plan of how they are split: tests/mpi/test_gpt.py.
-ON_CPUS = [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node and not entry.workloads]
+ON_CPUS = [name for name, entry in TRAINERS.items() if not entry.one_rank_per_node and not entry.workloads]
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     assert trace.steps_completed[1] == 7
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", TRAINERS)
 def test_a_backend_imports_its_own_framework_and_no_other(name: str) -> None:
     if missing := missing_modules(name):
         pytest.skip("; ".join(missing))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.backends import BACKENDS, missing_modules
+from hpc.backends import TRAINERS, missing_modules
 from launch.cluster.local import ranks_env
 from tests.mpi.attempts import HERE, Ranks, spec
 from tests.mpi.ranks.sockets import sockets
@@ -37,7 +37,7 @@ def mpi_sockets() -> dict[str, Sockets]:
     return {}
 
 
-@pytest.mark.parametrize("backend", [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node])
+@pytest.mark.parametrize("backend", [name for name, entry in TRAINERS.items() if not entry.one_rank_per_node])
 def test_a_run_listens_only_on_documented_sockets(
     ranks: Ranks, tmp_path: Path, backend: str, mpi_sockets: dict[str, Sockets]
 ) -> None:

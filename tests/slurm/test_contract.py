@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpc.backends import BACKENDS, missing_modules
+from hpc.backends import TRAINERS, missing_modules
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = ROOT / "tests" / "mpi" / "ranks" / "contract.py"
-ON_CPUS = [name for name, entry in BACKENDS.items() if not entry.one_rank_per_node and not entry.workloads]
+ON_CPUS = [name for name, entry in TRAINERS.items() if not entry.one_rank_per_node and not entry.workloads]
 
 
 @pytest.mark.parametrize("backend", ON_CPUS)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.backends import BACKENDS, missing_modules
+from hpc.backends import TRAINERS, missing_modules
 from hpc.workloads import WORKLOADS
 from tests.slurm.conftest import Command
 from tests.slurm.jobs import has_ended, submit
@@ -160,7 +160,7 @@ def test_mpirun_in_place_of_srun(tmp_path: Path, mpirun_site: Path, sweep: Comma
 def test_every_framework_runs_in_one_sweep_and_one_table(sweep: Command, command: Command, tmp_path: Path) -> None:
     names = [
         name
-        for name, entry in BACKENDS.items()
+        for name, entry in TRAINERS.items()
         if entry.framework in WORKLOADS["mlp"].factories
         and not entry.one_rank_per_node  # that one wants GPUs
         and not entry.workloads  # torch-tp trains gpt alone

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.backends import BACKENDS, operations_of
+from hpc.backends import BACKENDS, TRAINERS, operations_of
 from hpc.collectives import main as collectives_command
 from hpc.model.collective_plan import OPERATIONS, OPTIONS, Collective, bus_factor, collectives, collectives_run, plan_of
 from hpc.model.collective_times import collective_times, table
@@ -279,7 +279,7 @@ def test_a_backend_without_collectives_is_refused_by_name() -> None:
         operations_of("torch-dp", gpus=True)
     assert "reduce-scatter" in operations_of("paddle-fleet", gpus=True)
     assert "reduce-scatter" not in operations_of("paddle-fleet", gpus=False)
-    assert all(entry.collectives or name == "torch-dp" for name, entry in BACKENDS.items())
+    assert all(entry.collectives or name == "torch-dp" for name, entry in TRAINERS.items())
 
 
 def test_options_have_help_and_defaults_that_hold() -> None:

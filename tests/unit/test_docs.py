@@ -38,7 +38,7 @@ ACTIONS = {
     "hpc.recovery": ("collect", "clean"),
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
-PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
+PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
             "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.history", "parse.pipeline_trace",
             "parse.timeline", "parse.report", "launch.doctor", *ACTIONS)  # fmt: skip
 
@@ -93,9 +93,9 @@ def exists(name: str) -> bool:
 
 
 def commands(document: Path) -> Iterator[tuple[str, str]]:
-    """Module and arguments of each Rankwise command; continuation lines are joined."""
+    """Module and arguments of each Rankwise command, without those of a script; continuation lines are joined."""
     for match in COMMAND.finditer(re.sub(r"\\\n\s*", " ", document.read_text())):
-        yield match[1].rstrip("."), match[2].partition(" #")[0]
+        yield match[1].rstrip("."), re.split(r"(?:^|\s)-- ", match[2].partition(" #")[0])[0]
 
 
 @cache

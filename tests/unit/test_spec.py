@@ -206,7 +206,7 @@ def test_the_run_id_depends_on_every_requested_setting_and_nothing_else() -> Non
         "repeat": 2, "seed": 1, "site": "other", "data": "imagefolder", "timing": "step", "container": "x.sif",
         "code_digest": "ab", "options": {"a": "1"}, "env": {"A": "1"}, "block_steps": 20, "reduction": "off",
         "telemetry": "off", "placement": "nested", "search": "classes", "data_cache": "device", "epochs": 9,
-        "target_accuracy": 75.9, "eval_every": 3,
+        "target_accuracy": 75.9, "eval_every": 3, "arguments": ("--lr", "0.1"),
     }  # fmt: skip
     assert set(changes) == {f.name for f in dataclasses.fields(RunSpec)}
     for name, value in changes.items():
@@ -227,7 +227,14 @@ def test_runs_of_the_first_plan_keep_their_ids() -> None:
     assert combinations == {(timing, kind): 3 for timing in ("phases", "step") for kind in ("", "no-sync")}
     for run, values in zip(runs, described, strict=True):
         assert run.timing == {"fine": "phases", "coarse": "step"}[values["stamps"]]
-        later = {"search": "", "data_cache": "off", "epochs": 0, "target_accuracy": 0.0, "eval_every": 1}
+        later: dict[str, object] = {
+            "search": "",
+            "data_cache": "off",
+            "epochs": 0,
+            "target_accuracy": 0.0,
+            "eval_every": 1,
+        }
+        later["arguments"] = ()
         assert {**run.to_json(), "stamps": values["stamps"]} == {**values, "timing": run.timing, **later}
 
 

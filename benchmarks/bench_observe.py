@@ -1,0 +1,127 @@
+"""What the hooks of hpc.observe cost a step: with and without them by turns, step by step, in one process.
+
+Two equal models, of ResNet-50's depth (162 parameters), each in a DDP of its own over one rank; one is trained with
+hooks, one without. Compared is the thread's CPU time, in which a busy neighbour shows less than in wall time.
+`--control` puts no hooks on either: what remains is the error of the method.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import thread_time_ns
+from typing import Any
+
+from benchmarks.pairs import against_limit
+
+WARM_UP = 12
+LIMIT = 0.5
+"""Per cent of a step of 10 ms."""
+
+
+def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
+    """One step of an own model at each call."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    stack = (
+        torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.BatchNorm1d(width))
+        for _ in range(blocks)
+    )
+    model = DistributedDataParallel(torch.nn.Sequential(*stack))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    samples = torch.utils.data.TensorDataset(torch.randn(8 * batch, width), torch.zeros(8 * batch))
+    loader = torch.utils.data.DataLoader(samples, batch_size=batch)
+
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    source = batches()
+
+    def step() -> None:
+        inputs, _ = next(source)
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def measure(pairs: int, blocks: int, width: int, batch: int, control: bool) -> tuple[list[float], list[float]]:
+    """CPU time of the steps with hooks and of those without, ms; the k-th of both follow each other."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        from hpc.observe import hooks
+
+        hooks.install(folder)
+        observer = hooks.current
+        assert observer is not None
+        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+        on = True
+
+        def switch(to: bool) -> None:
+            nonlocal on
+            if on == to:
+                return
+            on = to
+            for patch in observer.patches:
+                patch.put() if to else patch.take()
+            for handle in observer.handles[:2]:  # of torch's hooks for all optimizers
+                registered = handle.hooks_dict_ref()
+                if to:
+                    registered[handle.id] = kept[handle.id]
+                else:
+                    kept[handle.id] = registered.pop(handle.id)
+
+        kept: dict[int, Any] = {}
+        switch(not control)
+        hooked = training(blocks, width, batch)
+        for _ in range(WARM_UP):
+            hooked()
+        switch(False)
+        bare = training(blocks, width, batch)  # made now, so that no hook knows its DDP
+        for _ in range(WARM_UP):
+            bare()
+        taken: tuple[list[float], list[float]] = ([], [])
+        for pair in range(pairs):
+            for which in (0, 1) if pair % 2 else (1, 0):
+                switch(which == 0 and not control)
+                begin = thread_time_ns()
+                (hooked, bare)[which]()
+                taken[which].append((thread_time_ns() - begin) / 1e6)
+        switch(True)
+        assert not observer.off, "a hook has failed"
+        events = sum(1 for at in range(1 << 13, len(observer.cells), 2) if observer.cells[at])
+        print(f"{events / (pairs + WARM_UP):.1f} events a step with hooks")
+        dist.destroy_process_group()
+        return taken
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--pairs", type=int, default=500)
+    parser.add_argument("--blocks", type=int, default=54, help="of three parameters each; 1 shows the hooks alone")
+    parser.add_argument("--width", type=int, default=160)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--control", action="store_true", help="no hooks on either model")
+    arguments = parser.parse_args()
+    hooked, bare = measure(arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size, arguments.control)
+    for name, part in (("least", 0.0), ("tenth percentile", 0.1), ("median", 0.5)):
+        with_ms, without_ms = (sorted(times)[int(part * len(times))] for times in (hooked, bare))
+        print(f"{name}: {with_ms:.3f} ms with hooks, {without_ms:.3f} ms without, {with_ms - without_ms:+.3f} ms")
+    differences = [100 * (a - b) / 10 for a, b in zip(hooked, bare, strict=True)]
+    print(against_limit("hooks of hpc.observe", differences, LIMIT, "% of a step of 10 ms"))
+    return 0
+
+
+if __name__ == "__main__":
+    assert Path("benchmarks").exists(), "run from the checkout"
+    sys.exit(main())

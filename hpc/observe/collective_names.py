@@ -1,0 +1,18 @@
+"""What torch's collectives are called in a trace, by the names of the methods of a process group."""
+
+from __future__ import annotations
+
+BUFFERS = "broadcast of buffers"
+"""DDP's, from rank 0 before a forward."""
+NAMES = {
+    "allreduce": "all-reduce", "allreduce_coalesced": "all-reduce", "allgather": "all-gather",
+    "allgather_coalesced": "all-gather", "_allgather_base": "all-gather", "all_gather_single": "all-gather",
+    "allgather_into_tensor_coalesced": "all-gather", "all_gather_single_coalesced": "all-gather",
+    "reduce_scatter": "reduce-scatter", "_reduce_scatter_base": "reduce-scatter",
+    "reduce_scatter_single": "reduce-scatter", "reduce_scatter_tensor_coalesced": "reduce-scatter",
+    "reduce_scatter_single_coalesced": "reduce-scatter", "broadcast": "broadcast", "reduce": "reduce",
+    "gather": "gather", "scatter": "scatter", "alltoall": "all-to-all", "alltoall_base": "all-to-all",
+    "all_to_all_single": "all-to-all", "barrier": "barrier",
+}  # fmt: skip
+"""By the names that methods of a process group have in this torch or another."""
+FROM_ONE, TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")

@@ -1,0 +1,156 @@
+"""Hooks on the collectives that Python calls: a process group's methods, `Work.wait`, DDP's buffers and its reducer.
+
+Not seen are those of C++ callers (DDP's buckets) and those in compiled graphs (functional collectives).
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from . import events as e
+from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE
+
+if TYPE_CHECKING:
+    from .observer import Observer
+
+_is_compiling = torch.compiler.is_compiling
+
+
+def hook(o: Observer) -> None:
+    """Hooks torch.distributed, where this torch has it."""
+    if not dist.is_available():
+        return
+    works: dict[int, int] = {}  # of each collective that goes on, by the identity of its Work: its record
+    for method, name in NAMES.items():
+        o.replace(dist.ProcessGroup, method, _make_collective(o, name, works))
+    o.replace(dist.Work, "wait", _make_wait(o, works))
+    o.replace(dist, "_broadcast_coalesced", _make_buffers(o))
+    if hasattr(dist, "Reducer"):
+        o.replace(dist.Reducer, "prepare_for_backward", _make_armed(o))
+
+
+def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
+    whiches: dict[tuple[int, int], int] = {}
+
+    def make(original: Any) -> Any:
+        def call(group: Any, *values: Any, **named: Any) -> Any:
+            if _is_compiling() or o.off:
+                return original(group, *values, **named)
+            try:
+                key = (group.size(), _root(name, values))
+                which = whiches.get(key)
+                if which is None:
+                    which = whiches[key] = _which(o, name, *key)
+                size = _bytes(values[0]) if values else 0
+                at = o.place()
+                o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
+                o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                o.failed(error)
+                return original(group, *values, **named)
+            work = original(group, *values, **named)
+            if work is None:
+                o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
+            else:
+                works[id(work)] = e.place_of(at) << 16 | which
+            return work
+
+        return call
+
+    return make
+
+
+def _make_wait(o: Observer, works: dict[int, int]) -> Any:
+    def make(original: Any) -> Any:
+        def wait(work: Any, *values: Any, **named: Any) -> Any:
+            record = works.pop(id(work), None)
+            if record is None or o.off:
+                return original(work, *values, **named)
+            code = (record & 0xFFFF) << 8 | record >> 16 << 24
+            try:
+                at = o.place()
+                o.cells[at + 1] = e.COLLECTIVE_WAIT | code
+                o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
+            result = original(work, *values, **named)
+            try:
+                at = o.place()
+                o.cells[at] = perf_counter_ns()
+                o.cells[at + 1] = e.COLLECTIVE_OUT | code
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
+            return result
+
+        return wait
+
+    return make
+
+
+def _make_buffers(o: Observer) -> Any:
+    whiches: dict[tuple[int, int], int] = {}
+
+    def make(original: Any) -> Any:
+        def broadcast(group: Any, tensors: Any, size: int, root: int = 0) -> Any:
+            if o.off:
+                return original(group, tensors, size, root)
+            try:
+                key = (group.size(), root)
+                which = whiches.get(key)
+                if which is None:
+                    which = whiches[key] = _which(o, BUFFERS, *key)
+                at = o.place()
+                o.cells[at + 1] = e.COLLECTIVE_IN | which << 8  # their bytes would take longer to count than all else
+                o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
+                return original(group, tensors, size, root)
+            result = original(group, tensors, size, root)
+            o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
+            return result
+
+        return broadcast
+
+    return make
+
+
+def _make_armed(o: Observer) -> Any:
+    def make(original: Any) -> Any:
+        def prepare_for_backward(*args: Any) -> Any:
+            try:
+                if not o.off:
+                    at = o.place()
+                    o.cells[at + 1] = e.ARMED
+                    o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
+            return original(*args)
+
+        return prepare_for_backward
+
+    return make
+
+
+def _which(o: Observer, name: str, size: int, root: int) -> int:
+    if size == dist.get_world_size():
+        return o.recorder.name(name, root)
+    return o.recorder.name(f"{name} in a group of {size}", e.UNCLEAR)
+
+
+def _root(name: str, values: tuple[Any, ...]) -> int:
+    """The rank that sends, from the call's options or its last argument."""
+    if name not in FROM_ONE:
+        return e.UNCLEAR if name in TO_ONE else e.NO_ROOT
+    root = getattr(values[-1], "rootRank", values[-1]) if values else None
+    return root if isinstance(root, int) else e.UNCLEAR
+
+
+def _bytes(thing: Any) -> int:
+    """Of a tensor, or of all in a list of tensors or of lists of them."""
+    if isinstance(thing, torch.Tensor):
+        return thing.numel() * thing.element_size()
+    return sum(map(_bytes, thing)) if isinstance(thing, (list, tuple)) else 0

@@ -1,0 +1,182 @@
+"""What happened when, in one process of an unchanged training script: records of 16 bytes in a memory-mapped file.
+
+A file is 64 KiB of header and texts, then records of two int64: nanoseconds of CLOCK_MONOTONIC
+(`time.perf_counter_ns`), and kind + which × 2^8 + number × 2^24. Only its own process writes it, in place: what has
+been written stays after any death of the process, and another process may read meanwhile. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+KINDS = (
+    "nothing",  # a record that was begun and not completed
+    "iterate_in", "iterate_out",  # iter(loader); which: the loader
+    "fetch_in", "fetch_out", "fetch_end",  # next(loader); which: the loader; number: samples, 0 if not known; exhausted
+    "forward_in", "evaluate_in", "evaluate_out",  # of the model: with gradients, without
+    "armed",  # DDP is told to reduce in the next backward
+    "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last, in DDP
+    "update_in", "update_out",  # Optimizer.step; which: the optimizer
+    "scaler_in", "scaler_out",  # GradScaler.step; which: the optimizer, 0 where the scaler is switched off
+    "save_in", "save_out",  # torch.save
+    "collective_in", "collective_wait", "collective_out",  # which: its name; number: bytes; else the record of its call
+    "step_end",  # step() of the script
+)  # fmt: skip
+"""Names of the kinds, by number."""
+(
+    NOTHING, ITERATE_IN, ITERATE_OUT, FETCH_IN, FETCH_OUT, FETCH_END, FORWARD_IN, EVALUATE_IN, EVALUATE_OUT, ARMED,
+    BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_IN, SCALER_OUT, SAVE_IN, SAVE_OUT,
+    COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END,
+) = range(len(KINDS))  # fmt: skip
+
+NO_ROOT, UNCLEAR = -1, -2
+"""Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
+only some ranks take part, or one receives."""
+CAPACITY = 1 << 20
+"""Records of a file, 16 MiB. Once it is full nothing more is recorded, and the file says so."""
+WHICH_BITS, NUMBER_BITS = 16, 39
+_MAGIC = int.from_bytes(b"RWEVENT1", "little")
+_HEADER_BYTES, _RECORD_BYTES, _TEXT_AT, _TEXT_STOP = 1 << 16, 16, 64, 1 << 16
+_MAGIC_CELL, _TEXT_BYTES_CELL, _PROCESS_CELL, STEPS_CELL, _CAPACITY_CELL = range(5)
+_FIRST_CELL = _HEADER_BYTES // 8
+_RESERVED_AT_FIRST = 1 << 15
+
+
+class Event(NamedTuple):
+    """One record. `number` of the end of a collective is the place of the record of its call."""
+
+    ns: int
+    kind: int
+    which: int = 0
+    number: int = 0
+
+
+class EventFile(NamedTuple):
+    """What a process recorded: its events, in the order of their places, and its facts.
+
+    A record that was begun and not completed is an event of kind NOTHING. `names` has the name and the root of each
+    collective, by `which`.
+    """
+
+    process: int
+    events: Sequence[Event]
+    facts: Mapping[str, Any]
+    names: Sequence[tuple[str, int]]
+
+
+class EventFileError(ValueError):
+    """A file is no file of events; the text names it."""
+
+
+class Recorder:
+    """Writes the events of this process. Raises OSError where there is no room for its file.
+
+    `cells` is the file as int64, `place` returns the cell of the next record: hooks write there themselves, because a
+    call costs more than the two stores. Past the last record a store raises IndexError.
+    """
+
+    def __init__(self, folder: str, capacity: int = CAPACITY) -> None:
+        # A process that replaces itself keeps its number.
+        self.path = Path(folder) / f"{os.getpid()}.{time.perf_counter_ns()}.events"
+        self._bytes = _HEADER_BYTES + capacity * _RECORD_BYTES
+        with self.path.open("xb+") as file:
+            # A store into a page that the file system has no room for would kill the process.
+            os.posix_fallocate(file.fileno(), 0, _HEADER_BYTES + min(capacity, _RESERVED_AT_FIRST) * _RECORD_BYTES)
+            file.truncate(self._bytes)
+            self._map = mmap.mmap(file.fileno(), self._bytes)
+        self.cells = memoryview(self._map).cast("q")
+        self.cells[_PROCESS_CELL], self.cells[_CAPACITY_CELL] = os.getpid(), capacity
+        self.cells[_MAGIC_CELL] = _MAGIC
+        self.place = itertools.count(_FIRST_CELL, 2).__next__
+        self._names: dict[tuple[str, int], int] = {}
+
+    def reserve(self) -> None:
+        """Room for all records: this process trains. Raises OSError where there is none."""
+        with self.path.open("rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, self._bytes)
+
+    def note(self, ns: int, kind: int, which: int = 0, number: int = 0) -> int:
+        """Writes one event; returns the place of its record."""
+        at = self.place()
+        self.cells[at + 1] = kind | which << 8 | number << 24
+        self.cells[at] = ns
+        return (at - _FIRST_CELL) // 2
+
+    def name(self, name: str, root: int = NO_ROOT) -> int:
+        """The `which` of a collective."""
+        which = self._names.get((name, root))
+        if which is None:
+            which = self._names[name, root] = len(self._names)
+            self._write({"collective": [name, root]})
+        return which
+
+    def state(self, **facts: Any) -> None:
+        """Keeps facts beside the events; a later value replaces an earlier one."""
+        self._write({"facts": facts})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        line, begin = json.dumps(entry).encode() + b"\n", _TEXT_AT + self.cells[_TEXT_BYTES_CELL]
+        if begin + len(line) > _TEXT_STOP:
+            raise OverflowError(f"the texts of {self.path.name} take more than {_TEXT_STOP - _TEXT_AT} bytes")
+        self._map[begin : begin + len(line)] = line
+        self.cells[_TEXT_BYTES_CELL] = begin + len(line) - _TEXT_AT
+
+
+def place_of(cell: int) -> int:
+    """The place of a record, from what `Recorder.place` returned."""
+    return (cell - _FIRST_CELL) // 2
+
+
+def read_events(path: Path) -> EventFile:
+    """All that is in a file by now. Raises EventFileError, OSError."""
+    events: list[Event] = []
+    with path.open("rb") as file:
+        if int.from_bytes(file.read(8), "little") != _MAGIC:
+            raise EventFileError(f"{path} is no file of events")
+        file.seek(_HEADER_BYTES)
+        while (block := file.read(_RECORD_BYTES << 13)).strip(b"\0"):
+            cells = memoryview(block[: len(block) // _RECORD_BYTES * _RECORD_BYTES]).cast("q").tolist()
+            events += [
+                Event(ns, code & 0xFF, code >> 8 & 0xFFFF, code >> 24) if ns and code else Event(0, NOTHING)
+                for ns, code in zip(cells[0::2], cells[1::2], strict=True)
+            ]
+        file.seek(0)
+        header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
+    while events and events[-1].kind == NOTHING:
+        events.pop()
+    facts, names = _texts(path, header)
+    if any(event.kind == COLLECTIVE_IN and event.which >= len(names) for event in events):
+        raise EventFileError(f"{path} has collectives without a name")
+    process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
+    return EventFile(process=process, events=events, facts=facts, names=names)
+
+
+def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[tuple[str, int]]]:
+    """Facts and names of a file. Raises EventFileError."""
+    facts: dict[str, Any] = {}
+    names: list[tuple[str, int]] = []
+    size = int.from_bytes(header[8 * _TEXT_BYTES_CELL : 8 * _TEXT_BYTES_CELL + 8], "little")
+    try:
+        for line in header[_TEXT_AT : min(_TEXT_AT + size, _TEXT_STOP)].decode().splitlines():
+            entry = json.loads(line)
+            facts.update(entry.get("facts", {}))
+            if "collective" in entry:
+                name, root = entry["collective"]
+                names.append((str(name), int(root)))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise EventFileError(f"the texts in {path} cannot be read: {error}") from None
+    return facts, names
+
+
+def steps_counted(path: Path) -> int:
+    """How many updates of optimizers the process has gone on from, by its own count; while it runs. Raises OSError."""
+    with path.open("rb") as file:
+        file.seek(8 * STEPS_CELL)
+        return int.from_bytes(file.read(8), "little")

@@ -1,0 +1,324 @@
+"""Hooks on torch's classes and functions, and on one gradient; they store events and decide nothing.
+
+Nothing is put on an instance that a script could save. Inside a graph that is being compiled the originals run. This
+package is imported under a name of its own into the script's process, which need not have the rest of the project.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from . import batches, collectives, ending, models
+from . import events as e
+from .observer import Observer, Patches
+
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_thread = threading.get_ident
+_LOOK_EVERY = 100  # backwards between two questions to DDP, and between two searches for models while none is seen
+_MAX_LOOKS = 8
+HOOKED = "_rankwise"
+current: Observer | None = None
+"""What records in this process; None where nothing does."""
+
+
+def _hook_loaders(o: Observer) -> None:
+    iterators: dict[int, int] = {}  # of each iterator, by its identity, the number of its loader
+    counts: dict[int, batches.Count] = {}
+
+    def make_iterate(original: Any) -> Any:
+        def iterate(loader: Any) -> Any:
+            if o.fetching or o.off:
+                return original(loader)
+            which = o.loaders.of(loader)
+            if which not in counts:
+                counts[which] = batches.Count(batches.nominal_size(loader))
+            o.note(e.ITERATE_IN, which)
+            iterator = original(loader)
+            iterators[id(iterator)] = which
+            o.note(e.ITERATE_OUT, which)
+            return iterator
+
+        return iterate
+
+    def make_fetch(original: Any) -> Any:
+        def fetch(iterator: Any) -> Any:
+            if o.fetching or o.off or (o.thread and _thread() != o.thread):
+                return original(iterator)
+            try:
+                if o.updated:
+                    o.step_completed()
+                which = iterators.get(id(iterator), 0)
+                at = o.place()
+                o.cells[at + 1] = e.FETCH_IN | which << 8
+                o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
+                return original(iterator)
+            o.fetching = True
+            kind, number = e.FETCH_END, 0
+            try:
+                batch = original(iterator)
+                kind = e.FETCH_OUT
+            finally:
+                ns, o.fetching = perf_counter_ns(), False
+                try:
+                    if kind == e.FETCH_OUT and which:
+                        number = counts[which].samples(batch)
+                    at = o.place()
+                    o.cells[at + 1] = kind | which << 8 | number << 24
+                    o.cells[at] = ns
+                except Exception as error:  # noqa: BLE001 - as above
+                    o.failed(error)
+            return batch
+
+        return fetch
+
+    o.replace(DataLoader, "__iter__", make_iterate)
+    o.replace(_BaseDataLoaderIter, "__next__", make_fetch)
+
+
+def _hook_forward(o: Observer, kind: type) -> None:
+    """Of a class of models."""
+
+    forward_in, evaluate_in, evaluate_out = e.FORWARD_IN, e.EVALUATE_IN, e.EVALUATE_OUT
+
+    def make_call(original: Any) -> Any:
+        # A class of the script is copied by value (cloudpickle) with this: it may refer to nothing of this package.
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or o.off or id(self) not in o.roots or o.fetching:  # the first ends it for dynamo
+                return original(self, *args, **kwargs)
+            if not _is_grad_enabled():
+                o.note(evaluate_in)
+                result = original(self, *args, **kwargs)
+                o.note(evaluate_out)
+                return result
+            try:
+                if o.updated:
+                    o.step_completed()
+                o.forward_seen = True
+                at = o.place()
+                o.cells[at + 1] = forward_in
+                o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                o.failed(error)
+            return original(self, *args, **kwargs)
+
+        return call
+
+    if not hasattr(kind.__call__, HOOKED):  # which a class has from the one it is made of, too
+        o.replace(kind, "__call__", make_call)
+        setattr(kind.__call__, HOOKED, True)
+
+
+def _look(o: Observer) -> None:
+    """Searches the process for models, and hooks their classes."""
+    if o.looks == 0:
+        o.thread = _thread()
+        o.recorder.reserve()
+    o.looks += 1
+    roots = models.outermost(below=o.backwards > 2 and not o.forward_seen)
+    for kind in {type(root) for root in roots}:
+        _hook_forward(o, kind)
+    o.roots |= {id(root) for root in roots}
+    o.lasts.keep(roots, o.roots)
+    o.recorder.state(**models.facts_of(roots))
+
+
+def _hook_backward(o: Observer) -> None:
+    def complete(_: Any) -> None:
+        if _is_compiling() or o.off:
+            return
+        try:
+            at = o.place()
+            o.cells[at + 1] = e.GRADIENT
+            o.cells[at] = perf_counter_ns()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+            o.failed(error)
+
+    def search() -> None:
+        """After a backward: gradients are there by now, and DDP may know which came last."""
+        often = o.backwards % _LOOK_EVERY == 0
+        unseen = not o.forward_seen and (often or 2 < o.backwards < 5)
+        if o.looks == 1 or (o.looks < _MAX_LOOKS and (o.look_again or unseen)):
+            o.look_again = False
+            _look(o)
+        if often:
+            o.forward_seen = False
+        if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.handles):
+            o.recorder.state(last_gradients=len(o.lasts.hooked))
+        soon = o.backwards < 5 or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
+        o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
+
+    def make_backward(original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or o.in_backward or o.off:
+                return original(*args, **kwargs)
+            try:
+                if o.looks == 0:
+                    _look(o)
+                if o.updated:
+                    o.step_completed()
+                o.backwards += 1
+                at = o.place()
+                o.cells[at + 1] = e.BACKWARD_IN
+                o.cells[at] = perf_counter_ns()
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
+                return original(*args, **kwargs)
+            o.in_backward = True
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                o.in_backward = False
+            try:
+                at = o.place()
+                o.cells[at] = perf_counter_ns()
+                o.cells[at + 1] = e.BACKWARD_OUT
+                if o.backwards >= o.next_look:
+                    search()
+            except Exception as error:  # noqa: BLE001 - as above
+                o.failed(error)
+            return result
+
+        return backward
+
+    o.replace(torch.autograd, "backward", make_backward)
+
+
+def _hook_updates(o: Observer) -> None:
+    def hook(kind: int) -> Callable[..., None]:
+        def note(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if _is_compiling() or o.off:
+                return
+            try:
+                which = o.optimizers.of(optimizer)
+                if which > o.known_optimizers:  # and perhaps its model is new
+                    o.known_optimizers, o.look_again, o.next_look = which, True, 0
+                at = o.place()
+                o.cells[at + 1] = kind | which << 8
+                o.cells[at] = perf_counter_ns()
+                o.updated = kind == e.UPDATE_OUT and not o.marked
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                o.failed(error)
+
+        return note
+
+    o.handles.append(register_optimizer_step_pre_hook(hook(e.UPDATE_IN)))
+    o.handles.append(register_optimizer_step_post_hook(hook(e.UPDATE_OUT)))
+
+    def make_scale(original: Any) -> Any:
+        def scale(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if _is_compiling() or o.off:
+                return original(scaler, optimizer, *args, **kwargs)
+            which = o.optimizers.of(getattr(optimizer, "optimizer", optimizer)) if scaler.is_enabled() else 0
+            o.note(e.SCALER_IN, which)
+            result = original(scaler, optimizer, *args, **kwargs)
+            o.note(e.SCALER_OUT, which)
+            o.updated = o.updated or (bool(which) and not o.marked)
+            return result
+
+        return scale
+
+    o.replace(torch.amp.GradScaler, "step", make_scale)
+
+
+def _hook_saves(o: Observer) -> None:
+    def make_save(original: Any) -> Any:
+        def save(*args: Any, **kwargs: Any) -> Any:
+            if o.off:
+                return original(*args, **kwargs)
+            o.note(e.SAVE_IN)
+            result = original(*args, **kwargs)
+            o.note(e.SAVE_OUT)
+            return result
+
+        return save
+
+    # A function is pickled by its name, and must be there what it is elsewhere.
+    o.replace(torch.serialization, "save", make_save)
+    o.replace(torch, "save", lambda _: torch.serialization.save)
+
+
+def watched(o: Observer, loader: Any) -> Iterator[Any]:
+    """What a script's own loader yields, its fetches recorded: `for batch in data(loader)`."""
+    which, count = o.loaders.of(loader), batches.Count(batches.nominal_size(loader))
+    o.note(e.ITERATE_IN, which)
+    iterator = iter(loader)
+    o.note(e.ITERATE_OUT, which)
+    while True:
+        if o.updated:
+            o.step_completed()
+        o.note(e.FETCH_IN, which)
+        o.fetching, kind = True, e.FETCH_END
+        try:
+            batch = next(iterator)
+            kind = e.FETCH_OUT
+        except StopIteration:
+            return
+        finally:
+            o.fetching = False
+            o.note(kind, which, count.samples(batch) if kind == e.FETCH_OUT else 0)
+        yield batch
+
+
+def step_ended(o: Observer) -> None:
+    """The script's `step()`."""
+    o.note(e.STEP_END)
+    o.updated = o.marked = True
+
+
+def install(folder: str) -> None:
+    """Hooks this process' torch. Raises what has gone wrong, with every hook taken off again."""
+    global current  # noqa: PLW0603 - a process has one torch
+    o = Observer(folder)
+    try:
+        _hook_loaders(o)
+        _hook_updates(o)
+        _hook_saves(o)
+        ending.hook(o)
+        collectives.hook(o)
+        _hook_backward(o)
+        o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
+    except BaseException:
+        o.remove()
+        raise
+    current = o
+
+
+def _after_fork() -> None:
+    """In a forked process nothing is recorded, unless it trains: then from its first backward on."""
+    global current
+    o, current = current, None
+    if o is None or o.off:
+        return
+    o.remove()
+    waiting = Patches()
+
+    def make_backward(original: Any) -> Any:
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if waiting.off:
+                return original(*args, **kwargs)
+            waiting.remove()
+            try:
+                install(o.folder)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                print(f"observe: this process is not measured: {error!r}", file=sys.stderr)
+            return torch.autograd.backward(*args, **kwargs)
+
+        return backward
+
+    waiting.replace(torch.autograd, "backward", make_backward)
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,335 @@
+"""From the events of one process to its optimizer steps; states with a reason whatever the events do not show.
+
+The rules are those of docs/observe_hooks.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
+from hpc.observe import events as e
+from hpc.observe.collectives_seen import Collective, collectives_of
+from hpc.observe.events import Event, EventFile
+from hpc.observe.inner_stamps import inner_stamps
+from hpc.observe.loaders import training_loaders
+from hpc.observe.segments import Segment, segments_of
+from hpc.system.text import plural
+
+LONGEST_ROUND = 8
+"""Optimizers that take turns make a round of at most so many updates."""
+_OTHER = {
+    e.EVALUATE_OUT: "evaluation", e.SAVE_OUT: "checkpoint",
+    e.FETCH_OUT: "another loader", e.FETCH_END: "another loader", e.ITERATE_OUT: "another loader",
+}  # fmt: skip
+_LOADER_KINDS = (e.FETCH_OUT, e.FETCH_END, e.ITERATE_OUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """What else than training lies between two steps: from the end of one to the beginning of the next."""
+
+    kind: str  # "evaluation", "checkpoint", "another loader", joined by " and "
+    begin_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedStep:
+    """One optimizer step, from where the script requests its batch to where it requests the next."""
+
+    stamps: tuple[int, ...]
+    """As hpc.model.timestamps.STAMPS, ns of CLOCK_MONOTONIC; ABSENT where it was not seen."""
+    absent: Mapping[str, str]
+    """For each stamp that is ABSENT, by its name: the reason."""
+    samples: int | None
+    """None where the script reads by no loader that hooks can see, or reads what has no length."""
+    fetches: int
+    fetch_ns: int
+    """All of its fetches together; with accumulation only the first lies between `begin` and `batch_ready`."""
+    backwards: int
+    updates: tuple[int, ...]
+    """The optimizers that were stepped, by number, in order."""
+    skipped: bool
+    """A gradient scaler skipped the update."""
+    new_epoch: bool
+    """The loader was exhausted, or begun anew, before it: its first fetch includes the start of an iterator."""
+    collectives: tuple[Collective, ...] = ()
+    pause: Pause | None = None
+    """What lies before it: a step of the measurement must not span it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedSteps:
+    """The steps of a process in order; sentences on what was seen and what was not; without steps, the reason."""
+
+    steps: tuple[ObservedStep, ...]
+    remarks: tuple[str, ...]
+    reason: str = ""
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Stamps that more than half of the later steps lack, by name, with the most frequent reason."""
+
+
+def steps_of(recorded: EventFile) -> ObservedSteps:
+    """The steps of one process. Nothing is assumed where its events do not show it."""
+    segments = segments_of(recorded.events)
+    loaders = training_loaders(recorded.events, segments)
+    usual = _usual(recorded.events, segments, loaders)
+    steps: list[ObservedStep] = []
+    for segment in segments:
+        events = recorded.events[segment.first : segment.stop]
+        begin, before, kinds = _begin(events, steps[-1].stamps[END] if steps else None, loaders, usual)
+        if steps:
+            stamps = steps[-1].stamps
+            steps[-1] = replace(steps[-1], stamps=(*stamps[:END], before))
+        pause = Pause(kind=" and ".join(kinds), begin_ns=before, end_ns=begin) if steps and kinds else None
+        steps.append(_step(begin, events, segment, recorded, loaders, pause))
+    steps = _with_collectives(steps, collectives_of(recorded))
+    steps, turns, reason = _rounds(steps)
+    remarks = (*_of_process(recorded), *turns, *_remarks(steps, usual))
+    return ObservedSteps(
+        steps=tuple(steps),
+        remarks=remarks,
+        reason="" if steps else reason or _why_none(recorded.events),
+        absent=_absent(steps),
+    )
+
+
+def common_count(ranks: Sequence[ObservedSteps]) -> tuple[int, str]:
+    """How many steps all ranks have, and a sentence where they differ; else an empty text."""
+    counts = [len(rank.steps) for rank in ranks]
+    low, high = min(counts, default=0), max(counts, default=0)
+    if low == high:
+        return low, ""
+    return low, (
+        f"rank {counts.index(low)} made {low} steps, rank {counts.index(high)} made {high}: "
+        f"the first {low} of each are compared"
+    )
+
+
+def _lead(events: Sequence[Event]) -> Sequence[Event]:
+    """What comes before the first backward of a segment."""
+    return events[: next((at for at, event in enumerate(events) if event.kind == e.BACKWARD_IN), len(events))]
+
+
+def _others(lead: Sequence[Event], loaders: Set[int]) -> list[tuple[int, str]]:
+    """Places of what is no training, and what it is."""
+    return [
+        (at, _OTHER[event.kind])
+        for at, event in enumerate(lead)
+        if event.kind in _OTHER and not (event.kind in _LOADER_KINDS and event.which in loaders)
+    ]
+
+
+def _usual(events: Sequence[Event], segments: Sequence[Segment], loaders: Set[int]) -> set[str]:
+    """What more than half of the steps contain is a part of a step and no pause: a teacher's forward, a checkpoint."""
+    counts: Counter[str] = Counter()
+    for segment in segments:
+        lead = _lead(events[segment.first : segment.stop])
+        counts.update({kind for _, kind in _others(lead, loaders)})
+    return {kind for kind, count in counts.items() if 2 * count > len(segments) > 2}
+
+
+def _begin(
+    events: Sequence[Event], last_end: int | None, loaders: Set[int], usual: Set[str]
+) -> tuple[int, int, list[str]]:
+    """When a step requests its batch; when the step before it ended; what lies between the two, if anything.
+
+    `last_end` is the return of the last update; None for the first step.
+    """
+    lead = _lead(events)
+    pauses = [(at, kind) for at, kind in _others(lead, loaders) if kind not in usual]
+    requests = [
+        at for at, event in enumerate(lead) if event.kind in (e.ITERATE_IN, e.FETCH_IN) and event.which in loaders
+    ]
+    if not pauses:
+        begin = lead[requests[0]].ns if requests else events[0].ns if last_end is None else last_end
+        return begin, begin, []
+    first, last = pauses[0][0], pauses[-1][0]
+    after = [at for at in requests if at > last]
+    early = [at for at in requests if at < first]
+    begin = lead[after[0]].ns if after else lead[last].ns
+    end = lead[early[0]].ns if early else begin if last_end is None else last_end
+    return begin, end, sorted({kind for _, kind in pauses})
+
+
+def _step(
+    begin: int,
+    events: Sequence[Event],
+    segment: Segment,
+    recorded: EventFile,
+    loaders: Set[int],
+    pause: Pause | None,
+) -> ObservedStep:
+    inside = [event for event in events if event.ns >= begin]
+    stamps, absent = [begin, ABSENT, ABSENT, ABSENT, ABSENT, segment.end_ns], dict[str, str]()
+    inner, reasons = inner_stamps(inside, segment, recorded)
+    stamps[FORWARD_END], stamps[GRADS_READY], stamps[REDUCED] = inner
+    absent.update(reasons)
+    forwards = [event.ns for event in inside if event.kind == e.FORWARD_IN]
+    if forwards:
+        stamps[BATCH_READY] = forwards[0]
+    else:
+        absent[STAMPS[BATCH_READY]] = (
+            "no forward of a known model was seen (models are known from the first backward on)"
+        )
+    taken = [stamp for stamp in stamps if stamp != ABSENT]
+    if taken != sorted(taken):
+        absent |= dict.fromkeys(STAMPS[BATCH_READY:END], "the time stamps are not in the order of a step")
+        stamps[BATCH_READY:END] = [ABSENT] * 4
+    batches = [event for event in inside if event.kind == e.FETCH_OUT and event.which in loaders]
+    updates = tuple(event.which for event in inside if event.kind == e.UPDATE_OUT)
+    scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
+    known = bool(batches) and all(event.number for event in batches)
+    return ObservedStep(
+        stamps=tuple(stamps),
+        absent=absent,
+        samples=sum(event.number for event in batches) if known else None,
+        fetches=len(batches),
+        fetch_ns=_fetch_ns(inside, loaders),
+        backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
+        updates=(0,) if segment.updated_in_backward else updates or scaled,
+        skipped=bool(scaled) and not updates,
+        new_epoch=any(event.kind in (e.FETCH_END, e.ITERATE_IN) and event.which in loaders for event in inside),
+        pause=pause,
+    )
+
+
+def _fetch_ns(inside: Sequence[Event], loaders: Set[int]) -> int:
+    total = begin = 0
+    for event in inside:
+        if event.which in loaders and event.kind in (e.FETCH_IN, e.ITERATE_IN):
+            begin = event.ns
+        elif event.which in loaders and event.kind in _LOADER_KINDS and begin:
+            total, begin = total + event.ns - begin, 0
+    return total
+
+
+def _with_collectives(steps: Sequence[ObservedStep], collectives: Sequence[Collective]) -> list[ObservedStep]:
+    """Each collective goes to the step in which it is called; those in pauses to none."""
+    result, at = [], 0
+    for step in steps:
+        while at < len(collectives) and collectives[at].arrives_ns < step.stamps[BEGIN]:
+            at += 1
+        first = at
+        while at < len(collectives) and collectives[at].arrives_ns < step.stamps[END]:
+            at += 1
+        result.append(replace(step, collectives=tuple(collectives[first:at])))
+    return result
+
+
+def _rounds(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str], str]:
+    """Joins the updates of optimizers that take turns into one step, where the turns repeat.
+
+    The steps, remarks, and why there are none.
+    """
+    turns = [step.updates for step in steps]
+    kinds = set(turns)
+    if len(kinds) <= 1:
+        return steps, [], ""
+    changes = [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]]
+    if len(changes) == len(kinds) - 1:
+        return steps, [f"the optimizer changes at step {', '.join(map(str, changes))}"], ""
+    for n in range(2, LONGEST_ROUND + 1):
+        if len(turns) >= 2 * n and turns[n:] == turns[:-n]:
+            rounds = [_join(steps[at : at + n]) for at in range(0, len(steps) - n + 1, n)]
+            return rounds, [f"{n} updates of optimizers that take turns are one step"], ""
+    counts = ", ".join(f"{'+'.join(map(str, turn))}: {count}" for turn, count in Counter(turns).most_common(4))
+    return (
+        [],
+        [],
+        f"optimizers are stepped in no pattern that repeats (by number {counts}): what a step is is not known",
+    )
+
+
+def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
+    first, last = parts[0], parts[-1]
+    samples = [part.samples for part in parts if part.samples is not None]
+    reason = f"{len(parts)} updates of optimizers that take turns are one step"
+    inner = dict.fromkeys(STAMPS[FORWARD_END:END], reason)
+    return ObservedStep(
+        stamps=(first.stamps[BEGIN], first.stamps[BATCH_READY], ABSENT, ABSENT, ABSENT, last.stamps[END]),
+        absent={**{name: why for name, why in first.absent.items() if name == STAMPS[BATCH_READY]}, **inner},
+        samples=sum(samples) if samples else None,
+        fetches=sum(part.fetches for part in parts),
+        fetch_ns=sum(part.fetch_ns for part in parts),
+        backwards=sum(part.backwards for part in parts),
+        updates=tuple(which for part in parts for which in part.updates),
+        skipped=any(part.skipped for part in parts),
+        new_epoch=any(part.new_epoch for part in parts),
+        collectives=tuple(collective for part in parts for collective in part.collectives),
+        pause=next((part.pause for part in parts if part.pause), None),
+    )
+
+
+def _absent(steps: Sequence[ObservedStep]) -> dict[str, str]:
+    late = steps[len(steps) // 2 :]
+    lacking = {name: Counter(step.absent[name] for step in late if name in step.absent) for name in STAMPS}
+    return {name: reasons.most_common(1)[0][0] for name, reasons in lacking.items() if 2 * reasons.total() > len(late)}
+
+
+def _of_process(recorded: EventFile) -> list[str]:
+    facts, remarks = recorded.facts, []
+    if "failed" in facts:
+        remarks.append(f"a hook raised {facts['failed']}: all hooks were taken off, and the script went on unmeasured")
+    if facts.get("full"):
+        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
+    if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
+        remarks.append(f"WORLD_SIZE is {facts['world_size']}, and it joined no process group: it trains alone")
+    return remarks
+
+
+def _why_none(events: Sequence[Event]) -> str:
+    counts = Counter(event.kind for event in events)
+    if not counts[e.BACKWARD_IN]:
+        return (
+            "no backward was seen: nothing trains with torch here, or all of it inside a compiled graph; "
+            "step() of hpc.observe marks steps that hooks cannot see"
+        )
+    backwards = plural(counts[e.BACKWARD_IN], "backward")
+    return (
+        f"{backwards} and no step of an optimizer were seen: parameters are updated by hand or inside a compiled "
+        "graph; step() of hpc.observe marks such an update"
+    )
+
+
+def _remarks(steps: Sequence[ObservedStep], usual: Set[str]) -> list[str]:
+    if not steps:
+        return []
+    late = steps[len(steps) // 2 :]
+    reasons = Counter(f"{', '.join(names)} absent: {why}" for step in steps for why, names in _by_reason(step).items())
+    pauses = [step.pause for step in steps if step.pause]
+    kinds = Counter(pause.kind for pause in pauses)
+    epochs = [step for step in steps[1:] if step.new_epoch]
+    skipped = sum(step.skipped for step in steps)
+    later = [(step.fetch_ns - step.stamps[BATCH_READY] + step.stamps[BEGIN]) / 1e6 for step in late if step.fetches > 1]
+    remarks = [f"{why}: {count} of {len(steps)} steps" for why, count in reasons.items()]
+    for kind, count in kinds.items():
+        length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
+        remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
+    remarks += [f"{kind} in more than half of the steps is a part of them" for kind in sorted(usual)]
+    if not any(step.fetches for step in late):
+        remarks.append("no DataLoader: a step begins where the update before it returned")
+    elif any(step.samples is None for step in late):
+        remarks.append("how many samples a batch has is not known")
+    if epochs:
+        remarks.append(f"{plural(len(epochs), 'step')} after the end of an epoch: data includes a new iterator")
+    if skipped:
+        remarks.append(f"the gradient scaler skipped {skipped} of {len(steps)} updates")
+    for count, times in sorted(Counter(step.backwards for step in late).items()):
+        if count > 1:
+            remarks.append(f"{count} backwards a step in {times} of the last {len(late)} steps")
+    if later and sum(later) > 0:
+        remarks.append(
+            f"of several fetches a step the first is data; the others, {sum(later) / len(later):.3f} ms, are compute"
+        )
+    return remarks
+
+
+def _by_reason(step: ObservedStep) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for name, why in step.absent.items():
+        names.setdefault(why, []).append(name)
+    return names

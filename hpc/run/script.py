@@ -1,0 +1,276 @@
+"""A run of a person's own script: this process keeps clock, journal and watch, and the script trains beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hpc.backends import InvalidRun
+from hpc.backends.addresses import endpoints, requested_interface
+from hpc.measure.clock import GlobalClock
+from hpc.measure.world import World
+from hpc.model.files import AttemptFiles
+from hpc.model.rank_report import RankReport
+from hpc.model.script_window import script_blocks
+from hpc.model.spec import SCRIPT_STEPS
+from hpc.model.timestamps import GRADS_READY, STAMPS
+from hpc.model.trace_file import load_hdf5
+from hpc.node_agent.agent import NodeAgent, start_agent
+from hpc.node_agent.sources import RankProcess
+from hpc.recovery.folders import attempt_folder
+from hpc.recovery.journal import Journal
+from hpc.run.agreement import Agreement
+from hpc.run.gather import RankPayload, write_gathered
+from hpc.run.rank_end import ScriptFailed, attempted, limit_exit
+from hpc.run.script_process import ScriptProcess, describe_status, script_environment
+from hpc.run.script_steps import (
+    RankSteps,
+    count_steps,
+    early_collectives,
+    meetings_of,
+    pauses_of,
+    read_steps,
+    usual_collectives,
+    write_steps,
+)
+from hpc.system.text import plural
+
+if TYPE_CHECKING:
+    from hpc.rank import Rank
+
+LOOK_S = 0.2
+"""Seconds between looks at the script."""
+CLOCK_S, CLOCK_POINTS = 5.0, 100
+"""Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
+JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
+"""Seconds between stores of the steps in the journal: so many times as long as one takes, within these limits."""
+_RECOVER = "python -m hpc.recovery.recover"
+_RUNS, _ENDED, _FAILED = range(3)
+
+
+class ScriptOutOfMemory(ScriptFailed, MemoryError):
+    """The script failed for want of memory, by its own exception."""
+
+
+class ScriptRun:
+    """A run on this rank. Everything here is collective, and done by all ranks in the same order."""
+
+    def __init__(self, rank: Rank, world: World, report: RankReport) -> None:
+        assert rank.comm is not None
+        self._rank, self._world, self._comm, self._run = rank, world, rank.comm, rank.run
+        if self._comm.rank == 0:
+            load_hdf5()
+        stem, traces = rank.folder.stem, rank.arguments.traces
+        # One step beyond the last, so that a script is not at its end before it has ended (recovery.progress).
+        self._journal = rank.journal = Journal(traces, stem, rank.number, self._run.steps, unmeasured=1)
+        self._events = attempt_folder(traces, stem) / f"events.rank{rank.number}"
+        shutil.rmtree(self._events, ignore_errors=True)  # of a process that was killed, under the same number
+        self._events.mkdir(mode=0o700)
+        self._clock, self._agreement = GlobalClock(self._comm), Agreement(self._comm)
+        if self._journal.passed_over:
+            journal = {"folder": str(self._journal.folder), "passed_over": self._journal.passed_over}
+            report = replace(report, journal=journal)
+        self._report = rank.preflight.built(self._comm, report)
+        self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
+        self._process: ScriptProcess | None = None
+        self._clock_due_s = self._journal_due_s = 0.0
+
+    def measure(self) -> None:
+        """Runs the script to its end, or to the steps that were requested, and writes the trace."""
+        self._note()
+        self._synchronise()
+        self._process = process = ScriptProcess(self._command(), self._environment())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._terminated)
+        agent = self._start_agent(process)
+        failed = self._watch(process)
+        process.end()
+        recorded = self._store_all()
+        self._agreement.exchange(0)  # the slowest script may take a while to end
+        self._synchronise()
+        if failed is not None:
+            self._fail(failed, process, recorded)
+        payload = self._payload(recorded, agent)
+        write_gathered(
+            self._comm, self._run, self._rank.arguments.attempt, payload, self._rank.folder, self._rank.script
+        )
+        limit_exit(self._comm.rank)
+        last = {
+            "removing the events": lambda: shutil.rmtree(self._events),
+            "removing the journal": self._journal.remove,
+            "removing the copies": None if agent is None else agent.end,
+        }
+        for what, call in last.items():
+            if call is not None:
+                attempted({}, what, call, None)
+
+    def _command(self) -> list[str]:
+        return [sys.executable, self._run.workload, *self._run.arguments]
+
+    def _environment(self) -> dict[str, str]:
+        """torchrun's variables for the script; a single rank that nobody planned has none, as a plain command."""
+        world, comm = self._world, self._comm
+        in_job = self._rank.arguments.script is not None
+        place: dict[str, str] = {}
+        if in_job or comm.size > 1:
+            address, _, port = endpoints(comm, requested_interface(self._run.gpus_per_node > 0))[0].rpartition(":")
+            # Simulated nodes are one machine, whose devices all ranks share.
+            local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
+            place = {
+                "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
+                "LOCAL_WORLD_SIZE": str(local[1]), "MASTER_ADDR": address, "MASTER_PORT": port,
+            }  # fmt: skip
+        return script_environment(os.environ, place, self._events, in_job=in_job)
+
+    def _start_agent(self, process: ScriptProcess) -> NodeAgent | None:
+        arguments, run = self._rank.arguments, self._run
+        partial = AttemptFiles(arguments.traces, run.run_id, arguments.attempt).partial
+        return start_agent(
+            self._comm, self._world, run, self._report.gpu_uuids, self._journal.folder, partial, arguments.copy_s,
+            replace(RankProcess.this_process(), pid=process.pid),
+        )  # fmt: skip
+
+    def _watch(self, process: ScriptProcess) -> int | None:
+        """Waits for the scripts of all ranks; compares the clocks meanwhile, and keeps the journal.
+
+        Returns the rank whose script failed first, None if none did. Once every script has gone on from its last
+        requested step, the watch is over: how they end does not matter.
+        """
+        while True:
+            process.wait(LOOK_S)
+            now_s = time.monotonic()
+            if now_s >= self._journal_due_s:
+                attempted(self._rank.problems, "the journal's latest steps", self._store, None)
+            status = process.status
+            state = _RUNS if status is None else _FAILED if status else _ENDED
+            ended_ns = process.ended_ns + round(self._clock.points[-1].offset_ns)
+            table = self._agreement.exchange(state, ended_ns, count_steps(self._events), now_s >= self._clock_due_s)
+            states, ends_ns, steps = table[:, :3].T
+            self._rank.training = bool(steps.max() > 0)
+            if self._limit and steps.min() >= self._limit:
+                return None
+            if (failed := states == _FAILED).any():
+                ends = {int(rank): int(ends_ns[rank]) for rank in failed.nonzero()[0]}
+                return min(ends, key=lambda rank: ends[rank])
+            if (states == _ENDED).all():
+                return None
+            if table[0, 3]:
+                self._synchronise()
+
+    def _synchronise(self) -> None:
+        self._clock.synchronise()
+        self._clock_due_s = time.monotonic() + CLOCK_S * (1 + len(self._clock.points) // CLOCK_POINTS)
+        attempted(self._rank.problems, "the journal's latest clock", self._note, None)
+
+    def _note(self) -> None:
+        self._journal.note(
+            run=self._run.to_json(), attempt=self._rank.arguments.attempt, facts=self._report.as_json(),
+            clock=self._clock.facts,
+        )  # fmt: skip
+
+    def _store(self) -> None:
+        """Stores the steps so far, but for the last, which may not be over. Evaluated batches are progress, too."""
+        begin_s = time.monotonic()
+        recorded = read_steps(self._events)
+        write_steps(self._journal, recorded.steps[:-1], self._run.rank_batch_size)
+        self._journal.unmeasured[0] = recorded.evaluated
+        now_s = time.monotonic()
+        self._journal_due_s = now_s + min(max(JOURNAL_S, JOURNAL_SHARE * (now_s - begin_s)), JOURNAL_LIMIT_S)
+
+    def _store_all(self) -> RankSteps:
+        """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
+        recorded = read_steps(self._events)
+        write_steps(self._journal, recorded.steps, self._run.rank_batch_size)
+        self._journal.unmeasured[0] = 0
+        observed, facts = recorded.observed, recorded.facts
+        script: dict[str, Any] = {
+            "arguments": list(self._run.arguments), "remarks": list(observed.remarks), "absent": dict(observed.absent),
+            "pauses": pauses_of(recorded.steps), "facts": dict(facts),
+        }  # fmt: skip
+        for remark in (*observed.remarks, observed.reason):
+            if remark:
+                print(f"rank {self._comm.rank}: {remark}", file=sys.stderr, flush=True)
+        window = recorded.steps[len(recorded.steps) // 2 :]
+        backend = {
+            "absent_stamps": [name for name in STAMPS if name in observed.absent],
+            "reduces": facts.get("size", 1) > 1,
+            "gradient_bytes": facts.get("gradient_bytes"),
+            "meets_before_gradients": early_collectives(window),
+            # Where the moment of the gradients is known, so are the collectives before it.
+            "unrecorded_collectives": [] if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
+        }
+        self._report = replace(
+            self._report, extra={**self._report.extra, "script": script},
+            software={**(self._report.software or {}), "torch": facts.get("torch")},
+            backend={name: value for name, value in backend.items() if value is not None},
+        )  # fmt: skip
+        return recorded
+
+    def _fail(self, first: int, process: ScriptProcess, recorded: RankSteps) -> None:
+        """Raises ScriptFailed on the rank whose script failed first; the others wait until that ends them."""
+        status = process.status
+        if self._comm.rank != first:
+            time.sleep(60)
+            raise ScriptFailed(f"the script of rank {first} has failed: the connection to its rank is lost")
+        assert status is not None
+        exception: Mapping[str, str] = recorded.facts.get("exception") or {}
+        text = f"the script ended with {describe_status(status)}"
+        if exception:
+            text += f": {exception.get('type')}: {exception.get('message')}"
+        if not recorded.steps:
+            text += f"; it made no step: {recorded.observed.reason}" if recorded.observed.reason else ""
+        if self._rank.arguments.script is None:
+            stem, traces = self._rank.folder.stem, self._rank.arguments.traces
+            collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
+            text += f"; its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
+        if str(exception.get("type")).rpartition(".")[2] in ("OutOfMemoryError", "MemoryError"):
+            raise ScriptOutOfMemory(text)
+        raise ScriptFailed(text)
+
+    def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
+        """This rank's part of the trace. Raises InvalidRun on all ranks where nothing was measured."""
+        comm, run = self._comm, self._run
+        reasons = comm.allgather("" if recorded.steps else recorded.observed.reason or "it made no step")
+        if without := [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason]:
+            raise InvalidRun(f"nothing was measured: {'; '.join(without[:3])}")
+        counts: Sequence[int] = comm.allgather(len(recorded.steps))
+        steps = min(*counts, run.steps)
+        if comm.rank == 0 and max(counts) != min(counts):
+            print(f"ranks made {min(counts)} to {max(counts)} steps: the first {steps} are compared", file=sys.stderr)
+        paused = {pause["step"] for pauses in comm.allgather(pauses_of(recorded.steps)) for pause in pauses}
+        blocks = script_blocks(run.warmup_steps, steps, paused)
+        if not blocks:
+            raise InvalidRun(
+                f"nothing was measured: the script made {plural(steps, 'step')}, of which {run.warmup_steps} are "
+                "warm-up and 5 lie behind each pause: let it make more, or lower --warmup"
+            )
+        preflight, pid = self._rank.preflight, self._pid
+        report = attempted(
+            self._rank.problems, "preflight", lambda: preflight.stepped(comm, self._report, pid), self._report
+        )
+        measured = [step for first, stop in blocks for step in recorded.steps[first:stop]]
+        kinds = usual_collectives(measured)
+        return RankPayload(
+            journal=self._journal, clock=self._clock, report=replace(report, stamp_bound_ns=0), losses=None,
+            workload=None, meetings=meetings_of(recorded.steps[:steps], kinds) if kinds else None, agent=agent,
+            problems=self._rank.problems, steps=steps, blocks=blocks,
+        )  # fmt: skip
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def _terminated(self, number: int, _: object) -> None:
+        """Stores what there is and ends with the script, when this process is told to end."""
+        self._store()
+        assert self._process is not None
+        self._process.end(patience_s=0.5)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

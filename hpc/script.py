@@ -1,0 +1,156 @@
+"""Measures a training script of your own as it is: nothing in it is changed.
+
+    python -m hpc.observe -- train.py --its --arguments
+    mpiexec -n 4 python -m hpc.observe -- train.py --its --arguments
+    srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.observe --steps 200 -- train.py --its --arguments
+
+Each rank runs the script as a process of its own, with the arguments behind --, and with torchrun's variables (RANK,
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where there are several ranks and nobody set them.
+Hooks on torch record when it reads, computes, communicates and updates; rank 0 leaves a trace in --traces, whose steps
+are the script's optimizer steps. `python -m parse.summarize traces/ --ledger` reads it. Over node counts:
+`python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments`.
+
+Exit status 0: measured; 1: the script failed; 2: usage; 3: nothing was measured; 4: out of memory; 5: the script failed
+before its first step, or the ranks did not start. docs/observe.md has what is measured, and what cannot be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc.measure.world import LaunchError, start_mpi
+from hpc.model.files import AttemptFiles
+from hpc.model.outcome import Outcome
+from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
+from hpc.preflight.run import add_arguments, read_expectations
+from hpc.rank import RankArguments, run_ranks
+from hpc.run.by_hand import agreed, gpus_here, layout, next_attempt, site_name, variables
+from hpc.run.rank_end import EXIT_STATUS
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import deny_world_writing
+from hpc.workloads import code_digest
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+PROGRAM = "python -m hpc.observe"
+_WARMUP_STEPS = 20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of `python -m hpc.observe`, on every rank."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if "--" in words else len(words)
+    parser = _parser()
+    arguments = parser.parse_args(words[:at])
+    script = words[at + 1 :]
+    expectations = read_expectations(vars(arguments), parser)
+    if not script:
+        parser.error("no script: it follows --, as in: python -m hpc.observe -- train.py --its --arguments")
+    deny_world_writing()
+    try:
+        comm = start_mpi()
+        _refuse_other_launchers(comm.size)
+    except LaunchError as error:
+        print(f"hpc.observe: {error}", file=sys.stderr)
+        return EXIT_STATUS[Outcome.LAUNCH_FAIL]
+    try:
+        run = agreed(comm, partial(_run, arguments, script, comm))
+        attempt = next_attempt(arguments.traces, run, comm)
+    except (SpecError, LaunchError) as error:  # on all ranks alike
+        if comm.rank == 0:
+            print(f"hpc.observe: {error}", file=sys.stderr)
+        return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2
+    except BaseException:
+        traceback.print_exc()
+        comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
+        raise
+    rank = comm.rank
+    comm.Free()
+    rank_arguments = RankArguments(
+        run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0,
+        expectations=expectations,
+    )  # fmt: skip
+    status = run_ranks(rank_arguments, run)
+    if status == 0 and rank == 0:
+        trace = AttemptFiles(arguments.traces, run.run_id, attempt).trace
+        print(f"trace: {trace}", f"read it: python -m parse.summarize {trace} --ledger", sep="\n", flush=True)
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog=PROGRAM, usage=f"{PROGRAM} [options] -- SCRIPT.py [arguments of the script]", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add = parser.add_argument_group("what is measured").add_argument
+    add("--steps", metavar="N", type=int, default=SCRIPT_STEPS,
+        help="end the script after N optimizer steps, warm-up included (default: it runs to its end)")  # fmt: skip
+    add("--warmup", metavar="N", type=int, default=_WARMUP_STEPS,
+        help=f"first steps that no number counts (default {_WARMUP_STEPS}; at least {MIN_WARMUP_STEPS})")  # fmt: skip
+    add("--batch-size", metavar="N", type=int, default=0,
+        help="samples of a rank's step, where the script reads by no DataLoader and so nobody sees them")  # fmt: skip
+    add = parser.add_argument_group("what it is measured on").add_argument
+    add(
+        "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"
+    )
+    add(
+        "--cpus-per-rank",
+        metavar="N",
+        type=int,
+        help="threads of each rank (default: the cores that the ranks of a node may use, shared by them)",
+    )
+    add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
+    add("--env", metavar="NAME", action="append", default=[],
+        help="a variable of this launch that is a part of what is measured, as NCCL_ALGO")  # fmt: skip
+    add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
+    add_arguments(parser)
+    add = parser.add_argument_group("where it goes").add_argument
+    add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
+    return parser
+
+
+def _refuse_other_launchers(size: int) -> None:
+    """Raises LaunchError where torchrun or accelerate, and not MPI, has started several ranks."""
+    started = os.environ.get("WORLD_SIZE", "")
+    if size == 1 and started.isdigit() and int(started) > 1:
+        raise LaunchError(
+            f"WORLD_SIZE is {started} and MPI sees one rank: torchrun and accelerate start ranks that MPI does not "
+            "connect. Start it by srun or mpiexec, which give the script torchrun's variables: mpiexec -n "
+            f"{started} {PROGRAM} -- SCRIPT.py"
+        )
+
+
+def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Intracomm) -> int:
+    """As requested, else the cores that the ranks of the first node may use, shared by them. Collective."""
+    cores = comm.allgather(os.sched_getaffinity(0))[:ranks_per_node]
+    return max(1, len(set().union(*cores)) // ranks_per_node) if requested is None else requested
+
+
+def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Intracomm) -> RunSpec:
+    """The run that this rank takes part in. Collective; raises SpecError."""
+    nodes, ranks_per_node = layout(arguments.simulate_nodes, comm)
+    cpus = _cpus_per_rank(arguments.cpus_per_rank, ranks_per_node, comm)
+    gpus = arguments.gpus_per_node
+    if gpus is None:
+        gpus = ranks_per_node if min(comm.allgather(gpus_here())) else 0
+    path = Path(script[0]).absolute()
+    if path.suffix != ".py" or not path.is_file():
+        raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py")
+    check_arguments(script[1:])
+    if arguments.steps <= arguments.warmup:
+        raise SpecError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}: no step is left to measure")
+    return RunSpec(
+        nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus,
+        cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=arguments.batch_size,
+        precision=UNKNOWN, scaling="weak", warmup_steps=arguments.warmup,
+        measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0, site=site_name(arguments.site),
+        code_digest=code_digest(str(path)), arguments=script[1:], env=variables(arguments.env),
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""Unchanged scripts with the hooks: plain processes, one or two, over gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hpc.model.timestamps import ABSENT, INNER
+from hpc.observe.steps import ObservedSteps
+from tests.mpi.observed import ROOT, SITE, Ended, run
+
+pytest.importorskip("torch")
+ODD = "a 'b' \"c\" $d"
+
+
+def succeeded(ended: Ended) -> Ended:
+    assert not any(ended.statuses), ended.errors
+    assert not any("observe:" in text for text in ended.errors), ended.errors
+    return ended
+
+
+def counts(ended: Ended) -> list[tuple[int, int]]:
+    """The steps and samples that each rank prints at its end."""
+    words = [line.split() for text in ended.output for line in text.splitlines() if " made " in line]
+    return [(int(line[3]), int(line[6])) for line in words]
+
+
+def complete(observed: ObservedSteps, first: int = 4) -> bool:
+    """All steps from `first` on have all time stamps."""
+    return all(ABSENT not in step.stamps and not step.absent for step in observed.steps[first:])
+
+
+def pauses(observed: ObservedSteps) -> list[tuple[int, str]]:
+    return [(at, step.pause.kind) for at, step in enumerate(observed.steps) if step.pause]
+
+
+def test_a_ddp_loop_is_seen_and_its_losses_are_bit_equal(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path / "with", "ddp_loop.py", "--evaluate-every", "5", "--save-every", "4", ranks=2))
+    plain = succeeded(run(tmp_path / "without", "ddp_loop.py", "--evaluate-every", "5", "--save-every", "4", ranks=2,
+                          hooks=False))  # fmt: skip
+    assert ended.output == plain.output
+    assert "loss" in plain.output[0]
+    observed = ended.observed
+    assert counts(ended) == [(len(one.steps), sum(step.samples or 0 for step in one.steps)) for one in observed]
+    assert [one.facts["rank"] for one in ended.recorded] == [0, 1]
+    assert all(complete(one) for one in observed)
+    assert pauses(observed[0]) == [(4, "checkpoint"), (5, "another loader and evaluation"), (8, "checkpoint"),
+                                   (10, "another loader and evaluation")]  # fmt: skip
+    assert pauses(observed[1]) == [(5, "another loader and evaluation"), (10, "another loader and evaluation")]
+    assert [at for at, step in enumerate(observed[1].steps) if step.new_epoch] == [0, 6]
+    for one in observed:
+        for at, step in enumerate(one.steps):
+            # After an evaluation DDP's buffers are equal already.
+            expected = [] if at in (5, 10) else [("broadcast of buffers", 0)]
+            assert [(call.name, call.root) for call in step.collectives] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--no-sync", "around"), ""),
+        ((), "DDP was told 2 times to reduce, not once"),
+        (("--no-sync", "late"), "DDP was told"),
+    ],
+)
+def test_accumulation(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
+    ended = succeeded(run(tmp_path, "ddp_loop.py", "--accumulate", "2", *arguments, ranks=2))
+    for observed, count in zip(ended.observed, counts(ended), strict=True):
+        assert (len(observed.steps), sum(step.samples or 0 for step in observed.steps)) == count
+        assert {step.backwards for step in observed.steps} == {2}
+        if reason:
+            assert all(step.absent["reduced"].startswith(reason) for step in observed.steps[1:])
+        else:
+            assert complete(observed)
+
+
+def test_a_gradient_scaler_skips_updates(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "ddp_loop.py", "--overflow-every", "3"))
+    assert len(ended.only.steps) == counts(ended)[0][0] == 24
+    assert [at for at, step in enumerate(ended.only.steps) if step.skipped] == list(range(2, 24, 3))
+
+
+def test_workers_of_a_loader_record_nothing(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "ddp_loop.py", "--workers", "2", "--evaluate-every", "6"))
+    assert len(list((tmp_path / "events0").iterdir())) == 1
+    assert len(ended.only.steps) == counts(ended)[0][0] == 24
+    assert complete(ended.only)
+    assert [at for at, kind in pauses(ended.only) if "evaluation" in kind] == [6, 12, 18]
+
+
+def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "ddp_loop.py", "--compile", ranks=2))
+    assert [len(one.steps) for one in ended.observed] == [12, 12]
+    assert all(complete(one) for one in ended.observed)
+
+
+def test_a_rank_that_exits_at_once_leaves_its_events(tmp_path: Path) -> None:
+    ended = run(tmp_path, "ddp_loop.py", "--exit-at", "5", ranks=2)
+    assert ended.statuses[1] == 7
+    assert len(ended.observed[1].steps) == 5
+    assert len(ended.observed[0].steps) >= 4  # whether its fifth reduction came through is the network's
+
+
+def test_fsdp2_and_its_collectives(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "fsdp2.py", ranks=2))
+    assert ended.output == succeeded(run(tmp_path / "plain", "fsdp2.py", ranks=2, hooks=False)).output
+    for observed in ended.observed:
+        assert len(observed.steps) == 10
+        assert complete(observed, first=1)
+        names = [tuple(call.name for call in step.collectives) for step in observed.steps[2:]]
+        assert len(set(names)) == 1
+        assert {"all-gather", "reduce-scatter"} <= set(names[0])
+        assert all(step.stamps[2] < step.stamps[3] < step.stamps[4] for step in observed.steps)
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "reason"),
+    [
+        ("turns", 16, "2 updates of optimizers that take turns are one step"),
+        ("both", 16, ""),
+        ("lbfgs", 16, "the optimizer calls backward several times in one step"),
+        ("in-backward", 16, "the optimizer works inside the backward"),
+        ("marked", 16, ""),
+    ],
+)
+def test_other_updates(tmp_path: Path, kind: str, steps: int, reason: str) -> None:
+    observed = succeeded(run(tmp_path, "optimizers.py", kind, path=ROOT)).only
+    assert len(observed.steps) == steps
+    assert [step.samples for step in observed.steps] == [4] * steps
+    if reason:
+        assert set(observed.absent) >= set(INNER)
+        assert observed.absent["reduced"] == reason
+    else:
+        assert complete(observed, first=1)
+
+
+@pytest.mark.parametrize("kind", ["by-hand", "compiled-step"])
+def test_updates_that_are_not_seen(tmp_path: Path, kind: str) -> None:
+    observed = succeeded(run(tmp_path, "optimizers.py", kind, path=ROOT)).only
+    assert observed.steps == ()
+    assert observed.reason.startswith("16 backwards and no step of an optimizer were seen")
+
+
+def test_a_script_that_never_steps(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "optimizers.py", "never"))
+    assert ended.recorded == []
+
+
+def test_ranks_of_torchrun_are_recorded_each(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    ended = run(tmp_path, "ddp_loop.py", "--epochs", "1", launcher=torchrun)
+    assert ended.statuses == [0], ended.errors
+    assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
+    assert [len(one.steps) for one in ended.observed] == [6, 6]
+
+
+def test_ranks_of_spawn_are_recorded_each(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "processes.py", "spawn", str(tmp_path / "group")))
+    assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
+    assert [len(one.steps) for one in ended.observed] == [6, 6]
+
+
+def test_a_forked_process_that_trains_is_recorded(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "processes.py", "fork"))
+    assert sorted(len(one.steps) for one in ended.observed) == [3, 5]
+
+
+@pytest.mark.parametrize("kind", ["subprocess", "exec", "plain", "catches"])
+def test_processes(tmp_path: Path, kind: str) -> None:
+    ended = succeeded(run(tmp_path, "processes.py", kind, ODD))
+    assert len(ended.only.steps) == 6
+    if kind == "plain":
+        assert ended.output == [f"{[ODD]}\n"]
+
+
+def test_models_behave_as_without(tmp_path: Path) -> None:
+    flags = ["--cloudpickle"] if find_spec("cloudpickle") else []
+    hooked, plain = (run(tmp_path / str(hooks), "unchanged.py", *flags, hooks=hooks) for hooks in (True, False))
+    assert plain.statuses == [0], plain.errors
+    assert succeeded(hooked).output == plain.output
+    assert len(hooked.only.steps) == 12
+
+
+@pytest.mark.parametrize("how", ["error", "full"])
+def test_a_hook_that_raises_is_taken_off_and_the_script_goes_on(tmp_path: Path, how: str) -> None:
+    ended, plain = (run(tmp_path / str(hooks), "broken_hook.py", how, hooks=hooks) for hooks in (True, False))
+    assert succeeded(ended).output == plain.output
+    assert len(ended.only.steps) == 4
+    text = "ZeroDivisionError: division by zero" if how == "error" else "the file was full"
+    assert any(text in remark for remark in ended.only.remarks)
+
+
+def test_a_hidden_sitecustomize_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.hidden = __name__\n")
+    (tmp_path / "other").mkdir()
+    ended = succeeded(run(tmp_path / "other", "hidden.py", path=tmp_path))
+    assert ended.output == ["sitecustomize True\n"]
+    assert len(ended.only.steps) == 2
+
+
+def test_the_two_lines_need_no_installation(tmp_path: Path) -> None:
+    """Without site-packages, where the project may be installed."""
+    code = "import sitecustomize, hpc.observe as o; print(o.__file__); o.step(); print(list(o.data([1])))"
+    environment = {"PYTHONPATH": str(SITE), "RANKWISE_OBSERVE": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"{ROOT / 'hpc' / 'observe' / '__init__.py'}\n[1]\n"), done.stderr
+
+
+def test_a_folder_without_room_leaves_the_script_alone(tmp_path: Path) -> None:
+    ended = run(tmp_path, "processes.py", "plain", events=tmp_path / "missing")
+    assert ended.statuses == [0]
+    assert "observe: this process is not measured: FileNotFoundError" in ended.errors[0]
+
+
+def test_samples_of_batches() -> None:
+    import torch
+
+    from hpc.observe.batches import Count, nominal_size
+
+    image, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
+    one = torch.zeros(3, 4, 5)
+    assert Count(8).samples([image, label]) == 8
+    assert Count(None).samples({"input_ids": torch.zeros(5, 7), "labels": label}) == 5
+    assert Count(2).samples(((one, one), ({"boxes": one}, {"boxes": one}))) == 2  # images of unequal sizes
+    assert Count(3).samples([[image[:3], image[:3]], label]) == 3
+    assert Count(4).samples([one, one, one, one]) == 4
+    assert Count(7).samples([image, label]) == 0  # 8 is not what the loader states
+    assert Count(None).samples(["a", "b"]) == Count(None).samples(torch.tensor(1.0)) == 0
+    rule = Count(8)
+    assert [rule.samples([image, label]), rule.samples([image[:5], label[:5]])] == [8, 5]
+    loader = torch.utils.data.DataLoader(torch.zeros(4, 1), batch_size=2)
+    assert nominal_size(loader) == 2 and nominal_size(iter(loader)) is None

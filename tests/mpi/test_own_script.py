@@ -1,0 +1,160 @@
+"""Unchanged training scripts on two real ranks: what is measured is held against what the script wrote down itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.backends import missing_modules
+from hpc.model.outcome import Outcome
+from hpc.model.spec import SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from hpc.recovery.collect import collect
+from hpc.recovery.recover import main as recover
+from tests.mpi.attempts import Attempt, Ranks, spec
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "tests" / "observe_scripts"
+LATE_LOADER = SCRIPTS / "late_loader.py"
+WARMUP = 10
+
+pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
+
+
+def script_spec(folder: Path, *arguments: str, script: Path = LATE_LOADER, **changes: Any) -> RunSpec:
+    usual = {"backend": SCRIPT, "batch_size": 0, "precision": UNKNOWN, "warmup_steps": WARMUP}
+    steps = {"measured_steps": SCRIPT_STEPS - WARMUP}
+    truth = ("--truth", str(folder / "truth")) if script == LATE_LOADER else ()
+    return spec(**{**usual, **steps, "workload": str(script), "arguments": (*truth, *arguments), **changes})
+
+
+def truth_of(folder: Path, rank: int) -> dict[str, Any]:
+    truth: dict[str, Any] = json.loads((folder / "truth" / f"rank{rank}.json").read_text())
+    return truth
+
+
+def recovered(attempt: Attempt) -> Trace:
+    assert collect(attempt.traces, attempt.stem) == 2
+    assert recover([str(attempt.traces)]) == 0
+    return attempt.trace()
+
+
+def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, tmp_path: Path) -> None:
+    run = script_spec(tmp_path, "--late-rank", "1", "--sleep-ms", "60", "--steps", "70", telemetry="off")
+    attempt = Attempt(ranks, tmp_path, run)
+    trace = attempt.trace()
+    assert attempt.left_nothing_but_its_trace()
+    assert trace.outcome is Outcome.OK
+    assert trace.stamps.shape == (2, 70, 6)
+    assert trace.blocks.tolist() == [[WARMUP, 70]]
+    assert (trace.samples == 4).all()
+    assert (trace.stamps[:, WARMUP:] != ABSENT).all()
+    for rank in range(2):
+        truth = truth_of(tmp_path, rank)
+        assert truth["arguments"] == list(run.arguments)
+        assert truth["variables"] == {
+            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+        }  # fmt: skip
+        data_ns = trace.stamps[rank, :, BATCH_READY] - trace.stamps[rank, :, BEGIN]
+        slept_ns = np.array(truth["slept_ns"][:70])
+        assert (data_ns[WARMUP:] >= slept_ns[WARMUP:]).all()
+    verdict = verdict_of(attempt.traces)
+    assert verdict["ranks"] == [1]
+    assert max(verdict["cause"], key=lambda name: verdict["cause"][name]) == "data"
+    assert verdict["cause"]["data"] > 30
+
+
+def verdict_of(traces: Path) -> dict[str, Any]:
+    """What the ledger says of the only point: who is late."""
+    argv = [sys.executable, "-m", "parse.summarize", str(traces), "--ledger", "--format", "json"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (ledger,) = json.loads(done.stdout)["ledgers"]
+    verdict: dict[str, Any] = ledger["verdict"]
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "message"),
+    [
+        ("exit", Outcome.RANK_FAIL, "exit status 7"),
+        ("kill", Outcome.RANK_FAIL, "signal 9 (SIGKILL)"),
+        ("memory", Outcome.OOM, "MemoryError: no room for this batch"),
+    ],
+)
+def test_a_script_that_dies_leaves_its_steps_and_the_reason(
+    ranks: Ranks, tmp_path: Path, end: str, outcome: Outcome, message: str
+) -> None:
+    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, "--end", end), check=False)
+    assert attempt.done.returncode != 0
+    notes = [note for note in attempt.notes() if note.rank == 1]
+    assert [(note.outcome, note.rank) for note in notes] == [(outcome, 1)]
+    assert message in notes[0].message
+    trace = recovered(attempt)
+    assert trace.outcome is outcome
+    assert trace.steps_completed.tolist() == [30, 30]
+    assert trace.blocks.tolist() == [[WARMUP, 30]]
+
+
+def test_a_script_that_fails_before_its_first_step_did_not_start(ranks: Ranks, tmp_path: Path) -> None:
+    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, "--no-such-option"), check=False)
+    (note, *_) = attempt.notes()
+    assert note.outcome is Outcome.LAUNCH_FAIL
+    assert "exit status 2" in note.message
+
+
+def test_of_a_script_that_never_steps_nothing_is_measured(ranks: Ranks, tmp_path: Path) -> None:
+    script = tmp_path / "idle.py"
+    script.write_text("import torch\nprint(torch.ones(1).item())\n")
+    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, script=script), check=False)
+    assert {note.outcome for note in attempt.notes()} == {Outcome.INVALID}
+    assert "nothing was measured: rank 0: no backward was seen" in attempt.notes()[0].message
+
+
+def test_steps_end_a_script_that_would_go_on(ranks: Ranks, tmp_path: Path) -> None:
+    run = script_spec(tmp_path, "--steps", "1000000", measured_steps=15, telemetry="off")
+    trace = Attempt(ranks, tmp_path, run).trace()
+    assert trace.stamps.shape[1] == 25
+    assert trace.blocks.tolist() == [[WARMUP, 25]]
+
+
+def by_hand(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "hpc.observe", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_one_rank_by_hand_leaves_a_trace_and_says_how_to_read_it(tmp_path: Path) -> None:
+    truth = tmp_path / 'it\'s the "truth"'
+    done = by_hand(tmp_path, "--warmup", "5", "--", str(LATE_LOADER), "--steps", "20", "--truth", str(truth))
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "traces").glob("*.h5")
+    assert f"parse.summarize traces/{path.name} --ledger" in done.stdout
+    assert read_trace(path).stamps.shape == (1, 20, 6)
+    assert json.loads((truth / "rank0.json").read_text())["variables"]["RANK"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "message"),
+    [
+        (("--", "none.py"), {}, "'none.py' is no Python file here"),
+        ((), {}, "no script: it follows --"),
+        (("--", str(LATE_LOADER)), {"WORLD_SIZE": "4", "RANK": "0"}, "torchrun and accelerate start ranks that MPI"),
+    ],
+)
+def test_what_cannot_be_observed_is_refused_in_words(
+    tmp_path: Path, words: tuple[str, ...], env: dict[str, str], message: str
+) -> None:
+    done = by_hand(tmp_path, *words, **env)
+    assert done.returncode in (2, 5)
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

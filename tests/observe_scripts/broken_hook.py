@@ -1,0 +1,22 @@
+"""A script in which a hook raises after some steps; it must not notice."""
+
+import itertools
+import sys
+
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    loss = model(torch.ones(2, 4)).square().sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(step, loss.item().hex())
+    hooks = sys.modules.get("_rankwise_observe.hooks")
+    if step == 3 and hooks is not None:
+        size = len(hooks.current.cells)
+        hooks.current.place = (lambda: 1 / 0) if sys.argv[1:] == ["error"] else itertools.count(size).__next__
+print(torch.save.__code__.co_filename == torch.load.__code__.co_filename, "__call__" in vars(nn.Sequential))

@@ -1,0 +1,569 @@
+"""The rules by which events of an unchanged script become steps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, INNER, STAMPS
+from hpc.observe import events as e
+from hpc.observe.steps import ObservedStep, common_count
+from tests.unit.observed_events import DDP, MS, OTHER, VALIDATION, Script
+
+
+def starts(steps: tuple[ObservedStep, ...]) -> list[int]:
+    return [step.stamps[BEGIN] for step in steps]
+
+
+def reasons(steps: tuple[ObservedStep, ...]) -> set[str]:
+    return {reason for step in steps for reason in step.absent.values()}
+
+
+def test_a_plain_loop_has_all_six_stamps() -> None:
+    script = Script(**DDP)
+    expected = []
+    for _ in range(4):
+        stamps = [script.fetch(), script.forward(), *script.backward(), script.update()]
+        expected.append(stamps)
+    for before, after in pairwise(expected):
+        before[END] = after[BEGIN]  # a step ends where the next requests its batch
+    observed = script.observed()
+    assert [list(step.stamps) for step in observed.steps] == expected
+    assert [step.samples for step in observed.steps] == [8] * 4
+    assert not any(step.absent or step.pause for step in observed.steps)
+    assert observed.absent == {} and observed.reason == ""
+
+
+def test_what_lies_between_update_and_fetch_is_the_updates() -> None:
+    script = Script(**DDP)
+    script.step()
+    script.sleep(50)
+    script.step()
+    first, second = script.observed().steps
+    assert first.stamps[END] == second.stamps[BEGIN] > 50 * MS
+
+
+def test_accumulation_is_one_step() -> None:
+    script = Script(**DDP)
+    last = (0, 0, 0)
+    for _ in range(3):
+        for micro in range(4):
+            script.fetch()
+            script.forward(armed=micro == 3)
+            last = script.backward()
+        script.update()
+    observed = script.observed()
+    assert [step.backwards for step in observed.steps] == [4, 4, 4]
+    assert [step.samples for step in observed.steps] == [32, 32, 32]
+    assert observed.steps[-1].stamps[2:5] == last
+    assert "4 backwards a step in 2 of the last 2 steps" in observed.remarks
+    assert any(remark.startswith("of several fetches a step the first is data") for remark in observed.remarks)
+
+
+def test_a_backward_that_reduces_and_is_not_the_last_leaves_no_inner_stamps() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.fetch()
+        script.forward(armed=False)
+        script.backward()
+        script.update()
+    observed = script.observed()
+    assert set(observed.absent) == set(INNER)
+    assert reasons(observed.steps) == {"DDP was told to reduce in a backward that is not the last of the step"}
+
+
+def test_accumulation_without_no_sync_reduces_more_than_once() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        for _ in range(2):
+            script.fetch()
+            script.forward()
+            script.backward()
+        script.update()
+    assert reasons(script.observed().steps) == {"DDP was told 2 times to reduce, not once"}
+
+
+def test_without_a_named_gradient_only_that_stamp_is_absent() -> None:
+    script = Script(**DDP)
+    script.fetch()
+    script.forward()
+    script.backward(gradient=False)
+    script.update()
+    (step,) = script.observed().steps
+    assert list(step.absent) == ["grads_ready"]
+    assert step.stamps[3] == ABSENT and step.stamps[2] < step.stamps[4]
+
+
+def test_an_update_that_the_scaler_skips_ends_a_step() -> None:
+    script = Script(**DDP)
+    for skipped in (False, True, False):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.at(e.SCALER_IN, 1)
+        if not skipped:
+            script.update()
+        script.at(e.SCALER_OUT, 1)
+    observed = script.observed()
+    assert [step.skipped for step in observed.steps] == [False, True, False]
+    assert [step.updates for step in observed.steps] == [(1,), (1,), (1,)]
+    assert "the gradient scaler skipped 1 of 3 updates" in observed.remarks
+
+
+def test_a_scaler_that_is_switched_off_counts_for_nothing() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.at(e.SCALER_IN, 0)
+        script.update()
+        script.at(e.SCALER_OUT, 0)
+    observed = script.observed()
+    assert [step.skipped for step in observed.steps] == [False] * 3
+
+
+def test_a_step_with_a_scaler_ends_with_its_update_and_not_with_the_scaler() -> None:
+    script = Script(**DDP)
+    script.fetch()
+    script.forward()
+    script.backward()
+    script.at(e.SCALER_IN, 1)
+    updated = script.update()
+    script.at(e.SCALER_OUT, 1)
+    (step,) = script.observed().steps
+    assert step.stamps[END] == updated
+
+
+def test_a_scaler_that_is_switched_off_around_an_unseen_update_skips_nothing() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.at(e.SCALER_IN, 0)
+        script.at(e.SCALER_OUT, 0)
+    assert script.observed().steps == ()
+
+
+def test_the_last_of_several_named_gradients_counts() -> None:
+    script = Script(**DDP)
+    script.fetch()
+    script.forward()
+    script.at(e.BACKWARD_IN)
+    script.at(e.GRADIENT)
+    last = script.at(e.GRADIENT)
+    script.at(e.BACKWARD_OUT)
+    script.update()
+    (step,) = script.observed().steps
+    assert step.stamps[3] == last
+
+
+def test_a_backward_that_raises_leaves_no_inner_stamps() -> None:
+    script = Script(size=1)
+    script.fetch()
+    script.forward()
+    script.at(e.BACKWARD_IN)
+    script.backward()
+    script.update()
+    (step,) = script.observed().steps
+    assert step.absent["reduced"] == "a backward did not return"
+
+
+def test_a_validation_batch_in_every_step_is_no_sample() -> None:
+    script = Script(**DDP)
+    for _ in range(5):
+        script.step()
+        script.evaluate(1)
+    observed = script.observed()
+    assert [step.samples for step in observed.steps] == [8] * 5
+
+
+def test_two_optimizers_at_once_are_one_step() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.update(1)
+        script.update(2)
+    observed = script.observed()
+    assert [step.updates for step in observed.steps] == [(1, 2)] * 3
+    assert not reasons(observed.steps)
+
+
+@pytest.mark.parametrize("turns", [(1, 2), (1, 1, 1, 2)])
+def test_optimizers_that_take_turns_make_rounds(turns: tuple[int, ...]) -> None:
+    script = Script(**DDP)
+    for _ in range(4):
+        for optimizer in turns:
+            script.step(optimizer=optimizer)
+    observed = script.observed()
+    assert [step.updates for step in observed.steps] == [turns] * 4
+    assert set(observed.absent) == set(INNER)
+    assert [step.samples for step in observed.steps] == [8 * len(turns)] * 4
+    assert starts(observed.steps[1:]) == [step.stamps[END] for step in observed.steps[:-1]]
+
+
+def test_turns_in_no_pattern_are_not_measured() -> None:
+    script = Script(**DDP)
+    for optimizer in (1, 2, 2, 1, 1, 1, 2, 1, 2, 1, 1):
+        script.step(optimizer=optimizer)
+    observed = script.observed()
+    assert observed.steps == ()
+    assert "no pattern" in observed.reason
+
+
+def test_a_new_optimizer_is_no_turn() -> None:
+    script = Script(**DDP)
+    for optimizer in (1, 1, 1, 2, 2):
+        script.step(optimizer=optimizer)
+    observed = script.observed()
+    assert len(observed.steps) == 5
+    assert "the optimizer changes at step 3" in observed.remarks
+
+
+def test_evaluation_is_a_pause() -> None:
+    script = Script(**DDP)
+    for number in range(9):
+        script.step()
+        if number % 3 == 2:
+            ended = script.ns
+            script.evaluate()
+    observed = script.observed()
+    assert [number for number, step in enumerate(observed.steps) if step.pause] == [3, 6]
+    pause = observed.steps[3].pause
+    assert pause is not None
+    assert pause.kind == "another loader and evaluation"
+    assert pause.begin_ns == observed.steps[2].stamps[END]
+    assert pause.end_ns == observed.steps[3].stamps[BEGIN]
+    assert ended > 0
+    assert [step.samples for step in observed.steps] == [8] * 9
+
+
+def test_evaluation_of_what_is_no_known_model_is_seen_by_its_loader() -> None:
+    script = Script(**DDP)
+    for number in range(9):
+        script.step()
+        if number % 3 == 2:
+            script.fetch(VALIDATION)
+            script.fetch(VALIDATION)
+    observed = script.observed()
+    assert [step.pause.kind for step in observed.steps if step.pause] == ["another loader"] * 2
+    assert [step.samples for step in observed.steps] == [8] * 9
+
+
+def test_evaluation_without_a_loader_is_a_pause() -> None:
+    script = Script(**DDP)
+    for number in range(6):
+        script.forward()
+        script.backward()
+        script.update()
+        if number == 2:
+            script.evaluate(loader=None)
+    observed = script.observed()
+    assert [step.pause.kind for step in observed.steps if step.pause] == ["evaluation"]
+    assert observed.steps[0].samples is None
+    assert "no DataLoader: a step begins where the update before it returned" in observed.remarks
+
+
+def test_a_teacher_in_every_step_is_no_pause() -> None:
+    script = Script(**DDP)
+    for _ in range(5):
+        script.fetch()
+        script.evaluate(1, loader=None)
+        script.forward()
+        script.backward()
+        script.update()
+    observed = script.observed()
+    assert not any(step.pause for step in observed.steps)
+    assert "evaluation in more than half of the steps is a part of them" in observed.remarks
+
+
+def test_a_checkpoint_is_a_pause() -> None:
+    script = Script(**DDP)
+    for number in range(6):
+        script.step()
+        if number == 3:
+            script.save()
+    observed = script.observed()
+    assert [(at, step.pause.kind) for at, step in enumerate(observed.steps) if step.pause] == [(4, "checkpoint")]
+
+
+def test_the_end_of_an_epoch_is_data_of_the_next_step() -> None:
+    script = Script(**DDP)
+    script.step()
+    script.step()
+    asked = script.end_epoch()
+    script.step()
+    script.step()
+    observed = script.observed()
+    assert [step.new_epoch for step in observed.steps] == [False, False, True, False]
+    assert observed.steps[2].stamps[BEGIN] == asked == observed.steps[1].stamps[END]
+    assert not any(step.pause for step in observed.steps)
+    assert "1 step after the end of an epoch: data includes a new iterator" in observed.remarks
+
+
+def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() -> None:
+    script = Script(**DDP)
+    script.step()
+    script.step()
+    asked = script.at(e.FETCH_IN, 1)
+    script.at(e.FETCH_END, 1)
+    script.evaluate()
+    again = script.at(e.ITERATE_IN, 1)
+    script.at(e.ITERATE_OUT, 1)
+    script.step()
+    script.step()
+    observed = script.observed()
+    pause = observed.steps[2].pause
+    assert pause is not None
+    assert (pause.begin_ns, pause.end_ns) == (asked, again)
+
+
+def test_a_new_loader_for_each_epoch_feeds_the_training() -> None:
+    script = Script(**DDP)
+    for loader in (1, 2, 3):
+        for _ in range(3):
+            script.step(loader=loader)
+    observed = script.observed()
+    assert not any(step.pause for step in observed.steps)
+    assert [step.samples for step in observed.steps] == [8] * 9
+
+
+def test_two_loaders_of_each_step_both_feed_it() -> None:
+    script = Script(**DDP)
+    for _ in range(5):
+        script.fetch(OTHER)
+        script.step()
+    observed = script.observed()
+    assert not any(step.pause for step in observed.steps)
+    assert [step.samples for step in observed.steps] == [16] * 5
+
+
+def test_batches_of_unknown_length_have_no_samples() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.step(samples=0)
+    observed = script.observed()
+    assert [step.samples for step in observed.steps] == [None] * 3
+    assert "how many samples a batch has is not known" in observed.remarks
+
+
+def test_an_optimizer_that_calls_backward_several_times() -> None:
+    script = Script(size=1)
+    for _ in range(3):
+        script.fetch()
+        script.at(e.UPDATE_IN, 1)
+        for _ in range(3):
+            script.forward()
+            script.backward()
+        script.at(e.UPDATE_OUT, 1)
+    observed = script.observed()
+    assert len(observed.steps) == 3
+    assert reasons(observed.steps) == {"the optimizer calls backward several times in one step"}
+
+
+def test_forward_and_backward_inside_the_update_are_a_step() -> None:
+    script = Script(size=1)
+    for _ in range(3):
+        script.fetch()
+        script.at(e.UPDATE_IN, 1)
+        script.forward()
+        script.backward()
+        script.at(e.UPDATE_OUT, 1)
+    observed = script.observed()
+    assert len(observed.steps) == 3
+    assert not reasons(observed.steps)
+
+
+def test_an_optimizer_inside_the_backward() -> None:
+    script = Script(size=1)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.at(e.BACKWARD_IN)
+        script.update()
+        script.update(2)
+        returned = script.at(e.BACKWARD_OUT)
+    observed = script.observed()
+    assert [step.updates for step in observed.steps] == [(0,)] * 3
+    assert observed.steps[-1].stamps[END] == returned
+    assert reasons(observed.steps) == {"the optimizer works inside the backward"}
+
+
+def test_fsdp_has_its_gradients_at_the_last_reduce_scatter() -> None:
+    script = Script(size=2, sharded=True)
+    scattered: tuple[int, ...] = ()
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.collective("all-gather")
+        script.at(e.BACKWARD_IN)
+        script.collective("reduce-scatter", waited=False)
+        scattered = script.collective("reduce-scatter")
+        script.at(e.BACKWARD_OUT)
+        script.update()
+    observed = script.observed()
+    assert observed.steps[-1].stamps[3] == scattered[0]
+    last = observed.steps[-1].collectives
+    assert [call.name for call in last] == ["all-gather", "reduce-scatter", "reduce-scatter"]
+    assert (last[2].arrives_ns, last[2].waits_ns, last[2].ends_ns) == scattered
+    assert (last[1].waits_ns, last[1].ends_ns) == (ABSENT, ABSENT)
+    assert last[0].bytes == 64
+
+
+@pytest.mark.parametrize(("size", "seen"), [(100, True), (99, False)])
+def test_all_reduces_by_hand_count_from_the_bytes_of_the_gradients_on(size: int, seen: bool) -> None:
+    script = Script(size=2, gradient_bytes=100)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        _, _, returned = script.backward()
+        *_, done = script.collective("all-reduce", size=size)
+        script.update()
+    observed = script.observed()
+    if seen:
+        assert observed.steps[-1].stamps[3:5] == (returned, done)
+    else:
+        assert reasons(observed.steps) == {"nothing was seen that reduces the gradients"}
+
+
+def test_ranks_that_train_alone_reduce_nothing() -> None:
+    script = Script(size=1, joined=False, world_size=4)
+    script.step()
+    script.step()
+    observed = script.observed()
+    assert observed.steps[0].stamps[3] == observed.steps[0].stamps[4] != ABSENT
+    assert "WORLD_SIZE is 4, and it joined no process group: it trains alone" in observed.remarks
+
+
+def test_a_collective_after_the_update_is_in_the_step_it_ends() -> None:
+    script = Script(**DDP)
+    script.step()
+    script.collective("all-reduce")  # of the loss, to be logged
+    script.step()
+    first, second = script.observed().steps
+    assert [call.name for call in first.collectives] == ["all-reduce"]
+    assert second.collectives == ()
+
+
+def test_collectives_of_an_evaluation_are_in_no_step() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.step()
+    script.evaluate()
+    script.collective("all-gather")
+    script.evaluate(1)
+    for _ in range(3):
+        script.step()
+    assert not any(step.collectives for step in script.observed().steps)
+
+
+def test_stamps_of_a_device_are_not_the_hosts() -> None:
+    script = Script(**{**DDP, "devices": ["cuda"]})
+    script.step()
+    (step,) = script.observed().steps
+    assert set(step.absent) == set(INNER)
+    assert "cuda" in step.absent["reduced"]
+
+
+def test_a_step_without_a_known_forward() -> None:
+    script = Script(size=1)
+    for _ in range(3):
+        script.fetch()
+        script.backward()
+        script.update()
+    observed = script.observed()
+    assert set(observed.absent) == {STAMPS[BATCH_READY]}
+
+
+def test_stamps_out_of_order_are_absent() -> None:
+    script = Script(size=1)
+    script.fetch()
+    script.backward()
+    script.forward()  # of another model, for its loss alone
+    script.update()
+    (step,) = script.observed().steps
+    assert "the time stamps are not in the order of a step" in step.absent.values()
+
+
+def test_step_marks_alone_end_steps_where_there_are_any() -> None:
+    script = Script(size=1)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.update()
+        script.backward()
+        script.update()
+        script.at(e.STEP_END)
+    observed = script.observed()
+    assert len(observed.steps) == 3
+    assert [step.backwards for step in observed.steps] == [2, 2, 2]
+
+
+def test_marks_without_anything_else_make_steps() -> None:
+    script = Script()
+    for _ in range(3):
+        script.fetch()
+        script.at(e.STEP_END)
+    observed = script.observed()
+    assert len(observed.steps) == 3
+    assert set(observed.absent) == {*INNER, STAMPS[BATCH_READY]}
+
+
+def test_no_event_no_step() -> None:
+    observed = Script().observed()
+    assert observed.steps == () and observed.reason.startswith("no backward was seen")
+
+
+def test_backwards_without_an_update_are_no_steps() -> None:
+    script = Script(size=1)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+    assert script.observed().reason.startswith("3 backwards and no step of an optimizer were seen")
+
+
+def test_what_follows_the_last_update_is_no_step() -> None:
+    script = Script(size=1)
+    script.step()
+    ended = script.ns
+    script.fetch()
+    script.forward()
+    (step,) = script.observed().steps
+    assert step.stamps[END] == ended
+
+
+def test_a_failed_hook_and_a_full_file_are_stated() -> None:
+    script = Script(failed="KeyError: 3", full=True)
+    remarks = script.observed().remarks
+    assert any("KeyError: 3" in remark for remark in remarks)
+    assert any("the file was full" in remark for remark in remarks)
+
+
+def test_incomplete_records_are_passed_over() -> None:
+    script = Script(size=1)
+    script.step()
+    script.events.insert(3, e.Event(0, e.NOTHING))
+    script.step()
+    assert len(script.observed().steps) == 2
+
+
+def test_ranks_with_unequal_counts_share_the_first_steps() -> None:
+    ranks = []
+    for count in (3, 2):
+        script = Script(**DDP)
+        for _ in range(count):
+            script.step()
+        ranks.append(script.observed())
+    count, remark = common_count(ranks)
+    assert count == 2
+    assert remark == "rank 1 made 2 steps, rank 0 made 3: the first 2 of each are compared"
+    assert common_count(ranks[:1]) == (3, "")

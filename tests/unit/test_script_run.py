@@ -1,0 +1,162 @@
+"""The parts of a script's run that need no other rank: its process, its environment, its window, its journal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpc.measure.world import LaunchError
+from hpc.model.script_window import script_blocks
+from hpc.model.timestamps import ABSENT
+from hpc.observe.collectives_seen import Collective
+from hpc.observe.events import NO_ROOT
+from hpc.observe.steps import ObservedStep, Pause
+from hpc.recovery.journal import Journal
+from hpc.run.script_process import SITE, ScriptProcess, describe_status, script_environment
+from hpc.run.script_steps import early_collectives, meetings_of, pauses_of, read_steps, usual_collectives, write_steps
+
+PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
+
+
+def step(number: int, *names: str, pause: Pause | None = None) -> ObservedStep:
+    """Step `number`, of 100 ns; its collectives are called 10, 20, … ns after its begin and end 5 ns later."""
+    begin = 100 * number
+    collectives = [
+        Collective(name=name, root=NO_ROOT, arrives_ns=begin + at, waits_ns=ABSENT, ends_ns=begin + at + 5, bytes=8)
+        for at, name in zip(range(10, 100, 10), names, strict=False)
+    ]
+    return ObservedStep(
+        stamps=(begin, begin + 12, begin + 25, begin + 50, begin + 80, begin + 100), absent={}, samples=4, fetches=1,
+        fetch_ns=12, backwards=1, updates=(0,), skipped=False, new_epoch=False, collectives=tuple(collectives),
+        pause=pause,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("steps", "paused", "blocks"),
+    [
+        (100, [], [[20, 100]]),
+        (100, [50], [[20, 50], [55, 100]]),
+        (100, [50, 52, 98], [[20, 50], [57, 98]]),
+        (100, [3, 18], [[23, 100]]),
+        (100, [100, 120], [[20, 100]]),
+        (20, [], []),
+        (21, [], [[20, 21]]),
+        (24, [19], []),
+    ],
+)
+def test_no_block_spans_a_pause_and_each_is_entered_through_five_steps(
+    steps: int, paused: list[int], blocks: list[list[int]]
+) -> None:
+    assert script_blocks(20, steps, paused) == blocks
+
+
+def test_a_script_has_torchruns_variables_and_the_hooks(tmp_path: Path) -> None:
+    environment = script_environment({"HOME": "/h", "PYTHONPATH": "/a:/b"}, PLACE, tmp_path, in_job=False)
+    assert environment == {
+        **PLACE, "HOME": "/h", "PYTHONPATH": f"{SITE}:/a:/b", "RANKWISE_OBSERVE": str(tmp_path),
+    }  # fmt: skip
+
+
+def test_variables_that_somebody_set_stay_and_a_contradiction_is_refused(tmp_path: Path) -> None:
+    environment = script_environment({"MASTER_PORT": "99", "RANK": "1"}, PLACE, tmp_path, in_job=False)
+    assert environment["MASTER_PORT"] == "99"
+    with pytest.raises(LaunchError, match="RANK is 0 in the environment and 1 by MPI"):
+        script_environment({"RANK": "0"}, PLACE, tmp_path, in_job=False)
+
+
+def test_a_script_imports_without_this_project(tmp_path: Path) -> None:
+    """The job script puts the checkout on the path, where `parse` would hide a package of that name."""
+    checkout = str(SITE.parents[2])
+    inherited = {"PYTHONPATH": f"{checkout}:/a", "PYTHONSAFEPATH": "1"}
+    environment = script_environment(inherited, {}, tmp_path, in_job=True)
+    assert environment["PYTHONPATH"] == f"{SITE}:/a"
+    assert "PYTHONSAFEPATH" not in environment
+    assert script_environment(inherited, {}, tmp_path, in_job=False)["PYTHONSAFEPATH"] == "1"
+
+
+def started(folder: Path, text: str, *arguments: str) -> ScriptProcess:
+    (folder / "script.py").write_text(text)
+    return ScriptProcess([sys.executable, str(folder / "script.py"), *arguments], os.environ)
+
+
+def test_a_script_gets_its_arguments_as_they_are_and_its_status_is_known(tmp_path: Path) -> None:
+    words = ['it\'s "quoted" $(id)', "", "two  spaces", "*"]
+    text = f"import sys\nsys.exit(7 if sys.argv[1:] == {words!r} else 1)"
+    process = started(tmp_path, text, *words)
+    process.wait(60)
+    assert process.status == 7
+    assert describe_status(7) == "exit status 7"
+
+
+def test_a_signal_has_its_name(tmp_path: Path) -> None:
+    process = started(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    process.wait(60)
+    assert process.status == -9
+    assert describe_status(-9) == "signal 9 (SIGKILL)"
+
+
+def test_a_script_that_ignores_sigterm_is_ended_with_its_children(tmp_path: Path) -> None:
+    process = started(tmp_path, (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = os.fork()\n"
+        "if child: open(sys.argv[1] + '.new', 'w').write(str(child)); os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+        "time.sleep(600)\n"
+    ), str(tmp_path / "child"))  # fmt: skip
+    until = time.monotonic() + 60
+    while not (tmp_path / "child").exists():
+        assert time.monotonic() < until, "the script did not start"
+        time.sleep(0.01)
+    child = int((tmp_path / "child").read_text())
+    process.end(patience_s=0.1)
+    assert process.status == -signal.SIGKILL
+    while Path(f"/proc/{child}").exists() and ") Z " not in Path(f"/proc/{child}/stat").read_text():
+        assert time.monotonic() < until, "a child of the script is still there"
+        time.sleep(0.01)
+
+
+def test_collectives_of_a_step_become_its_meetings_and_an_irregular_step_has_none() -> None:
+    steps = [step(0, "all_gather", "reduce_scatter"), step(1, "barrier"), step(2, "all_gather", "reduce_scatter")]
+    kinds = usual_collectives(steps)
+    assert kinds == (("all_gather", NO_ROOT), ("reduce_scatter", NO_ROOT))
+    meetings = meetings_of(steps, kinds)
+    assert meetings.names == ("all_gather", "reduce_scatter")
+    first, last = [10, ABSENT, 15, 20, ABSENT, 25], [210, ABSENT, 215, 220, ABSENT, 225]
+    assert array("q", meetings.stamps).tolist() == [*first, *[ABSENT] * 6, *last]
+
+
+def test_early_collectives_are_those_before_the_gradients() -> None:
+    late = step(0, "a", "a", "a", "a", "a", "b")  # the gradients are complete at 50 ns
+    assert early_collectives([late, late]) == ["4 a a step"]
+
+
+def test_samples_are_those_that_were_seen_else_those_that_were_stated(tmp_path: Path) -> None:
+    steps = [step(0), replace(step(1), samples=None)]
+    journal = Journal(tmp_path, "script_samples.1", 0, 3)
+    try:
+        assert write_steps(journal, steps, 0) == 2
+        assert journal.samples.tolist() == [4, 0, ABSENT]
+        assert write_steps(journal, steps, 32) == 2
+        assert journal.samples.tolist() == [4, 32, ABSENT]
+        assert journal.stamps.tolist()[:12] == [*steps[0].stamps, *steps[1].stamps]
+    finally:
+        journal.remove()
+
+
+def test_pauses_are_facts() -> None:
+    steps = [step(0), step(1, pause=Pause(kind="evaluation", begin_ns=100, end_ns=2_000_000_100))]
+    assert pauses_of(steps) == [{"step": 1, "kind": "evaluation", "seconds": 2.0}]
+
+
+def test_a_script_without_torch_has_no_steps_and_the_reason_is_there(tmp_path: Path) -> None:
+    recorded = read_steps(tmp_path)
+    assert not recorded.steps
+    assert "imported torch" in recorded.observed.reason
