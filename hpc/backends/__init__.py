@@ -212,7 +212,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
             "sgd": Option(
                 default="foreach", choices=("foreach", "for-loop"), help="implementation of SGD or AdamW; none is fused"
             ),
-            "compile": Option(default=False, help="run the model through torch.compile"),
+            "compile": Option(default=False, help="refused: not tried yet with layers that are split"),
         },
         no_sync_unsupported="the ranks of a node hold parts of the same layers, and add up what these return",
         workloads=("gpt",),

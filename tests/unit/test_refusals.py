@@ -72,6 +72,11 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
             "not among FSDP2's shards: take torch-ddp, or head=re",
         ),
         (GPUS, {"backend": "torch-fsdp", "options": {"shard_group": "3"}}, "8 ranks make no whole groups of 3"),
+        (
+            CPUS,
+            {"backend": "torch-tp", "workload": "gpt", "options": {"compile": "on"}},
+            "not been tried with compiled",
+        ),
         (GPUS, {"backend": "torch-tp"}, "workload resnet50 was requested; torch-tp splits layers .* gpt has one"),
         (
             GPUS,
