@@ -155,8 +155,10 @@ def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
     """
     changed = part.copy()
     others = [rank for rank in range(len(part)) if rank not in ranks]
+    compared = part[others]
     for rank in ranks:
-        compared = part[others or [other for other in range(len(part)) if other != rank]]
+        if not others:
+            compared = part[[other for other in range(len(part)) if other != rank]]
         above = late & ((compared < part[rank]).sum(axis=0) > _middle(compared))
         changed[rank, above] = _median(compared[:, above])
     return changed
