@@ -16,7 +16,7 @@ from tests.unit.sweep_command import write_program
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        (False, r"no Slurm controller answers here that could be asked \(scontrol ping: .* is DOWN\)"),
+        (False, r"no Slurm controller answers here \(scontrol ping: .* is DOWN\)"),
         (True, "sinfo does not say; state it with"),
     ],
 )

@@ -19,7 +19,7 @@ from parse.ledger.telemetry import (
     QUANTITIES,
     ConditionChange,
     Conditions,
-    Figure,
+    HostMean,
     TooFewSamples,
     compare_conditions,
     reduce_telemetry,
@@ -54,7 +54,7 @@ def traced(
     return make_trace(run, step_s=step_s, telemetry=telemetry)
 
 
-def only(conditions: Conditions | None, name: str) -> Mapping[str, Figure]:
+def only(conditions: Conditions | None, name: str) -> Mapping[str, HostMean]:
     assert conditions is not None
     return conditions.figures[name]
 
@@ -81,7 +81,7 @@ def test_pauses_between_blocks_do_not_count():
         return 5 <= s <= 9 or 14 <= s <= 18
 
     level = traced(1, {"gpu0.sm_clock_mhz": lambda _, s: 1755 if inside(s) else 10}, (4, 4))
-    assert only(reduce_telemetry(level), "SM clock")["n0"] == Figure(1755.0, 0.0)
+    assert only(reduce_telemetry(level), "SM clock")["n0"] == HostMean(1755.0, 0.0)
     # A counter grows a thousandfold faster outside; no difference spans the pause.
     counter = traced(
         1, {"local_rank0.major_faults": lambda _, s: 3 * s + 3000 * (max(0, min(s - 9, 5)) + min(s, 5))}, (4, 4)
@@ -92,7 +92,7 @@ def test_pauses_between_blocks_do_not_count():
 def test_a_pause_without_a_sample_does_not_count():
     """Blocks from 0.5 to 4.5 s and from 5 to 9 s; a counter that grows between them only."""
     counter = traced(1, {"local_rank0.major_faults": lambda _, s: 0 if s < 4.75 else 100}, (40, 40), step_s=0.1)
-    assert only(reduce_telemetry(counter), "major page faults of a rank")["n0"] == Figure(0.0, 0.0)
+    assert only(reduce_telemetry(counter), "major page faults of a rank")["n0"] == HostMean(0.0, 0.0)
 
 
 def test_a_missed_round_has_the_weight_of_its_time():
@@ -172,7 +172,7 @@ def conditions(**quantities: Any) -> Conditions:
     }  # fmt: skip
     figures = {
         names[name]: {
-            host: Figure(*(value if isinstance(value, tuple) else (value, 0.0))) for host, value in of.items()
+            host: HostMean(*(value if isinstance(value, tuple) else (value, 0.0))) for host, value in of.items()
         }
         for name, of in quantities.items()
     }
