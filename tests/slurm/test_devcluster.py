@@ -39,7 +39,8 @@ def listening(pids: set[int]) -> set[str]:
 
 def test_all_nodes_are_up(cluster):
     assert list(cluster.states()) == NAMES
-    assert set(cluster.states().values()) <= USABLE
+    # On a busy machine a slurmd misses a ping of the controller's now and then, and is `idle*` until the next.
+    until(lambda: set(cluster.states().values()) <= USABLE, "all nodes respond", lambda: str(cluster.states()))
     assert cluster.daemons() == {"slurmctld", *NAMES}
 
 
