@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from hpc.observe.events import EventFile, read_events
 from hpc.observe.steps import ObservedSteps, steps_of
@@ -62,6 +65,7 @@ def run(
         environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "WORLD_SIZE")}
         entries = [str(entry) for entry in ((SITE if hooks else None), path) if entry]
         environment |= {"PYTHONPATH": os.pathsep.join(entries), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment["PYTHONFAULTHANDLER"] = "1"
         if hooks:
             environment["RANKWISE_OBSERVE"] = str(events or folder / f"events{rank}")
         if ranks > 1:
@@ -77,6 +81,10 @@ def run(
         )  # fmt: skip
     try:
         outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+    except subprocess.TimeoutExpired:
+        for process in processes:
+            process.send_signal(signal.SIGABRT)  # each writes where it stands
+        pytest.fail("\n".join(f"{script} has not ended: {process.communicate()}" for process in processes))
     finally:
         for process in processes:
             process.kill()
