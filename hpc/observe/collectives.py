@@ -75,14 +75,14 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
                 at = o.place()
                 o.cells[at + 1] = e.COLLECTIVE_WAIT | code
                 o.cells[at] = perf_counter_ns()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             result = original(work, *values, **named)
             try:
                 at = o.place()
                 o.cells[at] = perf_counter_ns()
                 o.cells[at + 1] = e.COLLECTIVE_OUT | code
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result
 
@@ -106,7 +106,7 @@ def _make_buffers(o: Observer) -> Any:
                 at = o.place()
                 o.cells[at + 1] = e.COLLECTIVE_IN | which << 8  # their bytes would take longer to count than all else
                 o.cells[at] = perf_counter_ns()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(group, tensors, size, root)
             result = original(group, tensors, size, root)
@@ -126,7 +126,7 @@ def _make_armed(o: Observer) -> Any:
                     at = o.place()
                     o.cells[at + 1] = e.ARMED
                     o.cells[at] = perf_counter_ns()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return original(*args)
 

@@ -21,7 +21,7 @@ KINDS = (
     "iterate_in", "iterate_out",  # iter(loader); which: the loader
     "fetch_in", "fetch_out", "fetch_end",  # next(loader); which: the loader; number: samples, 0 if not known; exhausted
     "forward_in", "evaluate_in", "evaluate_out",  # of the model: with gradients, without
-    "armed",  # DDP is told to reduce in the next backward
+    "armed",  # DDP will reduce in the next backward
     "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last, in DDP
     "update_in", "update_out",  # Optimizer.step; which: the optimizer
     "scaler_in", "scaler_out",  # GradScaler.step; which: the optimizer, 0 where the scaler is switched off

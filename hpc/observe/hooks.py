@@ -62,7 +62,7 @@ def _hook_loaders(o: Observer) -> None:
                 at = o.place()
                 o.cells[at + 1] = e.FETCH_IN | which << 8
                 o.cells[at] = perf_counter_ns()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(iterator)
             o.fetching = True
@@ -78,7 +78,7 @@ def _hook_loaders(o: Observer) -> None:
                     at = o.place()
                     o.cells[at + 1] = kind | which << 8 | number << 24
                     o.cells[at] = ns
-                except Exception as error:  # noqa: BLE001 - as above
+                except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                     o.failed(error)
             return batch
 
@@ -173,7 +173,7 @@ def _hook_backward(o: Observer) -> None:
                 at = o.place()
                 o.cells[at + 1] = e.BACKWARD_IN
                 o.cells[at] = perf_counter_ns()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(*args, **kwargs)
             o.in_backward = True
@@ -187,7 +187,7 @@ def _hook_backward(o: Observer) -> None:
                 o.cells[at + 1] = e.BACKWARD_OUT
                 if o.backwards >= o.next_look:
                     search()
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result
 

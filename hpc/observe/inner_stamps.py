@@ -49,8 +49,8 @@ def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: EventFile)
         "the optimizer calls backward several times in one step": any(
             sum(at >= update for at in backwards) > 1 for update in updates
         ),
-        f"DDP was told {len(armed)} times to reduce, not once": ddp and len(armed) != 1,
-        "DDP was told to reduce in a backward that is not the last of the step": ddp
+        f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,
+        "DDP reduces in a backward that is not the last of the step": ddp
         and any(at > armed[0] for at in backwards[:-1] if armed),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")

@@ -101,7 +101,7 @@ class Observer(Patches):
         try:
             self.remove()
             self.recorder.state(**({"full": True} if full else {"failed": f"{type(error).__name__}: {error}"}))
-        except Exception as second:  # noqa: BLE001 - as above
+        except Exception as second:  # noqa: BLE001 - the script must not end for a hook
             print(f"observe: recording has ended: {error!r}, {second!r}", file=sys.stderr)
 
     def step_completed(self) -> None:

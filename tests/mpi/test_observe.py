@@ -64,8 +64,8 @@ def test_a_ddp_loop_is_seen_and_its_losses_are_bit_equal(tmp_path: Path) -> None
     ("arguments", "reason"),
     [
         (("--no-sync", "around"), ""),
-        ((), "DDP was told 2 times to reduce, not once"),
-        (("--no-sync", "late"), "DDP was told"),
+        ((), "DDP reduces 2 times in the step, not once"),
+        (("--no-sync", "late"), "DDP reduces"),
     ],
 )
 def test_accumulation(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:

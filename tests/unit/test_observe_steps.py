@@ -73,7 +73,7 @@ def test_a_backward_that_reduces_and_is_not_the_last_leaves_no_inner_stamps() ->
         script.update()
     observed = script.observed()
     assert set(observed.absent) == set(INNER)
-    assert reasons(observed.steps) == {"DDP was told to reduce in a backward that is not the last of the step"}
+    assert reasons(observed.steps) == {"DDP reduces in a backward that is not the last of the step"}
 
 
 def test_accumulation_without_no_sync_reduces_more_than_once() -> None:
@@ -84,7 +84,7 @@ def test_accumulation_without_no_sync_reduces_more_than_once() -> None:
             script.forward()
             script.backward()
         script.update()
-    assert reasons(script.observed().steps) == {"DDP was told 2 times to reduce, not once"}
+    assert reasons(script.observed().steps) == {"DDP reduces 2 times in the step, not once"}
 
 
 def test_without_a_named_gradient_only_that_stamp_is_absent() -> None:
