@@ -8,12 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
+from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import World
 from hpc.model.files import AttemptFiles
 from hpc.model.rank_report import RankReport
@@ -89,7 +91,11 @@ class ScriptRun:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminated)
         agent = self._start_agent(process)
-        failed = self._watch(process)
+        try:
+            failed = self._watch(process)
+        except ConnectionLost:
+            self._end_early()
+            raise
         process.end()
         recorded = self._store_all()
         self._agreement.exchange(0)  # the slowest script may take a while to end
@@ -216,8 +222,9 @@ class ScriptRun:
         """Raises ScriptFailed on the rank whose script failed first; the others wait until that ends them."""
         status = process.status
         if self._comm.rank != first:
-            time.sleep(60)
-            raise ScriptFailed(f"the script of rank {first} has failed: the connection to its rank is lost")
+            with suppress(TimeoutError):
+                self._agreement.exchange(0, limit_s=60)
+            raise ScriptFailed(f"connection lost: the script of rank {first} has failed")
         assert status is not None
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
         text = f"the script ended with {describe_status(status)}"
@@ -267,10 +274,14 @@ class ScriptRun:
         assert self._process is not None
         return self._process.pid
 
-    def _terminated(self, number: int, _: object) -> None:
-        """Stores what there is and ends with the script, when this process is told to end."""
+    def _end_early(self) -> None:
+        """Stores what there is, and ends the script."""
         self._store()
         assert self._process is not None
         self._process.end(patience_s=0.5)
+
+    def _terminated(self, number: int, _: object) -> None:
+        """Ends with the script, when this process is told to end."""
+        self._end_early()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
