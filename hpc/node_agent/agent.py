@@ -194,8 +194,8 @@ class NodeAgent:
 
 
 def start_agent(
-    comm: Communicator, world: World, run: RunSpec, gpus: Sequence[str | None], folder: Path, partial: Path, copy_s: float,
-    process: RankProcess | None = None,
+    comm: Communicator, world: World, run: RunSpec, gpus: Sequence[str | None], folder: Path, partial: Path,
+    copy_s: float, process: RankProcess | None = None,
 ) -> NodeAgent | None:  # fmt: skip
     """Starts a helper on each node and returns it on the node's first rank; None on all others. Collective.
 
@@ -222,10 +222,7 @@ def start_agent(
         copying = Copying(folders=folders, partial=partial, interval_s=copy_s)
     if telemetry is None and copying is None:
         return None
-    agent = NodeAgent(
-        [RankProcess(**{**its, "cores": tuple(its["cores"])}) for *_, its, _, _ in everyone],
-        telemetry=telemetry,
-        copying=copying,
-    )
+    processes = [RankProcess(**{**its, "cores": tuple(its["cores"])}) for *_, its, _, _ in everyone]
+    agent = NodeAgent(processes, telemetry=telemetry, copying=copying)
     agent.start()
     return agent

@@ -129,8 +129,8 @@ def _images(values: Mapping[str, Any] | None) -> ImagesSeen | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The facts from MPI and the launcher's variables at the start; `library` is the MPI that mpi4py loads, empty where TCP connects
-    the ranks."""
+    """The facts from MPI and the launcher's variables at the start; `library` is the MPI that mpi4py loads, empty where
+    TCP connects the ranks."""
 
     size: int
     variables: Mapping[str, str]

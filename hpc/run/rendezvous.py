@@ -1,8 +1,8 @@
 """How the ranks of a launch find each other: by MPI, or by TCP where the launcher's MPI does not connect them.
 
-For TCP, rank 0 listens and writes address, port and a random key to a file in the folder of the traces, which all
-nodes see anyway and which only this user can read: that is the proof of who belongs to the launch. torchrun's own store
-would do, but has no key, and Slurm has none. The file is named after the launch, and removed once all ranks have joined.
+For TCP, rank 0 listens and writes address, port and a random key to a file in the folder of the traces. All nodes see
+that folder anyway, and the file is this user's alone: who has the key belongs to the launch. torchrun's own store takes
+in whoever connects, and Slurm has none. The file is named after the launch, and removed once all ranks have joined.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ def launch_of(environ: Mapping[str, str], host: str) -> Launch | None:
 
 def _by_mpiexec(environ: Mapping[str, str]) -> bool:
     """Whether an mpiexec inside a step of Slurm's started this process, whose ranks are others than Slurm's tasks."""
-    return any(
-        environ.get(name, environ["SLURM_STEP_NUM_TASKS"]) != environ["SLURM_STEP_NUM_TASKS"] for name in _MPIEXEC
-    )
+    tasks = environ["SLURM_STEP_NUM_TASKS"]
+    return any(environ.get(name, tasks) != tasks for name in _MPIEXEC)
 
 
 def _by_torchrun(environ: Mapping[str, str], host: str) -> Launch:
@@ -167,9 +166,9 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
             except TimeoutError:
                 missing = [rank for rank in range(1, launch.size) if rank not in links]
                 raise LaunchError(
-                    f"{name_ranks(missing)} of {launch.size} did not come within {limit_s:g} s: each looks for rank 0 in "
-                    f"{path}, and there is {address}:{listener.getsockname()[1]}. --traces must name a folder that all "
-                    f"nodes share, and that address must be theirs to reach{_refused(strangers)}"
+                    f"{name_ranks(missing)} of {launch.size} did not come within {limit_s:g} s: each looks in {path} "
+                    f"for the place of rank 0, {address}:{listener.getsockname()[1]}. --traces must name a folder that "
+                    f"all nodes share, and that address must be one that they reach{_refused(strangers)}"
                 ) from None
             except WrongKey:
                 strangers += 1
@@ -196,7 +195,7 @@ def _refused(strangers: int) -> str:
 
 
 def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
-    """Other ranks: look for rank 0. A file of a launch that has ended leads nowhere until rank 0 has written its own."""
+    """Other ranks: look for rank 0. The file of a launch that was killed leads nowhere until rank 0 has written anew."""
     until_s = time.monotonic() + limit_s
     while True:
         try:
@@ -238,7 +237,7 @@ def _write_private(path: Path, place: Mapping[str, object]) -> None:
 
 def _read_private(path: Path) -> Endpoint:
     """What rank 0 has written. Raises OSError, ValueError or KeyError where that is not there, or is another's."""
-    os.listdir(path.parent)  # a network file system may remember that the file was absent: this asks it anew
+    list(path.parent.iterdir())  # a network file system may remember that the file was absent: this asks it anew
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
         status = os.fstat(file.fileno())
         with TemporaryFile(dir=path.parent) as mine:  # a file system may show this user by another number
