@@ -195,7 +195,7 @@ def _refused(strangers: int) -> str:
 
 
 def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
-    """Other ranks: look for rank 0. The file of a launch that was killed leads nowhere until rank 0 has written anew."""
+    """Other ranks: look for rank 0. A file of a launch that was killed leads nowhere until rank 0 writes anew."""
     until_s = time.monotonic() + limit_s
     while True:
         try:
@@ -245,4 +245,6 @@ def _read_private(path: Path) -> Endpoint:
         if not (stat.S_ISREG(status.st_mode) and is_mine) or stat.S_IMODE(status.st_mode) & 0o077:
             raise PermissionError("it is not of this user alone")
         place = json.load(file)
+    if not isinstance(place, dict):
+        raise ValueError("it names no place")
     return Endpoint(str(place["address"]), int(place["port"]), bytes.fromhex(place["key"]))
