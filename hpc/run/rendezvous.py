@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 JOIN_S = 120.0
 """Seconds in which all ranks must have joined."""
 _LOOK_S, _GREETING_LIMIT_S = 0.1, 30.0
-_MPIEXEC = ("OMPI_COMM_WORLD_SIZE", "PALS_NRANKS", "PMI_SIZE")
+_MPI_RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK")
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS", "MV2_COMM_WORLD_SIZE")
+_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +62,16 @@ class Launch:
 
 
 def connect(traces: Path, environ: Mapping[str, str] = os.environ) -> Communicator:
-    """The ranks of this launch, connected by MPI, or by TCP: under torchrun, where MPI sees one rank of several, and
-    where there is no MPI. Raises LaunchError where they cannot meet."""
+    """The ranks of this launch, connected by MPI where its launcher starts ranks of MPI's, else by TCP.
+
+    Raises LaunchError where they cannot meet: one rank never stands for several.
+    """
     launch = launch_of(environ, socket.gethostname())
-    # torchrun's ranks are not MPI's: each would start an MPI of its own, or take the place of torchrun itself in one.
-    if launch is not None and "TORCHELASTIC_RUN_ID" in environ:
+    # torchrun's ranks inherit MPI's variables from it, and would all take its place; and without such variables Open
+    # MPI 4 ends a process of Slurm's that starts it.
+    if launch is not None and (_TORCHRUN in environ or not any(name in environ for name in _MPI_RANKS)):
         return join(launch, traces)
-    started = max((int(environ[name]) for name in _MPIEXEC if environ.get(name, "").isdigit()), default=1)
+    started = max((int(environ[name]) for name in _MPI_SIZES if environ.get(name, "").isdigit()), default=1)
     try:
         comm = start_mpi()
     except LaunchError as error:
@@ -98,13 +103,13 @@ def launch_of(environ: Mapping[str, str], host: str) -> Launch | None:
 def _by_mpiexec(environ: Mapping[str, str]) -> bool:
     """Whether an mpiexec inside a step of Slurm's started this process, whose ranks are others than Slurm's tasks."""
     tasks = environ["SLURM_STEP_NUM_TASKS"]
-    return any(environ.get(name, tasks) != tasks for name in _MPIEXEC)
+    return any(environ.get(name, tasks) != tasks for name in _MPI_SIZES)
 
 
 def _by_torchrun(environ: Mapping[str, str], host: str) -> Launch:
     rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     one_node = int(environ.get("LOCAL_WORLD_SIZE", "0")) == size
-    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+    names = (_TORCHRUN, "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
     # A launch on one node has loopback's address, and so have those of other nodes.
     parts = ["torchrun", *(environ.get(name, "") for name in names), str(size), host if one_node else ""]
     return _checked(

@@ -67,9 +67,6 @@ def test_ranks_that_no_mpi_connects_are_measured_on_one_time_axis(cluster: DevCl
         error_ns, bound_ns = trace.clock_offset_ns[rank] - truth_s * 1e9, trace.clock_bound_ns[rank]
         assert (np.abs(error_ns) <= bound_ns).all()
         assert (bound_ns > 0).all() == (truth_s != 0)
-        print(
-            f"rank {rank}: error {np.median(np.abs(error_ns))} ({np.abs(error_ns).max()}), bound {np.median(bound_ns)} ns"
-        )
     shown = command(sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger", "--format", "json")
     (ledger,) = json.loads(shown.stdout)["ledgers"]
     assert ledger["verdict"]["ranks"] == [3]
