@@ -7,8 +7,10 @@
     accelerate launch -m hpc.observe -- train.py --its --arguments
 
 Each rank runs the script as a process of its own, with the arguments behind --, and with torchrun's variables (RANK,
-WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where there are several ranks and nobody set them. Where MPI does not connect the ranks (torchrun,
-accelerate, srun --mpi=none, no mpi4py) they connect by TCP, and meet by a file in --traces, which all nodes must share.
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where there are several ranks and nobody set them.
+Where MPI does not connect the ranks (torchrun, accelerate, srun --mpi=none, no mpi4py) they connect by TCP, and meet by
+a file in --traces, which all nodes must share.
+
 Hooks on torch record when it reads, computes, communicates and updates; rank 0 leaves a trace in --traces, whose steps
 are the script's optimizer steps. `python -m parse.summarize traces/ --ledger` reads it. Over node counts:
 `python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments`.
