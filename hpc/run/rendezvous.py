@@ -51,7 +51,7 @@ _TORCHRUN = "TORCHELASTIC_RUN_ID"
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """The place of this rank, by its launcher's variables. `identity` tells the launch from all others that may use the
-    same folder at the same time; `address` is rank 0's, where the launcher names one."""
+    same folder at the same time; `address` is rank 0's or srun's, where it is known."""
 
     launcher: str
     rank: int
@@ -125,7 +125,13 @@ def _by_slurm(environ: Mapping[str, str]) -> Launch:
     one_node = environ.get("SLURM_STEP_NUM_NODES") == "1"
     names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
     identity = "\n".join(["slurm", *(environ.get(name, "") for name in names)])
-    return _checked(Launch(launcher="Slurm", rank=rank, size=size, one_node=one_node, identity=identity))
+    address = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    return _checked(
+        Launch(
+            launcher="Slurm", rank=rank, size=size, one_node=one_node, identity=identity,
+            address="" if address.startswith("127.") else address,  # what the first node sees of itself
+        )
+    )  # fmt: skip
 
 
 def _checked(launch: Launch) -> Launch:
@@ -228,7 +234,8 @@ def _address(launch: Launch) -> str:
     interface = requested_interface(gpu=True) or requested_interface(gpu=False)
     if interface is None and launch.address and (address := address_here(launch.address)):
         return address
-    return reachable_address(interface, (socket.gethostname(),))
+    here = socket.gethostname()
+    return reachable_address(interface, (here, launch.address or here))
 
 
 def _write_private(path: Path, place: Mapping[str, object]) -> None:

@@ -53,6 +53,7 @@ def test_ranks_that_no_mpi_connects_are_measured_on_one_time_axis(cluster: DevCl
         pytest.skip("; ".join(missing))
     done = command(
         "srun", "--mpi=none", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "env", "OMP_NUM_THREADS=1",
+        "GLOO_SOCKET_IFNAME=lo",
         sys.executable, "-m", "hpc.observe", "--warmup", "10", "--", str(LATE_LOADER), "--truth", "truth",
         "--late-rank", "3", "--sleep-ms", "60", "--steps", "70",
     )  # fmt: skip
