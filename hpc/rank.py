@@ -116,6 +116,8 @@ def run_ranks(arguments: RankArguments, run: RunSpec, comm: Communicator | None 
     """
     reserved = ReservedFiles()
     rank = Rank(arguments, run)
+    if comm is not None:
+        rank.number = comm.rank
     try:
         rank.folder = TracesFolder.at_start(arguments.traces, rank.folder.stem)
         rank.stacks = Stacks(arguments.traces, rank.folder.stem, rank.number)

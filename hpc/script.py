@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from hpc.by_hand import gpus_here, layout, run_by_hand, site_name, variables
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
 from hpc.preflight.run import add_arguments, read_expectations
-from hpc.run.rendezvous import connect
+from hpc.run.rendezvous import TORCHRUN, connect
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.workloads import code_digest
@@ -93,7 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         "--cpus-per-rank",
         metavar="N",
         type=int,
-        help="threads of each rank (default: the cores that the ranks of a node may use, shared by them)",
+        help="threads of each rank (default: the cores that the ranks of a node may use, shared by them; under torchrun "
+        "its OMP_NUM_THREADS)",
     )
     add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
     add("--env", metavar="NAME", action="append", default=[],
@@ -106,9 +107,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicator) -> int:
-    """As requested, else the cores that the ranks of the first node may use, shared by them. Collective."""
+    """As requested, else as torchrun has set it, else the cores that the ranks of the first node may use, shared by them.
+    Collective.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "") if TORCHRUN in os.environ else ""
+    by_torchrun = comm.allgather(int(threads) if threads.isdigit() else 0)[0]
     cores = comm.allgather(sorted(os.sched_getaffinity(0)))[:ranks_per_node]
-    return max(1, len(set().union(*cores)) // ranks_per_node) if requested is None else requested
+    shared = max(1, len(set().union(*cores)) // ranks_per_node)
+    return (by_torchrun or shared) if requested is None else requested
 
 
 def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicator) -> RunSpec:

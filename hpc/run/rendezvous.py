@@ -45,7 +45,8 @@ JOIN_S = 120.0
 _LOOK_S, _GREETING_LIMIT_S = 0.1, 30.0
 _MPI_RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK")
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS", "MV2_COMM_WORLD_SIZE")
-_TORCHRUN = "TORCHELASTIC_RUN_ID"
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""A variable that torchrun sets for its ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ def connect(traces: Path, environ: Mapping[str, str] = os.environ) -> Communicat
     launch = launch_of(environ, socket.gethostname())
     # torchrun's ranks inherit MPI's variables from it, and would all take its place; and without such variables Open
     # MPI 4 ends a process of Slurm's that starts it.
-    if launch is not None and (_TORCHRUN in environ or not any(name in environ for name in _MPI_RANKS)):
+    if launch is not None and (TORCHRUN in environ or not any(name in environ for name in _MPI_RANKS)):
         return join(launch, traces)
     started = max((int(environ[name]) for name in _MPI_SIZES if environ.get(name, "").isdigit()), default=1)
     try:
@@ -109,7 +110,7 @@ def _by_mpiexec(environ: Mapping[str, str]) -> bool:
 def _by_torchrun(environ: Mapping[str, str], host: str) -> Launch:
     rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     one_node = int(environ.get("LOCAL_WORLD_SIZE", "0")) == size
-    names = (_TORCHRUN, "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+    names = (TORCHRUN, "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
     # A launch on one node has loopback's address, and so have those of other nodes.
     parts = ["torchrun", *(environ.get(name, "") for name in names), str(size), host if one_node else ""]
     return _checked(
@@ -192,7 +193,7 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
                 )
             links[rank] = link
     except BaseException as error:
-        send_abort(links.values(), str(error))
+        send_abort(links.values(), str(error) or type(error).__name__)
         listener.close()
         raise
     finally:
