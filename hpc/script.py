@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         "--cpus-per-rank",
         metavar="N",
         type=int,
-        help="threads of each rank (default: the cores that the ranks of a node may use, shared by them; under torchrun "
-        "its OMP_NUM_THREADS)",
+        help="threads of each rank (default: torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may use, "
+        "shared by them)",
     )
     add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
     add("--env", metavar="NAME", action="append", default=[],
@@ -107,8 +107,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicator) -> int:
-    """As requested, else as torchrun has set it, else the cores that the ranks of the first node may use, shared by them.
-    Collective.
+    """As requested, else as torchrun has set them, else the cores that the ranks of the first node may use, shared by
+    them. Collective.
     """
     threads = os.environ.get("OMP_NUM_THREADS", "") if TORCHRUN in os.environ else ""
     by_torchrun = comm.allgather(int(threads) if threads.isdigit() else 0)[0]

@@ -233,12 +233,15 @@ class ScriptRun:
         if not recorded.steps:
             text += f"; it made no step: {recorded.observed.reason}" if recorded.observed.reason else ""
         if self._rank.arguments.script is None:
-            stem, traces = self._rank.folder.stem, self._rank.arguments.traces
-            collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
-            text += f"; its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
+            text += f"; {self._way_to_a_trace()}"
         if str(exception.get("type")).rpartition(".")[2] in ("OutOfMemoryError", "MemoryError"):
             raise ScriptOutOfMemory(text)
         raise ScriptFailed(text)
+
+    def _way_to_a_trace(self) -> str:
+        stem, traces = self._rank.folder.stem, self._rank.arguments.traces
+        collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
+        return f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
 
     def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
         """This rank's part of the trace. Raises InvalidRun on all ranks where nothing was measured."""
@@ -283,5 +286,7 @@ class ScriptRun:
     def _terminated(self, number: int, _: object) -> None:
         """Ends with the script, when this process is told to end."""
         self._end_early()
+        if self._comm.rank == 0 and self._rank.arguments.script is None:
+            os.write(2, f"rank 0 ends by a signal: {self._way_to_a_trace()}\n".encode())  # print() may be interrupted
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

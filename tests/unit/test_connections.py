@@ -156,7 +156,7 @@ def test_who_has_not_the_key_is_refused_and_the_ranks_meet_all_the_same(tmp_path
 
 def test_a_host_without_the_key_is_refused() -> None:
     with listen("127.0.0.1", 1) as listener, ThreadPoolExecutor(1) as threads:
-        pretended = Endpoint(*listener.getsockname()[:2], b"k" * KEY_BYTES)
+        pretended = Endpoint("127.0.0.1", listener.getsockname()[1], b"k" * KEY_BYTES)
 
         def pretend() -> None:
             link, _ = listener.accept()
