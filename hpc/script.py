@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         "--cpus-per-rank",
         metavar="N",
         type=int,
-        help="threads of each rank (default: torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may use, "
-        "shared by them)",
+        help="threads of each rank (default: torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may "
+        "use, shared by them)",
     )
     add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
     add("--env", metavar="NAME", action="append", default=[],
