@@ -154,7 +154,7 @@ def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
     """The connected ranks of the launch. Raises LaunchError where not all join within the limit."""
     try:
         if launch.size == 1:
-            return Connections(0, 1, {}, listen(LOOPBACK, 1), secrets.token_bytes(KEY_BYTES))
+            return Connections(0, 1, {}, socket.socket(), b"")  # which listens to nobody
         path = rendezvous_file(traces, launch)
         traces.mkdir(parents=True, exist_ok=True)
         return (_host if launch.rank == 0 else _visit)(launch, path, limit_s)
@@ -186,11 +186,12 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
                 strangers += 1
                 continue
             if size != launch.size or not 0 < rank < size or rank in links:
-                link.close()
-                raise LaunchError(
+                text = (
                     f"a second rank {rank} of {size} has come to a launch of {launch.size} ranks: two launches by "
                     f"{launch.launcher} name themselves alike; give each --traces of its own"
                 )
+                send_abort([link], text)
+                raise LaunchError(text)
             links[rank] = link
     except BaseException as error:
         send_abort(links.values(), str(error) or type(error).__name__)
