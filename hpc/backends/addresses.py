@@ -101,7 +101,8 @@ def reachable_address(interface: str | None, hosts: tuple[str, ...]) -> str:
     if towards is None:
         raise InvalidRun(
             f"{here} knows no address of its own but {named}, and no way to {other}: "
-            "name the interface that the nodes share, --env GLOO_SOCKET_IFNAME=eth0 (or NCCL_SOCKET_IFNAME)"
+            "name the interface that the nodes share by GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, in a sweep by "
+            "--env GLOO_SOCKET_IFNAME=eth0"
         )
     return towards
 
