@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
+from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import LaunchError, world_from_mpi
 from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError
@@ -52,6 +53,9 @@ def run_by_hand(
         if comm.rank == 0:
             print(f"{program}: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2, None
+    except ConnectionLost as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        comm.Abort(EXIT_STATUS[Outcome.LAUNCH_FAIL])
     except BaseException:
         traceback.print_exc()
         comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
