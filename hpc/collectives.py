@@ -18,29 +18,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
-from hpc.measure.world import LaunchError, start_mpi
+from hpc.by_hand import cpus_per_rank, gpus_here, layout, run_by_hand, site_name, variables
+from hpc.measure.world import start_mpi
 from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
-from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError, read_options
-from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
-from hpc.rank import RankArguments, run_ranks
-from hpc.run.by_hand import agreed, cpus_per_rank, gpus_here, layout, next_attempt, site_name, variables
-from hpc.run.rank_end import EXIT_STATUS
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,32 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     if arguments.show is not None:
         return _show(arguments.show)
-    try:
-        comm = start_mpi()
-    except LaunchError as error:
-        print(f"hpc.collectives: {error}", file=sys.stderr)
-        return EXIT_STATUS[Outcome.LAUNCH_FAIL]
-    try:
-        run = agreed(comm, partial(_run, arguments, comm))
-        attempt = next_attempt(arguments.traces, run, comm)
-    except (SpecError, LaunchError) as error:  # on all ranks alike
-        if comm.rank == 0:
-            print(f"hpc.collectives: {error}", file=sys.stderr)
-        return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2
-    except BaseException:
-        traceback.print_exc()
-        comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
-        raise
-    rank = comm.rank
-    comm.Free()
-    rank_arguments = RankArguments(
-        run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0,
-        expectations=expectations,
+    status, trace = run_by_hand(
+        "hpc.collectives", start_mpi, partial(_run, arguments), traces=arguments.traces,
+        simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
     )  # fmt: skip
-    status = run_ranks(rank_arguments, run)
-    if status == 0 and rank == 0:
-        return _show(AttemptFiles(arguments.traces, run.run_id, attempt).trace)
-    return status
+    return status if trace is None else _show(trace)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -115,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 _OPERATIONS = str(OPTIONS["operations"].default).split("+")
 
 
-def _run(arguments: argparse.Namespace, comm: Intracomm) -> RunSpec:
+def _run(arguments: argparse.Namespace, comm: Communicator) -> RunSpec:
     """The run that this rank takes part in. Collective as far as the outcome depends on other ranks; raises SpecError
     or OptionError."""
     if arguments.backend not in BACKENDS:

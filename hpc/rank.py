@@ -29,6 +29,7 @@ from hpc.backends import (
     missing_modules,
     options_of_run,
 )
+from hpc.measure.connections import Connections
 from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.outcome import Outcome
@@ -46,6 +47,7 @@ from hpc.workloads.user_code import files_newer_than
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from hpc.measure.connections import Communicator
     from hpc.measure.timer import StepTimer
     from hpc.node_agent.agent import NodeAgent
     from hpc.run.whole_training import WholeTraining
@@ -74,7 +76,7 @@ class Rank:
         self.arguments, self.run = arguments, run
         self.folder = TracesFolder.of(AttemptFiles(arguments.traces, run.run_id, arguments.attempt))
         self.number = _from_environment(_RANKS) or 0
-        self.comm: Intracomm | None = None  # once all requested ranks are known to be present
+        self.comm: Communicator | None = None  # once all requested ranks are known to be present
         self.journal: Journal | None = None
         self.stacks: Stacks | None = None
         self.preflight = Preflight(run, arguments.expectations)
@@ -107,14 +109,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_ranks(arguments, run)
 
 
-def run_ranks(arguments: RankArguments, run: RunSpec) -> int:
-    """Runs this rank and returns the exit status of its process. Collective; a failure ends all ranks."""
+def run_ranks(arguments: RankArguments, run: RunSpec, comm: Communicator | None = None) -> int:
+    """Runs this rank and returns the exit status of its process. Collective; a failure ends all ranks.
+
+    `comm` connects them, by default MPI.
+    """
     reserved = ReservedFiles()
     rank = Rank(arguments, run)
+    if comm is not None:
+        rank.number = comm.rank
     try:
         rank.folder = TracesFolder.at_start(arguments.traces, rank.folder.stem)
         rank.stacks = Stacks(arguments.traces, rank.folder.stem, rank.number)
-        world = _join(rank)
+        world = _join(rank, comm)
         (_run_script if run.is_script else _run)(rank, world)
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
         reserved.release()
@@ -122,16 +129,16 @@ def run_ranks(arguments: RankArguments, run: RunSpec) -> int:
     return 0
 
 
-def _join(rank: Rank) -> World:
+def _join(rank: Rank, comm: Communicator | None) -> World:
     """Joins the other ranks, and checks that run and ranks are as requested; loads no framework."""
     arguments, run = rank.arguments, rank.run
     wrong_environment = _wrong_environment(run)
     _set_threads(run)
-    comm = start_mpi()
+    comm = start_mpi() if comm is None else comm
     assert rank.stacks is not None
     rank.stacks.catch_crashes()
     rank.number = comm.rank
-    rank.preflight.started(comm.size, mpi_library())
+    rank.preflight.started(comm.size, mpi_library(comm))
     rank.preflight.demand()
     rank.comm = comm
     if wrong_environment:
@@ -150,13 +157,15 @@ def _join(rank: Rank) -> World:
 def _run_script(rank: Rank, world: World) -> None:
     from hpc.run.script import ScriptRun
 
-    ScriptRun(rank, world, _report(world, {})).measure()
+    assert rank.comm is not None
+    ScriptRun(rank, world, _report(rank.comm, world, {})).measure()
 
 
 def _run(rank: Rank, world: World) -> None:
     """The whole run on this rank, from MPI to the trace."""
     arguments, run, comm = rank.arguments, rank.run, rank.comm
     assert comm is not None
+    assert not isinstance(comm, Connections)  # frameworks start by MPI
     # From here on numpy and the framework are loaded: the threads are set.
     from hpc.measure.clock import GlobalClock
     from hpc.model.trace_file import load_hdf5
@@ -175,10 +184,10 @@ def _run(rank: Rank, world: World) -> None:
     backend.build(factory)
     if comm.rank == 0:
         load_hdf5()
-    whole = _whole_training(rank, backend, workloads[0]) if run.epochs else None
+    whole = _whole_training(rank, comm, backend, workloads[0]) if run.epochs else None
     journal = rank.journal = _make_journal(rank, whole)
     clock = GlobalClock(comm)
-    report = replace(_report(world, backend.describe().as_json()), input=_input_facts(workloads[0]))
+    report = replace(_report(comm, world, backend.describe().as_json()), input=_input_facts(workloads[0]))
     if journal.passed_over:
         report = replace(report, journal={"folder": str(journal.folder), "passed_over": journal.passed_over})
     preflight = rank.preflight
@@ -227,12 +236,11 @@ def _leave(whole: WholeTraining | None, backend: Backend, journal: Journal, agen
             attempted({}, what, call, None)
 
 
-def _whole_training(rank: Rank, backend: Backend, workload: Any) -> WholeTraining:
+def _whole_training(rank: Rank, comm: Intracomm, backend: Backend, workload: Any) -> WholeTraining:
     """The run as a whole training, on the images that the workload reads."""
     from hpc.run.whole_training import Input, WholeTraining
 
-    facts, comm = workload.reader.record.facts, rank.comm
-    assert comm is not None
+    facts = workload.reader.record.facts
     listings = facts["listing_sha256"], facts["evaluation_listing_sha256"]
     data = Input(
         steps_per_epoch=workload.reader.steps_per_epoch,
@@ -318,15 +326,18 @@ def _factory(run: RunSpec) -> Any:
     return load_factory(run.workload, BACKENDS[run.backend].framework)
 
 
-def _report(world: World, described: dict[str, Any]) -> RankReport:
+def _report(comm: Communicator, world: World, described: dict[str, Any]) -> RankReport:
     from hpc.system.environment import describe_host, describe_software, describe_variables
 
+    library = mpi_library(comm)
+    mpi = {"mpi": library} if library else {}
     return RankReport.from_json(
         {
             **asdict(world),
             **describe_host(),
             "device": described.pop("device", {}),
-            "software": {**describe_software(), "mpi": mpi_library(), **described.pop("versions", {})},
+            "software": {**describe_software(), **mpi, **described.pop("versions", {})},
+            "connections": "mpi" if mpi else "tcp",
             "variables": describe_variables(os.environ),
             "backend": described,
         }

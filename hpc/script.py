@@ -3,9 +3,14 @@
     python -m hpc.observe -- train.py --its --arguments
     mpiexec -n 4 python -m hpc.observe -- train.py --its --arguments
     srun -N2 --ntasks-per-node=8 --gpus-per-node=8 python -m hpc.observe --steps 200 -- train.py --its --arguments
+    torchrun --nproc-per-node 8 -m hpc.observe -- train.py --its --arguments
+    accelerate launch -m hpc.observe -- train.py --its --arguments
 
 Each rank runs the script as a process of its own, with the arguments behind --, and with torchrun's variables (RANK,
 WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where there are several ranks and nobody set them.
+Where MPI does not connect the ranks (torchrun, accelerate, srun --mpi=none, no mpi4py) they connect by TCP, and meet by
+a file in --traces, which all nodes must share.
+
 Hooks on torch record when it reads, computes, communicates and updates; rank 0 leaves a trace in --traces, whose steps
 are the script's optimizer steps. `python -m parse.summarize traces/ --ledger` reads it. Over node counts:
 `python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments`.
@@ -19,26 +24,21 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.measure.world import LaunchError, start_mpi
-from hpc.model.files import AttemptFiles
-from hpc.model.outcome import Outcome
+from hpc.by_hand import gpus_here, layout, run_by_hand, site_name, variables
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
 from hpc.preflight.run import add_arguments, read_expectations
-from hpc.rank import RankArguments, run_ranks
-from hpc.run.by_hand import agreed, gpus_here, layout, next_attempt, site_name, variables
-from hpc.run.rank_end import EXIT_STATUS
+from hpc.run.rendezvous import TORCHRUN, connect
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.workloads import code_digest
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
 PROGRAM = "python -m hpc.observe"
 _WARMUP_STEPS = 20
@@ -46,43 +46,31 @@ _WARMUP_STEPS = 20
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.observe`, on every rank."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    at = words.index("--") if "--" in words else len(words)
+    options, script = _split(list(sys.argv[1:] if argv is None else argv))
     parser = _parser()
-    arguments = parser.parse_args(words[:at])
-    script = words[at + 1 :]
+    arguments = parser.parse_args(options)
     expectations = read_expectations(vars(arguments), parser)
     if not script:
         parser.error("no script: it follows --, as in: python -m hpc.observe -- train.py --its --arguments")
     deny_world_writing()
-    try:
-        comm = start_mpi()
-        _refuse_other_launchers(comm.size)
-    except LaunchError as error:
-        print(f"hpc.observe: {error}", file=sys.stderr)
-        return EXIT_STATUS[Outcome.LAUNCH_FAIL]
-    try:
-        run = agreed(comm, partial(_run, arguments, script, comm))
-        attempt = next_attempt(arguments.traces, run, comm)
-    except (SpecError, LaunchError) as error:  # on all ranks alike
-        if comm.rank == 0:
-            print(f"hpc.observe: {error}", file=sys.stderr)
-        return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2
-    except BaseException:
-        traceback.print_exc()
-        comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
-        raise
-    rank = comm.rank
-    comm.Free()
-    rank_arguments = RankArguments(
-        run=None, attempt=attempt, traces=arguments.traces, script=None, simulate_nodes=arguments.simulate_nodes > 0,
-        expectations=expectations,
+    status, trace = run_by_hand(
+        "hpc.observe", partial(connect, arguments.traces), partial(_run, arguments, script), traces=arguments.traces,
+        simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
     )  # fmt: skip
-    status = run_ranks(rank_arguments, run)
-    if status == 0 and rank == 0:
-        trace = AttemptFiles(arguments.traces, run.run_id, attempt).trace
+    if trace is not None:
         print(f"trace: {trace}", f"read it: python -m parse.summarize {trace} --ledger", sep="\n", flush=True)
     return status
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The options, each with its value, and the script with its arguments.
+
+    `--` is between the two, but for torchrun, which keeps one that directly follows `-m hpc.observe` to itself.
+    """
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] != "--":
+        at += 1 if "=" in words[at] else 2
+    return words[:at], words[at + 1 if words[at : at + 1] == ["--"] else at :]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,7 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         "--cpus-per-rank",
         metavar="N",
         type=int,
-        help="threads of each rank (default: the cores that the ranks of a node may use, shared by them)",
+        help="threads of each rank (default: torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may "
+        "use, shared by them)",
     )
     add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
     add("--env", metavar="NAME", action="append", default=[],
@@ -117,24 +106,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _refuse_other_launchers(size: int) -> None:
-    """Raises LaunchError where torchrun or accelerate, and not MPI, has started several ranks."""
-    started = os.environ.get("WORLD_SIZE", "")
-    if size == 1 and started.isdigit() and int(started) > 1:
-        raise LaunchError(
-            f"WORLD_SIZE is {started} and MPI sees one rank: torchrun and accelerate start ranks that MPI does not "
-            "connect. Start it by srun or mpiexec, which give the script torchrun's variables: mpiexec -n "
-            f"{started} {PROGRAM} -- SCRIPT.py"
-        )
+def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicator) -> int:
+    """As requested, else as torchrun has set them, else the cores that the ranks of the first node may use, shared by
+    them. Collective.
+    """
+    threads = os.environ.get("OMP_NUM_THREADS", "") if TORCHRUN in os.environ else ""
+    by_torchrun = comm.allgather(int(threads) if threads.isdigit() else 0)[0]
+    cores = comm.allgather(sorted(os.sched_getaffinity(0)))[:ranks_per_node]
+    shared = max(1, len(set().union(*cores)) // ranks_per_node)
+    return (by_torchrun or shared) if requested is None else requested
 
 
-def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Intracomm) -> int:
-    """As requested, else the cores that the ranks of the first node may use, shared by them. Collective."""
-    cores = comm.allgather(os.sched_getaffinity(0))[:ranks_per_node]
-    return max(1, len(set().union(*cores)) // ranks_per_node) if requested is None else requested
-
-
-def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Intracomm) -> RunSpec:
+def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicator) -> RunSpec:
     """The run that this rank takes part in. Collective; raises SpecError."""
     nodes, ranks_per_node = layout(arguments.simulate_nodes, comm)
     cpus = _cpus_per_rank(arguments.cpus_per_rank, ranks_per_node, comm)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hpc.backends import InvalidRun
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
 LOOPBACK = "127.0.0.1"
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -27,7 +27,7 @@ class PortTaken(Exception):
     """A port was free when chosen and taken when the framework bound it; the next attempt chooses another."""
 
 
-def share_a_stack(comm: Intracomm) -> tuple[bool, tuple[str, ...]]:
+def share_a_stack(comm: Communicator) -> tuple[bool, tuple[str, ...]]:
     """Whether all ranks share one network stack, so that loopback reaches all; and their hosts. Collective."""
     stacks, hosts = zip(*comm.allgather((_network_stack(), socket.gethostname())), strict=True)
     return len(set(stacks)) == 1, hosts
@@ -40,7 +40,7 @@ def requested_interface(gpu: bool) -> str | None:
     return None if not first or first.startswith("^") else first
 
 
-def endpoints(comm: Intracomm, interface: str | None) -> list[str]:
+def endpoints(comm: Communicator, interface: str | None) -> list[str]:
     """`address:port` of every rank, for frameworks that need the ports before they start. Collective.
 
     The ports are outside the kernel's ephemeral range. Ranks of one host cannot choose the same one,
@@ -73,13 +73,13 @@ def _bound_port() -> socket.socket:
     raise PortTaken(f"{_TRIES} ports of {socket.gethostname()} between {first} and {stop} were tried, none was free")
 
 
-def _network_stack() -> tuple[str, str]:
+def _network_stack() -> str:
     """Identifies this process's network stack: boot id and network namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return boot, str(Path("/proc/self/ns/net").readlink())
+        return f"{boot}/{Path('/proc/self/ns/net').readlink()}"
     except OSError:
-        return socket.gethostname(), str(os.getpid())
+        return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def reachable_address(interface: str | None, hosts: tuple[str, ...]) -> str:
@@ -101,9 +101,16 @@ def reachable_address(interface: str | None, hosts: tuple[str, ...]) -> str:
     if towards is None:
         raise InvalidRun(
             f"{here} knows no address of its own but {named}, and no way to {other}: "
-            "name the interface that the nodes share, --env GLOO_SOCKET_IFNAME=eth0 (or NCCL_SOCKET_IFNAME)"
+            "name the interface that the nodes share by GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, in a sweep by "
+            "--env GLOO_SOCKET_IFNAME=eth0"
         )
     return towards
+
+
+def address_here(name: str) -> str | None:
+    """The address that the name stands for, where it is one of this host's; else None."""
+    address = _resolve(name)
+    return address if address in _addresses().values() else None
 
 
 def _resolve(host: str) -> str | None:

@@ -31,7 +31,9 @@ from hpc.model.clock_model import (
 from hpc.model.timestamps import ABSENT
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm, Prequest
+    from mpi4py.MPI import Prequest
+
+    from hpc.measure.connections import Communicator, Persistent
 
     Ints = NDArray[np.int64]
 
@@ -98,7 +100,7 @@ class GlobalClock:
 
     def __init__(
         self,
-        comm: Intracomm,
+        comm: Communicator,
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
         slept: Callable[[], tuple[int, int] | None] = slept_ns,
@@ -309,7 +311,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 @contextmanager
-def _persistent(*requests: Prequest) -> Iterator[tuple[Prequest, ...]]:
+def _persistent(*requests: Prequest | Persistent) -> Iterator[tuple[Prequest | Persistent, ...]]:
     """Persistent requests, freed at the end: they start faster than new ones, which makes the bound smaller."""
     try:
         yield requests

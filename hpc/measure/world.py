@@ -1,4 +1,4 @@
-"""This process's place among the ranks, from MPI."""
+"""This process's place among the ranks, from MPI or from the connections that take its place."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hpc.measure.connections import Connections
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+
+    from hpc.measure.connections import Communicator
 
 
 class LaunchError(Exception):
@@ -54,24 +58,29 @@ def _finalize() -> None:
         MPI.Finalize()
 
 
-def mpi_library() -> str:
-    """Name and version of the MPI that mpi4py has loaded."""
+def mpi_library(comm: Communicator) -> str:
+    """Name and version of the MPI that mpi4py has loaded; empty where TCP connects the ranks."""
+    if isinstance(comm, Connections):
+        return ""
     from mpi4py import MPI
 
     return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
 
 
-def world_from_mpi(comm: Intracomm, group_ranks_by: int | None = None) -> World:
-    """The world as MPI sees it: ranks that share memory are one node, numbered by their lowest rank.
+def world_from_mpi(comm: Communicator, group_ranks_by: int | None = None) -> World:
+    """The world as MPI sees it: ranks that share memory are one node, numbered by their lowest rank. Without MPI, ranks
+    on hosts of one name are.
 
     Collective. `group_ranks_by` simulates nodes instead: that many consecutive ranks are one node each.
     """
-    from mpi4py import MPI
-
-    rank, size = comm.Get_rank(), comm.Get_size()
+    rank, size = comm.rank, comm.size
     if group_ranks_by is not None:
         leader = rank - rank % group_ranks_by
+    elif isinstance(comm, Connections):
+        leader = comm.allgather(socket.gethostname()).index(socket.gethostname())
     else:
+        from mpi4py import MPI
+
         shared = comm.Split_type(MPI.COMM_TYPE_SHARED, key=rank)
         leader = shared.bcast(rank, root=0)
         shared.Free()

@@ -22,7 +22,7 @@ from hpc.model.spec import RunSpec
 from hpc.node_agent.sources import RankProcess
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
 _ROOT = Path(__file__).resolve().parents[2]
 START_S, STOP_S = 30.0, 10.0
@@ -194,8 +194,8 @@ class NodeAgent:
 
 
 def start_agent(
-    comm: Intracomm, world: World, run: RunSpec, gpus: Sequence[str | None], folder: Path, partial: Path, copy_s: float,
-    process: RankProcess | None = None,
+    comm: Communicator, world: World, run: RunSpec, gpus: Sequence[str | None], folder: Path, partial: Path,
+    copy_s: float, process: RankProcess | None = None,
 ) -> NodeAgent | None:  # fmt: skip
     """Starts a helper on each node and returns it on the node's first rank; None on all others. Collective.
 
@@ -206,10 +206,11 @@ def start_agent(
     """
     if copy_s <= 0 and comm.rank == 0:
         print("copies are off: what a lost node has measured is lost", file=sys.stderr, flush=True)
-    machine = comm.Split(0 if world.nodes_simulated else world.node_rank, world.rank)
-    is_first = machine.rank == 0
-    everyone = machine.allgather((world.rank, world.node_rank, process or RankProcess.this_process(), gpus, folder))
-    machine.Free()
+    machine = 0 if world.nodes_simulated else world.node_rank
+    mine = asdict(process or RankProcess.this_process())
+    all_ranks = comm.allgather((machine, world.rank, world.node_rank, mine, list(gpus), str(folder)))
+    everyone = [entry[1:] for entry in all_ranks if entry[0] == machine]
+    is_first = everyone[0][0] == world.rank
     telemetry = copying = None
     if run.telemetry != "off" and is_first:
         uuids = list(dict.fromkeys(uuid for *_, theirs, _ in everyone for uuid in theirs))
@@ -217,10 +218,11 @@ def start_agent(
             gpus=None if run.gpus_per_node == 0 else [] if None in uuids else [uuid for uuid in uuids if uuid]
         )
     if copy_s > 0 and world.local_rank == 0:
-        folders = {rank: theirs for rank, node, *_, theirs in everyone if node == world.node_rank}
+        folders = {rank: Path(theirs) for rank, node, *_, theirs in everyone if node == world.node_rank}
         copying = Copying(folders=folders, partial=partial, interval_s=copy_s)
     if telemetry is None and copying is None:
         return None
-    agent = NodeAgent([process for *_, process, _, _ in everyone], telemetry=telemetry, copying=copying)
+    processes = [RankProcess(**{**its, "cores": tuple(its["cores"])}) for *_, its, _, _ in everyone]
+    agent = NodeAgent(processes, telemetry=telemetry, copying=copying)
     agent.start()
     return agent

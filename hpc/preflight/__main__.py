@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"hpc.preflight on {socket.gethostname()}: {error}", file=sys.stderr)
         return LAUNCH_FAIL
     preflight = Preflight(run, expectations)
-    preflight.started(comm.size, mpi_library())
+    preflight.started(comm.size, mpi_library(comm))
     if comm.size == run.ranks:
         preflight.met(comm, world_from_mpi(comm, run.ranks_per_node if arguments.simulate_nodes else None))
     if comm.rank == 0:

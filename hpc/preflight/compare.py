@@ -48,7 +48,7 @@ def mpi_size(seen: Seen) -> CheckResult:
     """Compares the ranks that MPI sees. Too few are mostly singletons, each of which believes to be rank 0 of 1."""
     run, here = seen.run, seen.launched
     if here.size == run.ranks:
-        return ok(f"MPI sees {plural(run.ranks, 'rank')}, as requested")
+        return ok(f"{'MPI sees' if here.library else 'TCP connects'} {plural(run.ranks, 'rank')}, as requested")
     variables = ", ".join(f"{name}={value}" for name, value in here.variables.items())
     if here.size == 1 and not here.variables:
         fix = "start it with srun or mpiexec"

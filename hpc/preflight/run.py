@@ -22,10 +22,10 @@ from hpc.preflight.compare import Stage, judge
 from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.gpus import bare
 from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
-from hpc.preflight.types import Launched, RankFacts, Seen, Transports
+from hpc.preflight.types import Launched, RankFacts, Seen, Transports, frozen
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +82,11 @@ class Preflight:
         self.launched = launched(size, library)
         self._look(Stage.STARTED)
 
-    def met(self, comm: Intracomm, world: World) -> None:
+    def met(self, comm: Communicator, world: World) -> None:
         """Before the framework is loaded. Collective."""
         self._rank, self._simulated = world.rank, world.nodes_simulated
-        self.ranks = comm.allgather(facts_of_rank(self._run, world))
+        everyone = comm.allgather(dataclasses.asdict(facts_of_rank(self._run, world)))
+        self.ranks = [RankFacts.from_json(facts) for facts in everyone]
         self._look(Stage.MET)
 
     def enable_nccl_log(self, folder: Path) -> None:
@@ -93,20 +94,20 @@ class Preflight:
         if self._run.gpus_per_node:
             self._log = enable_nccl_log(folder / f"nccl.rank{self._rank}")
 
-    def built(self, comm: Intracomm, report: RankReport) -> RankReport:
+    def built(self, comm: Communicator, report: RankReport) -> RankReport:
         """Checks the rank once its backend is built; returns its report with the findings added.
 
         Collective. Raises InvalidRun as `demand` does.
         """
         self.ranks = [
-            dataclasses.replace(rank, **facts)
+            dataclasses.replace(rank, **frozen(facts))
             for rank, facts in zip(self.ranks, comm.allgather(_of_framework(report)), strict=True)
         ]
         self._look(Stage.BUILT)
         self.demand()
         return self._with_findings(comm.rank, report)
 
-    def stepped(self, comm: Intracomm, report: RankReport, pid: int | None = None) -> RankReport:
+    def stepped(self, comm: Communicator, report: RankReport, pid: int | None = None) -> RankReport:
         """Checks NCCL's connections after steps, outside the measured ones; returns the report. Does nothing on CPUs.
 
         `pid` is the process that uses NCCL, by default this one. Collective. Raises InvalidRun as `demand` does.
@@ -120,8 +121,8 @@ class Preflight:
                 connections = read_transports(self._log, mine.hostname, pid or os.getpid())
         except Exception as error:  # noqa: BLE001 - a log of NCCL's that is read wrongly must not keep others waiting
             connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
-        everyone = zip(self.ranks, comm.allgather(connections), strict=True)
-        self.ranks = [dataclasses.replace(rank, transports=transports) for rank, transports in everyone]
+        everyone = zip(self.ranks, comm.allgather(dataclasses.asdict(connections)), strict=True)
+        self.ranks = [dataclasses.replace(rank, transports=Transports(**frozen(facts))) for rank, facts in everyone]
         self._look(Stage.STEPPED)
         self.demand()
         return self._with_findings(comm.rank, report)

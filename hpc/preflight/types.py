@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hpc.model.spec import RunSpec
 
@@ -99,10 +100,37 @@ class RankFacts:
     images: ImagesSeen | None = None
     transports: Transports | None = None
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RankFacts:
+        """The facts of which `values` is what `asdict` makes, with lists or tuples."""
+        facts = frozen(values)
+        node, transports = facts["about_node"], facts["transports"]
+        return cls(
+            **{
+                **facts,
+                "about_node": None if node is None else NodeFacts(**node),
+                "gpus": tuple(Gpu(**gpu) for gpu in facts["gpus"]),
+                "images": _images(facts["images"]),
+                "transports": None if transports is None else Transports(**transports),
+            }
+        )
+
+
+def frozen(value: Any) -> Any:
+    """The value with tuples for lists, as it was before it travelled as JSON."""
+    if isinstance(value, Mapping):
+        return {name: frozen(entry) for name, entry in value.items()}
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def _images(values: Mapping[str, Any] | None) -> ImagesSeen | None:
+    return None if values is None else ImagesSeen(**{**values, "evaluation": _images(values["evaluation"])})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """The facts from MPI and the launcher's variables at the start; `library` is the MPI that mpi4py loads."""
+    """The facts from MPI and the launcher's variables at the start; `library` is the MPI that mpi4py loads, empty where
+    TCP connects the ranks."""
 
     size: int
     variables: Mapping[str, str]

@@ -40,7 +40,7 @@ from hpc.system.text import first_of, plural
 from hpc.workloads.delay import PHASES
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
     Array = npt.NDArray[Any]
 
@@ -83,7 +83,7 @@ class RankPayload:
 
 
 def write_gathered(
-    comm: Intracomm, run: RunSpec, attempt: int, payload: RankPayload, folder: TracesFolder, script: str
+    comm: Communicator, run: RunSpec, attempt: int, payload: RankPayload, folder: TracesFolder, script: str
 ) -> None:
     """Rank 0 writes the trace of an attempt that ended `ok`. Collective: all ranks return when it is on the disk.
 
@@ -143,12 +143,12 @@ def write_gathered(
     comm.Barrier()
 
 
-def _common_meetings(comm: Intracomm, payload: RankPayload) -> Meetings | None:
+def _common_meetings(comm: Communicator, payload: RankPayload) -> Meetings | None:
     """The meetings of this rank where all ranks have the same, in an amount that a trace can hold. Collective."""
     meetings = payload.meetings
     if meetings is not None:
         meetings.finish()
-    kinds = {*comm.allgather(None if meetings is None else (meetings.names, meetings.roots))}
+    kinds = {*comm.allgather("" if meetings is None else json.dumps([meetings.names, meetings.roots]))}
     if meetings is None or not meetings.names:
         return None
     if len(kinds) > 1:
@@ -313,14 +313,14 @@ def _write_to(folder: TracesFolder, name: str, trace: Trace) -> None:
     write_trace(folder.path / name, trace)
 
 
-def _gather(comm: Intracomm, array: Array) -> Array | None:
+def _gather(comm: Communicator, array: Array) -> Array | None:
     """[…] of every rank to [rank, …] on rank 0."""
     everyone = np.empty((comm.size, *array.shape), array.dtype) if comm.rank == 0 else None
     comm.Gather(np.ascontiguousarray(array), everyone)
     return everyone
 
 
-def gather_telemetry(comm: Intracomm, recording: Recording | None) -> Telemetry | None:
+def gather_telemetry(comm: Communicator, recording: Recording | None) -> Telemetry | None:
     """The telemetry of all nodes, on rank 0; None on other ranks, and where no helper read anything. Collective.
 
     Nodes are in the order of the ranks that recorded. A series that only some nodes have is NaN for the others. Raises

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from hpc.backends import InvalidRun
+from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import LaunchError
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.options import OptionError
@@ -23,7 +24,7 @@ from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.system.sanitize import exception_text, without_secrets
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
 EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
 MAX_NOTES = 64
@@ -78,7 +79,7 @@ class Failure:
         with suppress(Exception):
             for line in self.nccl_warnings():
                 print(without_secrets(line), file=sys.stderr)
-        if isinstance(self.error, InvalidRun | LaunchError | JournalError | ScriptFailed):
+        if isinstance(self.error, InvalidRun | LaunchError | JournalError | ScriptFailed | ConnectionLost):
             text = f"rank {self.rank}: {self.outcome}: {without_secrets(exception_text(self.error))}"
         else:
             shown = without_secrets("".join(traceback.format_exception(self.error))[-_MAX_TRACEBACK_CHARACTERS:])
@@ -111,7 +112,7 @@ class Failure:
                 in_attempt_folder(path, stem, "a note", lambda local: note.write(local, stem))
 
 
-def fail(failure: Failure, comm: Intracomm | None) -> int:
+def fail(failure: Failure, comm: Communicator | None) -> int:
     """Reports the failure and ends all ranks of the run; returns the exit status where `comm` is None."""
     status = EXIT_STATUS[Outcome.RANK_FAIL]
     try:

@@ -8,12 +8,14 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
+from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import World
 from hpc.model.files import AttemptFiles
 from hpc.model.rank_report import RankReport
@@ -89,7 +91,11 @@ class ScriptRun:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminated)
         agent = self._start_agent(process)
-        failed = self._watch(process)
+        try:
+            failed = self._watch(process)
+        except ConnectionLost:
+            self._end_early()
+            raise
         process.end()
         recorded = self._store_all()
         self._agreement.exchange(0)  # the slowest script may take a while to end
@@ -216,8 +222,9 @@ class ScriptRun:
         """Raises ScriptFailed on the rank whose script failed first; the others wait until that ends them."""
         status = process.status
         if self._comm.rank != first:
-            time.sleep(60)
-            raise ScriptFailed(f"the script of rank {first} has failed: the connection to its rank is lost")
+            with suppress(TimeoutError):
+                self._agreement.exchange(0, limit_s=60)
+            raise ScriptFailed(f"connection lost: the script of rank {first} has failed")
         assert status is not None
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
         text = f"the script ended with {describe_status(status)}"
@@ -226,12 +233,15 @@ class ScriptRun:
         if not recorded.steps:
             text += f"; it made no step: {recorded.observed.reason}" if recorded.observed.reason else ""
         if self._rank.arguments.script is None:
-            stem, traces = self._rank.folder.stem, self._rank.arguments.traces
-            collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
-            text += f"; its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
+            text += f"; {self._way_to_a_trace()}"
         if str(exception.get("type")).rpartition(".")[2] in ("OutOfMemoryError", "MemoryError"):
             raise ScriptOutOfMemory(text)
         raise ScriptFailed(text)
+
+    def _way_to_a_trace(self) -> str:
+        stem, traces = self._rank.folder.stem, self._rank.arguments.traces
+        collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
+        return f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
 
     def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
         """This rank's part of the trace. Raises InvalidRun on all ranks where nothing was measured."""
@@ -267,10 +277,16 @@ class ScriptRun:
         assert self._process is not None
         return self._process.pid
 
-    def _terminated(self, number: int, _: object) -> None:
-        """Stores what there is and ends with the script, when this process is told to end."""
+    def _end_early(self) -> None:
+        """Stores what there is, and ends the script."""
         self._store()
         assert self._process is not None
         self._process.end(patience_s=0.5)
+
+    def _terminated(self, number: int, _: object) -> None:
+        """Ends with the script, when this process is told to end."""
+        self._end_early()
+        if self._comm.rank == 0 and self._rank.arguments.script is None:
+            os.write(2, f"rank 0 ends by a signal: {self._way_to_a_trace()}\n".encode())  # print() may be interrupted
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

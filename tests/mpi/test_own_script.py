@@ -148,7 +148,8 @@ def test_one_rank_by_hand_leaves_a_trace_and_says_how_to_read_it(tmp_path: Path)
     [
         (("--", "none.py"), {}, "'none.py' is no Python file here"),
         ((), {}, "no script: it follows --"),
-        (("--", str(LATE_LOADER)), {"WORLD_SIZE": "4", "RANK": "0"}, "torchrun and accelerate start ranks that MPI"),
+        (("--", str(LATE_LOADER)), {"WORLD_SIZE": "4", "RANK": "4"}, "variables name no rank: rank 4 of 4"),
+        (("--", str(LATE_LOADER)), {"OMPI_COMM_WORLD_SIZE": "4"}, "mpiexec has started 4 ranks, and MPI sees one"),
     ],
 )
 def test_what_cannot_be_observed_is_refused_in_words(

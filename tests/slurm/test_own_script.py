@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
@@ -13,6 +14,8 @@ from hpc.model.spec import SCRIPT
 from hpc.model.trace_file import read_trace
 from tests.slurm.conftest import Command
 from tests.sweeps import outcomes
+from tools.devcluster.cluster import DevCluster
+from tools.devcluster.config import CLOCK_DISTANCE_S
 
 LATE_LOADER = Path(__file__).resolve().parents[1] / "observe_scripts" / "late_loader.py"
 
@@ -42,3 +45,29 @@ def test_a_sweep_measures_a_script_and_names_the_late_rank(sweep: Command, comma
     (ledger,) = json.loads(shown.stdout)["ledgers"]
     cause = ledger["verdict"]["cause"]
     assert (ledger["verdict"]["ranks"], max(cause, key=lambda name: cause[name])) == ([3], "data")
+
+
+def test_ranks_that_no_mpi_connects_are_measured_on_one_time_axis(cluster: DevCluster, command: Command,
+                                                                  tmp_path: Path) -> None:  # fmt: skip
+    if missing := missing_modules(SCRIPT):
+        pytest.skip("; ".join(missing))
+    done = command(
+        "srun", "--mpi=none", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "env", "OMP_NUM_THREADS=1",
+        "GLOO_SOCKET_IFNAME=lo",
+        sys.executable, "-m", "hpc.observe", "--warmup", "10", "--", str(LATE_LOADER), "--truth", "truth",
+        "--late-rank", "3", "--sleep-ms", "60", "--steps", "70",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = (tmp_path / "traces").iterdir()
+    trace = read_trace(path)
+    assert trace.stamps.shape == (4, 70, 6)
+    assert [rank["connections"] for rank in trace.ranks] == ["tcp"] * 4
+    assert [rank["hostname"] for rank in trace.ranks] == ["node1", "node1", "node2", "node2"]
+    apart_s = -CLOCK_DISTANCE_S if cluster.shape.clocks else 0
+    for rank, truth_s in enumerate((0, 0, apart_s, apart_s)):
+        error_ns, bound_ns = trace.clock_offset_ns[rank] - truth_s * 1e9, trace.clock_bound_ns[rank]
+        assert (np.abs(error_ns) <= bound_ns).all()
+        assert (bound_ns > 0).all() == (truth_s != 0)
+    shown = command(sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger", "--format", "json")
+    (ledger,) = json.loads(shown.stdout)["ledgers"]
+    assert ledger["verdict"]["ranks"] == [3]

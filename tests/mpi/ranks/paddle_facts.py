@@ -49,7 +49,7 @@ if sys.argv[1] == "taken":
 comm = MPI.COMM_WORLD
 switches = sys.argv[2:]
 if "apart" in switches:
-    addresses._network_stack = lambda: (str(comm.rank), "")
+    addresses._network_stack = lambda: str(comm.rank)
 if "unnamed" in switches:
     paddle_group.transport = lambda gpu: "auto"
     os.chdir(tempfile.mkdtemp())  # Paddle leaves an http.log where it is then

@@ -1,26 +1,74 @@
-"""A run that nobody planned: its layout and its attempt, from the ranks that a person started."""
+"""A run that nobody planned: the ranks that a person started agree on it, and make it."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from hpc.measure.world import LaunchError, World, world_from_mpi
+from hpc.measure.connections import ConnectionLost
+from hpc.measure.world import LaunchError, world_from_mpi
+from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError
+from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec, SpecError
+from hpc.preflight.run import Expectations
+from hpc.rank import RankArguments, run_ranks
+from hpc.run.rank_end import EXIT_STATUS
 
 if TYPE_CHECKING:
-    from mpi4py.MPI import Intracomm
+    from hpc.measure.connections import Communicator
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
-def agreed(comm: Intracomm, make_run: Callable[[], RunSpec]) -> RunSpec:
+def run_by_hand(
+    program: str,
+    connect: Callable[[], Communicator],
+    make_run: Callable[[Communicator], RunSpec],
+    *,
+    traces: Path,
+    simulate_nodes: bool,
+    expectations: Expectations,
+) -> tuple[int, Path | None]:
+    """Connects the ranks, has them agree on a run and make it; the exit status of this one, and on rank 0 the trace
+    where there is one. Collective.
+    """
+    try:
+        comm = connect()
+    except LaunchError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return EXIT_STATUS[Outcome.LAUNCH_FAIL], None
+    try:
+        run = _agreed(comm, partial(make_run, comm))
+        attempt = _next_attempt(traces, run, comm)
+    except (SpecError, LaunchError) as error:  # on all ranks alike
+        if comm.rank == 0:
+            print(f"{program}: {error}", file=sys.stderr)
+        return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2, None
+    except ConnectionLost as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        comm.Abort(EXIT_STATUS[Outcome.LAUNCH_FAIL])
+    except BaseException:
+        traceback.print_exc()
+        comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
+        raise
+    arguments = RankArguments(
+        run=None, attempt=attempt, traces=traces, script=None, simulate_nodes=simulate_nodes, expectations=expectations
+    )
+    status = run_ranks(arguments, run, comm)
+    measured = status == 0 and comm.rank == 0
+    return status, AttemptFiles(traces, run.run_id, attempt).trace if measured else None
+
+
+def _agreed(comm: Communicator, make_run: Callable[[], RunSpec]) -> RunSpec:
     """The run of this launch. Collective; raises SpecError on all ranks where any rank cannot take part."""
     run, problem = None, ""
     try:
@@ -35,20 +83,20 @@ def agreed(comm: Intracomm, make_run: Callable[[], RunSpec]) -> RunSpec:
     return run
 
 
-def layout(simulated_nodes: int, comm: Intracomm) -> tuple[int, int]:
+def layout(simulated_nodes: int, comm: Communicator) -> tuple[int, int]:
     """The nodes, and the ranks on each. Collective. Raises SpecError where nodes differ in their ranks."""
     if simulated_nodes:
         if comm.size % simulated_nodes:
             raise SpecError(f"{comm.size} ranks do not make {simulated_nodes} nodes of equal size")
         return simulated_nodes, comm.size // simulated_nodes
-    worlds: list[World] = comm.allgather(world_from_mpi(comm))
-    sizes = sorted({world.local_size for world in worlds})
+    world = world_from_mpi(comm)
+    sizes = sorted(set(comm.allgather(world.local_size)))
     if len(sizes) > 1:
         raise SpecError(
             f"nodes have {' and '.join(map(str, sizes))} ranks: give each as many (srun --ntasks-per-node, mpiexec "
             "--map-by ppr:N:node)"
         )
-    return worlds[0].nodes, sizes[0]
+    return world.nodes, sizes[0]
 
 
 def gpus_here() -> int:
@@ -76,7 +124,7 @@ def variables(names: Sequence[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def next_attempt(traces: Path, run: RunSpec, comm: Intracomm) -> int:
+def _next_attempt(traces: Path, run: RunSpec, comm: Communicator) -> int:
     """The number of this attempt: one more than the last attempt that has a file in the folder.
 
     Collective. Raises LaunchError on all ranks where rank 0 cannot write to the folder.

@@ -1,0 +1,340 @@
+"""What the ranks of a script need of a communicator, over TCP connections of their own: for ranks that no MPI connects.
+
+The operations have MPI's names and meaning, and there are no others. Objects travel as JSON, so tuples arrive as lists;
+arrays travel as their bytes. All ranks call the collective ones in the same order, so that one connection between two
+ranks is enough: every collective goes through rank 0, and other ranks connect where they send each other something.
+Who connects proves that it has the key of the launch, and so does who is connected to (HMAC over random numbers).
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+KEY_BYTES = 32
+GREETING_S, CONNECT_S = 5.0, 60.0
+"""Seconds for a process that connects to prove that it has the key, and for ranks that are to connect to each other."""
+_HEADER = struct.Struct("!iQ")
+"""Before each message: its tag, and its length in bytes."""
+_ALLGATHER, _GATHER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _ABORT = range(-1, -8, -1)  # MPI's tags are positive
+_PLACE = struct.Struct("!II")
+_SMALL_BYTES = 1 << 16
+_KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 6}
+"""A host that is gone without a word is noticed after 90 s."""
+
+
+class ConnectionLost(Exception):
+    """Another rank has ended, or cannot be reached any more."""
+
+
+class WrongKey(Exception):
+    """What is at the other end does not have the key of this launch."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a rank listens, and the key of the launch."""
+
+    address: str
+    port: int
+    key: bytes = field(repr=False)
+
+
+def listen(address: str, backlog: int) -> socket.socket:
+    """A socket that listens at this address alone, at a port that the kernel chooses."""
+    return socket.create_server((address, 0), backlog=backlog)
+
+
+def dial(endpoint: Endpoint, rank: int, size: int, limit_s: float) -> socket.socket:
+    """Connects to the endpoint as this rank of so many. Raises OSError, or WrongKey where the other end has another."""
+    link = socket.create_connection((endpoint.address, endpoint.port), timeout=limit_s)
+    try:
+        challenge, place = _exactly(link, KEY_BYTES), _PLACE.pack(rank, size)
+        mine = secrets.token_bytes(KEY_BYTES)
+        words = challenge + mine + place
+        link.sendall(mine + place + _proof(endpoint.key, b"dials", words))
+        reply = _exactly(link, KEY_BYTES)
+    except (OSError, EOFError) as error:
+        link.close()
+        if isinstance(error, EOFError):
+            raise WrongKey(f"{endpoint.address}:{endpoint.port} does not take the key of this launch") from None
+        raise
+    if not hmac.compare_digest(reply, _proof(endpoint.key, b"answers", words)):
+        link.close()
+        raise WrongKey(f"{endpoint.address}:{endpoint.port} does not have the key of this launch")
+    return _ready_for_use(link)
+
+
+def admit(listener: socket.socket, key: bytes, limit_s: float) -> tuple[int, int, socket.socket]:
+    """Waits for a process that connects; returns which rank it is, of how many, and the connection.
+
+    Raises TimeoutError where none comes within the limit, and WrongKey where one comes that does not prove in time that
+    it has the key.
+    """
+    listener.settimeout(limit_s)
+    link, _ = listener.accept()
+    try:
+        link.settimeout(GREETING_S)
+        challenge = secrets.token_bytes(KEY_BYTES)
+        link.sendall(challenge)
+        theirs, place = _exactly(link, KEY_BYTES), _exactly(link, _PLACE.size)
+        words = challenge + theirs + place
+        if not hmac.compare_digest(_exactly(link, KEY_BYTES), _proof(key, b"dials", words)):
+            raise WrongKey("another key")
+        link.sendall(_proof(key, b"answers", words))
+    except (OSError, EOFError, WrongKey) as error:
+        link.close()
+        raise WrongKey(str(error)) from error
+    rank, size = _PLACE.unpack(place)
+    return rank, size, _ready_for_use(link)
+
+
+def send_abort(links: Collection[socket.socket], reason: str) -> None:
+    """Sends the reason to those who are still there, and closes the connections."""
+    text = json.dumps(reason).encode()
+    for link in links:
+        with suppress(OSError):
+            link.settimeout(1.0)
+            link.sendall(_HEADER.pack(_ABORT, len(text)) + text)
+            link.shutdown(socket.SHUT_WR)
+        link.close()
+
+
+class Connections:
+    """The ranks of a launch. `links` are this rank's connections by rank; it listens at `listener` for others.
+
+    An operation raises ConnectionLost where a rank that it needs is gone, or has ended all ranks by `Abort`.
+    """
+
+    def __init__(
+        self, rank: int, size: int, links: Mapping[int, socket.socket], listener: socket.socket, key: bytes
+    ) -> None:
+        self.rank, self.size = rank, size
+        self._links, self._listener, self._key = dict(links), listener, key
+        self._addresses: Sequence[Sequence[Any]] = self.allgather(listener.getsockname()[:2])
+
+    def Dup(self) -> Connections:
+        """This one: messages between two ranks stay in their order, so its users cannot confuse them."""
+        return self
+
+    def allgather(self, value: Any) -> list[Any]:
+        """The values of all ranks."""
+        joined = Allgathering(self, _ALLGATHER, json.dumps(value).encode(), b",").complete()
+        everyone: list[Any] = json.loads(b"[%b]" % joined)
+        return everyone
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """The values of all ranks on rank 0, None on others."""
+        if self.rank != 0:
+            self.send(0, _GATHER, json.dumps(value).encode())
+            return None
+        return [value, *(json.loads(self.receive(rank, _GATHER)) for rank in range(1, self.size))]
+
+    def bcast(self, value: Any) -> Any:
+        """Rank 0's value."""
+        if self.rank != 0:
+            return json.loads(self.receive(0, _BCAST))
+        for rank in range(1, self.size):
+            self.send(rank, _BCAST, json.dumps(value).encode())
+        return value
+
+    def Barrier(self) -> None:
+        """Returns once all ranks have come."""
+        Allgathering(self, _BARRIER, b"", b"").complete()
+
+    def Allgather(self, array: Any, everyone: Any) -> None:
+        """The arrays of all ranks, one after another, into `everyone`."""
+        self.Iallgather(array, everyone).complete()
+
+    def Iallgather(self, array: Any, everyone: Any) -> Allgathering:
+        """The same, complete once `Test` returns True."""
+        return Allgathering(self, _ARRAYS, _view(array), b"", into=_view(everyone))
+
+    def Gather(self, array: Any, everyone: Any) -> None:
+        """The same, on rank 0 alone; `everyone` is None on others."""
+        if self.rank != 0:
+            self.send(0, _GATHER_ARRAY, _view(array))
+            return
+        parts: list[bytes] = [bytes(_view(array)), *(self.receive(rank, _GATHER_ARRAY) for rank in range(1, self.size))]
+        _view(everyone)[:] = b"".join(parts)
+
+    def Send(self, array: Any, dest: int, tag: int) -> None:
+        """Sends the array to a rank."""
+        self.send(dest, tag, _view(array))
+
+    def Recv(self, array: Any, source: int, tag: int) -> None:
+        """Receives from a rank an array of this size."""
+        _view(array)[:] = self.receive(source, tag)
+
+    def Send_init(self, array: Any, dest: int, tag: int) -> Persistent:
+        """`Start` sends what the array has by then."""
+        self._link(dest)
+        return Persistent(start=lambda: self.Send(array, dest, tag))
+
+    def Recv_init(self, array: Any, source: int, tag: int) -> Persistent:
+        """`Wait` receives into the array."""
+        self._link(source)
+        return Persistent(finish=lambda: self.Recv(array, source, tag))
+
+    def Abort(self, errorcode: int) -> NoReturn:
+        """Ends this rank, and all others as soon as they need another rank."""
+        send_abort(self._links.values(), f"connection lost: rank {self.rank} has ended all ranks")
+        raise SystemExit(errorcode)
+
+    def send(self, rank: int, tag: int, content: bytes | memoryview) -> None:
+        """One message."""
+        link, header = self._link(rank), _HEADER.pack(tag, len(content))
+        try:
+            if len(content) <= _SMALL_BYTES:
+                link.sendall(header + content)
+            else:
+                link.sendall(header)
+                link.sendall(content)
+        except OSError as error:
+            self._raise_abort(link)
+            raise _lost(rank, error) from error
+
+    def receive(self, rank: int, tag: int) -> bytes:
+        """The next message of this rank, which has this tag."""
+        link = self._link(rank)
+        try:
+            theirs, length = _HEADER.unpack(_exactly(link, _HEADER.size))
+            content = _exactly(link, length)
+        except (OSError, EOFError) as error:
+            raise _lost(rank, error) from error
+        if theirs == _ABORT:
+            raise ConnectionLost(json.loads(content))
+        if theirs != tag:
+            raise RuntimeError(f"rank {rank} sent a message {theirs} where rank {self.rank} waits for {tag}")
+        return content
+
+    def ready(self, ranks: Collection[int], timeout_s: float | None) -> list[int]:
+        """Those of the ranks that have sent something; waits for one, at most so long."""
+        links = {id(self._links[rank]): rank for rank in ranks}
+        return [links[id(link)] for link in wait([self._links[rank] for rank in ranks], timeout_s)]
+
+    def _link(self, rank: int) -> socket.socket:
+        """The connection to this rank: the higher one connects to the lower one, when both first need it."""
+        while rank not in self._links:
+            try:
+                if rank < self.rank:
+                    address, port = self._addresses[rank]
+                    endpoint = Endpoint(str(address), int(port), self._key)
+                    self._links[rank] = dial(endpoint, self.rank, self.size, CONNECT_S)
+                else:
+                    dialling, _, link = admit(self._listener, self._key, CONNECT_S)
+                    self._links[dialling] = link
+            except (OSError, WrongKey) as error:
+                if rank < self.rank or isinstance(error, OSError):
+                    raise _lost(rank, error) from error
+        return self._links[rank]
+
+    def _raise_abort(self, link: socket.socket) -> None:
+        """Raises ConnectionLost with the reason, where the other end has left one before it closed the connection."""
+        with suppress(OSError, EOFError):
+            link.settimeout(1.0)
+            tag, length = _HEADER.unpack(_exactly(link, _HEADER.size))
+            if tag == _ABORT:
+                raise ConnectionLost(json.loads(_exactly(link, length)))
+
+
+class Allgathering:
+    """An allgather under way: rank 0 collects the parts, and sends all of them to everyone."""
+
+    def __init__(
+        self, ranks: Connections, tag: int, mine: bytes | memoryview, between: bytes, into: memoryview | None = None
+    ) -> None:
+        self._ranks, self._tag, self._between, self._into = ranks, tag, between, into
+        self._parts: dict[int, bytes] = {} if ranks.rank else {0: bytes(mine)}
+        self._missing = {0} if ranks.rank else set(range(1, ranks.size))
+        self._joined: bytes | None = None
+        if ranks.rank:
+            ranks.send(0, tag, mine)
+
+    def Test(self, timeout_s: float | None = 0.0) -> bool:
+        """Whether it is complete; waits, at most so long, where it is not."""
+        while self._missing:
+            ready = self._ranks.ready(self._missing, timeout_s)
+            if not ready:
+                return False
+            for rank in ready:
+                self._parts[rank] = self._ranks.receive(rank, self._tag)
+                self._missing.discard(rank)
+        if self._joined is None:
+            self._joined = self._between.join(self._parts[rank] for rank in sorted(self._parts))
+            if self._ranks.rank == 0:
+                for rank in range(1, self._ranks.size):
+                    self._ranks.send(rank, self._tag, self._joined)
+            if self._into is not None:
+                self._into[:] = self._joined
+        return True
+
+    def complete(self) -> bytes:
+        """Waits for the end; the parts of all ranks."""
+        self.Test(None)
+        assert self._joined is not None
+        return self._joined
+
+
+@dataclass(frozen=True)
+class Persistent:
+    """What `Send_init` and `Recv_init` return."""
+
+    start: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
+
+    def Start(self) -> None:
+        self.start()
+
+    def Wait(self) -> None:
+        self.finish()
+
+    def Free(self) -> None:
+        """There is nothing to free."""
+
+
+def _proof(key: bytes, side: bytes, words: bytes) -> bytes:
+    return hmac.digest(key, side + words, "sha256")
+
+
+def _ready_for_use(link: socket.socket) -> socket.socket:
+    link.settimeout(None)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in _KEEPALIVE.items():
+        link.setsockopt(socket.IPPROTO_TCP, option, seconds)
+    return link
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    """So many bytes. Raises EOFError where the other end has closed the connection before."""
+    content = bytearray(count)
+    view, received = memoryview(content), 0
+    while received < count:
+        if not (more := link.recv_into(view[received:])):
+            raise EOFError("its end is closed")
+        received += more
+    return bytes(content)
+
+
+def _view(array: Any) -> memoryview:
+    return memoryview(array).cast("B") if array.nbytes else memoryview(b"")
+
+
+def _lost(rank: int, error: BaseException) -> ConnectionLost:
+    return ConnectionLost(f"connection lost to rank {rank} ({error})")
+
+
+if TYPE_CHECKING:
+    Communicator = Intracomm | Connections

@@ -1,0 +1,264 @@
+"""How the ranks of a launch find each other: by MPI, or by TCP where the launcher's MPI does not connect them.
+
+For TCP, rank 0 listens and writes address, port and a random key to a file in the folder of the traces. All nodes see
+that folder anyway, and the file is this user's alone: who has the key belongs to the launch. torchrun's own store takes
+in whoever connects, and Slurm has none. The file is named after the launch, and removed once all ranks have joined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING
+
+from hpc.backends import InvalidRun
+from hpc.backends.addresses import LOOPBACK, address_here, reachable_address, requested_interface
+from hpc.measure.connections import (
+    KEY_BYTES,
+    ConnectionLost,
+    Connections,
+    Endpoint,
+    WrongKey,
+    admit,
+    dial,
+    listen,
+    send_abort,
+)
+from hpc.measure.world import LaunchError, start_mpi
+from hpc.recovery.progress import name_ranks
+
+if TYPE_CHECKING:
+    from hpc.measure.connections import Communicator
+
+JOIN_S = 120.0
+"""Seconds in which all ranks must have joined."""
+_LOOK_S, _GREETING_LIMIT_S = 0.1, 30.0
+_MPI_RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK")
+_MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS", "MV2_COMM_WORLD_SIZE")
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""A variable that torchrun sets for its ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The place of this rank, by its launcher's variables. `identity` tells the launch from all others that may use the
+    same folder at the same time; `address` is rank 0's or srun's, where it is known."""
+
+    launcher: str
+    rank: int
+    size: int
+    one_node: bool
+    identity: str
+    address: str = ""
+
+
+def connect(traces: Path, environ: Mapping[str, str] = os.environ) -> Communicator:
+    """The ranks of this launch, connected by MPI where its launcher starts ranks of MPI's, else by TCP.
+
+    Raises LaunchError where they cannot meet: one rank never stands for several.
+    """
+    launch = launch_of(environ, socket.gethostname())
+    # torchrun's ranks inherit MPI's variables from it, and would all take its place; and without such variables Open
+    # MPI 4 ends a process of Slurm's that starts it.
+    if launch is not None and (TORCHRUN in environ or not any(name in environ for name in _MPI_RANKS)):
+        return join(launch, traces)
+    started = max((int(environ[name]) for name in _MPI_SIZES if environ.get(name, "").isdigit()), default=1)
+    try:
+        comm = start_mpi()
+    except LaunchError as error:
+        if launch is None and started > 1:
+            raise LaunchError(f"mpiexec has started {started} ranks, which only MPI connects: {error}") from None
+        return join(launch or _alone(), traces)
+    if comm.size == 1 and launch is not None and launch.size > 1:
+        return join(launch, traces)
+    if comm.size == 1 and started > 1:
+        raise LaunchError(
+            f"mpiexec has started {started} ranks, and MPI sees one: it is not of the MPI that mpi4py loads. Start "
+            "them by that MPI's own mpiexec, by srun or by torchrun"
+        )
+    return comm
+
+
+def launch_of(environ: Mapping[str, str], host: str) -> Launch | None:
+    """The launch by the variables of torchrun, or of a step of Slurm's; None where neither started this process."""
+    try:
+        if "RANK" in environ and "WORLD_SIZE" in environ:
+            return _by_torchrun(environ, host)
+        if "SLURM_STEP_NUM_TASKS" in environ and "SLURM_PROCID" in environ and not _by_mpiexec(environ):
+            return _by_slurm(environ)
+    except ValueError as error:
+        raise LaunchError(f"the launcher's variables name no rank: {error}") from None
+    return None
+
+
+def _by_mpiexec(environ: Mapping[str, str]) -> bool:
+    """Whether an mpiexec inside a step of Slurm's started this process, whose ranks are others than Slurm's tasks."""
+    tasks = environ["SLURM_STEP_NUM_TASKS"]
+    return any(environ.get(name, tasks) != tasks for name in _MPI_SIZES)
+
+
+def _by_torchrun(environ: Mapping[str, str], host: str) -> Launch:
+    rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+    one_node = int(environ.get("LOCAL_WORLD_SIZE", "0")) == size
+    names = (TORCHRUN, "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
+    # A launch on one node has loopback's address, and so have those of other nodes.
+    parts = ["torchrun", *(environ.get(name, "") for name in names), str(size), host if one_node else ""]
+    return _checked(
+        Launch(
+            launcher="torchrun", rank=rank, size=size, one_node=one_node, identity="\n".join(parts),
+            address=environ.get("MASTER_ADDR", ""),
+        )
+    )  # fmt: skip
+
+
+def _by_slurm(environ: Mapping[str, str]) -> Launch:
+    rank, size = int(environ["SLURM_PROCID"]), int(environ["SLURM_STEP_NUM_TASKS"])
+    one_node = environ.get("SLURM_STEP_NUM_NODES") == "1"
+    names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID")
+    identity = "\n".join(["slurm", *(environ.get(name, "") for name in names)])
+    address = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    return _checked(
+        Launch(
+            launcher="Slurm", rank=rank, size=size, one_node=one_node, identity=identity,
+            address="" if address.startswith("127.") else address,  # what the first node sees of itself
+        )
+    )  # fmt: skip
+
+
+def _checked(launch: Launch) -> Launch:
+    if not 0 <= launch.rank < launch.size:
+        raise ValueError(f"rank {launch.rank} of {launch.size}")
+    return launch
+
+
+def _alone() -> Launch:
+    return Launch(launcher="", rank=0, size=1, one_node=True, identity="")
+
+
+def rendezvous_file(traces: Path, launch: Launch) -> Path:
+    """Where rank 0 of the launch says how to reach it."""
+    return traces / f".rendezvous.{hashlib.sha256(launch.identity.encode()).hexdigest()[:16]}.json"
+
+
+def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
+    """The connected ranks of the launch. Raises LaunchError where not all join within the limit."""
+    try:
+        if launch.size == 1:
+            return Connections(0, 1, {}, socket.socket(), b"")  # which listens to nobody
+        path = rendezvous_file(traces, launch)
+        traces.mkdir(parents=True, exist_ok=True)
+        return (_host if launch.rank == 0 else _visit)(launch, path, limit_s)
+    except (ConnectionLost, InvalidRun) as error:
+        raise LaunchError(str(error)) from None
+    except OSError as error:
+        raise LaunchError(f"the ranks cannot meet in --traces {traces} ({error}): name a folder that can be") from None
+
+
+def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
+    """Rank 0: waits for all others."""
+    address, key, until_s = _address(launch), secrets.token_bytes(KEY_BYTES), time.monotonic() + limit_s
+    listener = listen(address, launch.size)
+    links: dict[int, socket.socket] = {}
+    strangers = 0
+    try:
+        _write_private(path, {"address": address, "port": listener.getsockname()[1], "key": key.hex()})
+        while len(links) < launch.size - 1:
+            try:
+                rank, size, link = admit(listener, key, max(0.01, until_s - time.monotonic()))
+            except TimeoutError:
+                missing = [rank for rank in range(1, launch.size) if rank not in links]
+                raise LaunchError(
+                    f"{name_ranks(missing)} of {launch.size} did not come within {limit_s:g} s: each looks in {path} "
+                    f"for the place of rank 0, {address}:{listener.getsockname()[1]}. --traces must name a folder that "
+                    f"all nodes share, and that address must be one that they reach{_refused(strangers)}"
+                ) from None
+            except WrongKey:
+                strangers += 1
+                continue
+            if size != launch.size or not 0 < rank < size or rank in links:
+                text = (
+                    f"a second rank {rank} of {size} has come to a launch of {launch.size} ranks: two launches by "
+                    f"{launch.launcher} name themselves alike; give each --traces of its own"
+                )
+                send_abort([link], text)
+                raise LaunchError(text)
+            links[rank] = link
+    except BaseException as error:
+        send_abort(links.values(), str(error) or type(error).__name__)
+        listener.close()
+        raise
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    return Connections(0, launch.size, links, listener, key)
+
+
+def _refused(strangers: int) -> str:
+    return f"; {strangers} that came without the key of this launch were refused" if strangers else ""
+
+
+def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
+    """Other ranks: look for rank 0. A file of a launch that was killed leads nowhere until rank 0 writes anew."""
+    until_s = time.monotonic() + limit_s
+    while True:
+        try:
+            endpoint = _read_private(path)
+            limit_of_one_s = min(max(_LOOK_S, until_s - time.monotonic()), _GREETING_LIMIT_S)
+            link = dial(endpoint, launch.rank, launch.size, limit_of_one_s)
+            break
+        except FileNotFoundError:
+            reason = "no such file"
+        except (OSError, WrongKey, ValueError, KeyError) as error:
+            reason = f"{type(error).__name__}: {error}"
+        if time.monotonic() > until_s:
+            raise LaunchError(
+                f"rank {launch.rank} of {launch.size} did not reach rank 0 within {limit_s:g} s: looked in {path} "
+                f"({reason}). --traces must name a folder that all nodes share"
+            )
+        time.sleep(_LOOK_S)
+    return Connections(launch.rank, launch.size, {0: link}, listen(link.getsockname()[0], launch.size), endpoint.key)
+
+
+def _address(launch: Launch) -> str:
+    """The address at which rank 0 listens: loopback on one node, else that of the network that the nodes share."""
+    if launch.one_node:
+        return LOOPBACK
+    interface = requested_interface(gpu=True) or requested_interface(gpu=False)
+    if interface is None and launch.address and (address := address_here(launch.address)):
+        return address
+    here = socket.gethostname()
+    return reachable_address(interface, (here, launch.address or here))
+
+
+def _write_private(path: Path, place: Mapping[str, object]) -> None:
+    """Writes what only this user can read, from its first byte on."""
+    part = path.with_name(f"{path.name}.{socket.gethostname()}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        json.dump(place, file)
+    part.replace(path)
+
+
+def _read_private(path: Path) -> Endpoint:
+    """What rank 0 has written. Raises OSError, ValueError or KeyError where that is not there, or is another's."""
+    list(path.parent.iterdir())  # a network file system may remember that the file was absent: this asks it anew
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
+        status = os.fstat(file.fileno())
+        with TemporaryFile(dir=path.parent) as mine:  # a file system may show this user by another number
+            is_mine = status.st_uid == os.fstat(mine.fileno()).st_uid
+        if not (stat.S_ISREG(status.st_mode) and is_mine) or stat.S_IMODE(status.st_mode) & 0o077:
+            raise PermissionError("it is not of this user alone")
+        place = json.load(file)
+    if not isinstance(place, dict):
+        raise ValueError("it names no place")
+    return Endpoint(str(place["address"]), int(place["port"]), bytes.fromhex(place["key"]))

@@ -1,0 +1,88 @@
+"""Unchanged scripts on ranks that no MPI connects: torchrun's, and one alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc.backends import missing_modules
+from hpc.model.outcome import Outcome
+from hpc.model.spec import SCRIPT
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from hpc.recovery.collect import collect
+from hpc.recovery.recover import main as recover
+from tests.mpi import observed
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "tests" / "observe_scripts"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+OBSERVE = ("-m", "hpc.observe")
+LOSS = re.compile(r"rank (\d) step (\d+) loss (-?0x[0-9a-f.]+p[+-]\d+)")
+
+pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
+
+
+def run(folder: Path, *words: str, without_mpi: bool = False) -> subprocess.CompletedProcess[str]:
+    """The command in the folder; `without_mpi`: mpi4py cannot be imported, by the script either."""
+    paths = [str(ROOT)]
+    if without_mpi:
+        (folder / "none").mkdir()
+        (folder / "none" / "mpi4py.py").write_text("raise ImportError('no mpi4py here')\n")
+        paths.insert(0, str(folder / "none"))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
+
+
+def only_trace(folder: Path) -> Trace:
+    (path,) = (folder / "traces").iterdir()
+    return read_trace(path)
+
+
+def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: Path) -> None:
+    script = str(SCRIPTS / "ddp_loop.py")
+    done = run(tmp_path, *TORCHRUN, *OBSERVE, "--warmup", "5", "--", script, "--epochs", "4", without_mpi=True)
+    assert done.returncode == 0, done.stderr
+    trace = only_trace(tmp_path)
+    assert trace.stamps.shape == (2, 24, 6)
+    assert [rank["connections"] for rank in trace.ranks] == ["tcp", "tcp"]
+    assert (trace.run.nodes, trace.run.ranks_per_node) == (1, 2)
+    plain = observed.run(tmp_path / "plain", "ddp_loop.py", "--epochs", "4", ranks=2, hooks=False)
+    losses = sorted(LOSS.findall("".join(plain.output)))
+    assert len(losses) == 48
+    assert sorted(LOSS.findall(done.stdout)) == losses
+    argv = (sys.executable, "-m", "parse.summarize", "traces", "--ledger", "--format", "json")
+    shown = run(tmp_path, *argv)
+    assert shown.returncode == 0, shown.stderr
+    (ledger,) = json.loads(shown.stdout)["ledgers"]
+    assert ledger["verdict"]
+
+
+def test_a_rank_of_torchruns_that_fails_ends_the_others_and_leaves_all_steps(tmp_path: Path) -> None:
+    words = ("--", str(SCRIPTS / "late_loader.py"), "--truth", "truth", "--end", "exit")
+    done = run(tmp_path, *TORCHRUN, *OBSERVE, "--warmup", "10", *words)
+    assert done.returncode == 1
+    assert "rank 1: rank_fail: the script ended with exit status 7" in done.stderr
+    (note,) = (tmp_path / "traces").glob("*.1.rank1.json")
+    stem = note.name.removesuffix(".rank1.json")
+    assert collect(tmp_path / "traces", stem) == 2
+    assert recover([str(tmp_path / "traces")]) == 0
+    trace = read_trace(tmp_path / "traces" / f"{stem}.h5")
+    assert trace.outcome is Outcome.RANK_FAIL
+    assert trace.steps_completed.tolist() == [30, 30]
+
+
+def test_one_rank_without_mpi_is_measured(tmp_path: Path) -> None:
+    script = str(SCRIPTS / "ddp_loop.py")
+    done = run(tmp_path, sys.executable, *OBSERVE, "--warmup", "5", "--", script, without_mpi=True)
+    assert done.returncode == 0, done.stderr
+    trace = only_trace(tmp_path)
+    assert trace.stamps.shape == (1, 24, 6)
+    assert [rank["connections"] for rank in trace.ranks] == ["tcp"]
+    assert "mpi" not in trace.environment["software"]

@@ -1,0 +1,326 @@
+"""The connections between ranks that MPI does not connect: threads stand for the ranks."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpc.measure.clock import GlobalClock
+from hpc.measure.connections import KEY_BYTES, ConnectionLost, Connections, Endpoint, WrongKey, admit, dial, listen
+from hpc.measure.world import LaunchError, world_from_mpi
+from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
+from hpc.run import rendezvous
+from hpc.run.agreement import Agreement
+from hpc.run.rendezvous import Launch, connect, join, launch_of, rendezvous_file
+from hpc.script import _split
+
+LIMIT_S = 60.0
+TORCHRUN = {
+    "RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0",
+}  # fmt: skip
+SLURM = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_JOB_ID": "7",
+         "SLURM_STEP_ID": "0"}  # fmt: skip
+
+
+def launch(rank: int, size: int) -> Launch:
+    return Launch(launcher="torchrun", rank=rank, size=size, one_node=True, identity="a test")
+
+
+def together(size: int, folder: Path, of_rank: Callable[[Connections], Any]) -> list[Any]:
+    """What the ranks return, or the exception that each raises."""
+
+    def outcome(rank: int) -> Any:
+        try:
+            return of_rank(join(launch(rank, size), folder, LIMIT_S))
+        except (ConnectionLost, LaunchError, SystemExit) as error:
+            return error
+
+    with ThreadPoolExecutor(size) as threads:
+        return list(threads.map(outcome, range(size)))
+
+
+def test_every_operation_has_mpis_meaning(tmp_path: Path) -> None:
+    def of_rank(comm: Connections) -> Any:
+        rank, size = comm.rank, comm.size
+        assert comm.allgather({"rank": rank, "list": [1.5]}) == [{"rank": r, "list": [1.5]} for r in range(4)]
+        assert comm.gather(f"rank {rank}") == (["rank 0", "rank 1", "rank 2", "rank 3"] if rank == 0 else None)
+        assert comm.bcast(rank + 7) == 7
+        comm.Barrier()
+        everyone = np.empty((size, 2), np.int64)
+        comm.Allgather(np.array([rank, -rank], np.int64), everyone)
+        assert everyone.tolist() == [[0, 0], [1, -1], [2, -2], [3, -3]]
+        large = np.full(1 << 18, rank, np.float64)
+        all_large = np.empty((size, 1 << 18)) if rank == 0 else None
+        comm.Gather(large, all_large)
+        assert all_large is None or (all_large == np.arange(4)[:, None]).all()
+        assert Agreement(comm).exchange(rank, 10).tolist() == [[0, 10], [1, 10], [2, 10], [3, 10]]
+        if rank == 3:  # not by way of rank 0
+            comm.Send(np.array([2.5]), 2, 79)
+        elif rank == 2:
+            comm.Recv(received := np.zeros(1), 3, 79)
+            assert received == 2.5
+        world = world_from_mpi(comm)
+        assert (world.local_rank, world.local_size, world.nodes) == (rank, 4, 1)
+        assert world_from_mpi(comm, 2).node_rank == rank // 2
+        return comm._listener.getsockname()[0]
+
+    assert together(4, tmp_path, of_rank) == ["127.0.0.1"] * 4
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("star", [32, 2])
+def test_the_clock_over_connections_is_inside_its_bounds(tmp_path: Path, star: int) -> None:
+    """Threads read the very same clock, shifted by a known time."""
+
+    def of_rank(comm: Connections) -> tuple[float, float]:
+        shift_ns = 10**12 * comm.rank
+        clock = GlobalClock(
+            comm, clock=lambda: time.perf_counter_ns() + shift_ns, domain=f"clock {comm.rank}", pings=5, star=star
+        )
+        for _ in range(3):
+            point = clock.synchronise()
+        return point.offset_ns + shift_ns, point.bound_ns
+
+    (error_ns, bound_ns), *others = together(5, tmp_path, of_rank)
+    assert error_ns == bound_ns == 0
+    for error_ns, bound_ns in others:
+        assert abs(error_ns) <= bound_ns
+        assert bound_ns > 0
+
+
+def test_a_rank_that_ends_ends_all_others_with_the_reason(tmp_path: Path) -> None:
+    def of_rank(comm: Connections) -> Any:
+        if comm.rank == 2:
+            comm.Abort(4)
+        return comm.allgather(comm.rank) if comm.rank else _aborting(comm)
+
+    lost_0, lost_1, ended = together(3, tmp_path, of_rank)
+    assert isinstance(ended, SystemExit)
+    assert ended.code == 4
+    assert str(lost_0) == "connection lost: rank 2 has ended all ranks"
+    assert str(lost_1) == "connection lost: rank 0 has ended all ranks"
+
+
+def _aborting(comm: Connections) -> Any:
+    """As a rank does that loses another one: it ends those that are connected to it."""
+    try:
+        return comm.allgather(0)
+    except ConnectionLost as error:
+        with pytest.raises(SystemExit):
+            comm.Abort(1)
+        return error
+
+
+def test_a_rank_that_is_gone_without_a_word_is_noticed(tmp_path: Path) -> None:
+    def of_rank(comm: Connections) -> Any:
+        if comm.rank == 0:
+            return comm.allgather(0)
+        for link in comm._links.values():
+            link.close()
+        return "gone"
+
+    lost, _ = together(2, tmp_path, of_rank)
+    assert str(lost).startswith("connection lost to rank 1")
+
+
+@pytest.mark.parametrize("key", [b"another".ljust(KEY_BYTES), None])
+def test_who_has_not_the_key_is_refused_and_the_ranks_meet_all_the_same(tmp_path: Path, key: bytes | None) -> None:
+    path = rendezvous_file(tmp_path, launch(0, 2))
+    with ThreadPoolExecutor(1) as threads:
+        host = threads.submit(join, launch(0, 2), tmp_path, LIMIT_S)
+        while not path.exists():
+            time.sleep(0.01)
+        assert path.stat().st_mode & 0o777 == 0o600
+        place = json.loads(path.read_text())
+        if key is None:  # no greeting at all
+            with socket.create_connection((place["address"], place["port"])) as stranger:
+                stranger.sendall(bytes(200))
+        else:
+            with pytest.raises(WrongKey, match="does not take the key"):
+                dial(Endpoint(place["address"], place["port"], key), 1, 2, LIMIT_S)
+        with ThreadPoolExecutor(1) as other:
+            visitor = other.submit(join, launch(1, 2), tmp_path, LIMIT_S)
+            assert (host.result().size, visitor.result().rank) == (2, 1)
+
+
+def test_a_host_without_the_key_is_refused() -> None:
+    with listen("127.0.0.1", 1) as listener, ThreadPoolExecutor(1) as threads:
+        pretended = Endpoint("127.0.0.1", listener.getsockname()[1], b"k" * KEY_BYTES)
+
+        def pretend() -> None:
+            link, _ = listener.accept()
+            link.sendall(bytes(KEY_BYTES))
+            link.recv(1 << 10)
+            link.sendall(bytes(KEY_BYTES))
+            link.close()
+
+        host = threads.submit(pretend)
+        with pytest.raises(WrongKey, match="does not have the key"):
+            dial(pretended, 1, 2, LIMIT_S)
+        host.result()
+
+
+def test_ranks_that_do_not_come_are_named_to_all_that_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    come: list[int] = []
+
+    def admit_one(listener: socket.socket, key: bytes, limit_s: float) -> tuple[int, int, socket.socket]:
+        if come:
+            raise TimeoutError
+        come.append(1)
+        return admit(listener, key, LIMIT_S)
+
+    monkeypatch.setattr(rendezvous, "admit", admit_one)
+    size_of = {0: 4, 1: 4}
+    with ThreadPoolExecutor(2) as threads:
+        joining = [threads.submit(join, launch(rank, size), tmp_path, LIMIT_S) for rank, size in size_of.items()]
+        messages = [str(future.exception()) for future in joining]
+    assert messages[0] == messages[1]
+    assert messages[0].startswith("ranks 2-3 of 4 did not come within 60 s: each looks in")
+    assert "--traces must name a folder that all nodes share" in messages[0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_finds_no_rank_0_names_the_place(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 did not reach rank 0 within 0 s: looked in .*no such file"):
+        join(launch(1, 2), tmp_path, 0)
+
+
+def test_a_second_launch_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        host = threads.submit(join, launch(0, 3), tmp_path, LIMIT_S)
+        other = threads.submit(join, launch(1, 2), tmp_path, LIMIT_S)
+        assert str(host.exception()).startswith("a second rank 1 of 2 has come to a launch of 3 ranks")
+        assert str(other.exception()) == str(host.exception())
+
+
+@pytest.mark.parametrize("content", ['{"address": "127.0.0.1", "port": 1, "key": "00"}', "{", "[]", "1", "\x00"])
+def test_a_stale_or_damaged_file_is_passed_over(tmp_path: Path, content: str) -> None:
+    path = rendezvous_file(tmp_path, launch(0, 2))
+    path.touch(0o600)
+    path.write_text(content)
+    with pytest.raises(LaunchError, match="rank 1 of 2 did not reach rank 0"):
+        join(launch(1, 2), tmp_path, 0)
+    assert together(2, tmp_path, lambda comm: comm.allgather(comm.rank)) == [[0, 1], [0, 1]]
+
+
+def test_a_file_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
+    with listen("127.0.0.1", 1) as listener:
+        address, port = listener.getsockname()
+        path = rendezvous_file(tmp_path, launch(0, 2))
+        path.write_text(json.dumps({"address": address, "port": port, "key": secrets.token_hex(KEY_BYTES)}))
+        path.chmod(0o644)
+        with pytest.raises(LaunchError, match="it is not of this user alone"):
+            join(launch(1, 2), tmp_path, 0)
+
+
+def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match="the ranks cannot meet in --traces"):
+        join(launch(0, 2), tmp_path / "file", 0)
+
+
+def test_a_launch_is_known_by_its_launchers_variables() -> None:
+    by_torchrun, by_slurm = launch_of(TORCHRUN, "a"), launch_of(SLURM, "a")
+    assert by_torchrun is not None
+    assert (by_torchrun.rank, by_torchrun.size, by_torchrun.one_node) == (1, 4, False)
+    assert by_slurm is not None
+    assert (by_slurm.rank, by_slurm.size, by_slurm.one_node) == (3, 4, False)
+    assert launch_of({**SLURM, **TORCHRUN}, "a") != by_slurm
+    assert launch_of({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "a") is None  # a batch script
+    assert launch_of({**SLURM, "PMI_SIZE": "8"}, "a") is None  # mpiexec in a step
+    with pytest.raises(LaunchError, match="rank 4 of 4"):
+        launch_of({**TORCHRUN, "RANK": "4"}, "a")
+    with pytest.raises(LaunchError, match="name no rank"):
+        launch_of({**TORCHRUN, "RANK": "one"}, "a")
+
+
+def test_launches_at_the_same_time_have_other_names() -> None:
+    alone = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
+    launches = [
+        launch_of(variables, host)
+        for variables, host in (
+            (TORCHRUN, "a"), ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}, "a"), (alone, "a"), (alone, "b"),
+            ({**TORCHRUN, "MASTER_PORT": "29501"}, "a"), (SLURM, "a"), ({**SLURM, "SLURM_STEP_ID": "1"}, "a"),
+        )
+    ]  # fmt: skip
+    assert len({one.identity for one in launches if one}) == len(launches)
+    assert launch_of(TORCHRUN, "b") == launches[0]
+
+
+@pytest.mark.parametrize(
+    ("variables", "mpi_sees", "result"),
+    [
+        ({}, 1, "mpi"),
+        ({}, None, "tcp 0 of 1"),
+        (TORCHRUN, 1, "tcp 1 of 4"),
+        (TORCHRUN, 4, "tcp 1 of 4"),
+        ({**TORCHRUN, "PMIX_RANK": "0"}, 2, "tcp 1 of 4"),  # torchrun by srun
+        ({"RANK": "1", "WORLD_SIZE": "4", "PMIX_RANK": "1"}, 4, "mpi"),
+        ({"RANK": "1", "WORLD_SIZE": "4", "PMIX_RANK": "1"}, 1, "tcp 1 of 4"),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, 4, "tcp 1 of 4"),
+        ({**SLURM, "PMIX_RANK": "3"}, 4, "mpi"),
+        ({**SLURM, "PMI_RANK": "3", "PMI_SIZE": "4"}, 1, "tcp 3 of 4"),
+        ({**SLURM, "PMIX_RANK": "3"}, None, "tcp 3 of 4"),
+        (SLURM, 4, "tcp 3 of 4"),  # --mpi=none
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, 4, "mpi"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, 1, "mpiexec has started 4 ranks, and MPI sees one"),
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, None, "mpiexec has started 4 ranks, which only MPI connects: no MPI here"),
+    ],
+)
+def test_mpi_connects_where_it_can_and_one_rank_never_stands_for_several(
+    monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], mpi_sees: int | None, result: str
+) -> None:
+    class Mpi:
+        size = mpi_sees
+
+    def start() -> Any:
+        if mpi_sees is None:
+            raise LaunchError("no MPI here")
+        return Mpi()
+
+    monkeypatch.setattr(rendezvous, "start_mpi", start)
+    monkeypatch.setattr(rendezvous, "join", lambda one, traces: f"tcp {one.rank} of {one.size}")
+    try:
+        comm: Any = connect(Path(), variables)
+        assert result == ("mpi" if isinstance(comm, Mpi) else comm)
+    except LaunchError as error:
+        assert str(error).startswith(result)
+
+
+def test_facts_of_ranks_travel_as_json() -> None:
+    node = NodeFacts(load_average=(0.1, 0.2, 0.3), busy_cores=None, busiest=("a",), memory_bytes=1, memory_free_bytes=0,
+                     fabrics=(), gpus=None, unread={"busy_cores": "hidden"})  # fmt: skip
+    gpu = Gpu(uuid="u", name="n", driver="d", memory_bytes=1, used_bytes=0, near_cores=(1, 2), processes=("p",))
+    images = ImagesSeen(images=3, by_group={"a": 3}, evaluation=ImagesSeen(problem="none"))
+    facts = RankFacts(rank=0, node=0, hostname="h", cores=(0, 1), about_node=node, in_sight=("u",), gpus=(gpu,),
+                      images=images, software={"torch": "2"}, transports=Transports(peers={"ib": (1, 2)}))  # fmt: skip
+    assert RankFacts.from_json(json.loads(json.dumps(asdict(facts)))) == facts
+    few = RankFacts(rank=1, node=0, hostname="h", cores=(0,))
+    assert RankFacts.from_json(json.loads(json.dumps(asdict(few)))) == few
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "script"),
+    [
+        ("-- train.py -- --a", "", "train.py -- --a"),
+        ("--steps 4 --site=x -- train.py --steps 3", "--steps 4 --site=x", "train.py --steps 3"),
+        ("train.py -- --a", "", "train.py -- --a"),  # as torchrun -m hpc.observe -- train.py -- --a leaves it
+        ("--steps 4 train.py", "--steps 4", "train.py"),
+        ("--steps 4", "--steps 4", ""),
+        ("--help", "--help", ""),
+        ("", "", ""),
+    ],
+)
+def test_options_end_where_the_script_begins(words: str, options: str, script: str) -> None:
+    assert _split(words.split()) == (options.split(), script.split())
