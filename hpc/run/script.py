@@ -17,7 +17,7 @@ from hpc.measure.clock import GlobalClock
 from hpc.measure.world import World
 from hpc.model.files import AttemptFiles
 from hpc.model.rank_report import RankReport
-from hpc.model.script_window import script_blocks
+from hpc.model.script_window import script_blocks, without_last
 from hpc.model.spec import SCRIPT_STEPS
 from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.model.trace_file import load_hdf5
@@ -36,6 +36,7 @@ from hpc.run.script_steps import (
     meetings_of,
     pauses_of,
     read_steps,
+    unlike_others,
     usual_collectives,
     write_steps,
 )
@@ -224,8 +225,8 @@ class ScriptRun:
         if exception:
             text += f": {exception.get('type')}: {exception.get('message')}"
         if not recorded.steps:
-            text += f"; it made no step: {recorded.observed.reason}" if recorded.observed.reason else ""
-        if self._rank.arguments.script is None:
+            text += "; it had made no step"
+        elif self._rank.arguments.script is None:
             stem, traces = self._rank.folder.stem, self._rank.arguments.traces
             collect = f"python -m hpc.recovery collect --stem {stem} --to {traces}"
             text += f"; its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
@@ -256,6 +257,8 @@ class ScriptRun:
         )
         measured = [step for first, stop in blocks for step in recorded.steps[first:stop]]
         kinds = usual_collectives(measured)
+        unlike = {step for steps in comm.allgather(unlike_others(recorded.steps, blocks, kinds)) for step in steps}
+        blocks = without_last(blocks, unlike)
         return RankPayload(
             journal=self._journal, clock=self._clock, report=replace(report, stamp_bound_ns=0), losses=None,
             workload=None, meetings=meetings_of(recorded.steps[:steps], kinds) if kinds else None, agent=agent,
