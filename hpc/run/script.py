@@ -123,9 +123,11 @@ class ScriptRun:
             address, _, port = endpoints(comm, requested_interface(self._run.gpus_per_node > 0))[0].rpartition(":")
             # Simulated nodes are one machine, whose devices all ranks share.
             local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
+            group = (0, 1) if world.nodes_simulated else (world.node_rank, world.nodes)
             place = {
                 "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
-                "LOCAL_WORLD_SIZE": str(local[1]), "MASTER_ADDR": address, "MASTER_PORT": port,
+                "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
+                "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": self._run.run_id,
             }  # fmt: skip
         return script_environment(os.environ, place, self._events, in_job=in_job)
 
@@ -194,9 +196,8 @@ class ScriptRun:
             "arguments": list(self._run.arguments), "remarks": list(observed.remarks), "absent": dict(observed.absent),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
         }  # fmt: skip
-        for remark in (*observed.remarks, observed.reason):
-            if remark:
-                print(f"rank {self._comm.rank}: {remark}", file=sys.stderr, flush=True)
+        for remark in observed.remarks:
+            print(f"rank {self._comm.rank}: {remark}", file=sys.stderr, flush=True)
         window = recorded.steps[len(recorded.steps) // 2 :]
         backend = {
             "absent_stamps": [name for name in STAMPS if name in observed.absent],
@@ -220,6 +221,7 @@ class ScriptRun:
             time.sleep(60)
             raise ScriptFailed(f"the script of rank {first} has failed: the connection to its rank is lost")
         assert status is not None
+        self._rank.training |= bool(recorded.steps)  # the hooks count a step only when the script goes on from it
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
         text = f"the script ended with {describe_status(status)}"
         if exception:
