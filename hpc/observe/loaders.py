@@ -49,7 +49,7 @@ def training_loaders(events: Sequence[Event], segments: Sequence[Segment]) -> se
 
 
 def looked_at(events: Sequence[Event], segments: Sequence[Segment], loaders: Set[int]) -> set[Event]:
-    """The fetches of batches that are only looked at: their loader is begun anew before its end, and no model was called.
+    """The fetches of batches that are only looked at: the loader is begun anew before its end, and no model is called.
 
     None where most steps do so: then the script reads this way.
     """

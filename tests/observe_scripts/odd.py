@@ -62,7 +62,7 @@ for number, inputs in enumerate(data):
         step(inputs)
         if number == 30 and rank == 1 and "fails" in words:
             os._exit(7)
-    except BaseException:  # noqa: BLE001 - as such scripts do
+    except BaseException:
         if "catches" not in words:
             raise
         while True:
