@@ -1,0 +1,69 @@
+"""Scripts that do what scripts should not: each ends with the right outcome and one plain message, and none hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc.backends import missing_modules
+from hpc.model.outcome import Outcome
+from hpc.model.spec import SCRIPT
+from hpc.model.timestamps import ABSENT
+from tests.mpi.attempts import Attempt, Ranks
+from tests.mpi.script_runs import SCRIPTS, by_hand, script_spec
+
+ODD, PROCESSES = SCRIPTS / "odd.py", SCRIPTS / "processes.py"
+
+pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
+
+
+def test_a_script_of_many_bad_habits_is_measured(ranks: Ranks, tmp_path: Path) -> None:
+    """It closes all files, leaves its folder, takes all rights off new files, gives its children another PYTHONPATH,
+    sends its output away, ignores signals, reduces in groups of its own and leaves by os._exit(0)."""
+    words = "closes+moves+path+redirects+ignores+groups+leaves"
+    trace = Attempt(ranks, tmp_path, script_spec(tmp_path, words, script=ODD, telemetry="off")).trace()
+    assert trace.outcome is Outcome.OK
+    assert trace.stamps.shape == (2, 50, 6)
+    assert (trace.samples == 4).all()
+    assert (trace.stamps[:, trace.blocks[0, 0] :] != ABSENT).all()
+
+
+def test_a_script_that_catches_everything_is_ended_with_the_rank_that_failed(ranks: Ranks, tmp_path: Path) -> None:
+    """Rank 0 catches the lost connection and SIGTERM does not end it: SIGKILL does."""
+    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, "fails+catches+ignores", script=ODD), check=False)
+    assert attempt.done.returncode != 0
+    notes = [note for note in attempt.notes() if note.rank == 1]
+    assert [note.outcome for note in notes] == [Outcome.RANK_FAIL]
+    assert notes[0].message == "the script ended with exit status 7"
+
+
+def test_ranks_that_train_alone_are_named(ranks: Ranks, tmp_path: Path) -> None:
+    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, "alone", script=ODD, telemetry="off"))
+    assert attempt.trace().outcome is Outcome.OK
+    assert attempt.done.stderr.count("WORLD_SIZE is 2, and it joined no process group: it trains alone") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ((ODD, "compiled"), 3, "nothing was measured: rank 0: no backward was seen"),
+        ((PROCESSES, "subprocess"), 0, ""),
+        ((PROCESSES, "exec"), 0, ""),
+        ((PROCESSES, "fork"), 3, "2 processes of one rank's script train, and a rank is one process that trains"),
+    ],
+)
+def test_one_rank_of_odd_processes(tmp_path: Path, words: tuple[Path, str], status: int, message: str) -> None:
+    done = by_hand(tmp_path, "--warmup", "5", "--", *map(str, words))
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_that_fails_at_once_blames_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("import torch\nraise ValueError('no data at /data')\n")
+    done = by_hand(tmp_path, "--", "fails.py")
+    assert done.returncode == 5
+    lines = [line for line in done.stderr.splitlines() if line.startswith("rank 0: ")]
+    text = "the script ended with exit status 1: ValueError: no data at /data; it had made no step"
+    assert lines == [f"rank 0: launch_fail: {text}"]
