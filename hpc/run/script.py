@@ -23,6 +23,7 @@ from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
+from hpc.observe.stacks import stacks_of
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
@@ -51,6 +52,8 @@ CLOCK_S, CLOCK_POINTS = 5.0, 100
 """Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
 JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
 """Seconds between stores of the steps in the journal: so many times as long as one takes, within these limits."""
+STACKS_S = 1.5
+"""How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
 _RECOVER = "python -m hpc.recovery.recover"
 _RUNS, _ENDED, _FAILED = range(3)
 
@@ -89,6 +92,8 @@ class ScriptRun:
         self._process = process = ScriptProcess(self._command(), self._environment())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminated)
+        if self._rank.stacks is not None:
+            self._rank.stacks.add(self._script_stacks)
         agent = self._start_agent(process)
         failed = self._watch(process)
         process.end()
@@ -266,6 +271,9 @@ class ScriptRun:
             workload=None, meetings=meetings_of(recorded.steps[:steps], kinds) if kinds else None, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
         )  # fmt: skip
+
+    def _script_stacks(self) -> list[str]:
+        return attempted(self._rank.problems, "the script's stacks", lambda: stacks_of(self._events, STACKS_S), [])
 
     @property
     def _pid(self) -> int:

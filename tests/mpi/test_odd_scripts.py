@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,10 @@ from hpc.backends import missing_modules
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
+from hpc.recovery.folders import attempt_folders
+from hpc.recovery.stacks import STACK_SIGNAL
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.script_runs import SCRIPTS, by_hand, script_spec
+from tests.mpi.script_runs import ROOT, SCRIPTS, by_hand, script_spec
 
 ODD, PROCESSES = SCRIPTS / "odd.py", SCRIPTS / "processes.py"
 
@@ -58,6 +64,36 @@ def test_one_rank_of_odd_processes(tmp_path: Path, words: tuple[Path, str], stat
     assert done.returncode == status, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_stacks_of_a_script_that_hangs_are_among_its_ranks(tmp_path: Path) -> None:
+    """As the watchdog requests them, once the run makes no step."""
+    (tmp_path / "hangs.py").write_text(
+        "import time, torch\nfrom pathlib import Path\n"
+        "def stuck_here():\n    Path('ready').touch()\n    time.sleep(600)\nstuck_here()\n"
+    )
+    argv = [sys.executable, "-m", "hpc.observe", "--", "hangs.py"]
+    process = subprocess.Popen(argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+    try:
+        until = time.monotonic() + 200
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None and time.monotonic() < until, "the script did not start"
+            time.sleep(0.05)
+        process.send_signal(STACK_SIGNAL)
+        while not (stacks := written(tmp_path / "traces")).count("stuck_here"):
+            assert process.poll() is None and time.monotonic() < until, f"no stacks of the script: {stacks}"
+            time.sleep(0.05)
+        own, _, script = stacks.partition("its script:")
+        assert "script.py" in own and "stuck_here" in script
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def written(traces: Path) -> str:
+    """The stacks of the only rank of the only attempt, so far."""
+    stems = {path.name.removesuffix(".partial") for path in traces.glob("*.partial")}
+    return "".join((at / "rank0.stacks").read_text() for stem in stems for at in attempt_folders(traces, stem))
 
 
 def test_a_script_that_fails_at_once_blames_nothing_else(tmp_path: Path) -> None:
