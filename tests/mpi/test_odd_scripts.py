@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(
 def test_a_script_of_many_bad_habits_is_measured(ranks: Ranks, tmp_path: Path) -> None:
     """It closes all files, leaves its folder, takes all rights off new files, gives its children another PYTHONPATH,
     sends its output away, ignores signals, reduces in groups of its own and leaves by os._exit(0)."""
-    words = "closes+moves+path+redirects+ignores+groups+leaves"
+    words = "torchrun+closes+moves+path+redirects+ignores+groups+leaves"
     trace = Attempt(ranks, tmp_path, script_spec(tmp_path, words, script=ODD, telemetry="off")).trace()
     assert trace.outcome is Outcome.OK
     assert trace.stamps.shape == (2, 50, 6)
