@@ -44,19 +44,11 @@ def test_a_script_that_catches_everything_is_ended_with_the_rank_that_failed(ran
     assert notes[0].message == "the script ended with exit status 7"
 
 
-def test_ranks_that_train_alone_are_named(ranks: Ranks, tmp_path: Path) -> None:
-    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, "alone", script=ODD, telemetry="off"))
-    assert attempt.trace().outcome is Outcome.OK
-    assert attempt.done.stderr.count("WORLD_SIZE is 2, and it joined no process group: it trains alone") == 2
-
-
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
         ((ODD, "compiled"), 3, "nothing was measured: rank 0: no backward was seen"),
-        ((PROCESSES, "subprocess"), 0, ""),
-        ((PROCESSES, "exec"), 0, ""),
-        ((PROCESSES, "fork"), 3, "2 processes of one rank's script train, and a rank is one process that trains"),
+        ((PROCESSES, "replaced"), 0, ""),
     ],
 )
 def test_one_rank_of_odd_processes(tmp_path: Path, words: tuple[Path, str], status: int, message: str) -> None:

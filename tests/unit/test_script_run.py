@@ -16,7 +16,7 @@ from hpc.measure.world import LaunchError
 from hpc.model.script_window import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.observe.collectives_seen import Collective
-from hpc.observe.events import NO_ROOT
+from hpc.observe.events import NO_ROOT, STEPS_CELL, Recorder
 from hpc.observe.steps import ObservedStep, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import SITE, ScriptProcess, describe_status, script_environment
@@ -177,3 +177,9 @@ def test_a_script_without_torch_has_no_steps_and_the_reason_is_there(tmp_path: P
     recorded = read_steps(tmp_path)
     assert not recorded.steps
     assert "imported torch" in recorded.observed.reason
+
+
+def test_a_rank_is_one_process_that_trains(tmp_path: Path) -> None:
+    for steps in (3, 5, 0):
+        Recorder(str(tmp_path)).cells[STEPS_CELL] = steps
+    assert read_steps(tmp_path).observed.reason.startswith("2 processes of one rank's script train")
