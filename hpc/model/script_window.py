@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from hpc.model.spec import MIN_WARMUP_STEPS
 
@@ -20,3 +20,9 @@ def script_blocks(warmup_steps: int, steps: int, paused: Iterable[int]) -> list[
         if border < steps:
             first = max(first, border + MIN_WARMUP_STEPS)
     return blocks
+
+
+def without_last(blocks: Iterable[Sequence[int]], steps: Collection[int]) -> list[list[int]]:
+    """The blocks without those of their last steps that are in `steps`."""
+    shorter = [[first, stop - (stop - 1 in steps)] for first, stop in blocks]
+    return [[first, stop] for first, stop in shorter if stop > first]

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import batches, collectives, ending, models
+from . import batches, collectives, ending, models, stacks
 from . import events as e
 from .observer import Observer, Patches
 
@@ -289,6 +289,7 @@ def install(folder: str) -> None:
         ending.hook(o)
         collectives.hook(o)
         _hook_backward(o)
+        stacks.register(o.recorder.path.parent)
         o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
     except BaseException:
         o.remove()

@@ -1,9 +1,9 @@
-"""Which loaders feed the training, and which evaluate or do something else."""
+"""Which loaders feed the training, which evaluate or do something else, and which batches are only looked at."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from hpc.observe import events as e
@@ -46,6 +46,29 @@ def training_loaders(events: Sequence[Event], segments: Sequence[Segment]) -> se
                 uses[since[-1]].fed.add(step)
             since, evaluates_next = [], {}
     return {which for which, use in uses.items() if _trains(use)}
+
+
+def looked_at(events: Sequence[Event], segments: Sequence[Segment], loaders: Set[int]) -> set[Event]:
+    """The fetches of batches that are only looked at: the loader is begun anew before its end, and no model is called.
+
+    None where most steps do so: then the script reads this way.
+    """
+    looked: set[Event] = set()
+    steps = 0
+    for segment in segments:
+        unused: dict[int, list[Event]] = {}
+        before = len(looked)
+        for event in events[segment.first : segment.stop]:
+            if event.kind == e.FETCH_OUT and event.which in loaders:
+                unused.setdefault(event.which, []).append(event)
+            elif event.kind == e.FETCH_END:
+                unused.pop(event.which, None)
+            elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN):
+                unused.clear()
+            elif event.kind == e.ITERATE_IN:
+                looked.update(unused.pop(event.which, ()))
+        steps += len(looked) > before
+    return set() if 2 * steps > len(segments) else looked
 
 
 def _trains(use: _Use) -> bool:

@@ -14,7 +14,7 @@ from hpc.observe import events as e
 from hpc.observe.collectives_seen import Collective, collectives_of
 from hpc.observe.events import Event, EventFile
 from hpc.observe.inner_stamps import inner_stamps
-from hpc.observe.loaders import training_loaders
+from hpc.observe.loaders import looked_at, training_loaders
 from hpc.observe.segments import Segment, segments_of
 from hpc.system.text import plural
 
@@ -77,6 +77,7 @@ def steps_of(recorded: EventFile) -> ObservedSteps:
     segments = segments_of(recorded.events)
     loaders = training_loaders(recorded.events, segments)
     usual = _usual(recorded.events, segments, loaders)
+    looked = looked_at(recorded.events, segments, loaders)
     steps: list[ObservedStep] = []
     for segment in segments:
         events = recorded.events[segment.first : segment.stop]
@@ -85,10 +86,10 @@ def steps_of(recorded: EventFile) -> ObservedSteps:
             stamps = steps[-1].stamps
             steps[-1] = replace(steps[-1], stamps=(*stamps[:END], before))
         pause = Pause(kind=" and ".join(kinds), begin_ns=before, end_ns=begin) if steps and kinds else None
-        steps.append(_step(begin, events, segment, recorded, loaders, pause))
+        steps.append(_step(begin, events, segment, recorded, loaders, looked, pause))
     steps = _with_collectives(steps, collectives_of(recorded))
     steps, turns, reason = _rounds(steps)
-    remarks = (*_of_process(recorded), *turns, *_remarks(steps, usual))
+    remarks = (*_of_process(recorded), *turns, *_remarks(steps, usual, len(looked)))
     return ObservedSteps(
         steps=tuple(steps),
         remarks=remarks,
@@ -161,6 +162,7 @@ def _step(
     segment: Segment,
     recorded: EventFile,
     loaders: Set[int],
+    looked: Set[Event],
     pause: Pause | None,
 ) -> ObservedStep:
     inside = [event for event in events if event.ns >= begin]
@@ -179,10 +181,11 @@ def _step(
     if taken != sorted(taken):
         absent |= dict.fromkeys(STAMPS[BATCH_READY:END], "the time stamps are not in the order of a step")
         stamps[BATCH_READY:END] = [ABSENT] * 4
-    batches = [event for event in inside if event.kind == e.FETCH_OUT and event.which in loaders]
+    fetched = [event for event in inside if event.kind == e.FETCH_OUT and event.which in loaders]
+    batches = [event for event in fetched if event not in looked]
     updates = tuple(event.which for event in inside if event.kind == e.UPDATE_OUT)
     scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
-    known = bool(batches) and all(event.number for event in batches)
+    known = bool(loaders) and all(event.number for event in batches)
     return ObservedStep(
         stamps=tuple(stamps),
         absent=absent,
@@ -295,7 +298,7 @@ def _why_none(events: Sequence[Event]) -> str:
     )
 
 
-def _remarks(steps: Sequence[ObservedStep], usual: Set[str]) -> list[str]:
+def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> list[str]:
     if not steps:
         return []
     late = steps[len(steps) // 2 :]
@@ -314,6 +317,12 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str]) -> list[str]:
         remarks.append("no DataLoader: a step begins where the update before it returned")
     elif any(step.samples is None for step in late):
         remarks.append("how many samples a batch has is not known")
+    elif unread := sum(not step.fetches for step in late):
+        remarks.append(f"{unread} of the last {len(late)} steps read nothing: batches are read ahead, or used again")
+    if looked:
+        remarks.append(
+            f"{plural(looked, 'time')} a batch was fetched and its loader begun anew: not trained, in no count"
+        )
     if epochs:
         remarks.append(f"{plural(len(epochs), 'step')} after the end of an epoch: data includes a new iterator")
     if skipped:

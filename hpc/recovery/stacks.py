@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpc.recovery.folders import PARTIAL, in_attempt_folder
@@ -36,6 +36,20 @@ class Stacks:
         )
         self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
         faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True)
+
+    def add(self, others: Callable[[], Iterable[str]]) -> None:
+        """Has the signal add the stacks of other processes to this rank's, as soon as its interpreter goes on."""
+
+        def signalled(_: int, __: object) -> None:
+            for text in others():
+                self._file.write(f"\nits script:\n{text}")
+            self._file.flush()
+
+        signal.pthread_sigmask(signal.SIG_BLOCK, {STACK_SIGNAL})  # it would be fatal between the two handlers
+        faulthandler.unregister(STACK_SIGNAL)
+        signal.signal(STACK_SIGNAL, signalled)
+        faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True, chain=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {STACK_SIGNAL})
 
     def catch_crashes(self) -> None:
         """Lets a fatal signal write stacks, too. Call it after MPI has started.

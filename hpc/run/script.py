@@ -19,12 +19,13 @@ from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import World
 from hpc.model.files import AttemptFiles
 from hpc.model.rank_report import RankReport
-from hpc.model.script_window import script_blocks
+from hpc.model.script_window import script_blocks, without_last
 from hpc.model.spec import SCRIPT_STEPS
 from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
+from hpc.observe.stacks import stacks_of
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
@@ -38,6 +39,7 @@ from hpc.run.script_steps import (
     meetings_of,
     pauses_of,
     read_steps,
+    unlike_others,
     usual_collectives,
     write_steps,
 )
@@ -52,6 +54,8 @@ CLOCK_S, CLOCK_POINTS = 5.0, 100
 """Seconds between synchronisations of the clocks; after so many of them, and again, they come more rarely."""
 JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
 """Seconds between stores of the steps in the journal: so many times as long as one takes, within these limits."""
+STACKS_S = 1.5
+"""How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
 _RECOVER = "python -m hpc.recovery.recover"
 _RUNS, _ENDED, _FAILED = range(3)
 
@@ -90,6 +94,8 @@ class ScriptRun:
         self._process = process = ScriptProcess(self._command(), self._environment())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminated)
+        if self._rank.stacks is not None:
+            self._rank.stacks.add(self._script_stacks)
         agent = self._start_agent(process)
         try:
             failed = self._watch(process)
@@ -128,9 +134,11 @@ class ScriptRun:
             address, _, port = endpoints(comm, requested_interface(self._run.gpus_per_node > 0))[0].rpartition(":")
             # Simulated nodes are one machine, whose devices all ranks share.
             local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
+            group = (0, 1) if world.nodes_simulated else (world.node_rank, world.nodes)
             place = {
                 "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
-                "LOCAL_WORLD_SIZE": str(local[1]), "MASTER_ADDR": address, "MASTER_PORT": port,
+                "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
+                "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": self._run.run_id,
             }  # fmt: skip
         return script_environment(os.environ, place, self._events, in_job=in_job)
 
@@ -199,9 +207,8 @@ class ScriptRun:
             "arguments": list(self._run.arguments), "remarks": list(observed.remarks), "absent": dict(observed.absent),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
         }  # fmt: skip
-        for remark in (*observed.remarks, observed.reason):
-            if remark:
-                print(f"rank {self._comm.rank}: {remark}", file=sys.stderr, flush=True)
+        for remark in observed.remarks:
+            print(f"rank {self._comm.rank}: {remark}", file=sys.stderr, flush=True)
         window = recorded.steps[len(recorded.steps) // 2 :]
         backend = {
             "absent_stamps": [name for name in STAMPS if name in observed.absent],
@@ -226,13 +233,14 @@ class ScriptRun:
                 self._agreement.exchange(0, limit_s=60)
             raise ScriptFailed(f"connection lost: the script of rank {first} has failed")
         assert status is not None
+        self._rank.training |= bool(recorded.steps)  # the hooks count a step only when the script goes on from it
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
         text = f"the script ended with {describe_status(status)}"
         if exception:
             text += f": {exception.get('type')}: {exception.get('message')}"
         if not recorded.steps:
-            text += f"; it made no step: {recorded.observed.reason}" if recorded.observed.reason else ""
-        if self._rank.arguments.script is None:
+            text += "; it had made no step"
+        elif self._rank.arguments.script is None:
             text += f"; {self._way_to_a_trace()}"
         if str(exception.get("type")).rpartition(".")[2] in ("OutOfMemoryError", "MemoryError"):
             raise ScriptOutOfMemory(text)
@@ -266,11 +274,16 @@ class ScriptRun:
         )
         measured = [step for first, stop in blocks for step in recorded.steps[first:stop]]
         kinds = usual_collectives(measured)
+        unlike = {step for steps in comm.allgather(unlike_others(recorded.steps, blocks, kinds)) for step in steps}
+        blocks = without_last(blocks, unlike)
         return RankPayload(
             journal=self._journal, clock=self._clock, report=replace(report, stamp_bound_ns=0), losses=None,
             workload=None, meetings=meetings_of(recorded.steps[:steps], kinds) if kinds else None, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
         )  # fmt: skip
+
+    def _script_stacks(self) -> list[str]:
+        return attempted(self._rank.problems, "the script's stacks", lambda: stacks_of(self._events, STACKS_S), [])
 
     @property
     def _pid(self) -> int:

@@ -92,6 +92,14 @@ def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[Kind, ...]:
     return counts.most_common(1)[0][0] if counts else ()
 
 
+def unlike_others(steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[Kind]) -> list[int]:
+    """The last steps of blocks with other collectives than `kinds`.
+
+    Where a pause follows, or nothing, a step ends with its update: it lacks what others call between that and the next.
+    """
+    return [stop - 1 for _, stop in blocks if _kinds(steps[stop - 1]) != tuple(kinds)]
+
+
 def meetings_of(steps: Sequence[ObservedStep], kinds: Sequence[Kind]) -> Meetings:
     """The collectives inside the steps; a step with others than these is absent as a whole."""
     width = len(MEETING_STAMPS)

@@ -207,7 +207,8 @@ def _parsed(path: Path) -> ast.Module:
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except SyntaxError as error:
-        raise SpecError(f"{path}, line {error.lineno}: {error.msg}: Python cannot import the file") from None
+        where = path if error.lineno is None else f"{path}, line {error.lineno}"
+        raise SpecError(f"{where}: {error.msg}: Python cannot import the file") from None
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte; nesting beyond the parser
         raise SpecError(f"{path}: Python cannot parse the file: {error}") from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,27 +13,16 @@ import pytest
 
 from hpc.backends import missing_modules
 from hpc.model.outcome import Outcome
-from hpc.model.spec import SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec
+from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
-from tests.mpi.attempts import Attempt, Ranks, spec
-
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "tests" / "observe_scripts"
-LATE_LOADER = SCRIPTS / "late_loader.py"
-WARMUP = 10
+from tests.mpi.attempts import Attempt, Ranks
+from tests.mpi.script_runs import LATE_LOADER, ROOT, WARMUP, by_hand, script_spec
 
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
-
-
-def script_spec(folder: Path, *arguments: str, script: Path = LATE_LOADER, **changes: Any) -> RunSpec:
-    usual = {"backend": SCRIPT, "batch_size": 0, "precision": UNKNOWN, "warmup_steps": WARMUP}
-    steps = {"measured_steps": SCRIPT_STEPS - WARMUP}
-    truth = ("--truth", str(folder / "truth")) if script == LATE_LOADER else ()
-    return spec(**{**usual, **steps, "workload": str(script), "arguments": (*truth, *arguments), **changes})
 
 
 def truth_of(folder: Path, rank: int) -> dict[str, Any]:
@@ -125,12 +113,6 @@ def test_steps_end_a_script_that_would_go_on(ranks: Ranks, tmp_path: Path) -> No
     trace = Attempt(ranks, tmp_path, run).trace()
     assert trace.stamps.shape[1] == 25
     assert trace.blocks.tolist() == [[WARMUP, 25]]
-
-
-def by_hand(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "hpc.observe", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_one_rank_by_hand_leaves_a_trace_and_says_how_to_read_it(tmp_path: Path) -> None:

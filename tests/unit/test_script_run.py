@@ -13,14 +13,22 @@ from pathlib import Path
 import pytest
 
 from hpc.measure.world import LaunchError
-from hpc.model.script_window import script_blocks
+from hpc.model.script_window import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.observe.collectives_seen import Collective
-from hpc.observe.events import NO_ROOT
+from hpc.observe.events import NO_ROOT, STEPS_CELL, Recorder
 from hpc.observe.steps import ObservedStep, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script_process import SITE, ScriptProcess, describe_status, script_environment
-from hpc.run.script_steps import early_collectives, meetings_of, pauses_of, read_steps, usual_collectives, write_steps
+from hpc.run.script_steps import (
+    early_collectives,
+    meetings_of,
+    pauses_of,
+    read_steps,
+    unlike_others,
+    usual_collectives,
+    write_steps,
+)
 
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1234"}
 
@@ -56,6 +64,15 @@ def test_no_block_spans_a_pause_and_each_is_entered_through_five_steps(
     steps: int, paused: list[int], blocks: list[list[int]]
 ) -> None:
     assert script_blocks(20, steps, paused) == blocks
+
+
+def test_the_last_step_of_a_block_is_left_out_where_it_lacks_a_collective() -> None:
+    gathers = ("all-gather", "all-gather")
+    steps = [step(at, *gathers[: 1 if at in (3, 9) else 2]) for at in range(10)]
+    blocks = [[1, 4], [6, 8], [9, 10]]
+    unlike = unlike_others(steps, blocks, usual_collectives(steps))
+    assert unlike == [3, 9]
+    assert without_last(blocks, unlike) == [[1, 3], [6, 8]]
 
 
 def test_a_script_has_torchruns_variables_and_the_hooks(tmp_path: Path) -> None:
@@ -160,3 +177,9 @@ def test_a_script_without_torch_has_no_steps_and_the_reason_is_there(tmp_path: P
     recorded = read_steps(tmp_path)
     assert not recorded.steps
     assert "imported torch" in recorded.observed.reason
+
+
+def test_a_rank_is_one_process_that_trains(tmp_path: Path) -> None:
+    for steps in (3, 5, 0):
+        Recorder(str(tmp_path)).cells[STEPS_CELL] = steps
+    assert read_steps(tmp_path).observed.reason.startswith("2 processes of one rank's script train")
