@@ -12,7 +12,8 @@ from launch.cluster.slurm import header
 from launch.jobs.plan import JobPlan, plan_jobs, write_sweep
 from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
-from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.expansion import expand
+from launch.sweep.spec import SweepSpec
 from launch.sweep.target import options_of
 
 LIMIT_S = 1.0
