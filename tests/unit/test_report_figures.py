@@ -82,6 +82,14 @@ def test_a_heat_map_ends_its_colours_at_the_top_and_keeps_larger_values():
     assert trace["zmax"] == 5.0 and trace["z"] == [[0.0, 90.0], [None, 1.0]]
 
 
+def test_the_pointer_shows_the_whole_of_a_name_that_the_legend_cuts():
+    name = "/".join(["measurements", *(f"folder-{number}" for number in range(12)), "trace.h5"])
+    (line,) = lines([Line(name=name, x=[1], y=[1])], Axes(x_title="", y_title=""))["data"]
+    assert len(line["name"]) <= 48 and "…" in line["name"]
+    extra = line["hovertemplate"].partition("<extra>")[2].removesuffix("</extra>")
+    assert extra.replace("<br>", "") == name and max(map(len, extra.split("<br>"))) <= 48
+
+
 def test_labels_hold_nothing_that_plotly_would_interpret():
     shown = label(MARKUP, 500)
     assert "<" not in shown and ">" not in shown and "%{" not in shown and "\u202e" not in shown
