@@ -88,7 +88,7 @@ def test_every_image_is_read_once_per_epoch_in_another_order(
     assert (facts["workers"], facts["skips"]) == (workers, 0)
 
 
-def test_what_does_not_divide_by_the_ranks_is_repeated_and_said(ranks: Ranks, tmp_path: Path) -> None:
+def test_what_does_not_divide_by_the_ranks_is_repeated_and_named(ranks: Ranks, tmp_path: Path) -> None:
     by_rank = read(ranks, numbered(tmp_path, 28), steps=3)
     (epoch,) = epochs(by_rank, 3)
     assert set(epoch) == {*range(28)} and sum(epoch.values()) == 30 and max(epoch.values()) == 2

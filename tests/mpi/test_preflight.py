@@ -177,7 +177,7 @@ def test_words_that_are_no_check_are_refused(ranks: Ranks, tmp_path: Path) -> No
 # At the start of runs
 
 
-def test_what_was_found_is_in_the_trace(attempt: Callable[..., Attempt]) -> None:
+def test_the_findings_are_in_the_trace(attempt: Callable[..., Attempt]) -> None:
     made = attempt(spec())
     report = made.trace().environment["preflight"]
     assert set(report) == ON_CPUS

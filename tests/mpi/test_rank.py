@@ -209,12 +209,12 @@ def test_what_cannot_be_ends_with_a_note_that_says_why(
     collect(made.traces, made.stem)
 
 
-def test_nodes_are_simulated_where_that_is_said(attempt: Callable[..., Attempt]) -> None:
+def test_nodes_are_simulated_where_that_is_requested(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(spec(nodes=2, ranks_per_node=1), "--simulate-nodes").trace()
     assert [(rank["node_rank"], rank["nodes_simulated"]) for rank in trace.ranks] == [(0, True), (1, True)]
 
 
-def test_a_loss_that_is_not_finite_is_said(attempt: Callable[..., Attempt]) -> None:
+def test_a_loss_that_is_not_finite_is_an_alarm(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(spec(workload=f"{NUMPY}:LosesItsLoss")).trace()
     assert trace.outcome is Outcome.OK
     assert trace.evidence == "the loss is not finite on 1 of 2 ranks, first in step 7"

@@ -124,7 +124,7 @@ def test_windows_of_a_shape(name, step_s_of, arguments, alarms):
 
 
 @pytest.mark.parametrize("runs", [1, 3, 5])
-def test_a_short_warmup_is_said_with_what_it_should_have_been(runs):
+def test_a_short_warmup_is_named_with_what_it_should_have_been(runs):
     (actual,) = figures(windows(slow_start, runs=runs), "short_warmup")
     assert abs(actual["extra"] - 20) <= 2 and actual["runs"] == [*range(1, runs + 1)]
     assert same(actual, {"warmup": 5, "ok": runs})

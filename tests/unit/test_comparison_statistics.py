@@ -93,7 +93,7 @@ def test_verdicts(low, high, pair, reference):
     assert (of_pair(interval, 0.03), of_reference(interval, 0.03)) == (pair, reference)
 
 
-def test_without_an_interval_nothing_can_be_told():
+def test_without_an_interval_there_is_no_verdict():
     assert of_pair(None, 0.03) == of_reference(None, 0.03) == Verdict.CANNOT_TELL
 
 

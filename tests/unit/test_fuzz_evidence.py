@@ -45,7 +45,7 @@ def write_too_much(traces: Path) -> None:
         (lambda traces: (traces / f"{LATE.run_id}.2.again").touch(), "is to be measured again"),
     ],
 )
-def test_a_defect_is_found(
+def test_a_defect_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[Path], object], message: str
 ) -> None:
     make_sweep(tmp_path / "template")

@@ -37,7 +37,7 @@ def test_the_parts_of_an_all_reduce_are_those_of_hockneys_law() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 8, 64])
-def test_what_binds_is_told_wherever_it_is_twice_the_other(nodes: int) -> None:
+def test_what_binds_is_named_wherever_it_is_twice_the_other(nodes: int) -> None:
     """Of 100 networks between 1 µs and 10 ms, 1 Mbit/s and 400 Gbit/s: all that matter and are no tie."""
     random, told = np.random.default_rng(nodes), 0
     for _ in range(100):
@@ -138,7 +138,7 @@ def test_the_bandwidth_of_a_node_is_what_it_must_send() -> None:
         (3.0, 1.25, Promise(), []),
     ],
 )
-def test_a_broken_promise_is_told_even_where_nobody_waits(
+def test_a_broken_promise_is_a_finding_even_where_nobody_waits(
     one_way_ms: float, bandwidth: float, promise: Promise, broken: Sequence[Fault]
 ) -> None:
     network = judge(measured(4, one_way_ms, bandwidth, promise=promise, exposed_ms=0.1, step_ms=100.0), VOLUME)
@@ -168,7 +168,7 @@ def test_segments_that_the_receiver_had_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize("share", [0.002, 0.005, 0.01, 0.1])
-def test_what_is_lost_is_found_and_what_is_not_is_not(share: float) -> None:
+def test_what_is_lost_is_a_finding_and_what_is_not_is_none(share: float) -> None:
     """100 networks that lose this share of 20,000 segments, and repeat as many needlessly as 100 that lose none."""
     random = np.random.default_rng(1)
     for _ in range(100):

@@ -105,7 +105,7 @@ def test_a_slow_link_that_costs_nothing_is_none() -> None:
     assert judge(merged, VOLUME).findings[0].kind is Fault.SLOW_LINK
 
 
-def test_a_node_with_a_slow_card_is_told_by_its_bandwidth() -> None:
+def test_a_node_with_a_slow_card_is_known_by_its_bandwidth() -> None:
     links = tuple(
         dataclasses.replace(link, bandwidth=0.0025 if "n1" in link.nodes else 1.0) for link in links_of(3, 0.05, 1.0)
     )

@@ -193,7 +193,7 @@ def test_what_was_collected_from_dead_ranks_is_recovered_however_young_its_last_
     assert list(tmp_path.glob("*.h5"))
 
 
-def test_whether_an_attempt_lives_is_told_by_the_clock_of_the_files(
+def test_whether_an_attempt_lives_is_judged_by_the_clock_of_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This machine's clock is a day ahead of the file server's, by which a copy was made just now."""

@@ -120,7 +120,7 @@ def test_stacks_that_cannot_be_brought_together_stay(tmp_path: Path) -> None:
     assert (tmp_path / f"{STEM}.partial.damaged" / "rank0.stacks").exists()
 
 
-def test_a_damaged_trace_is_not_overwritten_and_what_to_do_is_said(
+def test_a_damaged_trace_is_not_overwritten_and_the_message_has_the_fix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave(tmp_path, 0, completed=3, points=1)

@@ -84,7 +84,7 @@ def test_of_a_node_that_is_late_every_so_many_steps_the_node_is_named():
     assert first.shape == Shape(kind=ShapeKind.PERIODIC, period=8)
 
 
-def test_ranks_that_leave_the_reduction_late_by_turns_are_found():
+def test_ranks_that_leave_the_reduction_late_by_turns_are_named():
     """What a rank does not work at is no part of the alternation of its work."""
     late: dict[str, Change] = {"leave": lambda rank, step: 5.0 * (rank == (1, 3)[step % 2])}
     first, *further = stragglers(breakdowns(late, late, noise=0.2))

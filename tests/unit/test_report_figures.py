@@ -46,7 +46,7 @@ def test_numbers_that_are_not_finite_are_absent():
     json.dumps(figure, allow_nan=False)
 
 
-def test_series_are_told_apart_without_colour():
+def test_series_differ_without_colour():
     figure = lines([Line(name=str(at), x=[1], y=[1.0]) for at in range(6)], AXES)
     assert len({trace["marker"]["symbol"] for trace in figure["data"]}) == 6
     assert len({trace["line"]["color"] for trace in figure["data"]}) == 6

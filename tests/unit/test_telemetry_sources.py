@@ -147,7 +147,7 @@ def test_of_very_many_interfaces_the_busiest_are_read(node):
     assert values_read == {f"net.veth{index}.sent_bytes" for index in range(100 - MAX_INTERFACES, 100)}
 
 
-def test_of_very_many_cores_some_are_asked_for_their_frequency(node):
+def test_of_very_many_cores_the_frequency_of_some_is_read(node):
     for core in range(256):
         node.put(node.sys / f"devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{core}000")
     values = node.read(RankProcess(pid=17, cores=tuple(range(256)), pid_namespace="pid:[1]"))

@@ -212,7 +212,7 @@ def test_one_that_does_not_come_back_is_waited_for_some_time(
     assert caught.value.local_copy == f"{os.uname().nodename}:{trace_path}"
 
 
-def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_can_be_kept_nowhere_a_message_states_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "file" / "rankwise-7"])
     with pytest.raises(TraceKept, match=r"Not a directory\); nor to this node: no place on .* Not a dir") as caught:
@@ -220,7 +220,7 @@ def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: 
     assert caught.value.local_copy == ""
 
 
-def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_said_to_be_there(
+def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_reported_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.fsync
