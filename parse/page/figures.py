@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
 )  # fmt: skip
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
-"""Beside the colours, so that no series is told by its colour alone."""
+"""Beside the colours, so that no series is known by its colour alone."""
 TERM_COLOURS = {
     "data": SKY, "compute": BLUE, "wait": VERMILION, "communication": ORANGE, "optimizer": PURPLE,
 }  # fmt: skip

@@ -39,11 +39,11 @@ def read(
     readers: int = 3, epochs: int = 0, kind: str = "imagefolder", **options: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """What each of the readers got in so many steps; 0: in an epoch."""
-    asked = {
+    request = {
         "framework": framework, "data": f"{kind}:{folder}", "seed": seed, "steps": steps, "ranks": readers,
         "epochs": epochs, "options": {"workers": str(workers), **options},
     }  # fmt: skip
-    done = ranks(1, READER, json.dumps(asked))
+    done = ranks(1, READER, json.dumps(request))
     by_rank: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return by_rank
 

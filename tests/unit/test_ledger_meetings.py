@@ -1,4 +1,4 @@
-"""Runs whose ranks meet several times a step: terms, verdicts, and what cannot be told."""
+"""Runs whose ranks meet several times a step: terms, verdicts, and what is unknown."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_call_ahead_of_time_delays_nobody() -> None:
     assert its.meetings.get("all-gather 2 of 2", 0.0) < 0.2
 
 
-# What cannot be told
+# What is unknown
 
 
 def backend(simulated: Simulated, **facts: Any) -> Any:

@@ -187,8 +187,8 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
     ],
 )  # fmt: skip
 def test_none_is_a_limit(lowering: Lowering | None, text: str) -> None:
-    said = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, lowering=lowering)), "2n2g")
-    assert f"No straggler: one that is late by 1.80 ms in every step would have been detected{text}" in said
+    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, lowering=lowering)), "2n2g")
+    assert f"No straggler: one that is late by 1.80 ms in every step would have been detected{text}" in line
 
 
 READING = InputReading(
@@ -236,9 +236,9 @@ CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0,
     ],
 )  # fmt: skip
 def test_compute_is_unexplained_only_where_nothing_is_known(split: ComputeSplit, text: str) -> None:
-    said = sentence(two_nodes(terms=COMPUTES, split=split), "2n2g")
-    assert text in said
-    assert ("unexplained" in said) == (split.contention is None and split.unexplained > 1.0)
+    line = sentence(two_nodes(terms=COMPUTES, split=split), "2n2g")
+    assert text in line
+    assert ("unexplained" in line) == (split.contention is None and split.unexplained > 1.0)
 
 
 def test_no_share_without_intervals_and_no_straggler_among_one_rank():

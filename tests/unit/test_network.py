@@ -39,7 +39,7 @@ def test_the_parts_of_an_all_reduce_are_those_of_hockneys_law() -> None:
 @pytest.mark.parametrize("nodes", [2, 3, 8, 64])
 def test_what_binds_is_named_wherever_it_is_twice_the_other(nodes: int) -> None:
     """Of 100 networks between 1 µs and 10 ms, 1 Mbit/s and 400 Gbit/s: all that matter and are no tie."""
-    random, told = np.random.default_rng(nodes), 0
+    random, named = np.random.default_rng(nodes), 0
     for _ in range(100):
         one_way_ms, bandwidth = 10 ** random.uniform(-3, 1), 10 ** random.uniform(-4, 1.7)
         latency_ms = 2 * (nodes - 1) * one_way_ms
@@ -55,8 +55,8 @@ def test_what_binds_is_named_wherever_it_is_twice_the_other(nodes: int) -> None:
         assert finding.explains == pytest.approx(max(latency_ms, bytes_ms), rel=1e-6)
         if finding.kind is Fault.BANDWIDTH:
             assert finding.value == pytest.approx(bandwidth)
-        told += 1
-    assert told > 30
+        named += 1
+    assert named > 30
 
 
 def test_little_communication_is_not_judged() -> None:
@@ -69,10 +69,10 @@ def test_little_communication_is_not_judged() -> None:
 def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -> None:
     """Small all-reduces take 1.65 ms where a round trip takes 37 µs: the ranks wait for cores."""
     slow_calls = hockney((1024, 4096, 65536), (1.65, 1.7, 2.0), 2000, 1.66)
-    found = judge(measured(3, 0.0185, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0), 2000)
-    assert found.findings == ()
-    assert why(found) == {Fault.LATENCY: Unknown.NOT_THE_WAY, Fault.BANDWIDTH: Unknown.NOT_THE_WAY}
-    assert any("cores or software, not the network" in line for line in network_notes(found))
+    network = judge(measured(3, 0.0185, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0), 2000)
+    assert network.findings == ()
+    assert why(network) == {Fault.LATENCY: Unknown.NOT_THE_WAY, Fault.BANDWIDTH: Unknown.NOT_THE_WAY}
+    assert any("cores or software, not the network" in line for line in network_notes(network))
     unknown_way = measured(3, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0, round_trips_ms={}, links=())
     assert kinds(judge(unknown_way, 2000)) == [(Fault.LATENCY, Basis.CURVE)]
 
@@ -80,8 +80,8 @@ def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -
 def test_more_exposed_than_all_reduces_take_is_not_the_networks() -> None:
     """An all-reduce takes 1.1 ms by itself and 6.3 ms in the training, whose ranks have too few cores."""
     reduction = hockney((1024, 65536, 1 << 20), (0.1, 1.0, 14.4), 75_776, 1.1)
-    found = judge(measured(3, reduction=reduction, exposed_ms=6.3, step_ms=25.4), 75_776)
-    assert (found.findings, why(found)[Fault.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
+    network = judge(measured(3, reduction=reduction, exposed_ms=6.3, step_ms=25.4), 75_776)
+    assert (network.findings, why(network)[Fault.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
     twice = judge(measured(3, reduction=reduction, exposed_ms=2.2, step_ms=25.4), 75_776)
     assert [(each.kind, each.explains) for each in twice.findings] == [(Fault.BANDWIDTH, pytest.approx(1.03, rel=0.01))]
 
@@ -94,9 +94,9 @@ def test_without_collectives_round_trips_prove_what_no_all_reduce_can_do_without
     assert finding.explains == 6.0
     assert "a round trip between nodes takes 6.00 ms, at least 6.00 ms of the exposed" in finding_text(finding)
     near = dataclasses.replace(bare, round_trips_ms={"n1": 0.05})
-    found = judge(near, VOLUME)
-    assert found.findings == ()
-    assert why(found)[Fault.LATENCY] is why(found)[Fault.BANDWIDTH] is Unknown.NO_COLLECTIVES
+    network = judge(near, VOLUME)
+    assert network.findings == ()
+    assert why(network)[Fault.LATENCY] is why(network)[Fault.BANDWIDTH] is Unknown.NO_COLLECTIVES
     several = dataclasses.replace(near, reductions=100)
     assert judge(several, VOLUME).findings[0].explains == pytest.approx(5.0)
     merged = dataclasses.replace(bare, exposed_ms=None)
@@ -158,7 +158,7 @@ def test_a_promise_is_held_against_all_reduces_where_no_pairs_were_measured() ->
 
 
 def test_segments_that_the_receiver_had_are_not_lost() -> None:
-    """Probes of a sender whose receiver has no core: sent again and told to be needless, as on a busy machine."""
+    """Probes of a sender whose receiver has no core: sent again and known to be needless, as on a busy machine."""
     quiet = measured(segments=Segments(sent=1_029_131, resent=72, needless=72))
     assert judge(quiet, VOLUME).findings == ()
     lossy = measured(segments=Segments(sent=619_843, resent=6638, needless=180))
@@ -175,8 +175,8 @@ def test_what_is_lost_is_a_finding_and_what_is_not_is_none(share: float) -> None
         lost, needless = float(random.binomial(20_000, share)), float(random.poisson(60))
         for resent, expected in ((lost + needless, [Fault.LOSS]), (needless, [])):
             network = judge(measured(segments=Segments(sent=20_000, resent=resent, needless=needless)), VOLUME)
-            found = [finding.kind for finding in network.findings if finding.kind is Fault.LOSS]
-            assert found == expected
+            losses = [finding.kind for finding in network.findings if finding.kind is Fault.LOSS]
+            assert losses == expected
 
 
 def test_loss_is_a_share_and_held_against_other_points() -> None:

@@ -78,12 +78,12 @@ def test_the_end_of_an_epoch_is_data_of_the_next_step() -> None:
     script = Script(**DDP)
     script.step()
     script.step()
-    asked = script.end_epoch()
+    requested = script.end_epoch()
     script.step()
     script.step()
     observed = script.observed()
     assert [step.new_epoch for step in observed.steps] == [False, False, True, False]
-    assert observed.steps[2].stamps[BEGIN] == asked == observed.steps[1].stamps[END]
+    assert observed.steps[2].stamps[BEGIN] == requested == observed.steps[1].stamps[END]
     assert not any(step.pause for step in observed.steps)
     assert "1 step after the end of an epoch: data includes a new iterator" in observed.remarks
 
@@ -92,7 +92,7 @@ def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() ->
     script = Script(**DDP)
     script.step()
     script.step()
-    asked = script.at(e.FETCH_IN, 1)
+    requested = script.at(e.FETCH_IN, 1)
     script.at(e.FETCH_END, 1)
     script.evaluate()
     again = script.at(e.ITERATE_IN, 1)
@@ -102,7 +102,7 @@ def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() ->
     observed = script.observed()
     pause = observed.steps[2].pause
     assert pause is not None
-    assert (pause.begin_ns, pause.end_ns) == (asked, again)
+    assert (pause.begin_ns, pause.end_ns) == (requested, again)
 
 
 def test_a_new_loader_for_each_epoch_feeds_the_training() -> None:

@@ -21,7 +21,7 @@ from tests.unit.traces import make_run
 pytestmark = pytest.mark.slow
 
 DRAWS, MAX_ACCUSED = 2000, 0.05
-FOUND_OF, MAX_MISSED = 100, 1
+SIMULATED, MAX_MISSED = 100, 1
 ACCUSED = (PERSISTENT, ROTATING, TRANSIENT)
 
 
@@ -81,7 +81,7 @@ DELAYS = {
 
 @pytest.mark.parametrize("name", DELAYS)
 def test_delays_well_above_the_noise_are_named(name):
-    missed = [wrong for draw in range(FOUND_OF) if (wrong := wrong_verdict(name, draw))]
+    missed = [wrong for draw in range(SIMULATED) if (wrong := wrong_verdict(name, draw))]
     assert len(missed) <= MAX_MISSED, "\n".join([f"{len(missed)} missed", *missed[:5]])
 
 
