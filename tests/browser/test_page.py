@@ -23,7 +23,7 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Opens a page, and at the end asserts that nothing went wrong in it and that it asked for nothing but itself."""
+    """Opens a page, and at the end asserts that nothing went wrong in it and that it requested nothing but itself."""
     contexts, faults, requests = [], [], []
 
     def opened(path: Path, scheme: str = "light", size: dict[str, int] = WIDE) -> Page:

@@ -1,4 +1,4 @@
-"""Ledgers by numbers, as the tests of what is said of them need them."""
+"""Ledgers by numbers, as the tests of their texts need them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def two_nodes(**changes: Any) -> Ledger:
 
 
 def weak() -> Summary:
-    """A baseline and two points: a slow rank with all that can be said, and a node of eight with an incident."""
+    """A baseline and two points: a slow rank with all that a text can name, and a node of eight with an incident."""
     single, two, eight = results_of((1, 1), (2, 2), (2, 8))
     slow = make_ledger(
         two, CROWD, ALONE, verdict=LATE, median_step=55.0, skew=0.02,

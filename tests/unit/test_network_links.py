@@ -1,4 +1,4 @@
-"""Slow links and slow nodes: found where they are, named with their figures, none where there are none."""
+"""Slow links and slow nodes: named where they are, with their figures, none where there are none."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_node_with_a_slow_card_is_known_by_its_bandwidth() -> None:
     assert as_text(network) == "The links of node n1 are slow: 20 Mbit/s each way, others 8 Gbit/s"
     far = tuple(
         dataclasses.replace(link, latency_ms=3.0 if "n1" in link.nodes else 0.05) for link in links
-    )  # what is far is slow as well, and told once
+    )  # what is far is slow as well, and named once
     (finding,) = judge(measured(3, 0.05, 1.0, links=far), VOLUME).findings
     assert finding.quantity is Fault.LATENCY
 

@@ -1,4 +1,4 @@
-"""The verdict on several runs of a point, by the evidence of all of them together; and what it could have found."""
+"""The verdict on several runs of a point, by the evidence of all of them together; and what it could have detected."""
 
 from __future__ import annotations
 

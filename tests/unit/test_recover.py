@@ -241,7 +241,7 @@ def test_folders_of_other_things_stay_as_they_are(tmp_path: Path, capsys: pytest
 
 
 def test_a_trace_that_was_recovered_while_the_attempt_still_ran_makes_it_no_ok(tmp_path: Path) -> None:
-    """Somebody asked for it by --stem; then the time limit came."""
+    """Somebody named it by --stem; then the time limit came."""
     leave(tmp_path, 0, completed=3, points=1, whole=False)
     assert main([str(tmp_path), "--stem", STEM]) == 0
     (tmp_path / f"{STEM}.signal").write_text("SIGUSR1 at noon")

@@ -135,13 +135,13 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         made.samples[0] = made.samples[1] = 4
         copies = Copies({0: made.folder}, place / "x.1.partial", 10.0, lambda **facts: print(facts))
         copies.look()
-        assert not [found for found in read_journals(place / "x.1.partial", []) if found.steps_completed]
+        assert not [each for each in read_journals(place / "x.1.partial", []) if each.steps_completed]
         copies.look()
         subprocess.run(["mount", "-o", "remount,size=1m", place], check=True)
         copies.look()
-        (found,) = read_journals(place / "x.1.partial")
-        assert found.stamps.tolist() == list(made.stamps)
-        print(found.steps_completed, "steps")
+        (journal,) = read_journals(place / "x.1.partial")
+        assert journal.stamps.tolist() == list(made.stamps)
+        print(journal.steps_completed, "steps")
         """,
         place,
         str(steps),

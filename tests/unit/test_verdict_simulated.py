@@ -1,4 +1,4 @@
-"""The verdict on simulated runs: delays are found by name, equal ranks are let be, nobody is named in error."""
+"""The verdict on simulated runs: delays are named, equal ranks are let be, nobody is named in error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the installed Horovod was built against, and what is said where that does not fit."""
+"""What the installed Horovod was built against, and the message where that does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""parse.logs.explain: what is told of a log can be checked by hand against its lines."""
+"""parse.logs.explain: the explanation of a log can be checked by hand against its lines."""
 
 from __future__ import annotations
 
