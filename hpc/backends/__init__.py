@@ -192,7 +192,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
             "sgd": Option(
                 default="foreach", choices=("foreach", "for-loop"), help="implementation of SGD or AdamW; none is fused"
             ),
-            "compile": Option(default=False, help="refused: collectives in compiled graphs give no time stamps"),
+            "compile": Option(default=False, help="run the forward of each child of the model through torch.compile"),
         },
         no_sync_unsupported="every rank holds a shard of the parameters, which all gather in forward and backward",
     ),
@@ -212,7 +212,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
             "sgd": Option(
                 default="foreach", choices=("foreach", "for-loop"), help="implementation of SGD or AdamW; none is fused"
             ),
-            "compile": Option(default=False, help="refused: not tried yet with layers that are split"),
+            "compile": Option(default=False, help="run the model through torch.compile"),
         },
         no_sync_unsupported="the ranks of a node hold parts of the same layers, and add up what these return",
         workloads=("gpt",),

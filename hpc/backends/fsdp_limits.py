@@ -19,11 +19,6 @@ def why_not(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
         return (
             "channels_last=on was requested; FSDP2 shards contiguous parameters only: leave it out, or take torch-ddp"
         )
-    if options["compile"]:
-        return (
-            "compile=on was requested; collectives inside compiled graphs give no time stamps, and FSDP2's are what "
-            "torch-fsdp records: take torch-ddp"
-        )
     if run.precision == "amp-fp16":
         return (
             "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards, whose ranks would have to "

@@ -19,6 +19,7 @@ from hpc.backends.rank_groups import NODE, group_size, not_on_one_node
 from hpc.backends.torch_loop import MakeOptimizer
 from hpc.backends.torch_meetings import recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
+from hpc.backends.training import synchronised_norms
 from hpc.measure.meetings import Meetings
 from hpc.measure.timer import StepTimer
 from hpc.model.collective_plan import ALL_REDUCE, REDUCE_SCATTER
@@ -74,6 +75,7 @@ class TorchFSDP(ProcessGroupLoop):
         reshard = RESHARD[str(self._options["reshard_after_forward"])]
         for part in (*parts, module):
             fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+        self._parts = parts
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         return module, make_optimizer()
 
@@ -86,12 +88,22 @@ class TorchFSDP(ProcessGroupLoop):
         assert world is not None  # joined
         return DeviceMesh.from_group(world, self._device.type)
 
+    def _compile(self) -> None:
+        """Each part alone: FSDP2's collectives, in hooks around its forward, stay outside of the graphs."""
+        for part in self._parts:
+            part.forward = torch.compile(part.forward)
+
     def _early_collectives(self) -> list[str]:
         gathers = ["FSDP gathers parameters before each module"] if self._run.ranks > 1 else []
         return [*gathers, *super()._early_collectives()]
 
     def _records_collectives(self) -> bool:
-        return super()._records_collectives() and self._device.type == "cpu"
+        return not self._step_only and self._run.ranks > 1 and self._device.type == "cpu"
+
+    def _unrecorded_collectives(self) -> list[str]:
+        if self._records_collectives() and self._options["compile"]:  # of what the graphs of the parts hold
+            return synchronised_norms(self._run, self._workload.model.modules())
+        return super()._unrecorded_collectives()
 
     def make_timer(self, steps: int) -> StepTimer:
         timer = super().make_timer(steps)

@@ -90,10 +90,13 @@ class TorchLoop(Training):
         make_optimizer = partial(_make_optimizer, workload, str(self._options["sgd"]))
         self._model, self._optimizer = self._distribute(module, make_optimizer)
         if self._options["compile"]:
-            # Around DDP, so that the graph is cut where its buckets end and reduction still overlaps backward.
-            self._model = torch.compile(self._model)
+            self._compile()
         self._losses = Losses(self._run.steps)
         self._meetings = meetings_of(workload) or Meetings(self._run.steps, self._run.warmup_steps)
+
+    def _compile(self) -> None:
+        # Around DDP, so that the graph is cut where its buckets end and reduction still overlaps backward.
+        self._model = torch.compile(self._model)
 
     def make_timer(self, steps: int) -> StepTimer:
         if self._device.type == "cpu":

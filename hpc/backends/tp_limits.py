@@ -29,8 +29,6 @@ def why_not(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
             "precision amp-fp16 was requested; torch-tp has no loss scale over parts of layers, whose ranks would have "
             "to agree on skipping a step: take bf16, or torch-ddp"
         )
-    if options["compile"]:
-        return "compile=on was requested; torch-tp has not been tried with compiled graphs: take torch-ddp"
     if reason := misfit("tensor_parallel", options["tensor_parallel"], run, run.ranks_per_node):
         return reason
     return "" if is_user_code(run.workload) else _indivisible(run, group_size_of(run, options))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,12 +48,16 @@ STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
     "hybrid": (4, HYBRID), "hybrid across nodes": (4, ACROSS_NODES),
     "pairs": (4, TP_PAIRS), "tensor parallel in nodes": (4, TP_ACROSS_NODES),
 }  # fmt: skip
+COMPILED: dict[str, tuple[int, dict[str, Any]]] = {
+    "compiled parts under FSDP": (2, {**FSDP, "options": {"compile": "on"}}),
+    "compiled under TP": (2, {**TP, "options": {"compile": "on"}}),
+}
 BROKEN: dict[str, tuple[int, dict[str, Any]]] = {
     "without averaging under DDP": (2, {**DDP, "switches": ["broken"]}),
     "without averaging under FSDP": (2, {**FSDP, "switches": ["broken"]}),
     "without averaging between pairs": (4, {**TP_PAIRS, "switches": ["broken"]}),
 }
-CASES = {**STRATEGIES, **BROKEN}
+CASES = {**STRATEGIES, **COMPILED, **BROKEN}
 _results: dict[str, dict[str, Any]] = {}
 
 
@@ -63,19 +68,23 @@ def _installed() -> None:
 
 
 def result_of(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str) -> dict[str, Any]:
-    """What ranks/gpt_contract.py prints of a case. One start of the ranks makes all cases of as many ranks."""
+    """What ranks/gpt_contract.py prints of a case. One start of the ranks makes all cases of as many ranks, and one the
+    compiled ones."""
+    if name in COMPILED and shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler on a CPU: apt-get install g++")
     size = CASES[name][0]
     if name not in _results:
         text = tmp_path_factory.getbasetemp() / "gpt.txt"
         text.write_bytes(random.Random(1).randbytes(3000))
-        cases = {its: case for its, (its_size, case) in CASES.items() if its_size == size}
+        alike = [its for its in CASES if CASES[its][0] == size and (its in COMPILED) == (name in COMPILED)]
+        cases = {its: CASES[its][1] for its in alike}
         done = ranks(size, HERE / "gpt_contract.py", str(text), *map(json.dumps, cases.values()))
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         _results.update(zip(cases, map(json.loads, lines), strict=True))
     return _results[name]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [*STRATEGIES, *COMPILED])
 def test_ranks_learn_what_one_process_learns_from_the_joined_batch(
     ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
@@ -112,6 +121,11 @@ def test_collectives_before_gradients_are_in_the_facts(ranks: Ranks, tmp_path_fa
     assert facts("torch-tp alone") == ([], [])
     assert facts("replicas of a part each") == ([], [])  # each rank has the whole of each layer
     assert facts("torch-fsdp") == (["FSDP gathers parameters before each module"], [])
+
+
+def test_collectives_stay_outside_of_compiled_parts(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> None:
+    its = result_of(ranks, tmp_path_factory, "compiled parts under FSDP")["facts"]
+    assert (its["options"]["compile"], its["unrecorded_collectives"]) == (True, [])
 
 
 def test_only_what_is_averaged_between_groups_counts_as_reduced(

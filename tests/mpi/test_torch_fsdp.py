@@ -77,7 +77,6 @@ def test_autocast_computes_in_bf16_and_reduces_in_fp32(ranks: Ranks) -> None:
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"options": {"channels_last": "on"}}, "channels_last=on was requested; FSDP2 shards contiguous parameters"),
-    ({"options": {"compile": "on"}}, "compile=on was requested; collectives inside compiled graphs give no time"),
     ({"precision": "amp-fp16"}, "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards"),
     ({"precision": "tf32"}, "precision tf32 was requested; it is a mode of NVIDIA GPUs"),
     ({"reduction": "off"}, "reduction was switched off; torch-fsdp has no no-sync run: every rank holds a shard"),

@@ -66,7 +66,6 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
         (GPUS, {"backend": "torch-dp", "nodes": "2"}, "2n8g with backend torch-dp: it is one rank"),
         (GPUS, {"backend": "torch-dp", "options": {"compile": "on"}}, "torch.compile does not go with DataParallel"),
         (CPUS, {"backend": "torch-fsdp", "options": {"channels_last": "on"}}, "leave it out, or take torch-ddp"),
-        (GPUS, {"backend": "torch-fsdp", "options": {"compile": "on"}}, "collectives inside compiled graphs"),
         (GPUS, {"backend": "torch-fsdp", "precision": "amp-fp16"}, "take bf16, or torch-ddp"),
         (
             GPUS,
@@ -74,11 +73,6 @@ def test_only_the_backend_without_gpus_runs_on_cpus() -> None:
             "not among FSDP2's shards: take torch-ddp, or head=re",
         ),
         (GPUS, {"backend": "torch-fsdp", "options": {"shard_group": "3"}}, "8 ranks make no whole groups of 3"),
-        (
-            CPUS,
-            {"backend": "torch-tp", "workload": "gpt", "options": {"compile": "on"}},
-            "not been tried with compiled",
-        ),
         (GPUS, {"backend": "torch-tp"}, "workload resnet50 was requested; torch-tp splits layers .* gpt has one"),
         (
             GPUS,
@@ -135,6 +129,7 @@ def test_runs_that_would_end_as_invalid_are_refused(target: Target, options: dic
         (GPUS, {"backend": "torch-fsdp", "workload": "gpt", "nodes": "2", "options": {"shard_group": "node,4"}}),
         (GPUS, {"backend": "torch-tp", "workload": "gpt", "nodes": "2", "options": {"size": "1b,8b"}}),
         (GPUS, {"backend": "torch-tp", "workload": "gpt", "options": {"tensor_parallel": "4"}, "precision": "bf16"}),
+        (CPUS, {"backend": "torch-fsdp,torch-tp", "workload": "gpt", "options": {"compile": "on,off"}}),
         (CPUS, {"workload": "gpt", "data": "text:x", "data_cache": "off,device"}),
         (GPUS, {"backend": "torch-dp", "workload": "arcface", "options": {"head": "replicated"}}),
         (GPUS, {"backend": "tensorflow-multiworker", "options": {"collective": "nccl"}}),

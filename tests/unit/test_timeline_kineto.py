@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 from hpc.model.trace import Trace
 from parse.timeline import main
 from parse.trace_events.json_stream import EVENTS, EventsError, values_of
+from parse.trace_events.kineto import read_profile
 from tests.unit.simulated import Clock, equal_ranks, simulate
 from tests.unit.timelines import Drawn, ns
 from tests.unit.trace_processor import query
 from tests.unit.traces import make_run, make_trace, put
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "kineto"
 BASE_NS = 1_790_000_000_000_000_000
 UNIX_NS = (1_795_000_000_000_000_000, 1_795_000_000_400_000_000)
 """Unix time when the clock of each node shows 0: the second one's is set wrong by 400 ms, as if by hand."""
@@ -118,6 +121,36 @@ def test_perfetto_shows_both(tmp_path):
     )
     assert counts == [(f"torch.profiler of rank {rank}: python", trace.run.steps) for rank in range(2)]
     assert flows == [("forward 3", "forward 4")] * 2  # equal numbers of two profiles are not joined
+
+
+def test_kernels_on_streams_of_a_gpu_are_those_of_the_profile(tmp_path):
+    """A profile from a real GPU, on the clock of a run that is simulated around it: Perfetto shows the same kernels of
+    both files on the same streams, as long as they were and as far apart, with the same arrows from launch to kernel.
+    """
+    path = GOLDEN / "cuda_streams.json.gz"
+    begin_ns, spacing_ns = read_profile(path).begin_ns, 250  # of times in microseconds as float64
+    run, random = make_run(nodes=1, ranks_per_node=1, warmup_steps=6), np.random.default_rng(5)
+    alone = simulate(run, equal_ranks(random, 1, run.steps), [Clock()], random).trace
+    shape = alone.clock_local_ns.shape
+    unix = np.full(shape, begin_ns - int(alone.stamps[0, 0, 0]), np.int64)
+    trace = dataclasses.replace(alone, unix_offset_ns=unix, unix_bound_ns=np.full(shape, BOUND_NS))
+    (tmp_path / "profiles").mkdir()
+    shutil.copy(path, tmp_path / "profiles")
+    kernels = """
+        select thread.name, slice.name, slice.dur, slice.ts from slice join thread_track on track_id = thread_track.id
+        join thread using (utid) where category = 'kernel' order by slice.ts
+    """
+    launches = "select source.name, target.name from flow join slice source on slice_out = source.id " \
+        "join slice target on slice_in = target.id order by target.ts"  # fmt: skip
+    out = tmp_path / "t.json.gz"
+    assert main([str(put(tmp_path, trace)), "--out", str(out), "--kineto", str(tmp_path / "profiles")]) == 0
+    drawn, drawn_arrows = query(out, kernels, launches)
+    known, known_arrows = query(path, kernels, launches)
+    assert [row[:2] for row in drawn] == [row[:2] for row in known] and len({row[0] for row in known}) == 3
+    assert drawn_arrows == known_arrows and len(known_arrows) == 8
+    for ours, theirs in zip(drawn, known, strict=True):
+        assert abs(ours[2] - theirs[2]) <= 2 * spacing_ns
+        assert abs((ours[3] - drawn[0][3]) - (theirs[3] - known[0][3])) <= 2 * spacing_ns
 
 
 def test_some_steps_cut_profiles_too(tmp_path, capsys):
