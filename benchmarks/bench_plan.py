@@ -12,11 +12,12 @@ from launch.cluster.slurm import header
 from launch.jobs.plan import JobPlan, plan_jobs, write_sweep
 from launch.jobs.script import Folders, render_job
 from launch.jobs.site import Site
-from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.expansion import expand
+from launch.sweep.spec import SweepSpec
 from launch.sweep.target import options_of
 
 LIMIT_S = 1.0
-ASKED = SweepSpec.from_mapping({"nodes": list(range(1, 101)), "ranks_per_node": 8, "repeats": 10, "baseline": False})
+REQUEST = SweepSpec.from_mapping({"nodes": list(range(1, 101)), "ranks_per_node": 8, "repeats": 10, "baseline": False})
 TARGET = Target(site="bench", gpus_per_node=8, cpus_per_node=64)
 SITE = Site(name="bench", gpus_per_node=8, partition="gpu")
 
@@ -24,7 +25,7 @@ SITE = Site(name="bench", gpus_per_node=8, partition="gpu")
 def plan_and_render(folders: Folders, write: bool) -> float:
     """Seconds from the request to the text of every script; with `write` also to the files of the sweep."""
     begin = perf_counter()
-    plan = expand(ASKED, TARGET, options_of)
+    plan = expand(REQUEST, TARGET, options_of)
     jobs = plan_jobs(plan.runs, SITE, minutes_per_run=10, time_min=None)
     assert len(plan.runs) == 1000 and len(jobs) == 100
     if write:

@@ -13,7 +13,7 @@ class MyTraining:
         self.images = torch.randn(run.rank_batch_size, 3, 32, 32, device=device, generator=random)
         self.labels = torch.randint(10, (run.rank_batch_size,), device=device, generator=random)
 
-    def batch(self, step):  # what a step trains on, on the device: here a loader of yours would be asked
+    def batch(self, step):  # what a step trains on, on the device: a loader of yours would read it here
         return self.images, self.labels
 
     def loss(self, model, batch):  # `model` is self.model with the gradients' averaging around it

@@ -31,7 +31,7 @@ examples:
   python -m parse.compare traces --reference machine.toml --format junit --out accepted.xml
 
 Exit status 0: every point is the same or faster; 1: a point is slower; 2: usage, or it could not be compared:
-no point in common, or a verdict cannot be told.
+no point in common, or a point without a verdict.
 """
 FORMATS = ("text", "markdown", "json", "junit", "openmetrics")
 KINDS = ("auto", "traces", "logs", "table")

@@ -9,7 +9,6 @@ from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import InvalidRun
 from hpc.backends.facts import BackendFacts
 from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
 from hpc.backends.paddle_group import import_paddle, open_group, transport
@@ -37,9 +36,6 @@ class PaddleFleet(Training):
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:
         self._begin(run, world.rank)
         self._world, self._comm = world, comm
-        for name in ("comm_buffer_mb", "last_comm_buffer_mb"):
-            if int(self._options[name]) < 1:
-                raise InvalidRun(f"{name} is {self._options[name]}; it must be at least 1 (MiB)")
         self._gpu = gpu_of_rank(run, world)
         self._paddle = import_paddle(run, world, comm, self._gpu)
         self._place = take_device(self._paddle, self._gpu, run, world)

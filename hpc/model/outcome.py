@@ -72,7 +72,7 @@ class _OfAttempt:
 
 @dataclass(frozen=True, kw_only=True)
 class ExitRecord(_OfAttempt):
-    """The end of an attempt, written by launch.step once the launcher returned, else by the process that found it dead.
+    """The end of an attempt, written by launch.step once the launcher returned, else by the process that saw it dead.
 
     `evidence` is the basis of the outcome, a sentence each, the deciding one first. `local_copies` names the
     copies of measurements that did not reach the traces, as HOST:PATH; empty where all did.

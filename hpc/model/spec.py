@@ -50,7 +50,7 @@ FIND_MAX = "find-max"
 
 
 class SpecError(ValueError):
-    """A request that cannot be run; the text has the request, what was found, and what is valid."""
+    """A request that cannot be run; the text has the request, what there is, and what is valid."""
 
 
 def is_user_code(workload: str) -> bool:

@@ -78,7 +78,7 @@ class NodeAgent:
         self._samples = -1
 
     def start(self) -> None:
-        """Starts the helper; with telemetry, waits until it has found its series."""
+        """Starts the helper; with telemetry, waits until it knows its series."""
         request: dict[str, Any] = {"ranks": [asdict(rank) for rank in self._ranks], "telemetry": None, "copies": None}
         try:
             if self.telemetry is not None:

@@ -167,7 +167,7 @@ def _recover(partial: Path) -> str:
             raise JournalError("; ".join(broken))
         _remove(partial)
         return f"{stem}: no rank completed a step, so there is no trace"
-    damaged = [each.replace(str(partial), str(aside_of(partial))) for each in broken]  # where it can be found then
+    damaged = [each.replace(str(partial), str(aside_of(partial))) for each in broken]  # where it is then
     trace = trace_of(journals, _known_outcome(partial.parent, stem), damaged)
     write_trace(path, trace)
     aside = _remove(partial, keep=bool(broken))

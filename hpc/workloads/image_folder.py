@@ -21,7 +21,7 @@ KINDS = {"train": "training images", "val": "held-out images"}
 
 
 class NoImages(Exception):
-    """There is no image set at the path; the text has what was found there."""
+    """There is no image set at the path; the text has what is there."""
 
 
 @dataclass(frozen=True)

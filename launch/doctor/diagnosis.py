@@ -279,7 +279,7 @@ def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
     if configured.connected:
         launched = configured.report.get("launched", {})
         library = str(launched.get("library", "")).partition(",")[0]
-        yield ok("mpi", f"{launched.get('size')} ranks found one another by {_way(configured)} ({library})")
+        yield ok("mpi", f"{launched.get('size')} ranks connected by {_way(configured)} ({library})")
         yield from _findings(configured)
     elif any(node.missing or not _all_have_mpi4py(node) for node in job.nodes):
         yield unknown("mpi", "no ranks without an interpreter that has mpi4py on all nodes")

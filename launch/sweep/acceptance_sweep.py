@@ -23,7 +23,7 @@ _LISTS = ("backend", "workload", "batch_size", "precision", "scaling", "cpus_per
 _SINGLE = ("placement", "block_steps", "epochs", "target_accuracy", "eval_every", "seed")
 """Settings of a point that options of a sweep have the same names for, with a list of values and with a single one."""
 _OF_MACHINE = ("unit", "devices", "site", "container", "code_digest")
-"""Settings that follow from the machine: they are compared, not asked for."""
+"""Settings that follow from the machine: they are compared, not requested."""
 
 
 def sweeps_of(points: Sequence[ReferencePoint], repeats: int) -> list[SweepSpec]:

@@ -11,7 +11,8 @@ from hpc.model.recipe import Recipe
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.system.text import plural
 from launch.jobs.options import option_rows
-from launch.sweep.spec import OptionsOf, SweepSpec, expand
+from launch.sweep.expansion import OptionsOf, expand
+from launch.sweep.spec import SweepSpec
 
 Case = tuple[int, int]
 CHOOSING = ("nodes", "ranks_per_node", "cases", "batch_size", "precision")

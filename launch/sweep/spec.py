@@ -1,36 +1,27 @@
-"""The specification of a sweep, and its expansion into runs."""
+"""The specification of a sweep: what is requested, checked; expansion.py makes runs of it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any, Literal
 
-from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.collective_plan import collectives_beside
-from hpc.model.data_source import KINDS, data_source
-from hpc.model.options import MAX_WHOLE, Option, did_you_mean
+from hpc.model.data_source import KINDS
+from hpc.model.options import MAX_WHOLE
 from hpc.model.spec import (
-    COLLECTIVES,
     DATA_CACHES,
     MIN_WARMUP_STEPS,
     PLACEMENTS,
     PRECISIONS,
     SCALINGS,
-    SCRIPT_STEPS,
     SYNTHETIC,
     TIMINGS,
-    Plan,
-    RunSpec,
     SpecError,
-    Target,
-    shuffled,
 )
-from hpc.workloads import WORKLOADS, options_of_files, reference_batch_size, reference_steps
-from launch.jobs.options import Help, choice, distinct, each, option_field, read_request, table, text, truth, whole
+from hpc.workloads import WORKLOADS, reference_batch_size
+from launch.jobs.options import Help, choice, each, option_field, read_request, table, text, truth, whole
 from launch.sweep.readers import (
     MAX_RUNS,
     NODES,
@@ -42,7 +33,7 @@ from launch.sweep.readers import (
     read_percent,
     read_repeats,
 )
-from launch.sweep.repeats import AUTO, DEFAULT_CI, DEFAULT_MAX_REPEATS, FIRST_REPEATS
+from launch.sweep.repeats import DEFAULT_CI, DEFAULT_MAX_REPEATS, FIRST_REPEATS
 from launch.sweep.script import script_settings
 
 REFERENCE_SIZES: Mapping[str, Any] = {"batch_size": (128,), "repeats": 5}
@@ -182,221 +173,3 @@ def joined(sweeps: Sequence[SweepSpec]) -> SweepSpec:
     for name in ("nodes", "cases", "backend", "workload", "precision"):
         together[name] = tuple(dict.fromkeys(value for sweep in sweeps for value in getattr(sweep, name)))
     return dataclasses.replace(first, **together)
-
-
-OptionsOf = Callable[[str, str], Mapping[str, Option]]
-"""(backend, workload) → the options that the pair accepts; raises SpecError if one of them is unknown."""
-
-
-def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
-    """Decides every size for the target and multiplies the axes; adds 1n1g baselines, and no-sync runs if requested.
-
-    Runs are ordered by repeat first, so that a slow drift of the machine affects all points alike. With
-    nested placement, each repeat has its own order of points, shuffled with the seed.
-    """
-    sweep, reduced = _with_sizes(sweep, target)
-    points: dict[str, RunSpec] = {}
-    for backend, workload, data in product(sweep.backend, sweep.workload, sweep.data):
-        steps, lines = _steps_of(sweep, target, workload)
-        reduced += tuple(line for line in lines if line not in reduced)
-        known = {**options_of(backend, workload), **options_of_files(workload, data)}
-        options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
-        reduced += tuple(line for line in shrunk if line not in reduced)
-        for run in _multiply(sweep, target, backend, workload, data, steps, options):
-            for spec in (run.baseline(), run) if sweep.baseline else (run,):
-                points.setdefault(spec.point_id, spec)
-            if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
-                no_sync = dataclasses.replace(run, reduction="off", epochs=0, target_accuracy=0.0, eval_every=1)
-                points.setdefault(no_sync.point_id, no_sync)
-            _refuse_too_many(len(points), sweep)
-    reduced += _add_collectives(points, sweep, target)
-    _refuse_too_many(len(points), sweep)
-    _refuse_options_nobody_knows(sweep, options_of)
-    _check_whole_training(sweep)
-    if sweep.data_cache != ("off",) and not any(map(data_source, sweep.data)):
-        raise SpecError(f"data_cache is {', '.join(sweep.data_cache)}, and no --data names files that could be cached")
-    return Plan(target=target, runs=_repeated(points, sweep), reduced=(*target.reduced, *reduced))
-
-
-def _check_whole_training(sweep: SweepSpec) -> None:
-    """Raises SpecError where what is requested of a whole training contradicts itself."""
-    if not sweep.epochs and (sweep.target_accuracy or sweep.eval_every != 1):
-        raise SpecError(
-            "target_accuracy and eval_every are of whole trainings: say how many epochs one may take, --epochs"
-        )
-    if sweep.epochs and sweep.data_cache != ("off",):
-        raise SpecError("epochs: a whole training reads all of its images; it has no --data-cache")
-
-
-def expand_all(sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsOf) -> Plan:
-    """The plan of several sweeps as one; a point of several is measured once. They have the same repeats."""
-    if len(sweeps) == 1:
-        return expand(sweeps[0], target, options_of)
-    whole, _ = _with_sizes(joined(sweeps), target)
-    sized = [dataclasses.replace(sweep, cpus_per_rank=sweep.cpus_per_rank or whole.cpus_per_rank) for sweep in sweeps]
-    plans = [expand(sweep, target, options_of) for sweep in sized]
-    points = {run.point_id: run for plan in plans for run in plan.runs if run.repeat == 1}
-    _refuse_too_many(len(points), whole)
-    reduced = tuple(dict.fromkeys(line for plan in plans for line in plan.reduced))
-    return Plan(target=target, runs=_repeated(points, whole), reduced=reduced)
-
-
-def _repeated(points: Mapping[str, RunSpec], sweep: SweepSpec) -> tuple[RunSpec, ...]:
-    """All runs of the points, in the order in which they are measured."""
-    assert isinstance(sweep.repeats, int)
-    return tuple(
-        point.repeated(repeat)
-        for repeat in range(1, sweep.repeats + 1)
-        for point in in_block(points, repeat, sweep)
-        if repeat == 1 or point.diagnostic != COLLECTIVES
-    )
-
-
-def in_block(points: Mapping[str, RunSpec], repeat: int, sweep: SweepSpec) -> list[RunSpec]:
-    """The points in the order in which this repeat of them is measured."""
-    if sweep.placement == "nested":
-        return [points[name] for name in shuffled(points, sweep.seed, f"block {repeat}")]
-    return sorted(points.values(), key=lambda point: (point.nodes, point.devices_per_node))
-
-
-def _add_collectives(points: dict[str, RunSpec], sweep: SweepSpec, target: Target) -> tuple[str, ...]:
-    """Adds the collectives of each set of ranks that trains, if requested; returns a line for each reduced size."""
-    if not sweep.collectives:
-        return ()
-    options, reduced = _with_options(sweep, COLLECTIVE_OPTIONS, small=target.gpus_per_node == 0)
-    runs = list(collectives_beside(points.values(), _combinations(options), target.collectives))
-    if not runs:
-        raise SpecError("collectives were requested, and no point has ranks between which anything goes: add --nodes 2")
-    points.update((run.point_id, run) for run in runs)
-    return tuple(reduced)
-
-
-def _with_sizes(sweep: SweepSpec, target: Target) -> tuple[SweepSpec, tuple[str, ...]]:
-    """The sweep with all sizes decided, and a line for each one reduced because the target has no GPU."""
-    small = target.gpus_per_node == 0
-    chosen: dict[str, Any] = {}
-    reduced = []
-    batch_size = min(reference_batch_size(workload) for workload in sweep.workload)
-    for name, reference in {**REFERENCE_SIZES, "batch_size": (batch_size,)}.items():
-        if getattr(sweep, name) is not None:
-            continue
-        chosen[name] = SMALL_SIZES[name] if small else reference
-        if small:
-            reduced.append(f"{name.replace('_', '-')} {_single(SMALL_SIZES[name])} instead of {_single(reference)}")
-    if sweep.repeats == AUTO:
-        chosen["repeats"] = FIRST_REPEATS
-    if sweep.ranks_per_node is None:
-        chosen["ranks_per_node"] = (target.gpus_per_node or 1,)
-    sweep = dataclasses.replace(sweep, **chosen)
-    if sweep.cpus_per_rank is None:
-        sweep = dataclasses.replace(sweep, cpus_per_rank=(_cpus_per_rank(sweep, target),))
-    return sweep, tuple(reduced)
-
-
-def _steps_of(sweep: SweepSpec, target: Target, workload: str) -> tuple[tuple[int, int], list[str]]:
-    """Steps of a run of this workload and of its warm-up, and a line for each of them that was reduced."""
-    small = target.gpus_per_node == 0 and not sweep.script
-    reference = (SCRIPT_STEPS, REFERENCE_STEPS[1]) if sweep.script else reference_steps(workload) or REFERENCE_STEPS
-    steps, warmup = SMALL_STEPS if small else reference
-    if sweep.steps is not None:
-        warmup = min(warmup, max(MIN_WARMUP_STEPS, sweep.steps // 4))
-    if sweep.warmup is not None:
-        steps = max(steps, sweep.warmup + SMALL_STEPS[0] - SMALL_STEPS[1])
-    chosen = (("steps", sweep.steps, steps), ("warmup", sweep.warmup, warmup))
-    lines = [
-        f"{name} {size} instead of {usual}"
-        for (name, requested, size), usual in zip(chosen, reference, strict=True)
-        if requested is None and small
-    ]
-    steps, warmup = (size if requested is None else requested for _, requested, size in chosen)
-    if steps <= warmup:
-        raise SpecError(f"steps is {steps} and warmup {warmup}: no step is left to measure")
-    return (steps, warmup), lines
-
-
-def _with_options(
-    sweep: SweepSpec, known: Mapping[str, Option], small: bool
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """The options that the backend and workload accept, and a line for each reduced one."""
-    options = {name: values for name, values in sweep.options.items() if name in known}
-    reduced = []
-    for name, option in known.items():
-        if name in options:
-            distinct(f"option {name}", [option.read(name, text) for text in options[name]])
-        elif small and option.small is not None:
-            options[name] = (option.small,)
-            reduced.append(f"{name} {option.small} instead of {option.default}")
-    return options, reduced
-
-
-def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
-    assert isinstance(sweep.repeats, int)
-    if (runs := points * sweep.repeats) > MAX_RUNS:
-        raise SpecError(
-            f"the sweep has {points} points or more with {sweep.repeats} repeats each, {runs} runs; at most {MAX_RUNS} "
-            "are planned: ask for fewer repeats or shorter lists, or split it into several sweeps in one --out folder"
-        )
-
-
-def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
-    known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
-    known |= {name for pair in product(sweep.workload, sweep.data) for name in options_of_files(*pair)}
-    known |= set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
-    if unknown := sorted(set(sweep.options) - known):
-        raise SpecError(
-            f"unknown option {', '.join(unknown)}; {', '.join(sweep.backend)} with {', '.join(sweep.workload)} "
-            f"know {', '.join(sorted(known)) or 'none'}{did_you_mean(unknown[0], known)}"
-        )
-
-
-def _single(size: Any) -> Any:
-    return size[0] if isinstance(size, tuple) else size
-
-
-def _cases(sweep: SweepSpec) -> list[tuple[int, int]]:
-    ranks_per_node = sweep.ranks_per_node or (1,)
-    return list(dict.fromkeys((*product(sweep.nodes, ranks_per_node), *sweep.cases)))
-
-
-def _cpus_per_rank(sweep: SweepSpec, target: Target) -> int:
-    """The cores of a node divided by the largest number of ranks on a node; the same for every point."""
-    if target.cpus_per_node is None:
-        return 1
-    share = max(nodes * ranks if target.nodes_simulated else ranks for nodes, ranks in _cases(sweep))
-    return max(1, target.cpus_per_node // share)
-
-
-def _multiply(
-    sweep: SweepSpec, target: Target, backend: str, workload: str, data: str, steps: tuple[int, int],
-    option_values: Mapping[str, tuple[str, ...]],
-) -> Iterator[RunSpec]:  # fmt: skip
-    assert sweep.batch_size and sweep.cpus_per_rank
-    axes = product(
-        _cases(sweep), sweep.cpus_per_rank, sweep.batch_size, sweep.precision, sweep.scaling, sweep.timing,
-        sweep.telemetry, sweep.data_cache if data_source(data) else ("off",), _combinations(option_values),
-        _combinations(sweep.env),
-    )  # fmt: skip
-    warmup_steps, measured_steps = steps[1], steps[0] - steps[1]
-    block_steps = 0 if sweep.script or sweep.block_steps >= measured_steps else sweep.block_steps  # 0: one block
-    for (nodes, ranks_per_node), cpus, batch_size, precision, scaling, timing, telemetry, cache, options, env in axes:
-        gpus = 0 if backend in target.without_gpus else target.gpus_per_node
-        if gpus and ranks_per_node > gpus:
-            raise SpecError(
-                f"{nodes}n{ranks_per_node}g asks for {ranks_per_node} GPUs per node; "
-                f"{target.site} has {target.gpus_per_node}"
-            )
-        drives_all = gpus and backend in target.one_rank_per_node
-        yield RunSpec(
-            nodes=nodes, ranks_per_node=1 if drives_all else ranks_per_node,
-            gpus_per_node=ranks_per_node if gpus else 0, cpus_per_rank=cpus, backend=backend, workload=workload,
-            batch_size=batch_size, precision=precision, scaling=scaling, timing=timing, telemetry=telemetry,
-            warmup_steps=warmup_steps, measured_steps=measured_steps, block_steps=block_steps, repeat=1,
-            seed=sweep.seed, data=data, data_cache=cache, epochs=sweep.epochs, target_accuracy=sweep.target_accuracy,
-            eval_every=sweep.eval_every, placement=sweep.placement, site=target.site,
-            container=target.containers.get(backend, ""), code_digest=target.code_digests.get(workload, ""),
-            arguments=sweep.arguments, options=options, env={**target.env, **env},
-        )  # fmt: skip
-
-
-def _combinations(axes: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]

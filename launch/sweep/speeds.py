@@ -1,4 +1,4 @@
-"""What a run measured, from its trace by the formula of the summary; imports numpy only when asked."""
+"""What a run measured, from its trace by the formula of the summary; imports numpy only when a speed is read."""
 
 from __future__ import annotations
 

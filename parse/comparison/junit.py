@@ -1,6 +1,6 @@
 """A comparison as JUnit XML, as continuous integration reads it.
 
-A regression is a failure, a point that cannot be told an error, a point of one side alone is skipped. The elements and
+A regression is a failure, a point without a verdict an error, a point of one side alone is skipped. The elements and
 attributes are those of the schema of Ant's JUnit task (github.com/windyroad/JUnit-Schema).
 """
 

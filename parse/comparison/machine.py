@@ -38,8 +38,8 @@ LABELS: Mapping[str, Mapping[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Acceptance:
-    """`doctor` and `checks` are what the doctor and the checks at the start of runs found; they judge no speed. `nodes`
-    has a finding for each node, fatal if it is certainly slower than the tolerance. `collectives` are lines."""
+    """`doctor` and `checks` are the findings of the doctor and of the checks at the start of runs; they judge no speed.
+    `nodes` has a finding for each node, fatal if it is certainly slower than the tolerance. `collectives` are lines."""
 
     comparison: Comparison
     doctor: tuple[Finding, ...] = ()
@@ -58,7 +58,7 @@ class Acceptance:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """All of them, each named after what found it."""
+        """All of them, each named after its source."""
         named = [(f"doctor {finding.name}", finding) for finding in self.doctor]
         named += [(f"check {finding.name}", finding) for finding in self.checks]
         without_failure = [
@@ -118,7 +118,7 @@ def _slow(alarm: NodeAlarm, expected: Sequence[str], tolerance: float, day: str)
 
 
 def check_findings(results: Sequence[Result]) -> tuple[Finding, ...]:
-    """What the checks at the start of the runs found wrong: the first finding of each check, with the number of runs
+    """The findings of the checks at the start of the runs: the first one of each check, with the number of runs
     that have one."""
     machines = [machine for result in results for machine in result.machines]
     failed: dict[str, list[Finding]] = {}

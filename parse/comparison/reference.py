@@ -22,7 +22,7 @@ FILE_KEYS = ("title", "devices", "tolerance", "source", "settings", "environment
 POINT_KEYS = ("speed", "unit", "tolerance", "source", "settings")
 FREE_SETTINGS = ("option.", "env.")
 """Settings whose names begin so have any name."""
-LOG_SETTINGS = ("name", "window", "folder", "date", "warmup")
+LOG_SETTINGS = ("name", "window", "folder", "date")
 """Settings that logs and measurements have beside COLUMNS."""
 
 

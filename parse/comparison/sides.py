@@ -43,7 +43,7 @@ def read_measurement(path: Path, kind: str, where: Mapping[str, Sequence[str]]) 
         every, remarks, refusals = results(loaded), loaded.remarks, loaded.refusals
     trainings = tuple(result for result in every if not result.run.diagnostic)
     if not trainings:
-        read = "; ".join((*refusals[:3], *remarks[:3])) or "nothing was found there"
+        read = "; ".join((*refusals[:3], *remarks[:3])) or "nothing is there"
         raise ComparisonError(f"{path}: no point to compare: {read}")
     chosen = choose(trainings, where)
     if not chosen:

@@ -84,7 +84,7 @@ def point_text(point: ComparedPoint) -> str:
 
 
 def reason_text(point: ComparedPoint) -> str:
-    """Why a point cannot be told, and how many runs would tell."""
+    """Why a point has no verdict, and how many runs would give one."""
     text = point.reason.value if point.reason else ""
     if point.detail:
         text += f" ({point.detail})"

@@ -105,7 +105,7 @@ class Comparison:
 
     @property
     def status(self) -> int:
-        """The exit status: 1 for a regression, else 2 where a point cannot be told or none is compared, else 0."""
+        """The exit status: 1 for a regression, else 2 where a point has no verdict or none is compared, else 0."""
         if self.with_verdict(Verdict.SLOWER):
             return 1
         return 2 if not self.points or self.with_verdict(Verdict.CANNOT_TELL) else 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import MIN_WARMUP_STEPS, PRECISIONS, SAMPLES
+from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.logs.engine.intervals import Pause
@@ -257,7 +257,6 @@ def requested_of_log(
     extra = {
         "name": place.name,
         "window": "all" if protocol.whole else WHOLE_TRAINING if whole_training(reading, size) else "",
-        "warmup": str(warmup) if warmup < MIN_WARMUP_STEPS else "",
     }
     extra = {name: value for name, value in extra.items() if value}
     run = RunFields(
@@ -270,7 +269,7 @@ def requested_of_log(
         precision=_precision(facts, place, remarks) or None,
         batch_size=size.batch_size,
         data=facts.get("data", "")[:MAX_TEXT] or None,
-        warmup_steps=max(warmup, MIN_WARMUP_STEPS),
+        warmup_steps=warmup,
         measured_steps=max(total - warmup, 1),
         repeat=place.repeat or 1,
         options={**place.options, **_options(facts, log_format, place, remarks)},

@@ -21,12 +21,14 @@ BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
 )  # fmt: skip
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
-"""Beside the colours, so that no series is told by its colour alone."""
+"""Beside the colours, so that no series is known by its colour alone."""
 TERM_COLOURS = {
     "data": SKY, "compute": BLUE, "wait": VERMILION, "communication": ORANGE, "optimizer": PURPLE,
 }  # fmt: skip
 LABEL_WIDTH = 48
 """Cells of a name in a chart."""
+HOVER_LINES = 10
+"""Lines of a name that the pointer shows."""
 MAX_MARKS = 10
 """With more marks on a logarithmic axis only the powers of ten have one."""
 DIGITS = 5
@@ -60,6 +62,12 @@ def labels_of(names: Sequence[str], width: int = LABEL_WIDTH) -> list[str]:
     """As `label`, cut in the middle so that different names stay different."""
     short = shortened(names, width)
     return [_escaped(short[name]) for name in names]
+
+
+def _whole(name: str) -> str:
+    """The name for the pointer, in lines of LABEL_WIDTH characters; cut only beyond HOVER_LINES of them."""
+    text = cut(name, HOVER_LINES * LABEL_WIDTH)
+    return "<br>".join(_escaped(text[at : at + LABEL_WIDTH]) for at in range(0, len(text), LABEL_WIDTH))
 
 
 def _escaped(text: str) -> str:
@@ -134,7 +142,7 @@ def _line(series: Line, name: str, colour: str, symbol: str, hover: str) -> dict
     trace: dict[str, Any] = {
         "type": "scatter", "mode": "lines+markers", "name": name, "x": numbers(series.x),
         "y": numbers(series.y), "line": {"color": colour, "width": 2}, "marker": {"symbol": symbol, "size": 8},
-        "hovertemplate": f"{hover}<extra>{name}</extra>",
+        "hovertemplate": f"{hover}<extra>{_whole(series.name)}</extra>",
     }  # fmt: skip
     if any(series.intervals):
         pairs = [

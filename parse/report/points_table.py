@@ -67,7 +67,7 @@ def points_cells(results: Sequence[Result], beside: Against | None = None) -> tu
     """Heads as (name, unit), and a row of texts per result of one unit, published figures `beside` its own."""
     differ, (unit,) = varying(results), {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    heads += [("runs", "ok/asked"), ("median", unit)]
+    heads += [("runs", "ok/total"), ("median", unit)]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
     heads += [("average", unit), ("interval", unit)]
     heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%"), ("MFU", "%")]

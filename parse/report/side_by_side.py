@@ -54,7 +54,7 @@ class Column:
         return [(requested_values(result), result.requested.partly) for result in self.points.values()]
 
     def values(self, name: str) -> tuple[str, ...]:
-        """The values of that name that its points requested or found."""
+        """The values of that name in the requests of its points, or on their machines."""
         if name in MACHINE:
             return tuple(sorted({value for result in self.points.values() for value in result.facts.get(name, ())}))
         return tuple(sorted({requested[name] for requested, _ in self._requested if name in requested}))

@@ -123,7 +123,7 @@ def _cells(rows: Sequence[TrainingRow]) -> list[list[str]]:
     return [
         [
             row.case, *(row.settings.get(name, "") for name in names), f"{row.target:g}" if row.target else "-",
-            f"{row.runs if row.reached is None else row.reached} of {row.runs}",
+            f"{'-' if row.reached is None else row.reached} of {row.runs}",
             *(number(value) for value in (row.time_to_train_s, row.epochs, row.accuracy, row.throughput, row.speedup)),
             str(row.attempts),
         ]

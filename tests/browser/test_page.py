@@ -23,7 +23,7 @@ Open = Callable[..., "Page"]
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Opens a page, and at the end asserts that nothing went wrong in it and that it asked for nothing but itself."""
+    """Opens a page, and at the end asserts that nothing went wrong in it and that it requested nothing but itself."""
     contexts, faults, requests = [], [], []
 
     def opened(path: Path, scheme: str = "light", size: dict[str, int] = WIDE) -> Page:
@@ -82,6 +82,16 @@ def test_the_pointer_on_a_mark_shows_its_figures(open_page: Open, pages: dict[st
         ("chart-delays-0", ".heatmaplayer image", "rank"),
     ):
         assert expected in hovered(page, chart, mark)
+
+
+def test_the_pointer_shows_names_that_are_longer_than_plotly_s_limit(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    plot = page.locator("[data-plot='chart-efficiency']")
+    plot.scroll_into_view_if_needed()
+    plot.locator(".scatterlayer .point").first.wait_for(state="attached")
+    long = "a-folder-of-measurements/trace.h5"
+    plot.evaluate(f"plot => Plotly.restyle(plot, {{hovertemplate: '%{{y}}<extra>{long}</extra>'}})")
+    assert long in hovered(page, "chart-efficiency", ".scatterlayer .point")
 
 
 def test_the_pointer_on_a_measurement_shows_its_date_and_folder(open_page: Open, pages: dict[str, Path]):

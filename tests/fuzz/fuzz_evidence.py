@@ -352,7 +352,7 @@ def _hold_words(damaged: Input, text: str) -> None:
         # Of files on which a later damage fell it is not known what is left.
         alone = len(damaged.damages) == 1 and damaged.refused is None
         if alone and damage in (empty, zeros, folder) and path.parent.name == "traces" and (record or trace):
-            _true(path.name in text, f"nothing is said of {name}")
+            _true(path.name in text, f"nothing names {name}")
 
 
 def _true(so: bool, otherwise: str) -> None:

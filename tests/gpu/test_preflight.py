@@ -66,7 +66,7 @@ def test_a_gpu_run_records_preflight_and_environment(tmp_path: Path, torch_sees:
     assert gpu["memory_bytes"] >= rank["device"]["memory_bytes"]
     assert trace.environment["variables"]["NCCL_DEBUG"] == "INFO"
     assert "NCCL_DEBUG_FILE" not in trace.environment["variables"]
-    assert rank["nccl"]["unread"] or rank["nccl"]["network"], "NCCL's log was read, or it is said why not"
+    assert rank["nccl"]["unread"] or rank["nccl"]["network"], "NCCL's log was read, or the reason is recorded"
 
 
 def test_a_gpu_in_use_fails_gpu_idle(tmp_path: Path, torch_sees: int) -> None:

@@ -39,6 +39,12 @@ def refused(ranks: Ranks, *switches: str, size: int = 1, **fields: Any) -> str:
     return done.stderr
 
 
+def reason(ranks: Ranks, *switches: str, together: Sequence[dict[str, Any]], **fields: Any) -> str:
+    """Why one rank refuses a run, `TYPE: message`, in one start with the runs `together`; none of them has an `env`."""
+    refusal: str = facts(ranks, "refusals", *switches, size=1, together=together, **fields)["refused"]
+    return refusal
+
+
 def _environment(switches: tuple[str, ...], fields: dict[str, Any]) -> dict[str, str]:
     environment: dict[str, str] = fields.get("env", {})
     return {"GLOO_SOCKET_IFNAME": "lo", **environment} if "apart" in switches else environment

@@ -42,7 +42,7 @@ CHECKS = {
     # A rank begins when the one before it has ended: any waiting would last until the time limit, and nothing is timed.
     "alone:3:fp32": "without reduction ranks learn from their own data and wait for nobody",
     "alone:3:fp32:step": "with the limits of a step alone timed",
-    # Another rank begins its step when this one has told its t3: were that late, both would wait until the time limit.
+    # Another rank begins its step when this one has sent its t3: were that late, both would wait until the time limit.
     "complete:5": "a rank's own gradients are complete whatever the others do",
     "resnet50:3": "ranks that train ResNet-50 agree with one another",
     "falls:20": "the loss falls on a fixed batch",

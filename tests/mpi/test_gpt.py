@@ -110,7 +110,7 @@ def test_ranks_that_do_not_average_are_noticed(
     assert result_of(ranks, tmp_path_factory, name)["off"] > 1e-5
 
 
-def test_who_meets_whom_before_gradients_is_said(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_collectives_before_gradients_are_in_the_facts(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> None:
     def facts(name: str) -> tuple[list[str], list[str]]:
         its = result_of(ranks, tmp_path_factory, name)["facts"]
         return its["meets_before_gradients"], its["unrecorded_collectives"]

@@ -85,7 +85,7 @@ def test_a_secret_for_the_runs_is_refused_before_anything_is_written(tmp_path: P
 
 
 def test_the_checks_of_this_file_can_fail(tmp_path: Path) -> None:
-    """A secret in a plain file, in compressed HDF5, in an attribute, and a world-writable file are found."""
+    """A secret in a plain file, in compressed HDF5, in an attribute, and a world-writable file are detected."""
     (tmp_path / "plain.txt").write_text("x hush1 x")
     with h5py.File(tmp_path / "packed.h5", "w") as file:
         file.create_dataset("script", data=[b"a" * 64 + b"hush2"] * 99, compression="gzip")

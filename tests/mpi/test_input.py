@@ -39,11 +39,11 @@ def read(
     readers: int = 3, epochs: int = 0, kind: str = "imagefolder", **options: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """What each of the readers got in so many steps; 0: in an epoch."""
-    asked = {
+    request = {
         "framework": framework, "data": f"{kind}:{folder}", "seed": seed, "steps": steps, "ranks": readers,
         "epochs": epochs, "options": {"workers": str(workers), **options},
     }  # fmt: skip
-    done = ranks(1, READER, json.dumps(asked))
+    done = ranks(1, READER, json.dumps(request))
     by_rank: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     return by_rank
 
@@ -88,7 +88,7 @@ def test_every_image_is_read_once_per_epoch_in_another_order(
     assert (facts["workers"], facts["skips"]) == (workers, 0)
 
 
-def test_what_does_not_divide_by_the_ranks_is_repeated_and_said(ranks: Ranks, tmp_path: Path) -> None:
+def test_what_does_not_divide_by_the_ranks_is_repeated_and_named(ranks: Ranks, tmp_path: Path) -> None:
     by_rank = read(ranks, numbered(tmp_path, 28), steps=3)
     (epoch,) = epochs(by_rank, 3)
     assert set(epoch) == {*range(28)} and sum(epoch.values()) == 30 and max(epoch.values()) == 2

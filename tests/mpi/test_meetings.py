@@ -22,14 +22,14 @@ OF_THREE_LAYERS = [*["all-gather"] * 5, "reduce-scatter", "all-gather", "reduce-
 def test_every_collective_that_is_called_from_python_is_recorded(ranks: Ranks) -> None:
     if missing := missing_modules("torch-ddp"):
         pytest.skip("; ".join(missing))
-    found = json.loads(ranks(2, HERE / "meetings.py").stdout.splitlines()[-1])
-    assert found["names"] == [
+    seen = json.loads(ranks(2, HERE / "meetings.py").stdout.splitlines()[-1])
+    assert seen["names"] == [
         "all-reduce", "all-gather", "broadcast", "reduce", "all-reduce in a group of 1", "broadcast of buffers",
         "barrier",
     ]  # fmt: skip
-    assert found["roots"] == [-1, -1, 1, -2, -2, 0, -1]
-    assert found["restored"] and not found["irregular"]
-    stamps = np.array(found["stamps"]).reshape(4, 7, 3)
+    assert seen["roots"] == [-1, -1, 1, -2, -2, 0, -1]
+    assert seen["restored"] and not seen["irregular"]
+    stamps = np.array(seen["stamps"]).reshape(4, 7, 3)
     assert (stamps[0] == ABSENT).all()
     measured = stamps[2:]
     assert (measured[:, :, 0] != ABSENT).all()

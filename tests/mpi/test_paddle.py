@@ -23,6 +23,7 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).resolve().parents[2]
 USER, FACTS, RESNET50 = HERE / "user_paddle.py", HERE / "paddle_facts.py", HERE / "resnet50_paddle_facts.py"
+REFUSALS = HERE / "paddle_refusals.py"
 NOISE = ("ccache", "Modified FLAGS", "OMP_NUM_THREADS", "tcp_utils", "single-card", "global mean", "Traceback")
 
 
@@ -149,12 +150,6 @@ def test_a_workload_that_raises_ends_all_ranks(attempt: Callable[..., Attempt]) 
     ("fields", "outcome", "status", "message"),
     [
         ({"precision": "bf16"}, "invalid", 3, "Paddle has no automatic mixed precision on CPUs"),
-        ({"precision": "amp-fp16"}, "invalid", 3, "Paddle has no automatic mixed precision on CPUs"),
-        ({"precision": "tf32"}, "invalid", 3, "Ampere"),
-        ({"gpus_per_node": 1}, "invalid", 3, "one GPU per rank"),
-        ({"gpus_per_node": 2}, "invalid", 3, "Install a CUDA build of Paddle"),
-        ({"options": {"loss_scale": "-1"}}, "invalid", 3, "loss_scale"),
-        ({"options": {"comm_buffer_mb": "0"}}, "invalid", 3, "comm_buffer_mb"),
         ({"workload": f"{USER}:AsksForTooMuch"}, "oom", 4, "ResourceExhausted"),
         ({"workload": f"{USER}:LacksLossAndSamples"}, "launch_fail", 5, "loss, samples"),
     ],
@@ -167,6 +162,21 @@ def test_an_impossible_run_ends_with_a_note(
     assert message in note.message
     assert not list(ended.traces.glob("*.h5"))
     collect(ended.traces, ended.stem)
+
+
+def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
+    expected: list[tuple[dict[str, Any], str, str]] = [
+        ({"precision": "amp-fp16"}, "InvalidRun", "Paddle has no automatic mixed precision on CPUs"),
+        ({"precision": "tf32"}, "InvalidRun", "Ampere"),
+        ({"gpus_per_node": 1}, "InvalidRun", "Install a CUDA build of Paddle"),
+        ({"gpus_per_node": 2}, "InvalidRun", "one GPU per rank"),
+        ({"options": {"loss_scale": "-1"}}, "OptionError", "loss_scale"),
+        ({"options": {"comm_buffer_mb": "0"}}, "OptionError", "comm_buffer_mb"),
+    ]
+    done = ranks(1, REFUSALS, json.dumps([fields for fields, *_ in expected]), env={"CUDA_VISIBLE_DEVICES": ""})
+    refusals = json.loads(done.stdout.splitlines()[-1])
+    for refusal, (_, kind, message) in zip(refusals, expected, strict=True):
+        assert refusal.startswith(f"{kind}: ") and message in refusal
 
 
 def test_a_taken_address_is_a_failed_launch_that_names_it(ranks: Ranks, tmp_path: Path) -> None:

@@ -71,10 +71,10 @@ class Looked:
     """`python -m hpc.preflight` on real ranks, and the file that it left."""
 
     def __init__(self, ranks: Ranks, folder: Path, *words: str, size: int = 2, **changes: Any) -> None:
-        asked_env = changes.pop("env_of_ranks", None)
+        ranks_env = changes.pop("env_of_ranks", None)
         (folder / "run.json").write_text(json.dumps(spec(**changes).to_json()))
         self.argv = ["--run", str(folder / "run.json"), "--out", str(folder / "report.json"), *words]
-        self.done = ranks(size, Path("-m"), "hpc.preflight", *self.argv, check=False, env=asked_env)
+        self.done = ranks(size, Path("-m"), "hpc.preflight", *self.argv, check=False, env=ranks_env)
         self.report = json.loads((folder / "report.json").read_text()) if (folder / "report.json").exists() else {}
 
     def states(self) -> dict[str, str]:
@@ -177,7 +177,7 @@ def test_words_that_are_no_check_are_refused(ranks: Ranks, tmp_path: Path) -> No
 # At the start of runs
 
 
-def test_what_was_found_is_in_the_trace(attempt: Callable[..., Attempt]) -> None:
+def test_the_findings_are_in_the_trace(attempt: Callable[..., Attempt]) -> None:
     made = attempt(spec())
     report = made.trace().environment["preflight"]
     assert set(report) == ON_CPUS

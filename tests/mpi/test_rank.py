@@ -193,10 +193,6 @@ def test_no_step_no_trace(attempt: Callable[..., Attempt], capsys: pytest.Captur
         ({"env": {"NCCL_DEBUG": "INFO"}}, "invalid", 3, "NCCL_DEBUG should be 'INFO' and is 'not set'"),
         ({"nodes": 2, "ranks_per_node": 1}, "invalid", 3, "2 nodes with 1 ranks each requested; 1 with 2"),
         ({"backend": "torch-ddp", "workload": "mlp", "precision": "tf32"}, "invalid", 3, "Ampere"),
-        ({"backend": "torch-ddp", "workload": "mlp", "precision": "amp-fp16"}, "invalid", 3, "no fp16 training path"),
-        ({"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 2}, "invalid", 3, "torch"),
-        ({"backend": "torch-ddp", "workload": "mlp", "gpus_per_node": 1}, "invalid", 3, "one GPU per rank"),
-        ({"backend": "torch-ddp", "workload": "mlp", "options": {"loss_scale": "-1"}}, "invalid", 3, "loss_scale"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_ends_with_a_note_that_says_why(
@@ -209,12 +205,12 @@ def test_what_cannot_be_ends_with_a_note_that_says_why(
     collect(made.traces, made.stem)
 
 
-def test_nodes_are_simulated_where_that_is_said(attempt: Callable[..., Attempt]) -> None:
+def test_nodes_are_simulated_where_that_is_requested(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(spec(nodes=2, ranks_per_node=1), "--simulate-nodes").trace()
     assert [(rank["node_rank"], rank["nodes_simulated"]) for rank in trace.ranks] == [(0, True), (1, True)]
 
 
-def test_a_loss_that_is_not_finite_is_said(attempt: Callable[..., Attempt]) -> None:
+def test_a_loss_that_is_not_finite_is_an_alarm(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(spec(workload=f"{NUMPY}:LosesItsLoss")).trace()
     assert trace.outcome is Outcome.OK
     assert trace.evidence == "the loss is not finite on 1 of 2 ranks, first in step 7"

@@ -59,7 +59,7 @@ def test_what_happens_to_the_script_and_foreign_names_cost_nothing(attempt: Call
     assert made.left_nothing_but_its_trace()
 
 
-def test_a_script_that_cannot_be_read_is_missing_and_that_is_said(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_script_that_cannot_be_read_is_missing_with_a_remark(ranks: Ranks, tmp_path: Path) -> None:
     missing = tmp_path / "spool" / "slurm_script"
     made = Attempt(ranks, tmp_path, spec(), "--script", str(missing))
     trace = made.trace()
@@ -115,7 +115,7 @@ def test_a_rank_that_does_not_end_is_ended_once_its_trace_is_written(attempt: Ca
     assert made.left_nothing_but_its_trace()
 
 
-def test_a_backend_that_cannot_leave_its_group_is_said_and_no_failure(attempt: Callable[..., Attempt]) -> None:
+def test_a_backend_that_cannot_leave_its_group_is_named_and_no_failure(attempt: Callable[..., Attempt]) -> None:
     made = attempt("CannotLeave", check=True)
     assert "leaving the group of ranks: RuntimeError: group is gone" in made.done.stderr
     assert made.left_nothing_but_its_trace()

@@ -28,6 +28,11 @@ NUISANCES = {
     "KERAS_BACKEND": "torch",
     "TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}',
 }
+KERAS = f"{USERS}:KerasDense"
+TOGETHER: dict[str, list[dict[str, Any]]] = {
+    HOROVOD: [{}],
+    STRATEGY: [{}, {"timing": "step", "workload": KERAS}],
+}
 _cache: dict[str, dict[str, Any]] = {}
 
 
@@ -39,13 +44,23 @@ def tensorflow(request: pytest.FixtureRequest) -> None:
         pytest.skip("; ".join(missing))
 
 
-def facts(ranks: Ranks, backend: str, env: dict[str, str] | None = None, **fields: Any) -> dict[str, Any]:
-    """The facts that ranks/tensorflow_facts.py prints on two ranks, from one start per run."""
-    key = json.dumps([backend, fields], sort_keys=True)
-    if key not in _cache:
-        done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": backend, **fields}), env=env)
-        _cache[key] = json.loads(done.stdout.splitlines()[-1])
-    return _cache[key]
+def facts(ranks: Ranks, backend: str, **fields: Any) -> dict[str, Any]:
+    """What ranks/tensorflow_facts.py prints on two ranks; runs TOGETHER come from one start, with NUISANCES."""
+
+    if missing := missing_modules(backend):
+        pytest.skip("; ".join(missing))
+
+    def key(run: dict[str, Any]) -> str:
+        return json.dumps([backend, run], sort_keys=True)
+
+    if key(fields) not in _cache:
+        together = fields in TOGETHER[backend]
+        runs = TOGETHER[backend] if together else [fields]
+        argument = json.dumps([{"backend": backend, **run} for run in runs])
+        done = ranks(2, HERE / "tensorflow_facts.py", argument, env=NUISANCES if together else {})
+        lines = done.stdout.splitlines()[-len(runs) :]
+        _cache.update({key(run): json.loads(line) for run, line in zip(runs, lines, strict=True)})
+    return _cache[key(fields)]
 
 
 def alone(script: str, *switches: str) -> Any:
@@ -60,7 +75,7 @@ def alone(script: str, *switches: str) -> Any:
 
 @pytest.mark.parametrize("backend", [HOROVOD, STRATEGY])
 def test_the_facts_of_a_default_run(ranks: Ranks, backend: str) -> None:
-    result = facts(ranks, backend, env=NUISANCES)
+    result = facts(ranks, backend)
     assert result["frameworks"] == (["horovod"] if backend == HOROVOD else [])
     assert result["versions"]["tensorflow"].startswith("2.")
     assert result["device"] == {"kind": "cpu"}
@@ -89,7 +104,7 @@ def losses(result: dict[str, Any]) -> list[float]:
 
 
 def test_both_backends_learn_the_same(ranks: Ranks) -> None:
-    assert losses(facts(ranks, HOROVOD, env=NUISANCES)) == pytest.approx(losses(facts(ranks, STRATEGY, env=NUISANCES)))
+    assert losses(facts(ranks, HOROVOD)) == pytest.approx(losses(facts(ranks, STRATEGY)))
 
 
 @pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "step"), (STRATEGY, "phases")])
@@ -99,7 +114,7 @@ def test_options_do_not_change_what_is_learned(ranks: Ranks, backend: str, timin
     assert result["options"]["xla"] is True
     assert result["compiled_calls"] >= 2  # the loss and its gradients
     assert result["fused"] is (timing == "step")
-    assert losses(result) == pytest.approx(losses(facts(ranks, backend, env=NUISANCES)), rel=1e-5)
+    assert losses(result) == pytest.approx(losses(facts(ranks, backend)), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -107,20 +122,20 @@ def test_options_do_not_change_what_is_learned(ranks: Ranks, backend: str, timin
     [(HOROVOD, {"options": {"compression": "fp16"}}), (STRATEGY, {"precision": "bf16"})],
 )
 def test_lower_precision_and_compression_change_the_losses(ranks: Ranks, backend: str, fields: dict[str, Any]) -> None:
-    few, many = losses(facts(ranks, backend, **fields)), losses(facts(ranks, backend, env=NUISANCES))
+    few, many = losses(facts(ranks, backend, **fields)), losses(facts(ranks, backend))
     assert few == pytest.approx(many, rel=0.02)
     assert few != pytest.approx(many, rel=1e-6)
 
 
 @pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "phases"), (STRATEGY, "step")])
 def test_keras_on_two_ranks_learns_what_one_process_learns(ranks: Ranks, backend: str, timing: str) -> None:
-    result = facts(ranks, backend, timing=timing, workload=f"{USERS}:KerasDense")
+    result = facts(ranks, backend, timing=timing, workload=KERAS)
     assert result["ranks_agree"]
     assert result["off_alone"] <= 1e-6
 
 
 def test_keras_computes_in_the_precision_of_the_run(ranks: Ranks) -> None:
-    result = facts(ranks, HOROVOD, precision="bf16", workload=f"{USERS}:KerasDense")
+    result = facts(ranks, HOROVOD, precision="bf16", workload=KERAS)
     assert 1e-6 < result["off_alone"] < 0.05
 
 
@@ -143,7 +158,7 @@ def test_a_run_leaves_a_trace(ranks: Ranks, tmp_path: Path, backend: str, fields
 
 
 def test_a_taken_port_is_named(ranks: Ranks) -> None:
-    done = ranks(2, HERE / "tensorflow_facts.py", json.dumps({"backend": STRATEGY}), "taken", check=False)
+    done = ranks(2, HERE / "tensorflow_facts.py", json.dumps([{"backend": STRATEGY}]), "taken", check=False)
     assert done.returncode == 3
     (line,) = [line for line in done.stderr.splitlines() if "PortTaken:" in line]
     assert "rank 1 of" in line

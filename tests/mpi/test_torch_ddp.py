@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hpc.model.timestamps import INNER
 from tests.mpi import facts as of_runs
 from tests.mpi.attempts import Ranks
-from tests.mpi.facts import refused
+from tests.mpi.facts import reason, refused
 
 TOGETHER: tuple[dict[str, Any], ...] = (
     {},
@@ -35,6 +37,24 @@ def test_a_missing_interface_is_named_with_the_existing_ones(ranks: Ranks) -> No
     message = refused(ranks, "apart", size=2, env={"GLOO_SOCKET_IFNAME": "ib7"})
     assert "InvalidRun: interface ib7 was requested" in message
     assert "lo 127.0.0.1" in message
+
+
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"precision": "amp-fp16"}, "InvalidRun: precision amp-fp16 was requested; a CPU has no fp16 training path"),
+    ({"gpus_per_node": 1}, "InvalidRun: 1 GPUs per node were requested; torch "),
+    ({"gpus_per_node": 2}, "InvalidRun: 2 GPUs and 1 ranks per node were requested; torch-ddp drives one GPU per rank"),
+    ({"options": {"loss_scale": "-1"}}, "OptionError: option loss_scale"),
+)
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
+def test_an_impossible_run_is_refused_with_the_reason(
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], message: str
+) -> None:
+    """How such a run ends, is tested in test_rank.py."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    together = [{"backend": "torch-ddp", **impossible} for impossible, _ in REFUSED]
+    assert reason(ranks, together=together, backend="torch-ddp", **fields).startswith(message)
 
 
 def test_the_facts_of_a_default_run(ranks: Ranks) -> None:

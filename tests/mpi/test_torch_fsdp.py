@@ -13,7 +13,7 @@ import pytest
 from hpc.model.timestamps import INNER
 from tests.mpi import facts as of_runs
 from tests.mpi.attempts import Ranks
-from tests.mpi.facts import refused
+from tests.mpi.facts import reason, refused
 
 TOGETHER: tuple[dict[str, Any], ...] = tuple(
     {"backend": "torch-fsdp", **fields}
@@ -75,22 +75,26 @@ def test_autocast_computes_in_bf16_and_reduces_in_fp32(ranks: Ranks) -> None:
     assert result["losses"] == pytest.approx(single["losses"], rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"options": {"channels_last": "on"}}, "channels_last=on was requested; FSDP2 shards contiguous parameters"),
-        ({"precision": "amp-fp16"}, "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards"),
-        ({"precision": "tf32"}, "precision tf32 was requested; it is a mode of NVIDIA GPUs"),
-        ({"reduction": "off"}, "reduction was switched off; torch-fsdp has no no-sync run: every rank holds a shard"),
-        ({"gpus_per_node": 2}, "2 GPUs and 1 ranks per node were requested; torch-fsdp drives one GPU per rank"),
-        (
-            {"workload": "arcface", "options": {"image_size": "32", "classes": "8"}},
-            "the workload has local_parameters, .*take torch-ddp, or for arcface head=replicated",
-        ),
-    ],
-)  # fmt: skip
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"options": {"channels_last": "on"}}, "channels_last=on was requested; FSDP2 shards contiguous parameters"),
+    ({"precision": "amp-fp16"}, "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards"),
+    ({"precision": "tf32"}, "precision tf32 was requested; it is a mode of NVIDIA GPUs"),
+    ({"reduction": "off"}, "reduction was switched off; torch-fsdp has no no-sync run: every rank holds a shard"),
+    ({"gpus_per_node": 2}, "2 GPUs and 1 ranks per node were requested; torch-fsdp drives one GPU per rank"),
+)
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
 def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks, fields: dict[str, Any], message: str) -> None:
-    assert re.search(f"InvalidRun: {message}", refused(ranks, backend="torch-fsdp", **fields))
+    together = [{"backend": "torch-fsdp", **impossible} for impossible, _ in REFUSED]
+    assert reason(ranks, together=together, backend="torch-fsdp", **fields).startswith(f"InvalidRun: {message}")
+
+
+def test_a_sharded_head_is_refused(ranks: Ranks) -> None:
+    printed = refused(ranks, backend="torch-fsdp", workload="arcface", options={"image_size": "32", "classes": "8"})
+    assert re.search(
+        "InvalidRun: the workload has local_parameters, .*take torch-ddp, or for arcface head=replicated", printed
+    )
 
 
 def test_children_that_share_a_parameter_are_refused(ranks: Ranks) -> None:

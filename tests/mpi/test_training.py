@@ -127,7 +127,7 @@ def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
     assert result.numbers.accuracy == pytest.approx(resumed.best)
 
 
-def test_a_target_ends_the_training_and_one_that_is_never_reached_is_said(
+def test_a_target_ends_the_training_and_one_that_is_never_reached_is_named(
     ranks: Ranks, tmp_path: Path, digits: Path
 ) -> None:
     there = Training(ranks, tmp_path / "there", digits, "torch-ddp", target_accuracy=60.0, epochs=9)

@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parent / "ranks" / "world_ranks.py"
         (2, 2, [(0, 0, 2), (0, 1, 2)]),
     ],
 )
-def test_nodes_are_groups_of_ranks_where_that_is_asked(ranks, size, group, places):
+def test_nodes_are_groups_of_ranks_where_that_is_requested(ranks, size, group, places):
     worlds = json.loads(ranks(size, SCRIPT, str(group)).stdout)
     assert [(w["node_rank"], w["local_rank"], w["local_size"]) for w in worlds] == places
     assert [w["rank"] for w in worlds] == list(range(size))

@@ -18,7 +18,7 @@ from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import Shape
 
 TWO_RANKS = ("--ranks-per-node", "2", "--cpus-per-rank", "1", "--no-baseline", "--backend", "mpi")
-"""Two ranks on a node, and nothing beside what is asked for."""
+"""Two ranks on a node, and nothing beside what is requested."""
 _ENDED = frozenset(
     ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"]
 )  # what squeue calls a job that runs no more

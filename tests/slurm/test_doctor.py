@@ -46,7 +46,7 @@ def fixes(findings: Findings) -> dict[str, str]:
 def test_a_healthy_cluster_has_nothing_to_change(doctor: Doctor) -> None:
     status, findings = doctor(None)
     assert (status, fixes(findings)) == (0, {}), findings
-    assert findings["mpi"][1].startswith("4 ranks found one another by srun --mpi=pmix (Open MPI")
+    assert findings["mpi"][1].startswith("4 ranks connected by srun --mpi=pmix (Open MPI")
     assert findings["shared folder"][1] == "read and written by node1, node2"
     assert findings["python"][0] == findings["local storage"][0] == findings["partition"][0] == "ok"
     assert findings["PMIx fences"][0] == "note"

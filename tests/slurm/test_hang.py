@@ -1,4 +1,4 @@
-"""Runs that hang on real nodes: found, output with every rank's stacks, ended; the runs after them go on."""
+"""Runs that hang on real nodes: detected, output with every rank's stacks, ended; the runs after them go on."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_an_open_attempt_of_an_ended_job_is_closed_and_the_run_done(scripts: Scr
 def test_a_requeued_job_continues_with_the_first_pending_run(scripts: Scripts) -> None:
     """With --force, which asks for all runs, but not for those that this very job has settled before."""
     script, job_id = scripts["requeued"]
-    until(lambda: "r2.1" in script.outcomes, "the script records what it was told to end")
+    until(lambda: "r2.1" in script.outcomes, "the script records the end of the interrupted run")
     script.let_go()
     script.wait_for_end(job_id, "COMPLETED")
     assert script.outcomes == {"r1.1": "ok", "r2.1": "preempted", "r2.2": "ok"}

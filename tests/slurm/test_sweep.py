@@ -85,7 +85,7 @@ def test_ranks_of_torch_find_one_another_across_nodes(tmp_path: Path, command: C
 
 
 def test_an_unknown_number_of_gpus_is_an_error_that_says_how_to_state_it(command: Command) -> None:
-    """The development cluster shows 8 GPUs: asked without its site, they are taken from sinfo."""
+    """The development cluster shows 8 GPUs: without its site they are taken from sinfo."""
     done = command(*sweep_argv("--nodes", "1", "--dry-run", "--cluster", "slurm"))
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --gpus-per-node=8" in done.stdout

@@ -26,7 +26,7 @@ START_LIMIT_S = 10
 
 
 class TrialError(RuntimeError):
-    """A trial could not be made; the text says what was asked and what was found."""
+    """A trial could not be made; the text has the request and what there was."""
 
 
 Start = Callable[["Trial", Mapping[str, str]], None]

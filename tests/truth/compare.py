@@ -1,4 +1,4 @@
-"""A ledger held against the truth of its runs; what differs is said with everything needed to explain it."""
+"""A ledger held against the truth of its runs; what differs is printed with everything needed to explain it."""
 
 from __future__ import annotations
 

@@ -100,12 +100,12 @@ def false_calls(kind: str, points: int, runs: int, seed: int = 2) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What became of comparisons that cannot be told and then are measured with the number of runs that was named.
+    """What became of comparisons without a verdict that then are measured with the number of runs that was named.
 
-    `asked` had a number, `none` none; of those asked `called` were called as the truth is, with `runs` in the median.
+    `advised` had a number, `none` none; of the advised `called` were called as the truth is, with `runs` in the median.
     """
 
-    asked: int
+    advised: int
     none: int
     called: float
     runs: float
@@ -136,17 +136,17 @@ def advice(kind: str, points: int, ratio: float, pilot: int = PILOT_RUNS, seed: 
         new = np.concatenate([new, ratio * speeds(kind, generator, 1, more)[0]])
         verdicts.append(_verdict(base, new))
     runs_named = float(np.median(named)) if named else 0.0
-    return Advice(asked=len(named), none=none, called=_called(verdicts, *wanted), runs=runs_named)
+    return Advice(advised=len(named), none=none, called=_called(verdicts, *wanted), runs=runs_named)
 
 
 def false_alarms(kind: str, windows: int, steps: int = STEPS, seed: int = 4) -> float:
-    """The share of windows without a change of level in which a change point is found."""
+    """The share of windows without a change of level in which a change point is detected."""
     generator = np.random.default_rng(seed)
     return float(np.mean([bool(change_points(DISTRIBUTIONS[kind](generator, steps))) for _ in range(windows)]))
 
 
 def located(kind: str, windows: int, factor: float, steps: int = STEPS, seed: int = 5) -> float:
-    """The share of windows, whose first BEGINS steps take `factor` times as long, in which one change point is found
+    """The share of windows, whose first BEGINS steps take `factor` times as long, in which one change point is detected
     and lies within 2 steps of the truth."""
     generator = np.random.default_rng(seed)
     level = np.where(np.arange(steps) < BEGINS, factor, 1.0)
@@ -183,9 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 line(text, coverage(kind, points, runs, 0.97, scatter=scatter), 0.91, 0.975)
             line(f"{kind}, {runs} runs: equal sides called different", false_calls(kind, points, runs), 0, 0.06)
     for kind in KINDS:
-        told = advice(kind, points // 4, 0.97)
-        text = f"{kind}: 3 % called ({told.runs:.0f} runs; {told.asked} asked, {told.none} none)"
-        line(text, told.called, 0.9, 1)
+        figures = advice(kind, points // 4, 0.97)
+        text = f"{kind}: 3 % called ({figures.runs:.0f} runs; {figures.advised} advised, {figures.none} none)"
+        line(text, figures.called, 0.9, 1)
         line(f"{kind}: equal sides called, both looks", advice(kind, points // 4, 1).called, 0, 0.08)
     for kind in DISTRIBUTIONS:
         line(f"{kind}: windows with a false change point", false_alarms(kind, points // 2), 0, 0.05)

@@ -78,7 +78,7 @@ class WithoutBatchNorm:
 
 
 class WithBatchNorm(WithoutBatchNorm):
-    """The same with batch norm after each convolution: buffers that DDP broadcasts before each forward if told so."""
+    """The same with batch norm after each convolution: buffers that DDP broadcasts before each forward if set so."""
 
     batch_norm = True
 

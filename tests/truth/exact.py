@@ -1,7 +1,7 @@
 """What is true of a run whose clocks' distances are known: nothing here comes from hpc.measure.clock or parse.ledger.
 
 Two truths of the same run, which err in different ways. `stamped` is exact: the raw stamps, put on one time axis by
-the distances that the kernel was told. `slept` knows no stamp at all: the recorded sleeps alone, in a world in which
+the distances that the kernel was given. `slept` knows no stamp at all: the recorded sleeps alone, in a world in which
 nothing else takes time. Where a ledger differs from `stamped` the ledger is wrong; where `stamped` differs from
 `slept`, the machine needed that time.
 """

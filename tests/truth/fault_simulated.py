@@ -1,4 +1,4 @@
-"""The same questions asked of simulated runs, up to 512 ranks: faults of random sizes on random ranks, and none."""
+"""The same questions to simulated runs, up to 512 ranks: faults of random sizes on random ranks, and none."""
 
 from __future__ import annotations
 

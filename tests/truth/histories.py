@@ -55,7 +55,7 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 
 
 def false_alarms(kind: str, series: int, count: int, threshold: float = 0.0, scatter: float = SCATTER) -> float:
-    """The share of series of `count` equal measurements in which a change is found."""
+    """The share of series of `count` equal measurements in which a change is detected."""
     generator = np.random.default_rng(1)
     medians = (100 * (1 + scatter * KINDS[kind](generator, count)) for _ in range(series))
     return float(np.mean([bool(changes(each.tolist(), threshold)) for each in medians]))
@@ -63,7 +63,7 @@ def false_alarms(kind: str, series: int, count: int, threshold: float = 0.0, sca
 
 def located(kind: str, series: int, count: int, slower: int, step: float = STEP) -> float:
     """The share of series of `count` measurements, the last `slower` of which are slower by `step`, in which one
-    change is found, a fall, within 2 measurements of the truth."""
+    change is detected, a fall, within 2 measurements of the truth."""
     generator = np.random.default_rng(2)
     level = np.where(np.arange(count) < count - slower, 100, 100 * (1 - step))
     right = 0
@@ -75,7 +75,7 @@ def located(kind: str, series: int, count: int, slower: int, step: float = STEP)
 
 
 def covered(kind: str, series: int, count: int, slower: int, step: float = STEP) -> float:
-    """Of the series in which one change is found, the share whose interval of its size has the true one."""
+    """Of the series in which one change is detected, the share whose interval of its size has the true one."""
     generator = np.random.default_rng(6)
     level = np.where(np.arange(count) < count - slower, 100, 100 * (1 - step))
     hits = []

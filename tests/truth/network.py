@@ -1,7 +1,7 @@
 """Faults of a real network against what the ledger says of it: three hosts with a network each, on this machine.
 
 `python -m tests.truth.network [--keep DIR] [--backend torch-ddp] [--only NAME]`; `--traces DIR` looks once more at what
-an earlier run kept. Prints a table; ends with 1 where a fault is not told, or one is told that is not there, 2 where
+an earlier run kept. Prints a table; ends with 1 where a fault is not named, or one is named that is not there, 2 where
 the runs could not be made. Needs what benchmarks.network needs: root, namespaces, /dev/net/tun, Open MPI 4.
 """
 
@@ -35,7 +35,7 @@ MODEL_OF = {"mpi": "Numpy", "torch-ddp": "Torch"}
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A network, and what must be found: kinds with the node that a slow link must name; nothing else."""
+    """A network, and what must be named: kinds with the node that a slow link must name; nothing else."""
 
     paths: Paths
     kinds: tuple[Fault, ...] = ()
@@ -53,7 +53,7 @@ CASES = (
 
 
 def main() -> int:
-    """Command line: 0 where all is told, 1 where not, 2 where the runs could not be made."""
+    """Command line: 0 where all are named, 1 where not, 2 where the runs could not be made."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the hosts are ended
     cases = [case for case in CASES if arguments.only in (None, case.paths.name)]
@@ -70,7 +70,7 @@ def main() -> int:
     print("| network | step | communication | says | |\n|---|---|---|---|---|")
     print("\n".join(line for line, _ in lines))
     wrong = sum(not right for _, right in lines)
-    print(f"\n{len(lines) - wrong} of {len(lines)} told; {perf_counter() - begin:.0f} s")
+    print(f"\n{len(lines) - wrong} of {len(lines)} right; {perf_counter() - begin:.0f} s")
     return 1 if wrong else 0
 
 
@@ -138,12 +138,12 @@ def traces_of(case: Case, folder: Path) -> Path:
 
 
 def judged(case: Case, folder: Path) -> tuple[str, bool]:
-    """A row of the table, and whether just what there is was told."""
+    """A row of the table, and whether just what there is was named."""
     ledger = ledger_of(traces_of(case, folder))
     assert ledger.network is not None
-    found = {finding.kind for finding in ledger.network.findings}
+    kinds = {finding.kind for finding in ledger.network.findings}
     named = {node for finding in ledger.network.findings for node in finding.nodes if finding.kind is Fault.SLOW_LINK}
-    right = found == {*case.kinds} and named == {case.node} - {""}
+    right = kinds == {*case.kinds} and named == {case.node} - {""}
     exposed = next(term.mean.value for term in ledger.terms if term.name == "communication")
     text = ". ".join(network_sentences(ledger.network)) or "nothing"
     mark = "right" if right else "WRONG"

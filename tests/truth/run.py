@@ -133,7 +133,7 @@ def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list
                     )
                 )
     if not points:
-        raise TruthError(f"{traces} holds none of the runs asked for")
+        raise TruthError(f"{traces} holds none of the requested runs")
     return points
 
 

@@ -18,7 +18,7 @@ ALLOWED_MS, ALLOWED = 1.0, 0.05
 SAME_MS = 0.1
 """Figures of a verdict that lie closer are the same: one of the mean, one of certain steps."""
 NOISE = 10
-"""How many times the noise a delay must be for a verdict to be asked for."""
+"""How many times the noise a delay must be for a verdict to be expected."""
 FULL = 0.95
 """Share of the steps in which somebody is late who always is: load may make another rank later in a few."""
 
@@ -27,7 +27,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Miss:
-    """Something that a ledger should have said otherwise. `machine` where it is right by the exact stamps: the machine
+    """Something that a ledger has wrong. `machine` where it is right by the exact stamps: the machine
     took more time than the sleeps."""
 
     text: str

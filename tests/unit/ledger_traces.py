@@ -1,4 +1,4 @@
-"""Runs of a few ranks whose ledger is known: durations in ms per rank, the same in every step unless told otherwise."""
+"""Runs of a few ranks whose ledger is known: durations in ms per rank, the same in every step unless changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledgers by numbers, as the tests of what is said of them need them."""
+"""Ledgers by numbers, as the tests of their texts need them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,17 @@ LATE = Verdict(
     kind=PERSISTENT, ranks=(3,), arrival_skew=30.1, cause={"compute": 30.0, "data": 0.1}, share=0.97, costs=29.2,
     bound=0.0042, chance=0.002,
 )  # fmt: skip
+UNSPLIT = ComputeSplit(contention=None, interference=None, unexplained=7.5)
+STANDALONE = Standalone(gradient_bytes=102_228_128, standalone=55.0, exposed=41.0, run_id="c_r1")
 NOBODY = Verdict(kind=NONE, bound=0.0042, chance=0.4)
 
 
 def around(value: float, margin: float | None = 0.05) -> Mean:
     """A mean with an interval of so much to either side, or with none."""
     return Mean(value=value) if margin is None else Mean(value=value, low=value - margin, high=value + margin)
+
+
+SPLIT = ComputeSplit(contention=around(6.0), interference=around(0.2, 0.5), unexplained=1.3)
 
 
 def make_ledger(
@@ -105,7 +110,7 @@ def two_nodes(**changes: Any) -> Ledger:
 
 
 def weak() -> Summary:
-    """A baseline and two points: a slow rank with all that can be said, and a node of eight with an incident."""
+    """A baseline and two points: a slow rank with all that a text can name, and a node of eight with an incident."""
     single, two, eight = results_of((1, 1), (2, 2), (2, 8))
     slow = make_ledger(
         two, CROWD, ALONE, verdict=LATE, median_step=55.0, skew=0.02,

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpc.observe import events as e
 from hpc.observe.events import Event, EventFile
-from hpc.observe.steps import ObservedSteps, steps_of
+from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 
 MS = 1_000_000
 TRAIN, VALIDATION, OTHER = 1, 2, 3
@@ -89,3 +89,8 @@ class Script:
 
     def observed(self) -> ObservedSteps:
         return steps_of(EventFile(process=1, events=self.events, facts=self.facts, names=self.names))
+
+
+def reasons(steps: tuple[ObservedStep, ...]) -> set[str]:
+    """Why time stamps of these steps are absent."""
+    return {reason for step in steps for reason in step.absent.values()}

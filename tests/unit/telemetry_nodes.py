@@ -113,7 +113,7 @@ class FakeNvml:
 
     def __init__(self) -> None:
         self.lost = False
-        self.asked: list[Any] = []
+        self.requested: list[Any] = []
 
     def nvmlInit(self) -> None:
         pass
@@ -170,7 +170,7 @@ class FakeNvml:
     def nvmlDeviceGetFieldValues(self, gpu: int, fields: list[tuple[int, int]]) -> list[Any]:
         if gpu == 1:
             raise self.NVMLError("Not Supported")
-        self.asked = fields
+        self.requested = fields
         values = {138: SimpleNamespace(ullVal=10), 139: SimpleNamespace(ullVal=20), 52: SimpleNamespace(ullVal=1)}
         return [
             SimpleNamespace(nvmlReturn=0 if field in values else 3, valueType=3, value=values.get(field))

@@ -79,7 +79,7 @@ def test_the_alarms_of_a_published_figure_stand_beside_it() -> None:
     assert "as published" not in shown(summary("ngc-pytorch-resnet50", NGC))
 
 
-def test_what_matches_nothing_is_said() -> None:
+def test_what_matches_nothing_is_named() -> None:
     of = summary(
         "ngc-pytorch-resnet50", NGC, on(2), dataclasses.replace(NGC, backend="mpi", workload="delay", options={})
     )
@@ -132,7 +132,7 @@ def test_a_case_without_a_figure_has_none() -> None:
     assert "published 1n8g (ResNet50性能指标): its document prints '-' in place of a speed" in shown(of)
 
 
-def test_a_speedup_that_the_document_does_not_print_is_said() -> None:
+def test_a_speedup_that_the_document_does_not_print_has_a_remark() -> None:
     run = dataclasses.replace(NGC, backend="torch-dp", gpus_per_node=8, batch_size=32)
     page = shown(summary("pytorch-examples-resnet50", run))
     assert "the document prints no speedup, it is that of its medians: ResNet50 V1.5 bsz = 32" in page

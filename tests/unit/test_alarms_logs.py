@@ -15,7 +15,7 @@ from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
 from parse.load import Loaded
 from parse.result import Result, results
 from parse.run_fields import RunFields
-from tests.unit.test_alarms import figures, same
+from tests.unit.alarm_figures import figures, same
 from tests.unit.traces import make_run
 
 FIVE = [100.0, 100.5, 101.0, 99.5, 99.0]

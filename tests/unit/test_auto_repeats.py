@@ -148,7 +148,7 @@ def test_a_dry_run_shows_what_would_come_next(tmp_path: Path, machine: Machine, 
     assert machine.rounds[1:] == [block(range(1, 7)), block(range(7, 13), ["2n1g"])]
 
 
-def test_retry_reaches_the_repeats_that_were_added_and_is_not_said_twice(tmp_path: Path, machine: Machine) -> None:
+def test_retry_reaches_the_repeats_that_were_added_and_is_printed_once(tmp_path: Path, machine: Machine) -> None:
     machine.outcomes = {(2, 8): Outcome.RANK_FAIL}
     arguments = [*ARGUMENTS, "--out", str(tmp_path)]
     assert hpc_sweep(arguments) == 1

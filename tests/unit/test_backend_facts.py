@@ -34,7 +34,7 @@ def test_horovods_facts_stand_among_the_others() -> None:
     }  # fmt: skip
 
 
-def test_early_collectives_found_later_are_in_the_json_taken_before() -> None:
+def test_early_collectives_seen_later_are_in_the_json_taken_before() -> None:
     reasons: list[str] = []
     facts = BackendFacts(
         versions={}, device=CPU_DEVICE, transport="mpi", threads=1, options={}, early_collectives=reasons

@@ -114,7 +114,7 @@ def test_a_package_without_a_wheel_is_named_with_what_to_do(tmp_path: Path, inde
     assert "pip wheel --no-deps 'onlysource>=1.0' --wheel-dir built" in text and "PIP_FIND_LINKS=" in text
 
 
-def test_an_index_that_cannot_be_reached_is_said_to_be(
+def test_an_index_that_cannot_be_reached_is_named_as_such(
     tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PIP_NO_INDEX")

@@ -92,18 +92,18 @@ def test_every_stamp_of_a_run_in_blocks_is_inside_its_bound(others, path, blocks
     root = WanderingClock(offset_ns=123, drift=0.0, segment_ns=SECOND_NS, wander=(0.0,))
     trace, truth_ns = trace_of([root, *others, None], path, blocks_s, seed)
     ranks, steps, stamps = trace.stamps.shape
-    found_ns = trace.global_stamps(0, steps)
+    global_ns = trace.global_stamps(0, steps)
     bound_ns = trace.bounds_of(trace.stamps.reshape(ranks, -1)).reshape(trace.stamps.shape)
     present = truth_ns != ABSENT
-    assert (np.abs(found_ns - truth_ns)[present] <= bound_ns[present]).all()
-    assert (found_ns[~present] == ABSENT).all()
+    assert (np.abs(global_ns - truth_ns)[present] <= bound_ns[present]).all()
+    assert (global_ns[~present] == ABSENT).all()
     assert np.isnan(bound_ns[~present]).all()
     assert (bound_ns[0] == 0).all()
     assert (bound_ns[1:-1][present[1:-1]] > 0).all()
     # Piece by piece, stamp by stamp: the same.
-    np.testing.assert_array_equal(trace.global_stamps(3, 9), found_ns[:, 3:9])
+    np.testing.assert_array_equal(trace.global_stamps(3, 9), global_ns[:, 3:9])
     for stamp in range(stamps):
-        np.testing.assert_array_equal(trace.to_global(stamp), found_ns[:, :, stamp])
+        np.testing.assert_array_equal(trace.to_global(stamp), global_ns[:, :, stamp])
         chosen = np.array([4, steps - 1])
         np.testing.assert_array_equal(trace.bounds_ns(stamp, chosen), bound_ns[:, chosen, stamp])
 
@@ -138,8 +138,8 @@ def test_the_trace_itself_stays_as_it_was_taken():
     )
     for whole in (trace, single):
         taken = whole.stamps.copy()
-        found_ns = whole.global_stamps(0, taken.shape[1])
-        assert (found_ns != taken).any()
+        global_ns = whole.global_stamps(0, taken.shape[1])
+        assert (global_ns != taken).any()
         np.testing.assert_array_equal(whole.stamps, taken)
 
 

@@ -21,7 +21,8 @@ from hpc.model.spec import Plan, RunSpec, SpecError, Target
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
 from hpc.workloads.collectives import Collectives
-from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.expansion import expand
+from launch.sweep.spec import SweepSpec
 from launch.sweep.target import options_of
 from tests.unit.traces import make_run, make_trace, put
 

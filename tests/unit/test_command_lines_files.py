@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 
 from hpc.system.atomic import write_atomic, write_output
-from tests.unit.test_command_lines import ASCII, DRY_RUN, command, process, sitecustomize
+from tests.unit.commands import ASCII, DRY_RUN, command, process, sitecustomize
 from tests.unit.traces import make_run, make_trace, put
 
 
 @pytest.fixture
-def traces(tmp_path: Path) -> Path:
+def traces(traces: Path) -> Path:
     """A folder with one trace."""
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    put(folder, make_trace(make_run()))
-    return folder
+    put(traces, make_trace(make_run()))
+    return traces
 
 
 def summarize(traces: Path, out: Path, prefix: str = "") -> subprocess.CompletedProcess[str]:

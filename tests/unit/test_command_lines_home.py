@@ -10,8 +10,8 @@ import pytest
 
 from launch.cluster import local
 from tests.homeless import PREFIX, USER, homeless_environ
+from tests.unit.commands import DRY_RUN
 from tests.unit.sweep_command import NO_SLURM
-from tests.unit.test_command_lines import DRY_RUN
 from tests.unit.traces import make_run, make_trace, put
 
 

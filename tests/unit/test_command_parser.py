@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpc.system.command_parser import CommandParser
-from tests.unit.test_command_lines import command
+from tests.unit.commands import command
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""parse.compare: two measurements matched and judged, and what cannot be told."""
+"""parse.compare: two measurements matched and judged, and what is unknown."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_differences_of_environment_name_the_points_they_concern():
     assert compared(base, base[:0] + measured((ONE, FIVE), (TWO, FIVE))).differences == ()
 
 
-# What cannot be told
+# What is unknown
 
 
 @pytest.mark.parametrize(("base", "new", "needed"), [(1, 1, 4), (3, 3, 4), (1, 5, 5)])

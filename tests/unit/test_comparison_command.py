@@ -151,7 +151,7 @@ def test_a_measurement_is_not_compared_with_itself(tmp_path, capsys, nested):
     assert status == 2 and "belongs to both sides (5 of the 5 files of NEW)" in err
 
 
-def test_failed_runs_alone_cannot_be_told(tmp_path, capsys):
+def test_failed_runs_alone_have_no_verdict(tmp_path, capsys):
     base, new = folder(tmp_path / "a", (ONE, FIVE)), tmp_path / "b"
     new.mkdir()
     put_plan(new, repeats(ONE, 5))

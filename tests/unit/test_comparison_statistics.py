@@ -93,7 +93,7 @@ def test_verdicts(low, high, pair, reference):
     assert (of_pair(interval, 0.03), of_reference(interval, 0.03)) == (pair, reference)
 
 
-def test_without_an_interval_nothing_can_be_told():
+def test_without_an_interval_there_is_no_verdict():
     assert of_pair(None, 0.03) == of_reference(None, 0.03) == Verdict.CANNOT_TELL
 
 
@@ -133,8 +133,8 @@ def test_equal_sides_are_called_different_in_at_most_five_of_a_hundred(kind):
 @pytest.mark.parametrize("kind", ["normal", "autocorrelated", "two-mode"])
 def test_a_true_difference_is_called_with_the_runs_that_were_named(kind):
     """In normal runs few of the points are open after five runs: 500 points give 51."""
-    told = advice(kind, 500, 0.97)
-    assert told.asked > 50 and told.called >= 0.9
+    figures = advice(kind, 500, 0.97)
+    assert figures.advised > 50 and figures.called >= 0.9
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_what_telemetry_explains(
         ((change("minor page faults of a rank", 194_000, 300),), "makes it longer: minor page faults of a rank"),
     ],
 )
-def test_unexplained_is_said_only_where_nothing_is_known(changes: Sequence[ConditionChange], note: str) -> None:
+def test_unexplained_stands_only_where_nothing_is_known(changes: Sequence[ConditionChange], note: str) -> None:
     ledger = losing(54.0, *changes)
     (line,) = [line for line in notes(dataclasses.replace(ledger, split=explained(ledger))) if "compute" in line]
     assert note in line

@@ -175,7 +175,7 @@ def test_a_record_that_cannot_be_opened_holds_back_its_own_run_only() -> None:
 
 
 def closed(folders: Folders) -> list[str]:
-    """Closes what job 7 left open, which the scheduler has forgotten; what is said."""
+    """Closes what job 7 left open, which the scheduler has forgotten; its messages."""
     messages: list[str] = []
     end = JobEnd(state="", source="squeue")
     evidence.close_attempts(folders.traces, folders.logs, "7", end, recover=lambda name: None, say=messages.append)

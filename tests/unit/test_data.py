@@ -47,7 +47,7 @@ def jpegs(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*.jpg"))}
 
 
-def test_the_set_is_what_was_asked_for(tmp_path, capsys):
+def test_the_set_is_the_requested_one(tmp_path, capsys):
     folder = made(tmp_path / "set")
     printed = capsys.readouterr().out
     images = jpegs(folder)

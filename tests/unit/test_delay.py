@@ -1,4 +1,4 @@
-"""The sleeps that `delay` is asked for: when, on which rank, how long, and what was written down of them."""
+"""The sleeps that are requested of `delay`: when, on which rank, how long, and what was written down of them."""
 
 from __future__ import annotations
 

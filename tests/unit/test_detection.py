@@ -33,11 +33,11 @@ def limits(seed: int, *times: int, bound_ns: float = 1000, **how: float) -> tupl
     """The limits in ms with so many times the evidence, and what the evidence once says of them."""
     arrivals, least_ns = evidence(seed, bound_ns=bound_ns, **how)
     bound = {"least_ns": least_ns, "bound_ns": float(np.median(arrivals.skew_bound))}
-    found = [
+    limits = [
         detection_limit_ns(pooled([arrivals] * count), chance=CHANCE, shuffles=SHUFFLES, **bound) for count in times
     ]
-    assert all(found)
-    values = [limit for limit in found if limit is not None]
+    assert all(limits)
+    values = [limit for limit in limits if limit is not None]
     return [limit / 1e6 for limit in values], lowering(arrivals, limit_ns=values[0], **bound)
 
 

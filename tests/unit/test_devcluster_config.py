@@ -233,7 +233,7 @@ def test_missing_packages_are_one_line_with_the_command(
     assert main(["start", "--root", str(short_root)]) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"devcluster: Slurm is not installed here (slurmd not found): {daemons.INSTALL}\n"
+    assert err == f"devcluster: Slurm is not installed here (missing: slurmd): {daemons.INSTALL}\n"
 
 
 def test_commands_without_a_cluster(capsys: pytest.CaptureFixture[str], short_root: Path) -> None:

@@ -65,7 +65,7 @@ def changed(ledger: Ledger, **fields: object) -> Ledger:
     return dataclasses.replace(ledger, verdict=dataclasses.replace(ledger.verdict, **fields))  # type: ignore[arg-type]
 
 
-def test_what_is_wrong_is_said(ledger: Ledger):
+def test_what_is_wrong_is_named(ledger: Ledger):
     other = Verdict(kind=PERSISTENT, ranks=(1,), cause={"data": 1.0})
     for wrong, words in (
         (changed(ledger, ranks=(1,)), ("does not name rank 2", "names rank 1")),

@@ -15,7 +15,7 @@ from hpc.model.files import ABANDONED_S, STALE_S, AttemptFiles, remove_stale_par
 from hpc.model.outcome import ExitRecord, Outcome, read_begin_record, read_own_record, requested_reruns
 from hpc.recovery.folders import BEAT
 from hpc.recovery.recover import main, tidy
-from tests.unit.test_recover import RUN, STEM, leave
+from tests.unit.dead_ranks import RUN, STEM, leave
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 OLD = "2n1g_mpi_delay_b4_fp32_40947006b7_r2"

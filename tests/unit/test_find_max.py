@@ -50,7 +50,7 @@ def test_the_search_ends_at_the_largest_value_that_fits(capacity: int, first: in
     assert bounds.too_large - bounds.fits <= max(1, RESOLUTION * bounds.fits)
 
 
-def test_small_numbers_are_found_exactly_and_the_maximum_ends_the_search() -> None:
+def test_small_numbers_are_exact_and_the_maximum_ends_the_search() -> None:
     assert searched(9, 4)[1] == [4, 8, 16, 12, 10, 9]
     assert searched(3, 16)[1] == [16, 8, 4, 2, 3]
     assert searched(10**9, 30, maximum=100) == (Bounds(fits=100), [30, 60, 100])

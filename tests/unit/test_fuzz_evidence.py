@@ -45,7 +45,7 @@ def write_too_much(traces: Path) -> None:
         (lambda traces: (traces / f"{LATE.run_id}.2.again").touch(), "is to be measured again"),
     ],
 )
-def test_a_defect_is_found(
+def test_a_defect_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defect: Callable[[Path], object], message: str
 ) -> None:
     make_sweep(tmp_path / "template")
@@ -69,7 +69,7 @@ def test_a_damaged_file_that_nobody_names_is_a_defect(tmp_path: Path, monkeypatc
     make_sweep(tmp_path / "template")
     monkeypatch.setattr(fuzz_evidence, "_read_everything", lambda out, rng: None)
     damaged = Input(seed=0, damages=((f"traces/{OPEN.run_id}.1.rank1.json", empty),), refused=None)
-    with pytest.raises(Defect, match="nothing is said of"):
+    with pytest.raises(Defect, match="nothing names"):
         check(tmp_path / "template", tmp_path / "out", damaged)
     other = dataclasses.replace(damaged, damages=((f"traces/{OPEN.run_id}.1.rank1.json", flip),))
     check(tmp_path / "template", tmp_path / "other", other)

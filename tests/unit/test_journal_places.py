@@ -52,7 +52,7 @@ def test_no_private_place_is_an_error_that_names_those_tried(traces: Path, place
 
 
 @pytest.mark.parametrize("size", ["4k", "320k"])
-def test_a_full_shared_memory_is_passed_over_and_what_lies_elsewhere_is_found(tmp_path: Path, size: str) -> None:
+def test_a_full_shared_memory_is_passed_over_and_what_lies_elsewhere_is_read(tmp_path: Path, size: str) -> None:
     """4 KiB have room for nothing, 320 KiB for the stamps of one of two ranks. It is a real tmpfs."""
     unshare = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "--user", "--map-root-user", "--mount")
     if subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True).returncode:

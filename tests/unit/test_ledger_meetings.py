@@ -1,4 +1,4 @@
-"""Runs whose ranks meet several times a step: terms, verdicts, and what cannot be told."""
+"""Runs whose ranks meet several times a step: terms, verdicts, and what is unknown."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_equal_ranks_are_not_accused() -> None:
     assert kinds[NONE] >= (1 - MAX_ACCUSED) * kinds.total(), kinds
 
 
-def test_two_stragglers_at_different_meetings_are_both_found() -> None:
+def test_two_stragglers_at_different_meetings_are_both_named() -> None:
     breakdown = step_breakdown(run_with(HEAD, ("data", 1, 5), ("backward", 3, 4)).trace)
     first, second = stragglers([breakdown])
     assert (first.ranks, max(first.cause, key=first.cause.__getitem__)) == ((1,), "data")
@@ -208,7 +208,7 @@ def test_a_call_ahead_of_time_delays_nobody() -> None:
     assert its.meetings.get("all-gather 2 of 2", 0.0) < 0.2
 
 
-# What cannot be told
+# What is unknown
 
 
 def backend(simulated: Simulated, **facts: Any) -> Any:

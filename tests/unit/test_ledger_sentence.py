@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from parse.ledger.compute_loss import WAITS_FOR_A_CORE, explained
+from parse.ledger.compute_loss import WAITS_FOR_A_CORE
 from parse.ledger.figures import numbers, share
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.notes import notes
 from parse.ledger.reasons import merged_text, problem_texts
 from parse.ledger.sentence import sentence
 from parse.ledger.types import (
@@ -33,7 +32,6 @@ from parse.ledger.types import (
     Shape,
     ShapeKind,
     StampErrors,
-    Standalone,
     Symptom,
     Verdict,
     WithoutStraggler,
@@ -45,7 +43,6 @@ from tests.unit.ledgers import (
     ALONE,
     CROWD,
     LATE,
-    NOBODY,
     around,
     make_ledger,
     results_of,
@@ -56,9 +53,6 @@ from tests.unit.ledgers import (
 
 QUEUED = Symptom(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0, usual=0.3, explains=10.2)
 BEHIND = dataclasses.replace(LATE, ranks=(0,), arrival_skew=9.0, cause={"data": 9.0}, share=0.8, costs=8.0)
-UNSPLIT = ComputeSplit(contention=None, interference=None, unexplained=7.5)
-SPLIT = ComputeSplit(contention=around(6.0), interference=around(0.2, 0.5), unexplained=1.3)
-STANDALONE = Standalone(gradient_bytes=102_228_128, standalone=55.0, exposed=41.0, run_id="c_r1")
 
 
 def uncertain_compute() -> Ledger:
@@ -72,9 +66,6 @@ def uncertain_compute() -> Ledger:
 
 def single_rank() -> Ledger:
     return make_ledger(results_of((1, 1))[0], ALONE, None)
-
-
-# The sentence
 
 
 @pytest.mark.parametrize(
@@ -196,8 +187,8 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
     ],
 )  # fmt: skip
 def test_none_is_a_limit(lowering: Lowering | None, text: str) -> None:
-    said = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, lowering=lowering)), "2n2g")
-    assert f"No straggler: one that is late by 1.80 ms in every step would have been detected{text}" in said
+    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, lowering=lowering)), "2n2g")
+    assert f"No straggler: one that is late by 1.80 ms in every step would have been detected{text}" in line
 
 
 READING = InputReading(
@@ -245,9 +236,9 @@ CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0,
     ],
 )  # fmt: skip
 def test_compute_is_unexplained_only_where_nothing_is_known(split: ComputeSplit, text: str) -> None:
-    said = sentence(two_nodes(terms=COMPUTES, split=split), "2n2g")
-    assert text in said
-    assert ("unexplained" in said) == (split.contention is None and split.unexplained > 1.0)
+    line = sentence(two_nodes(terms=COMPUTES, split=split), "2n2g")
+    assert text in line
+    assert ("unexplained" in line) == (split.contention is None and split.unexplained > 1.0)
 
 
 def test_no_share_without_intervals_and_no_straggler_among_one_rank():
@@ -374,75 +365,3 @@ def test_reasons_and_errors_in_words():
 def test_a_reason_that_point_and_baseline_share_is_given_once() -> None:
     point, baseline = (Merged(missing=(("reduced", ranks * 100, ranks * 100),)) for ranks in (2, 1))
     assert merged_text([point, baseline]) == "reduced was not recorded in any step"
-
-
-# The notes below it
-
-
-def uneven(slow: tuple[float, ...], others: tuple[float, ...]) -> Ledger:
-    """Rank 3 takes `slow` terms, the others theirs."""
-    ledger = two_nodes(verdict=LATE, split=UNSPLIT)
-    terms = (others, others, others, slow)
-    ranks = (dataclasses.replace(place, terms=its) for place, its in zip(ledger.ranks, terms, strict=True))
-    ledger = dataclasses.replace(ledger, ranks=tuple(ranks))
-    return dataclasses.replace(ledger, split=explained(ledger))
-
-
-def one_clock() -> Ledger:
-    ledger = two_nodes()
-    return dataclasses.replace(ledger, runs=tuple(dataclasses.replace(run, bound=0.0) for run in ledger.runs))
-
-
-def runs_differ() -> Ledger:
-    ledger = two_nodes(verdict=LATE)
-    return dataclasses.replace(ledger, runs=(ledger.runs[0], dataclasses.replace(ledger.runs[1], verdict=NOBODY)))
-
-
-@pytest.mark.parametrize(
-    ("ledger", "note"),
-    [
-        (
-            lambda: two_nodes(split=SPLIT),
-            "compute +7.50 ms: contention +6.00 ms (lost with reduction off, too), interference +0.20 ms [-0.30, 0.70] "
-            "(what reducing beside it adds), unexplained +1.30 ms",
-        ),
-        (lambda: two_nodes(split=UNSPLIT), "compute +7.50 ms: unexplained; no "),
-        (
-            lambda: uneven((1.0, 57.0, 0.0, 4.1, 1.0), (1.0, 27.0, 30.0, 4.1, 1.0)),
-            "compute +7.50 ms, +7.50 ms of it by rank 3 beyond the median rank",
-        ),
-        (
-            lambda: two_nodes(standalone=STANDALONE),
-            "communication: exposed 41.00 ms; this gradient volume (102 MB) takes 55.00 ms standalone; 14.00 ms are "
-            "overlapped with compute (measured by c_r1)",
-        ),
-        (
-            lambda: two_nodes(standalone=dataclasses.replace(STANDALONE, standalone=30.0, gradient_bytes=800)),
-            "communication: exposed 41.00 ms; this gradient volume (800 bytes) takes 30.00 ms standalone; 11.00 ms "
-            "more are exposed than it takes standalone",
-        ),
-        (lambda: two_nodes(median_step=55.0), "the median step takes 55.00 ms, 13 % less than the mean"),
-        (
-            lambda: two_nodes(skew=-0.12),
-            "the clocks leave up to 4.2 µs open; the throughput's step is 0.12 ms shorter: end skew less start skew",
-        ),
-        (one_clock, "all ranks read one clock; "),
-        (runs_differ, "the runs differ in their straggler: run 1 persistent (3), run 2 none"),
-    ],
-)  # fmt: skip
-def test_a_note(ledger, note):
-    assert any(line.startswith(note) for line in notes(ledger()))
-
-
-@pytest.mark.parametrize(
-    ("ledger", "absent"),
-    [
-        (lambda: two_nodes(terms=CROWD | {"compute": 27.0}, split=UNSPLIT), "unexplained"),
-        (lambda: two_nodes(verdict=LATE, split=UNSPLIT), "beyond the median rank"),
-        (lambda: uneven((1.0, 57.0, 0.0, 4.1, 1.0), (1.0, 27.0, 30.0, 4.1, 1.0)), "unexplained"),
-        (lambda: two_nodes(median_step=62.0), "the median step"),
-        (lambda: two_nodes(verdict=LATE), "differ"),
-    ],
-)
-def test_a_note_that_is_not_there(ledger, absent):
-    assert not any(absent in line for line in notes(ledger()))

@@ -33,7 +33,7 @@ def test_no_ledger_is_shown_unless_requested():
 # Tables of places
 
 
-def test_nodes_of_one_name_are_told_apart():
+def test_nodes_of_one_name_have_different_labels():
     ledger = two_nodes(verdict=LATE)
     simulated = dataclasses.replace(ledger, nodes=tuple(dataclasses.replace(node, name="vm") for node in ledger.nodes))
     lines = ledger_text(Summary(results=(ledger.result,), ledgers=(simulated,)), Page(width=200))

@@ -162,7 +162,7 @@ def test_an_acceptance_as_it_is_shown(tmp_path: Path, golden: Callable[[str, str
 def test_a_check_that_failed_in_many_runs_is_one_finding() -> None:
     busy = [f"{at} cores are busy" for at in (3, 5)]
     runs = repeats(make_run(), 3)
-    found = [{"load": Finding(name="load", text=text).to_json()} for text in busy] + [{}]
-    traces = [make_trace(run, environment={"preflight": checks}) for run, checks in zip(runs, found, strict=True)]
+    checked = [{"load": Finding(name="load", text=text).to_json()} for text in busy] + [{}]
+    traces = [make_trace(run, environment={"preflight": checks}) for run, checks in zip(runs, checked, strict=True)]
     (finding,) = check_findings(judged(traces))
     assert (finding.name, finding.text) == ("load", "in 2 of 3 runs; first: 3 cores are busy")

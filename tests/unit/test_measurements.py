@@ -1,4 +1,4 @@
-"""One sweep measured twice: told apart by folder and date, nowhere pooled; copies and folders of one measurement."""
+"""One sweep measured twice: kept apart by folder and date, nowhere pooled; copies and folders of one measurement."""
 
 from __future__ import annotations
 

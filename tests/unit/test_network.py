@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,11 +12,7 @@ from parse.ledger.network import (
     LOST_SHARE,
     Basis,
     Fault,
-    Link,
     LinkUse,
-    MeasuredNetwork,
-    Network,
-    NetworkFinding,
     Promise,
     Segments,
     Unknown,
@@ -26,49 +21,7 @@ from parse.ledger.network import (
     node_bandwidth,
 )  # fmt: skip
 from parse.ledger.network_text import finding_text, network_notes, network_sentences
-from parse.ledger.slow_links import exceptions, slow_places
-
-SIZES = tuple(4**power for power in range(5, 13))  # 1 KiB to 16 MiB
-VOLUME = 1_000_000
-
-
-def ring(nodes: int, one_way_ms: float, bandwidth: float, size_bytes: int) -> float:
-    """ms of an all-reduce in a ring: 2 (nodes − 1) messages one after another, and 2 (nodes − 1) / nodes of the bytes
-    through each link of so many GB/s."""
-    return 2 * (nodes - 1) * (one_way_ms + size_bytes / nodes / (bandwidth * 1e6))
-
-
-def links_of(nodes: int, one_way_ms: float, bandwidth: float) -> tuple[Link, ...]:
-    return tuple(
-        Link(nodes=(f"n{one}", f"n{two}"), latency_ms=one_way_ms, bandwidth=bandwidth)
-        for one in range(nodes)
-        for two in range(one + 1, nodes)
-    )
-
-
-def measured(
-    nodes: int = 4, one_way_ms: float = 0.02, bandwidth: float = 1.0, *, compute_ms: float = 60.0,
-    volume: int = VOLUME, **changes: Any,
-) -> MeasuredNetwork:  # fmt: skip
-    """What is measured on a network of this latency and bandwidth, nothing overlapped, nothing noisy."""
-    ms = [ring(nodes, one_way_ms, bandwidth, size) for size in SIZES]
-    exposed = ring(nodes, one_way_ms, bandwidth, volume)
-    values: dict[str, Any] = {
-        "nodes": nodes, "step_ms": compute_ms + exposed, "exposed_ms": exposed,
-        "reduction": hockney(SIZES, ms, volume, exposed, "collectives_r1"),
-        "round_trips_ms": {f"n{node}": 2 * one_way_ms for node in range(1, nodes)},
-        "links": links_of(nodes, one_way_ms, bandwidth), "segments": Segments(sent=1e5, resent=30, needless=30),
-    }  # fmt: skip
-    return MeasuredNetwork(**(values | changes))
-
-
-def kinds(network: Network) -> list[tuple[Fault, Basis]]:
-    return [(finding.kind, finding.basis) for finding in network.findings]
-
-
-def why(network: Network) -> Mapping[Fault, Unknown]:
-    return {missing.kind: missing.reason for missing in network.unknown}
-
+from tests.unit.networks import VOLUME, as_text, kinds, measured, ring, why
 
 # Latency and bandwidth
 
@@ -84,9 +37,9 @@ def test_the_parts_of_an_all_reduce_are_those_of_hockneys_law() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 8, 64])
-def test_what_binds_is_told_wherever_it_is_twice_the_other(nodes: int) -> None:
+def test_what_binds_is_named_wherever_it_is_twice_the_other(nodes: int) -> None:
     """Of 100 networks between 1 µs and 10 ms, 1 Mbit/s and 400 Gbit/s: all that matter and are no tie."""
-    random, told = np.random.default_rng(nodes), 0
+    random, named = np.random.default_rng(nodes), 0
     for _ in range(100):
         one_way_ms, bandwidth = 10 ** random.uniform(-3, 1), 10 ** random.uniform(-4, 1.7)
         latency_ms = 2 * (nodes - 1) * one_way_ms
@@ -102,8 +55,8 @@ def test_what_binds_is_told_wherever_it_is_twice_the_other(nodes: int) -> None:
         assert finding.explains == pytest.approx(max(latency_ms, bytes_ms), rel=1e-6)
         if finding.kind is Fault.BANDWIDTH:
             assert finding.value == pytest.approx(bandwidth)
-        told += 1
-    assert told > 30
+        named += 1
+    assert named > 30
 
 
 def test_little_communication_is_not_judged() -> None:
@@ -116,10 +69,10 @@ def test_little_communication_is_not_judged() -> None:
 def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -> None:
     """Small all-reduces take 1.65 ms where a round trip takes 37 µs: the ranks wait for cores."""
     slow_calls = hockney((1024, 4096, 65536), (1.65, 1.7, 2.0), 2000, 1.66)
-    found = judge(measured(3, 0.0185, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0), 2000)
-    assert found.findings == ()
-    assert why(found) == {Fault.LATENCY: Unknown.NOT_THE_WAY, Fault.BANDWIDTH: Unknown.NOT_THE_WAY}
-    assert any("cores or software, not the network" in line for line in network_notes(found))
+    network = judge(measured(3, 0.0185, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0), 2000)
+    assert network.findings == ()
+    assert why(network) == {Fault.LATENCY: Unknown.NOT_THE_WAY, Fault.BANDWIDTH: Unknown.NOT_THE_WAY}
+    assert any("cores or software, not the network" in line for line in network_notes(network))
     unknown_way = measured(3, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0, round_trips_ms={}, links=())
     assert kinds(judge(unknown_way, 2000)) == [(Fault.LATENCY, Basis.CURVE)]
 
@@ -127,8 +80,8 @@ def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -
 def test_more_exposed_than_all_reduces_take_is_not_the_networks() -> None:
     """An all-reduce takes 1.1 ms by itself and 6.3 ms in the training, whose ranks have too few cores."""
     reduction = hockney((1024, 65536, 1 << 20), (0.1, 1.0, 14.4), 75_776, 1.1)
-    found = judge(measured(3, reduction=reduction, exposed_ms=6.3, step_ms=25.4), 75_776)
-    assert (found.findings, why(found)[Fault.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
+    network = judge(measured(3, reduction=reduction, exposed_ms=6.3, step_ms=25.4), 75_776)
+    assert (network.findings, why(network)[Fault.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
     twice = judge(measured(3, reduction=reduction, exposed_ms=2.2, step_ms=25.4), 75_776)
     assert [(each.kind, each.explains) for each in twice.findings] == [(Fault.BANDWIDTH, pytest.approx(1.03, rel=0.01))]
 
@@ -141,9 +94,9 @@ def test_without_collectives_round_trips_prove_what_no_all_reduce_can_do_without
     assert finding.explains == 6.0
     assert "a round trip between nodes takes 6.00 ms, at least 6.00 ms of the exposed" in finding_text(finding)
     near = dataclasses.replace(bare, round_trips_ms={"n1": 0.05})
-    found = judge(near, VOLUME)
-    assert found.findings == ()
-    assert why(found)[Fault.LATENCY] is why(found)[Fault.BANDWIDTH] is Unknown.NO_COLLECTIVES
+    network = judge(near, VOLUME)
+    assert network.findings == ()
+    assert why(network)[Fault.LATENCY] is why(network)[Fault.BANDWIDTH] is Unknown.NO_COLLECTIVES
     several = dataclasses.replace(near, reductions=100)
     assert judge(several, VOLUME).findings[0].explains == pytest.approx(5.0)
     merged = dataclasses.replace(bare, exposed_ms=None)
@@ -158,7 +111,7 @@ def test_a_link_that_is_full_is_what_is_waited_for() -> None:
         "communication is bound by bandwidth: node n2 carries 8 Gbit/s of its link's 10 Gbit/s"
     )
     beside = judge(measured(2, 0.02, 0.005, link_use=LinkUse(node="n1", carried=0.004, speed=1.25)), VOLUME)
-    assert "a node sends 40 Mbit/s (its link has 10 Gbit/s), 200.00 ms of the exposed" in told(beside)
+    assert "a node sends 40 Mbit/s (its link has 10 Gbit/s), 200.00 ms of the exposed" in as_text(beside)
     idle = dataclasses.replace(full, link_use=LinkUse(node="n2", carried=0.5, speed=1.25))
     assert judge(idle, VOLUME).findings == ()
 
@@ -185,7 +138,7 @@ def test_the_bandwidth_of_a_node_is_what_it_must_send() -> None:
         (3.0, 1.25, Promise(), []),
     ],
 )
-def test_a_broken_promise_is_told_even_where_nobody_waits(
+def test_a_broken_promise_is_a_finding_even_where_nobody_waits(
     one_way_ms: float, bandwidth: float, promise: Promise, broken: Sequence[Fault]
 ) -> None:
     network = judge(measured(4, one_way_ms, bandwidth, promise=promise, exposed_ms=0.1, step_ms=100.0), VOLUME)
@@ -205,7 +158,7 @@ def test_a_promise_is_held_against_all_reduces_where_no_pairs_were_measured() ->
 
 
 def test_segments_that_the_receiver_had_are_not_lost() -> None:
-    """Probes of a sender whose receiver has no core: sent again and told to be needless, as on a busy machine."""
+    """Probes of a sender whose receiver has no core: sent again and known to be needless, as on a busy machine."""
     quiet = measured(segments=Segments(sent=1_029_131, resent=72, needless=72))
     assert judge(quiet, VOLUME).findings == ()
     lossy = measured(segments=Segments(sent=619_843, resent=6638, needless=180))
@@ -215,15 +168,15 @@ def test_segments_that_the_receiver_had_are_not_lost() -> None:
 
 
 @pytest.mark.parametrize("share", [0.002, 0.005, 0.01, 0.1])
-def test_what_is_lost_is_found_and_what_is_not_is_not(share: float) -> None:
+def test_what_is_lost_is_a_finding_and_what_is_not_is_none(share: float) -> None:
     """100 networks that lose this share of 20,000 segments, and repeat as many needlessly as 100 that lose none."""
     random = np.random.default_rng(1)
     for _ in range(100):
         lost, needless = float(random.binomial(20_000, share)), float(random.poisson(60))
         for resent, expected in ((lost + needless, [Fault.LOSS]), (needless, [])):
             network = judge(measured(segments=Segments(sent=20_000, resent=resent, needless=needless)), VOLUME)
-            found = [finding.kind for finding in network.findings if finding.kind is Fault.LOSS]
-            assert found == expected
+            losses = [finding.kind for finding in network.findings if finding.kind is Fault.LOSS]
+            assert losses == expected
 
 
 def test_loss_is_a_share_and_held_against_other_points() -> None:
@@ -246,122 +199,6 @@ def test_loss_is_a_share_and_held_against_other_points() -> None:
 def test_loss_stands_in_place_of_what_it_does_to_all_reduces() -> None:
     lossy = measured(one_way_ms=3.0, segments=Segments(sent=100_000, resent=1000, needless=0))
     assert kinds(judge(lossy, VOLUME)) == [(Fault.LOSS, Basis.SEGMENTS)]
-
-
-# Slow links
-
-
-def noisy(nodes: int, seed: int, scatter: float = 0.1) -> dict[tuple[str, str], float]:
-    """Links of about 0.05 ms, lognormal."""
-    random = np.random.default_rng(seed)
-    pairs = [(f"n{one}", f"n{two}") for one in range(nodes) for two in range(one + 1, nodes)]
-    return {pair: float(0.05 * np.exp(scatter * random.standard_normal())) for pair in pairs}
-
-
-@pytest.mark.parametrize("nodes", [3, 4, 7, 16, 64])
-def test_a_slow_node_a_slow_link_and_none(nodes: int) -> None:
-    for seed in range(20):
-        random, times = np.random.default_rng(seed), noisy(nodes, seed)
-        assert slow_places(times) == []
-        node = f"n{random.integers(nodes)}"
-        slowed = {pair: time * 4 if node in pair else time for pair, time in times.items()}
-        assert [place.nodes for place in slow_places(slowed)] == [(node,)]
-        pair = [*times][random.integers(len(times))]
-        (place,) = slow_places({**times, pair: 0.3})
-        assert (place.nodes, place.time) == (pair, 0.3)
-        assert place.usual == pytest.approx(0.05, rel=0.2)
-
-
-def test_many_links_take_little_time() -> None:
-    """512 nodes: 130,816 links."""
-    times = noisy(512, 3)
-    slowed = {pair: time * 4 if "n77" in pair else time for pair, time in times.items()}
-    assert [place.nodes for place in slow_places(slowed)] == [("n77",)]
-
-
-def test_the_others_of_a_link_are_all_but_that_link() -> None:
-    """The medians of two, three and four others."""
-    for times, usual in (((1, 3, 9), 2), ((1, 2, 3, 9), 2), ((1, 2, 4, 5, 19), 3)):
-        named = [((f"{place}", "x"), float(time)) for place, time in enumerate(times)]
-        (place,) = exceptions(named, 0)
-        assert (place.time, place.usual) == (times[-1], usual)
-    assert exceptions([(("a",), 9.0)], 0) == exceptions([], 0) == []
-
-
-def test_two_slow_nodes_are_two() -> None:
-    times = noisy(8, 1)
-    slowed = {pair: time * (5 if "n2" in pair else 1) * (9 if "n6" in pair else 1) for pair, time in times.items()}
-    assert [place.nodes for place in slow_places(slowed)] == [("n6",), ("n2",)]
-
-
-def test_levels_of_a_fabric_are_no_slow_links() -> None:
-    """Two racks: links between them take three times as long as those within."""
-    for nodes in (4, 8, 32):
-        times = noisy(nodes, 2)
-        racked = {
-            (one, two): time * (3 if (int(one[1:]) < nodes // 2) != (int(two[1:]) < nodes // 2) else 1)
-            for (one, two), time in times.items()
-        }
-        assert slow_places(racked) == []
-
-
-def with_times(changes: Mapping[tuple[str, str], float], nodes: int = 3, **values: Any) -> MeasuredNetwork:
-    links = [
-        dataclasses.replace(link, latency_ms=changes.get(link.nodes, link.latency_ms))
-        for link in links_of(nodes, 0.05, 1.0)
-    ]
-    return measured(nodes, 0.05, 1.0, links=tuple(links), **values)
-
-
-def told(network: Network) -> str:
-    """The first finding as a sentence."""
-    return next(network_sentences(network), "")
-
-
-def test_a_slow_node_is_named_with_its_figures() -> None:
-    far = with_times({("n0", "n2"): 3.1, ("n1", "n2"): 3.2}, exposed_ms=10.0, step_ms=26.0)
-    (finding,) = judge(far, VOLUME).findings
-    assert finding == NetworkFinding(
-        kind=Fault.SLOW_LINK, basis=Basis.PAIRS, value=3.1, usual=0.05, quantity=Fault.LATENCY, nodes=("n2",)
-    )
-    assert told(judge(far, VOLUME)) == "The links of node n2 are slow: 3.10 ms for a small message, others 50.0 µs"
-    one = with_times({("n0", "n2"): 3.1}, exposed_ms=10.0, step_ms=26.0)
-    assert told(judge(one, VOLUME)) == "The link between n0 and n2 is slow: 3.10 ms for a small message, others 50.0 µs"
-
-
-def test_a_slow_link_that_costs_nothing_is_none() -> None:
-    """An all-reduce of three nodes goes by a link four times: 0.12 ms more are nothing of the 5 ms that are exposed."""
-    assert judge(with_times({("n1", "n2"): 0.17}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings == ()
-    assert len(judge(with_times({("n1", "n2"): 0.19}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings) == 1
-    assert judge(with_times({("n1", "n2"): 0.14}, exposed_ms=0.1, step_ms=110.0), VOLUME).findings == ()  # not far
-    merged = with_times({("n1", "n2"): 0.19}, exposed_ms=None, step_ms=100.0)
-    assert judge(merged, VOLUME).findings[0].kind is Fault.SLOW_LINK
-
-
-def test_a_node_with_a_slow_card_is_told_by_its_bandwidth() -> None:
-    links = tuple(
-        dataclasses.replace(link, bandwidth=0.0025 if "n1" in link.nodes else 1.0) for link in links_of(3, 0.05, 1.0)
-    )
-    network = judge(measured(3, 0.05, 1.0, links=links), VOLUME)
-    assert told(network) == "The links of node n1 are slow: 20 Mbit/s each way, others 8 Gbit/s"
-    far = tuple(
-        dataclasses.replace(link, latency_ms=3.0 if "n1" in link.nodes else 0.05) for link in links
-    )  # what is far is slow as well, and told once
-    (finding,) = judge(measured(3, 0.05, 1.0, links=far), VOLUME).findings
-    assert finding.quantity is Fault.LATENCY
-
-
-def test_without_pairs_the_clocks_tell_the_links_of_the_first_node() -> None:
-    trips = {"n1": 0.1, "n2": 6.2, "n3": 0.11, "n4": 0.09}
-    network = judge(measured(5, 0.05, 1.0, links=(), round_trips_ms=trips, exposed_ms=10.0, step_ms=26.0), VOLUME)
-    assert kinds(network) == [(Fault.SLOW_LINK, Basis.ROUND_TRIPS)]
-    assert told(network) == "The link from the first node to n2 is slow: 3.10 ms one way, others 50.0 µs"
-    alike = measured(5, 0.05, 1.0, links=(), round_trips_ms=dict.fromkeys(trips, 6.2), exposed_ms=0.1, step_ms=26.0)
-    assert judge(alike, VOLUME).findings == ()
-    two = judge(measured(2, links=()), VOLUME)
-    assert why(two) == {Fault.SLOW_LINK: Unknown.TWO_NODES}
-    none = judge(measured(3, links=(), round_trips_ms={}), VOLUME)
-    assert why(none) == {Fault.SLOW_LINK: Unknown.NO_PAIRS}
 
 
 # Text

@@ -173,7 +173,7 @@ def test_one_node_and_simulated_nodes_have_no_network(tmp_path: Path) -> None:
     assert [ledger.network for ledger in ledgers(results(load([tmp_path])))] == [None, None]
 
 
-def test_a_far_network_is_told_from_a_narrow_one(tmp_path: Path) -> None:
+def test_a_far_network_is_no_narrow_one(tmp_path: Path) -> None:
     far, text = network_of(
         tmp_path / "far", training(one_way_us=3000, communication=12.0), collectives(THREE, 3.0, 1.0)
     )
@@ -211,7 +211,7 @@ def test_loss_is_held_against_other_points_with_a_network(tmp_path: Path) -> Non
     assert isinstance(network.segments, Segments)
 
 
-def test_without_a_fault_nothing_is_told(tmp_path: Path) -> None:
+def test_without_a_fault_there_is_no_finding(tmp_path: Path) -> None:
     quiet = {**TCP, "net.tcp_retransmitted_segments": (70.0, 25.0)}
     network, text = network_of(tmp_path, training(communication=0.2, series=quiet), collectives(THREE, 0.02, 1.25))
     assert (network.findings, network.unknown) == ((), ())

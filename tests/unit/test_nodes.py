@@ -85,7 +85,7 @@ def test_only_one_node_runs_on_several_nodes_tell_nodes_apart() -> None:
     assert per_node(judged([make_trace(run, speed=100.0 + run.repeat) for run in runs])) == ()
 
 
-def test_sites_are_told_apart() -> None:
+def test_sites_make_different_points() -> None:
     by_site = sites(on_nodes(TWO_EACH), on_nodes({"a": (5.0, 5.1), "b": (5.0, 5.1)}, site="there"))
     assert [(site.site, len(site.nodes), len(site.alarms)) for site in by_site] == [("here", 4, 1), ("there", 2, 0)]
 

@@ -9,15 +9,11 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, INNER, STAMPS
 from hpc.observe import events as e
 from hpc.observe.steps import ObservedStep, common_count
-from tests.unit.observed_events import DDP, MS, OTHER, VALIDATION, Script
+from tests.unit.observed_events import DDP, MS, Script, reasons
 
 
 def starts(steps: tuple[ObservedStep, ...]) -> list[int]:
     return [step.stamps[BEGIN] for step in steps]
-
-
-def reasons(steps: tuple[ObservedStep, ...]) -> set[str]:
-    return {reason for step in steps for reason in step.absent.values()}
 
 
 def test_a_plain_loop_has_all_six_stamps() -> None:
@@ -59,32 +55,6 @@ def test_accumulation_is_one_step() -> None:
     assert observed.steps[-1].stamps[2:5] == last
     assert "4 backwards a step in 2 of the last 2 steps" in observed.remarks
     assert any(remark.startswith("of several fetches a step the first is data") for remark in observed.remarks)
-
-
-def test_a_backward_that_reduces_and_is_not_the_last_leaves_no_inner_stamps() -> None:
-    script = Script(**DDP)
-    for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.backward()
-        script.fetch()
-        script.forward(armed=False)
-        script.backward()
-        script.update()
-    observed = script.observed()
-    assert set(observed.absent) == set(INNER)
-    assert reasons(observed.steps) == {"DDP reduces in a backward that is not the last of the step"}
-
-
-def test_accumulation_without_no_sync_reduces_more_than_once() -> None:
-    script = Script(**DDP)
-    for _ in range(3):
-        for _ in range(2):
-            script.fetch()
-            script.forward()
-            script.backward()
-        script.update()
-    assert reasons(script.observed().steps) == {"DDP reduces 2 times in the step, not once"}
 
 
 def test_without_a_named_gradient_only_that_stamp_is_absent() -> None:
@@ -227,133 +197,6 @@ def test_a_new_optimizer_is_no_turn() -> None:
     assert "the optimizer changes at step 3" in observed.remarks
 
 
-def test_evaluation_is_a_pause() -> None:
-    script = Script(**DDP)
-    for number in range(9):
-        script.step()
-        if number % 3 == 2:
-            ended = script.ns
-            script.evaluate()
-    observed = script.observed()
-    assert [number for number, step in enumerate(observed.steps) if step.pause] == [3, 6]
-    pause = observed.steps[3].pause
-    assert pause is not None
-    assert pause.kind == "another loader and evaluation"
-    assert pause.begin_ns == observed.steps[2].stamps[END]
-    assert pause.end_ns == observed.steps[3].stamps[BEGIN]
-    assert ended > 0
-    assert [step.samples for step in observed.steps] == [8] * 9
-
-
-def test_evaluation_of_what_is_no_known_model_is_seen_by_its_loader() -> None:
-    script = Script(**DDP)
-    for number in range(9):
-        script.step()
-        if number % 3 == 2:
-            script.fetch(VALIDATION)
-            script.fetch(VALIDATION)
-    observed = script.observed()
-    assert [step.pause.kind for step in observed.steps if step.pause] == ["another loader"] * 2
-    assert [step.samples for step in observed.steps] == [8] * 9
-
-
-def test_evaluation_without_a_loader_is_a_pause() -> None:
-    script = Script(**DDP)
-    for number in range(6):
-        script.forward()
-        script.backward()
-        script.update()
-        if number == 2:
-            script.evaluate(loader=None)
-    observed = script.observed()
-    assert [step.pause.kind for step in observed.steps if step.pause] == ["evaluation"]
-    assert observed.steps[0].samples is None
-    assert "no DataLoader: a step begins where the update before it returned" in observed.remarks
-
-
-def test_a_teacher_in_every_step_is_no_pause() -> None:
-    script = Script(**DDP)
-    for _ in range(5):
-        script.fetch()
-        script.evaluate(1, loader=None)
-        script.forward()
-        script.backward()
-        script.update()
-    observed = script.observed()
-    assert not any(step.pause for step in observed.steps)
-    assert "evaluation in more than half of the steps is a part of them" in observed.remarks
-
-
-def test_a_checkpoint_is_a_pause() -> None:
-    script = Script(**DDP)
-    for number in range(6):
-        script.step()
-        if number == 3:
-            script.save()
-    observed = script.observed()
-    assert [(at, step.pause.kind) for at, step in enumerate(observed.steps) if step.pause] == [(4, "checkpoint")]
-
-
-def test_the_end_of_an_epoch_is_data_of_the_next_step() -> None:
-    script = Script(**DDP)
-    script.step()
-    script.step()
-    asked = script.end_epoch()
-    script.step()
-    script.step()
-    observed = script.observed()
-    assert [step.new_epoch for step in observed.steps] == [False, False, True, False]
-    assert observed.steps[2].stamps[BEGIN] == asked == observed.steps[1].stamps[END]
-    assert not any(step.pause for step in observed.steps)
-    assert "1 step after the end of an epoch: data includes a new iterator" in observed.remarks
-
-
-def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() -> None:
-    script = Script(**DDP)
-    script.step()
-    script.step()
-    asked = script.at(e.FETCH_IN, 1)
-    script.at(e.FETCH_END, 1)
-    script.evaluate()
-    again = script.at(e.ITERATE_IN, 1)
-    script.at(e.ITERATE_OUT, 1)
-    script.step()
-    script.step()
-    observed = script.observed()
-    pause = observed.steps[2].pause
-    assert pause is not None
-    assert (pause.begin_ns, pause.end_ns) == (asked, again)
-
-
-def test_a_new_loader_for_each_epoch_feeds_the_training() -> None:
-    script = Script(**DDP)
-    for loader in (1, 2, 3):
-        for _ in range(3):
-            script.step(loader=loader)
-    observed = script.observed()
-    assert not any(step.pause for step in observed.steps)
-    assert [step.samples for step in observed.steps] == [8] * 9
-
-
-def test_two_loaders_of_each_step_both_feed_it() -> None:
-    script = Script(**DDP)
-    for _ in range(5):
-        script.fetch(OTHER)
-        script.step()
-    observed = script.observed()
-    assert not any(step.pause for step in observed.steps)
-    assert [step.samples for step in observed.steps] == [16] * 5
-
-
-def test_batches_of_unknown_length_have_no_samples() -> None:
-    script = Script(**DDP)
-    for _ in range(3):
-        script.step(samples=0)
-    observed = script.observed()
-    assert [step.samples for step in observed.steps] == [None] * 3
-    assert "how many samples a batch has is not known" in observed.remarks
-
-
 def test_an_optimizer_that_calls_backward_several_times() -> None:
     script = Script(size=1)
     for _ in range(3):
@@ -394,74 +237,6 @@ def test_an_optimizer_inside_the_backward() -> None:
     assert [step.updates for step in observed.steps] == [(0,)] * 3
     assert observed.steps[-1].stamps[END] == returned
     assert reasons(observed.steps) == {"the optimizer works inside the backward"}
-
-
-def test_fsdp_has_its_gradients_at_the_last_reduce_scatter() -> None:
-    script = Script(size=2, sharded=True)
-    scattered: tuple[int, ...] = ()
-    for _ in range(3):
-        script.fetch()
-        script.forward()
-        script.collective("all-gather")
-        script.at(e.BACKWARD_IN)
-        script.collective("reduce-scatter", waited=False)
-        scattered = script.collective("reduce-scatter")
-        script.at(e.BACKWARD_OUT)
-        script.update()
-    observed = script.observed()
-    assert observed.steps[-1].stamps[3] == scattered[0]
-    last = observed.steps[-1].collectives
-    assert [call.name for call in last] == ["all-gather", "reduce-scatter", "reduce-scatter"]
-    assert (last[2].arrives_ns, last[2].waits_ns, last[2].ends_ns) == scattered
-    assert (last[1].waits_ns, last[1].ends_ns) == (ABSENT, ABSENT)
-    assert last[0].bytes == 64
-
-
-@pytest.mark.parametrize(("size", "seen"), [(100, True), (99, False)])
-def test_all_reduces_by_hand_count_from_the_bytes_of_the_gradients_on(size: int, seen: bool) -> None:
-    script = Script(size=2, gradient_bytes=100)
-    for _ in range(3):
-        script.fetch()
-        script.forward()
-        _, _, returned = script.backward()
-        *_, done = script.collective("all-reduce", size=size)
-        script.update()
-    observed = script.observed()
-    if seen:
-        assert observed.steps[-1].stamps[3:5] == (returned, done)
-    else:
-        assert reasons(observed.steps) == {"nothing was seen that reduces the gradients"}
-
-
-def test_ranks_that_train_alone_reduce_nothing() -> None:
-    script = Script(size=1, joined=False, world_size=4)
-    script.step()
-    script.step()
-    observed = script.observed()
-    assert observed.steps[0].stamps[3] == observed.steps[0].stamps[4] != ABSENT
-    assert "WORLD_SIZE is 4, and it joined no process group: it trains alone" in observed.remarks
-
-
-def test_a_collective_after_the_update_is_in_the_step_it_ends() -> None:
-    script = Script(**DDP)
-    script.step()
-    script.collective("all-reduce")  # of the loss, to be logged
-    script.step()
-    first, second = script.observed().steps
-    assert [call.name for call in first.collectives] == ["all-reduce"]
-    assert second.collectives == ()
-
-
-def test_collectives_of_an_evaluation_are_in_no_step() -> None:
-    script = Script(**DDP)
-    for _ in range(3):
-        script.step()
-    script.evaluate()
-    script.collective("all-gather")
-    script.evaluate(1)
-    for _ in range(3):
-        script.step()
-    assert not any(step.collectives for step in script.observed().steps)
 
 
 def test_stamps_of_a_device_are_not_the_hosts() -> None:

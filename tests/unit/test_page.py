@@ -199,10 +199,10 @@ def test_of_many_settings_the_best_and_the_worst_are_named():
 # Variables that the target sets
 
 
-def test_variables_of_the_target_are_not_shown_and_those_asked_for_are(tmp_path, capsys):
+def test_variables_of_the_target_are_not_shown_and_requested_ones_are(tmp_path, capsys):
     preset = {"GLOO_SOCKET_IFNAME": "lo", "OMPI_MCA_btl_tcp_if_include": "lo"}
-    asked_for = {"NCCL_ALGO": "Ring", "OMPI_MCA_btl_tcp_if_include": "eth0"}
-    run = make_run(env={**preset, **asked_for})
+    requested = {"NCCL_ALGO": "Ring", "OMPI_MCA_btl_tcp_if_include": "eth0"}
+    run = make_run(env={**preset, **requested})
     put(tmp_path, make_trace(run))
     put_plan(tmp_path, [run], env=preset)
     assert main([str(tmp_path)]) == 0

@@ -180,7 +180,7 @@ def test_speeds_of_logs_have_the_window_they_are_from(tmp_path: Path):
     assert "1 point with one run has no interval" in text and "order-statistic" not in text
 
 
-def test_speeds_of_documents_are_said_to_be_printed(tmp_path: Path):
+def test_speeds_of_documents_are_marked_as_printed(tmp_path: Path):
     document = put_document(tmp_path / "README.md")
     text = sentences(summary_of(documents=(document,)))
     assert "The speeds of 2 points are those that documents print (README.md)." in text

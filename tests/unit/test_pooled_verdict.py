@@ -1,4 +1,4 @@
-"""The verdict on several runs of a point, by the evidence of all of them together; and what it could have found."""
+"""The verdict on several runs of a point, by the evidence of all of them together; and what it could have detected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_two_ranks_late_for_different_causes_are_two_findings_with_their_own_sha
     assert (second.arrival_skew, second.costs) == pytest.approx((10, 10), abs=0.3)
 
 
-def test_what_only_some_runs_show_is_said_with_how_many_do():
+def test_what_only_some_runs_show_has_their_number():
     both, alone = {"backward": on(3, ms=15)}, {"backward": on(3, ms=15), "data": on(0, ms=10)}
     verdicts = stragglers(breakdowns(both, alone))
     assert [(each.kind, each.ranks, each.in_runs, each.of_runs) for each in verdicts] == [
@@ -98,7 +98,7 @@ def test_runs_whose_ranks_lie_elsewhere_are_not_put_together():
     assert stragglers([first, dataclasses.replace(second, nodes=(0, 1, 0, 1))]) == ()
 
 
-def test_two_ranks_that_alternate_are_found_by_several_short_runs():
+def test_several_short_runs_name_two_ranks_that_alternate():
     def late(rank: int, step: int) -> float:
         return 10.5 * (rank == (1 if step % 2 else 2))
 
@@ -121,7 +121,7 @@ def test_a_long_stall_of_all_others_hides_no_straggler():
     assert (first.kind, first.ranks, max(first.cause, key=first.cause.__getitem__)) == (PERSISTENT, (1,), "data")
 
 
-def test_beside_a_persistent_straggler_an_event_of_another_rank_is_said():
+def test_beside_a_persistent_straggler_an_event_of_another_rank_is_named():
     both = {"data": on(1, ms=8), "backward": once(3, 20, 3000.0)}
     verdicts = stragglers(breakdowns(both, {"data": on(1, ms=8)}))
     assert {(each.kind, each.ranks) for each in verdicts} == {(PERSISTENT, (1,)), (TRANSIENT, (3,))}
@@ -160,7 +160,7 @@ def drawn(
 
 
 @pytest.mark.slow
-def test_a_rank_at_the_detection_limit_is_found_in_nine_of_ten_measurements():
+def test_a_rank_at_the_detection_limit_is_named_in_nine_of_ten_measurements():
     counts: Counter[str] = Counter()
     for size, (nodes, ranks_per_node, steps, runs) in enumerate(SIZES):
         run = make_run(nodes=nodes, ranks_per_node=ranks_per_node, warmup_steps=6, measured_steps=steps)

@@ -71,7 +71,7 @@ def test_a_class_folder_that_only_one_node_sees_is_named(tmp_path):
     assert "class folder cat on node0 only" in result.text
 
 
-def test_other_images_of_the_same_classes_are_told(tmp_path):
+def test_other_images_of_the_same_classes_are_noticed(tmp_path):
     result = judged(put(tmp_path / "a", cat=20, dog=20), put(tmp_path / "b", cat=19, dog=20))
     assert result.fatal and result.text.endswith("different numbers of images in class folder cat")
 
@@ -96,12 +96,12 @@ def test_more_classes_than_the_workload_has_are_refused(tmp_path):
     assert result.fatal and "1001 classes; resnet50 tells 1000 apart" in result.text
 
 
-def test_a_node_without_pillow_is_told(tmp_path, monkeypatch):
+def test_a_node_without_pillow_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(facts, "find_spec", lambda name: None)
     assert "Pillow" in judged(put(tmp_path, cat=40)).text
 
 
-def test_a_folder_that_may_not_be_read_is_told(tmp_path, monkeypatch):
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     def denied(source: DataSource, split: str) -> None:
         raise PermissionError(13, "Permission denied", f"{source.path}/{split}")
 

@@ -262,7 +262,7 @@ def test_memory_is_the_nodes_or_what_its_cgroups_leave(
     assert free_memory(tmp_path / "proc", tmp_path / "sys") == (*free_bytes, "")
 
 
-def test_memory_that_cannot_be_told_is_none(tmp_path: Path) -> None:
+def test_unknown_memory_is_none(tmp_path: Path) -> None:
     total, free, reason = free_memory(tmp_path, tmp_path)
     assert (total, free) == (None, None)
     assert "meminfo does not tell it" in reason

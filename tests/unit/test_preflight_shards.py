@@ -77,7 +77,7 @@ def test_held_out_shards_are_needed_by_a_whole_training_only(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("kind", "package"), [("webdataset", "webdataset"), ("dali", "nvidia.dali")])
-def test_a_node_without_the_package_is_told(
+def test_a_node_without_the_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, package: str
 ) -> None:
     monkeypatch.setattr(facts, "find_spec", lambda name: name if name == "PIL" else None)

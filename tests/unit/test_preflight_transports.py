@@ -91,7 +91,7 @@ def test_what_nccl_says_of_its_connections(
         ("NET/IBext_v10/3/GDRDMA", "NET/IBext_v10/GDRDMA"),
     ],
 )
-def test_ways_are_told_apart_by_what_matters(via: str, kind: str) -> None:
+def test_ways_differ_by_what_matters(via: str, kind: str) -> None:
     assert kind_of(via) == kind
     assert goes_by_network(kind) is via.startswith("NET")
 
@@ -113,7 +113,7 @@ def test_a_promise_is_kept_or_broken(kind: str, expected: str, fit: bool) -> Non
     assert fits(kind, expected) is fit
 
 
-def test_nccl_is_told_to_write_and_a_persons_settings_stay(tmp_path: Path) -> None:
+def test_nccl_is_set_to_write_and_a_persons_settings_stay(tmp_path: Path) -> None:
     environ = {"PATH": "/bin"}
     name = enable_nccl_log(tmp_path / "100%" / "rank3.nccl", environ)
     assert environ == {"PATH": "/bin", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": name}
@@ -130,7 +130,7 @@ def test_nccl_is_told_to_write_and_a_persons_settings_stay(tmp_path: Path) -> No
     assert unread_reason(theirs) == ""
 
 
-def test_a_log_is_read_or_why_not_is_said(tmp_path: Path) -> None:
+def test_a_log_is_read_or_refused_with_the_reason(tmp_path: Path) -> None:
     name = f"{tmp_path}/nccl.%h.%p"
     assert "wrote nothing" in read_transports(name, "n0", 1).unread
     path = tmp_path / "nccl.n0.1"

@@ -47,7 +47,7 @@ def test_an_error_comes_to_the_caller():
         list(each_in_processes(_refuse, range(5), 2))
 
 
-def test_a_process_that_is_killed_is_said():
+def test_a_killed_process_is_named():
     with pytest.raises(ProcessEnded, match="killed"):
         list(each_in_processes(_end, range(5), 2))
 

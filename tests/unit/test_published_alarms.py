@@ -11,7 +11,7 @@ from parse.alarms.table import judge
 from parse.alarms.text import sentence
 from parse.published.documents import published
 from parse.result import Result
-from tests.unit.test_alarms import figures, same
+from tests.unit.alarm_figures import figures, same
 from tests.unit.test_published import BLOCK, RUNS, TABLE, TITLE, table
 
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference"

@@ -26,7 +26,7 @@ def put(folder: Path, **contents: bytes) -> Path:
     return folder
 
 
-def test_records_are_found_by_file_and_place(tmp_path: Path) -> None:
+def test_records_are_known_by_file_and_place(tmp_path: Path) -> None:
     put(tmp_path / "tfrecord", train_1=framed(b"c", b"", b"dddd"), train_0=framed(b"aaa", b"bb"), val_0=framed(b"v"))
     listing = list_records(str(tmp_path))
     assert [listing.read(number) for number in range(len(listing))] == [b"aaa", b"bb", b"c", b"", b"dddd"]

@@ -1,4 +1,4 @@
-"""Delays that recur: their period is found where they are small, and steps without order have none."""
+"""Delays that recur: their period is known where they are small, and steps without order have none."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def last_by(delay: np.ndarray, seed: int, others: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize("period", [2, 3, 7, 10, 20, 33])
 def test_a_small_delay_has_its_period(period):
-    found = recurrence(last_by(np.where(STEPS % period == 1, 5.0, 0.0), seed=period), STEPS)
-    assert found is not None and (found.period, found.phase) == (period, 1)
-    assert found.chance < 0.001
-    assert (STEPS[found.its] % period == 1).all()
-    assert found.its.sum() > 0.8 * (STEPS % period == 1).sum()
+    finding = recurrence(last_by(np.where(STEPS % period == 1, 5.0, 0.0), seed=period), STEPS)
+    assert finding is not None and (finding.period, finding.phase) == (period, 1)
+    assert finding.chance < 0.001
+    assert (STEPS[finding.its] % period == 1).all()
+    assert finding.its.sum() > 0.8 * (STEPS % period == 1).sum()
 
 
 def test_steps_without_order_seldom_have_a_period():
-    chances = [found.chance for seed in range(200) if (found := recurrence(last_by(np.zeros(200), seed), STEPS))]
+    chances = [finding.chance for seed in range(200) if (finding := recurrence(last_by(np.zeros(200), seed), STEPS))]
     assert sum(chance <= 0.05 for chance in chances) <= 10
     assert sum(chance <= 0.005 for chance in chances) <= 2
 
 
 def test_a_delay_in_every_step_has_no_period():
     assert all(
-        (found := recurrence(last_by(np.full(200, 8.0), seed), STEPS)) is None or found.chance > 0.005
+        (finding := recurrence(last_by(np.full(200, 8.0), seed), STEPS)) is None or finding.chance > 0.005
         for seed in range(30)
     )
 
@@ -51,8 +51,8 @@ def test_what_half_of_a_phase_shows_has_another_period():
     """Every tenth step is late, and of every fifth that is one half."""
     late = last_by(np.where(STEPS % 10 == 4, 20.0, 0.0), seed=1)
     assert recurrence(late, STEPS, period=5) is None
-    found = recurrence(late, STEPS)
-    assert found is not None and found.period == 10
+    finding = recurrence(late, STEPS)
+    assert finding is not None and finding.period == 10
 
 
 def test_the_tail_of_the_hypergeometric_distribution():
@@ -84,7 +84,7 @@ def test_of_a_node_that_is_late_every_so_many_steps_the_node_is_named():
     assert first.shape == Shape(kind=ShapeKind.PERIODIC, period=8)
 
 
-def test_ranks_that_leave_the_reduction_late_by_turns_are_found():
+def test_ranks_that_leave_the_reduction_late_by_turns_are_named():
     """What a rank does not work at is no part of the alternation of its work."""
     late: dict[str, Change] = {"leave": lambda rank, step: 5.0 * (rank == (1, 3)[step % 2])}
     first, *further = stragglers(breakdowns(late, late, noise=0.2))

@@ -51,7 +51,7 @@ def test_a_pipe_in_the_place_of_a_file_that_was_looked_at(tmp_path, monkeypatch)
     os.mkfifo(path)
     looks = iter([False, True])
     require = regular_file._require_regular
-    monkeypatch.setattr(regular_file, "_require_regular", lambda *found: next(looks) and require(*found))
+    monkeypatch.setattr(regular_file, "_require_regular", lambda *path: next(looks) and require(*path))
     with pytest.raises(NotRegularError):
         open_regular(path)
     assert next(looks, None) is None

@@ -81,7 +81,7 @@ def test_the_part_of_steps_is_that_of_the_variance(errors: tuple[float | None, .
     assert decision.of_steps == (None if of_steps is None else pytest.approx(of_steps))
 
 
-def test_every_decision_is_said_with_its_figures() -> None:
+def test_every_decision_is_printed_with_its_figures() -> None:
     def text(*arguments: Any, **changes: Any) -> str:
         return describe_repeats(more_repeats(*arguments, **changes), arguments[1])
 

@@ -46,7 +46,7 @@ def test_numbers_that_are_not_finite_are_absent():
     json.dumps(figure, allow_nan=False)
 
 
-def test_series_are_told_apart_without_colour():
+def test_series_differ_without_colour():
     figure = lines([Line(name=str(at), x=[1], y=[1.0]) for at in range(6)], AXES)
     assert len({trace["marker"]["symbol"] for trace in figure["data"]}) == 6
     assert len({trace["line"]["color"] for trace in figure["data"]}) == 6
@@ -80,6 +80,14 @@ def test_a_heat_map_ends_its_colours_at_the_top_and_keeps_larger_values():
     figure = heat_map(["rank 0", "rank 1"], [1, 2], [[0.0, 90.0], [nan, 1.0]], top=5.0, unit="ms", warmup=1)
     (trace,) = figure["data"]
     assert trace["zmax"] == 5.0 and trace["z"] == [[0.0, 90.0], [None, 1.0]]
+
+
+def test_the_pointer_shows_the_whole_of_a_name_that_the_legend_cuts():
+    name = "/".join(["measurements", *(f"folder-{number}" for number in range(12)), "trace.h5"])
+    (line,) = lines([Line(name=name, x=[1], y=[1])], Axes(x_title="", y_title=""))["data"]
+    assert len(line["name"]) <= 48 and "…" in line["name"]
+    extra = line["hovertemplate"].partition("<extra>")[2].removesuffix("</extra>")
+    assert extra.replace("<br>", "") == name and max(map(len, extra.split("<br>"))) <= 48
 
 
 def test_labels_hold_nothing_that_plotly_would_interpret():

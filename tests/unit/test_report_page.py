@@ -111,7 +111,7 @@ def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
     assert any("no 1n1g baseline" in sentence for sentence in (*scaling.sentences, *loss.sentences))
 
 
-def test_a_sweep_without_a_warning_is_said_to_have_none(tmp_path: Path):
+def test_a_sweep_without_a_warning_states_that_it_has_none(tmp_path: Path):
     plan = [*repeats(make_run(), 3), *repeats(make_run(nodes=2), 3)]
     put_plan(tmp_path, plan)
     for run in plan:

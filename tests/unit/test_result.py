@@ -114,7 +114,7 @@ def test_points_of_two_settings_have_a_baseline_each(tmp_path):
     assert [result.speedup for result in results(load([tmp_path]))] == pytest.approx([1, 2, 1, 2])
 
 
-def test_a_baseline_under_an_old_name_is_found(tmp_path):
+def test_a_baseline_under_an_old_name_counts(tmp_path):
     put(tmp_path, make_trace(make_run(), run_id="1n1g_old_r1", point_id="1n1g_old"))
     put(tmp_path, make_trace(make_run(nodes=2), step_s=0.1))
     assert case(results(load([tmp_path])), "2n1g").speedup == pytest.approx(2)
@@ -168,7 +168,7 @@ def test_planned_points_that_nobody_ran_are_results_without_numbers_in_the_order
     assert result.median_speed is None
 
 
-def test_without_a_plan_nobody_knows_how_many_were_asked_for(tmp_path):
+def test_without_a_plan_the_number_of_requested_runs_is_unknown(tmp_path):
     put(tmp_path, make_trace())
     put_plan(tmp_path, [make_run(nodes=2)])
     point_results = results(load([tmp_path]))

@@ -181,7 +181,7 @@ def test_all_that_a_run_asks_for_has_a_name():
     assert all(requested_values(result) != requested_values(before) for result in after)
 
 
-def test_columns_that_met_other_machines_are_said():
+def test_columns_of_other_machines_have_a_remark():
     met = {"hostname": "n0", "cpus": 64, "device": {"kind": "gpu", "name": "A100", "uuid": "GPU-0"}}
     runs = [other(run, gpus_per_node=1) for run in (A, B)]
     elsewhere = make_trace(runs[1], ranks=[{**met, "cpu_model": "Xeon", "nvidia_driver": "570.1"}])

@@ -156,7 +156,7 @@ def test_a_failed_release_returns_its_error(fake: Fake, tmp_path: Path) -> None:
 
 
 def test_a_failed_query_does_not_forget_a_job(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
-    """squeue answers and then fails: what it said of the name is not taken for an answer."""
+    """squeue answers and then fails: what it printed of the name is no answer."""
     fake("sbatch", "echo Submitted batch job 17")
     fake("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     fake("sacct", "exit 1")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from hpc.model.options import Option, OptionError, read_options
 from hpc.model.spec import Plan, RunSpec, SpecError, Target, shuffled
-from launch.sweep.spec import SweepSpec, expand
+from launch.sweep.expansion import expand
+from launch.sweep.spec import SweepSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KNOWN = {"width": Option(default=8, help="", small="2"), "fast": Option(default=True, help="")}

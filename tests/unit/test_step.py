@@ -118,7 +118,7 @@ def test_a_run_of_another_slurm_job_waits_for_its_end(tmp_path: Path, squeue: st
 
 
 def test_a_run_that_another_job_takes_meanwhile_is_left_to_it(tmp_path: Path) -> None:
-    """A fake `squeue`, asked of a dead job while the run is looked at, lets a living job take the next attempt."""
+    """A fake `squeue`, called for a dead job while the run is looked at, lets a living job take the next attempt."""
     begun(tmp_path, "4711")
     begin = tmp_path / "traces" / f"{RUN.run_id}.2.begin.json"
     other = {"run_id": RUN.run_id, "attempt": 2, "job_id": f"local-{socket.gethostname()}-{os.getpid()}-0"}

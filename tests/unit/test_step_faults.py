@@ -49,7 +49,7 @@ def failing(error: int, times: int, monkeypatch: pytest.MonkeyPatch) -> list[flo
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.ENOENT])
-def test_a_trace_is_found_after_one_failed_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
+def test_a_trace_is_read_after_one_failed_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     path = put(tmp_path, make_trace(WHOLE))
     pauses = failing(error, 1, monkeypatch)
     assert look_at_trace(path, sleep=pauses.append).whole

@@ -23,7 +23,7 @@ from parse.report.summary import Summary
 from parse.summarize import main
 from tests.unit.ledgers import strong, weak
 from tests.unit.logs import made
-from tests.unit.logs.test_nccl_tests import ONE_NODE
+from tests.unit.logs.nccl_lines import ONE_NODE
 from tests.unit.test_table import laptop, reference
 from tests.unit.test_trainings import trained
 from tests.unit.traces import judged, make_run, make_trace, put, put_exit_record, put_plan, repeats

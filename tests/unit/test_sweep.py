@@ -48,7 +48,7 @@ def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     argv = ("--nodes", "1", "--cpus-per-rank", "1", *CLUSTER)
     done = sweep(tmp_path, *argv, path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 0, done.stderr
-    assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be asked
+    assert called.read_text() == "scontrol ping\n"  # only whether sinfo can be called
 
 
 def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def ledger_of(folder, series, runs: int = 2, **late: Change) -> Ledger:
     return ledger
 
 
-def test_a_rank_without_a_core_is_said_in_the_sentence_with_what_it_explains(tmp_path):
+def test_a_rank_without_a_core_is_in_the_sentence_with_what_it_explains(tmp_path):
     series = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.002)
     ledger = ledger_of(tmp_path, series, backward=on(3, ms=8.0))
     (symptom,) = ledger.symptoms

@@ -227,7 +227,7 @@ def test_points_without_a_speed_are_left_out_and_none_left_is_an_error():
 # Choosing
 
 
-def test_choosing_by_what_is_asked():
+def test_choosing_by_what_is_requested():
     summary = laptop()
     chosen = choose(summary.results, {"case": ["1n1g", "2n1g"], "option.image_size": ["32"]})
     assert [(r.run.case, r.run.options["image_size"]) for r in chosen] == [("1n1g", "32"), ("2n1g", "32")]

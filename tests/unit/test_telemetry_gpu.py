@@ -30,8 +30,8 @@ def test_a_gpu_in_the_units_of_the_names():
         "gpu0.nvlink_replays": 1,
     }  # fmt: skip
     assert readings.absent == {}
-    # All links together; what the GPU does not have is not asked for again.
-    assert driver.asked == [(138, 0xFFFFFFFF), (139, 0xFFFFFFFF), (52, 0)]
+    # All links together; what the GPU does not have is not requested again.
+    assert driver.requested == [(138, 0xFFFFFFFF), (139, 0xFFFFFFFF), (52, 0)]
 
 
 def test_the_gpus_of_the_ranks_are_read_in_their_order_and_no_others():

@@ -104,10 +104,10 @@ def test_where_the_kernel_names_no_namespace_nobody_is_taken_for_the_rank(node):
 
 
 @pytest.mark.parametrize(
-    ("mbit", "said"),
+    ("mbit", "stated"),
     [(100, 12.5e6), (400_000, 50e9), (10, "10 Mbit/s"), (0, "0 Mbit/s"), (0xFFFFFFFF, "knows no speed")],
 )
-def test_the_speed_of_a_link_is_what_its_driver_says(monkeypatch, mbit: int, said: float | str) -> None:
+def test_the_speed_of_a_link_is_what_its_driver_says(monkeypatch, mbit: int, stated: float | str) -> None:
     """Two halves in `struct ethtool_cmd`, at bytes 12 and 28; unknown is -1, and a tun device claims 10 Mbit/s."""
 
     def answer(control: object, number: int, request: bytes) -> None:
@@ -119,11 +119,11 @@ def test_the_speed_of_a_link_is_what_its_driver_says(monkeypatch, mbit: int, sai
         struct.pack_into("H", command, 28, mbit >> 16)
 
     monkeypatch.setattr("fcntl.ioctl", answer)
-    if isinstance(said, str):
-        with pytest.raises(Unread, match=said):
+    if isinstance(stated, str):
+        with pytest.raises(Unread, match=stated):
             link_speed("eth0")
     else:
-        assert link_speed("eth0") == (said,)
+        assert link_speed("eth0") == (stated,)
 
 
 def test_an_interface_without_a_link_has_no_speed() -> None:
@@ -147,7 +147,7 @@ def test_of_very_many_interfaces_the_busiest_are_read(node):
     assert values_read == {f"net.veth{index}.sent_bytes" for index in range(100 - MAX_INTERFACES, 100)}
 
 
-def test_of_very_many_cores_some_are_asked_for_their_frequency(node):
+def test_of_very_many_cores_the_frequency_of_some_is_read(node):
     for core in range(256):
         node.put(node.sys / f"devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{core}000")
     values = node.read(RankProcess(pid=17, cores=tuple(range(256)), pid_namespace="pid:[1]"))

@@ -119,7 +119,7 @@ def test_the_straggler_is_marked_with_arrows_to_who_waits(tmp_path):
 
 @pytest.mark.parametrize(("bound_ns", "proven"), [(1_000, True), (4_000_000, False)])
 def test_nothing_is_drawn_across_nodes_that_the_bounds_do_not_support(tmp_path, capsys, bound_ns, proven):
-    """Rank 3 is late by 1 ms: within 4 ms of what the clocks leave open it cannot be told from the other node's ranks,
+    """Rank 3 is late by 1 ms: within 4 ms of what the clocks leave open it does not differ from the other node's ranks,
     but from rank 2, whose clock it reads."""
     trace = trace_of(run_of(), bound_ns=bound_ns, backward=on(3, ms=1.0))
     drawn = draw(tmp_path, trace)

@@ -135,7 +135,7 @@ def test_a_hanging_tool_is_killed_with_its_children(tmp_path: Path) -> None:
 
 
 def is_over(process: str) -> bool:
-    """Whether the process has ended, maybe without its parent having asked for it."""
+    """Whether the process has ended, maybe without its parent having waited for it."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

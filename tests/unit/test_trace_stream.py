@@ -51,7 +51,7 @@ def test_a_range_of_steps_equals_that_of_the_whole_trace(tmp_path, pieces):
             np.testing.assert_array_equal(opened.global_stamps(first, stop), whole.global_stamps(first, stop))
 
 
-def test_stamps_that_are_not_asked_for_are_absent(tmp_path):
+def test_stamps_that_are_not_requested_are_absent(tmp_path):
     trace = drawn_trace()
     some_ns, all_ns = trace.stamps_globally(trace.stamps, (GRADS_READY, END)), trace.global_stamps(0, 65)
     for stamp in range(6):

@@ -1,4 +1,4 @@
-"""The measured loop, with a backend that only writes down what it is asked."""
+"""The measured loop, with a backend that only writes down its calls."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_every_second_epoch_and_the_last_are_evaluated() -> None:
 
 
 def test_the_time_of_a_training_adds_up_over_attempts() -> None:
-    # Attempt 2 began at 60 s, found one epoch and completed none; attempt 3 found the same at 80 s.
+    # Attempt 2 began at 60 s, had one epoch and completed none; attempt 3 had the same at 80 s.
     begun = (Begun(attempt=2, unix_ns=START + 60 * S, epochs=1), Begun(attempt=3, unix_ns=START + 80 * S, epochs=1))
     resumed = history(epoch(1, 1, 40), epoch(3, 82, 80), begun=begun, stop_s=96)
     spent = resumed.spent

@@ -18,8 +18,10 @@ from hpc.recovery.progress import median_step_s, read_progress
 from launch.sweep.refusals import refuse_invalid
 from parse.airank import main as airank
 from parse.published.airank_rules import INFORMATION
-from parse.report.trainings import trainings
+from parse.report.summary import Summary
+from parse.report.trainings import trainings, trainings_text
 from parse.summarize import main as summarize
+from parse.text import Page
 from tests.unit.test_data_request import planned
 from tests.unit.test_training import S, epoch, history
 from tests.unit.traces import judged, make_run, make_trace
@@ -64,6 +66,17 @@ def test_a_training_without_its_target_has_no_time_and_says_so() -> None:
         "1 of 1 trainings ended without 75 % after 4 epochs; the best was 13.00 %",
         "no checkpoint after epoch 2: full",
     )
+
+
+def test_without_a_target_nothing_reached_one() -> None:
+    run = make_run(**WHOLE | {"target_accuracy": 0.0})
+    course = dataclasses.replace(history(*[epoch(1, 13 * at, 10 + at) for at in range(3)]), target=0.0)
+    results = judged([make_trace(run, history=course)])
+    (row,) = trainings(results)
+    assert (row.reached, row.runs, row.time_to_train_s, row.speedup) == (None, 1, None, None)
+    lines = trainings_text(Summary(results=results), Page(width=200))
+    heads, cells = (line.split() for line in lines if line.startswith(("case ", "1n1g  ")))
+    assert cells[heads.index("target") :][:6] == ["-", "-", "of", "1", "-", "3.00"]
 
 
 def test_a_trace_keeps_the_history(tmp_path: Path) -> None:

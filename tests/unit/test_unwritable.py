@@ -135,13 +135,13 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         made.samples[0] = made.samples[1] = 4
         copies = Copies({0: made.folder}, place / "x.1.partial", 10.0, lambda **facts: print(facts))
         copies.look()
-        assert not [found for found in read_journals(place / "x.1.partial", []) if found.steps_completed]
+        assert not [each for each in read_journals(place / "x.1.partial", []) if each.steps_completed]
         copies.look()
         subprocess.run(["mount", "-o", "remount,size=1m", place], check=True)
         copies.look()
-        (found,) = read_journals(place / "x.1.partial")
-        assert found.stamps.tolist() == list(made.stamps)
-        print(found.steps_completed, "steps")
+        (journal,) = read_journals(place / "x.1.partial")
+        assert journal.stamps.tolist() == list(made.stamps)
+        print(journal.steps_completed, "steps")
         """,
         place,
         str(steps),
@@ -212,7 +212,7 @@ def test_one_that_does_not_come_back_is_waited_for_some_time(
     assert caught.value.local_copy == f"{os.uname().nodename}:{trace_path}"
 
 
-def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_can_be_kept_nowhere_a_message_states_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(folders, "_bases", lambda: [tmp_path / "file" / "rankwise-7"])
     with pytest.raises(TraceKept, match=r"Not a directory\); nor to this node: no place on .* Not a dir") as caught:
@@ -220,7 +220,7 @@ def test_where_it_can_be_kept_nowhere_that_is_said(tmp_path: Path, monkeypatch: 
     assert caught.value.local_copy == ""
 
 
-def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_said_to_be_there(
+def test_a_trace_whose_name_may_not_survive_a_power_cut_is_not_reported_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.fsync

@@ -1,4 +1,4 @@
-"""The verdict on simulated runs: delays are found by name, equal ranks are let be, nobody is named in error."""
+"""The verdict on simulated runs: delays are named, equal ranks are let be, nobody is named in error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.traces import make_run
 pytestmark = pytest.mark.slow
 
 DRAWS, MAX_ACCUSED = 2000, 0.05
-FOUND_OF, MAX_MISSED = 100, 1
+SIMULATED, MAX_MISSED = 100, 1
 ACCUSED = (PERSISTENT, ROTATING, TRANSIENT)
 
 
@@ -80,8 +80,8 @@ DELAYS = {
 
 
 @pytest.mark.parametrize("name", DELAYS)
-def test_delays_well_above_the_noise_are_found_under_their_names(name):
-    missed = [wrong for draw in range(FOUND_OF) if (wrong := wrong_verdict(name, draw))]
+def test_delays_well_above_the_noise_are_named(name):
+    missed = [wrong for draw in range(SIMULATED) if (wrong := wrong_verdict(name, draw))]
     assert len(missed) <= MAX_MISSED, "\n".join([f"{len(missed)} missed", *missed[:5]])
 
 
@@ -149,7 +149,7 @@ def test_a_rank_that_is_a_little_late_always_is_not_persistent_for_what_it_loses
 
 @settings(max_examples=50)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 8))
-def test_what_the_clocks_cannot_tell_is_not_told(seed, late_ms):
+def test_what_the_clocks_cannot_resolve_is_not_claimed(seed, late_ms):
     generator = np.random.default_rng(seed)
     run = make_run(nodes=4, ranks_per_node=1, warmup_steps=10, measured_steps=60)
     late = np.zeros((run.ranks, run.steps), bool)

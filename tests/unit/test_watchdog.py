@@ -140,7 +140,7 @@ HANDLES_NO_SIGNAL = "import subprocess, sys; subprocess.run([sys.executable, '-c
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """`start(*argv)`: a Python with these arguments, once it has said that it is ready."""
+    """`start(*argv)`: a Python with these arguments, once it has printed that it is ready."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*argv: str) -> subprocess.Popen[str]:

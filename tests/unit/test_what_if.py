@@ -99,7 +99,7 @@ def test_steps_of_a_transient_straggler_are_those_of_each_run(tmp_path, capsys):
     assert speeds["without the straggler"] == pytest.approx(usual, rel=0.02)
 
 
-def test_where_arrivals_cannot_be_compared_the_reason_is_said(tmp_path, capsys):
+def test_where_arrivals_cannot_be_compared_the_reason_is_given(tmp_path, capsys):
     written(tmp_path, trace_of(run_of(), backend={"meets_before_gradients": ["batch norm"]}))
     assert main([str(tmp_path), "--what-if"]) == 0
     assert "no what-if: it takes the order in which ranks arrive" in capsys.readouterr().out

@@ -41,7 +41,7 @@ def default_root() -> Path:
 class DevCluster:
     """One development cluster; its folder holds its configuration, state and logs, and other processes can join it.
 
-    `host` has the abilities of this machine; it is set once the cluster was started, joined or found by `running`.
+    `host` has the abilities of this machine; it is set once the cluster was started, joined or returned by `running`.
     """
 
     host: Host
@@ -237,7 +237,7 @@ class DevCluster:
         try:
             own_names = config.remembered((self.root / "cluster.json").read_text())[0].own_names
         except (DevClusterError, FileNotFoundError):
-            own_names = False  # processes found without namespaces certainly belong to the cluster
+            own_names = False  # processes of no namespace certainly belong to the cluster
         return processes.end(processes.Processes(self._confs, own_names=own_names).alive, patience_s=2)
 
     @contextlib.contextmanager

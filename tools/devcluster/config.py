@@ -149,7 +149,7 @@ class Host:
                 "outlive them: what needs a shared folder on a real cluster may work here without"
             )
         if not self.pmix:
-            notes.append("no libpmix.so is found: srun --mpi=pmix will not work before apt-get install libpmix-dev")
+            notes.append("no libpmix.so is installed: srun --mpi=pmix will not work before apt-get install libpmix-dev")
         if self.address != LOOPBACK:
             notes.append(
                 f"{self.name} is {self.address or 'unknown'} in /etc/hosts, not {LOOPBACK}: an srun or salloc started "

@@ -126,7 +126,7 @@ def missing_programs(*, accounting: bool = False) -> str:
     for programs, command in ((_PROGRAMS, INSTALL), (_ACCOUNTING_PROGRAMS if accounting else (), INSTALL_ACCOUNTING)):
         if missing := [name for name in programs if shutil.which(name, path=path) is None]:
             what = "Slurm" if programs is _PROGRAMS else "Slurm's accounting"
-            return f"{what} is not installed here ({', '.join(missing)} not found): {command}"
+            return f"{what} is not installed here (missing: {', '.join(missing)}): {command}"
     return ""
 
 

@@ -130,7 +130,7 @@ class Processes:
     """All processes of the cluster with these SLURM_CONF; keeps the namespaces that it has seen.
 
     With `own_names` every daemon has its own UTS namespace, and all processes in it are the cluster's: a job may have
-    cleared its environment, and a daemon may end before its children. Without, all descendants of a found process are
+    cleared its environment, and a daemon may end before its children. Without, all descendants of a listed process are
     the cluster's too. Each namespace is held open: its number would be reused, maybe by another cluster's.
     """
 
@@ -238,7 +238,7 @@ def _pids() -> list[int]:
 
 
 def _descendants(names: Mapping[int, str]) -> dict[int, str]:
-    """All descendants of these processes: process id → the name of the found ancestor."""
+    """All descendants of these processes: process id → the name of that ancestor."""
     parents = {pid: _stat(pid)[1] for pid in _pids()}
     below: dict[int, str] = {}
     while new := {

@@ -104,7 +104,7 @@ def build_environment(python: Path, ingredients: Ingredients, work: Path) -> dic
     cuda = ingredients.settings.get("HOROVOD_CUDA_HOME")
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")},
-        **({"CUDA_HOME": cuda} if cuda else {}),  # torch searches there when asked for its libraries
+        **({"CUDA_HOME": cuda} if cuda else {}),  # torch searches there for its libraries
         **ingredients.settings,
         "CMAKE_GENERATOR": "Unix Makefiles",
         "CMAKE_TOOLCHAIN_FILE": str(HERE / "horovod-toolchain.cmake"),

@@ -1,4 +1,4 @@
-"""The ingredients of a Horovod wheel, found without starting a framework, and the check for missing ones."""
+"""The ingredients of a Horovod wheel, read without starting a framework, and the check for missing ones."""
 
 from __future__ import annotations
 

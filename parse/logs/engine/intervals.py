@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hpc.system.text import plural
 from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, LogFormat
 from parse.logs.engine.points import NO_POINTS, Points, numbered
 
@@ -289,13 +290,14 @@ def why_no_window(
     if whole:
         return "" if window_sum.steps else f"{last_text} and no other step before it can be counted from"
     if begin is None or not window_sum.done:
-        needed = str((warmup if begin is None else begin.reached) + (window_sum.target.span or 0))
-        begins = f"that begins at step {begin}" if begin else f"begins at step {warmup} and"
+        span = window_sum.target.span or 0
+        needed = str((warmup if begin is None else begin.reached) + span)
+        begins = f"from step {begin}" if begin else f"begins at step {warmup} and"
         if last.reached != last.step:
             needed = f"{needed} counted through the epochs, of which the last is number {last.reached}"
-        remaining = last.reached - begin.reached if begin and printed_every <= warmup else 0
+        remaining = last.reached - begin.reached if begin and printed_every <= max(warmup, 1) else 0
         remedy = f"; --steps {warmup + remaining} takes what is there" if remaining else ""
-        return f"too short: {last_text}; the window {begins} needs step {needed}{remedy}"
+        return f"too short: {last_text}; the window of {plural(span, 'step')} {begins} needs step {needed}{remedy}"
     if not window_sum.steps:
         return f"no interval between the printed steps {begin} to {window_sum.end or begin} is free of pauses"
     return ""

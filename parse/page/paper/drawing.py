@@ -13,7 +13,7 @@ from parse.text import shortened
 NO_MATPLOTLIB = "matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
 SIZE_INCHES = (4.6, 3.2)
 MARKERS = ("o", "s", "D", "^", "X", "*")
-"""Beside the colours, so that no series is told by its colour alone."""
+"""Beside the colours, so that no series is known by its colour alone."""
 NAME_WIDTH = 48
 MAX_MARKS = 10
 

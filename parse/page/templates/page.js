@@ -39,7 +39,7 @@
       dragmode: narrow() ? false : "zoom", font: { family: FONT, size: 12.5, color: theme.ink },
       margin: { l: 12, r: 12, t: 12, b: 12, pad: 2 },
       legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0, xanchor: "left", font: { size: 12 } },
-      hoverlabel: { font: { family: FONT, size: 12.5 } },
+      hoverlabel: { font: { family: FONT, size: 12.5 }, namelength: -1 },
       xaxis: axis(given.xaxis, "x", theme), yaxis: axis(given.yaxis, "y", theme),
     };
   }

@@ -1,4 +1,4 @@
-"""Ranks of one machine, with clocks of our own making or the real one; rank 0 prints what each rank found, as JSON."""
+"""Ranks of one machine, with clocks of our own making or the real one; rank 0 prints the results of all, as JSON."""
 
 from __future__ import annotations
 

@@ -22,5 +22,5 @@ def spoilt(self, collective, given):  # type: ignore[no-untyped-def]  # what it 
     return call, got
 
 
-MPICollectives.prepare = spoilt  # type: ignore[method-assign]  # the fault that is to be found
+MPICollectives.prepare = spoilt  # type: ignore[method-assign]  # the fault that is to be detected
 sys.exit(collectives.main(sys.argv[2:]))

@@ -28,7 +28,7 @@ def share(run, rank, step, rows=None):
 
 
 def dtype_of(run):
-    """The model's type, told by the seed: no run asks for fp64, which is here to see the last digits."""
+    """The model's type, by the seed: no run asks for fp64, which is here to see the last digits."""
     return np.float64 if run.seed == 64 else np.float32
 
 

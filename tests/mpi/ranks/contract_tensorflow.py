@@ -5,7 +5,7 @@ import tensorflow as tf
 
 
 class Perceptron(tf.Module):
-    """Its variables are told apart by their names: tf.Module sorts them."""
+    """Its variables are known by their names: tf.Module sorts them."""
 
     def __init__(self, values):
         super().__init__()

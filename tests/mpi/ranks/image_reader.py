@@ -15,8 +15,8 @@ import numpy as np
 from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 
-asked = json.loads(sys.argv[1])
-framework, epochs, ranks = asked["framework"], asked["epochs"], asked["ranks"]
+request = json.loads(sys.argv[1])
+framework, epochs, ranks = request["framework"], request["epochs"], request["ranks"]
 device: Any
 if framework == "torch":
     import torch
@@ -36,8 +36,8 @@ else:
     device = "/CPU:0"
 run = RunSpec(
     nodes=ranks, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="torch-ddp", workload="resnet50",
-    batch_size=4, precision="fp32", scaling="weak", warmup_steps=6, measured_steps=30, repeat=1, seed=asked["seed"],
-    site="here", data=asked["data"], epochs=epochs, options=asked["options"],
+    batch_size=4, precision="fp32", scaling="weak", warmup_steps=6, measured_steps=30, repeat=1, seed=request["seed"],
+    site="here", data=request["data"], epochs=epochs, options=request["options"],
 )  # fmt: skip
 source = data_source(run.data)
 assert source is not None
@@ -67,7 +67,7 @@ for rank in range(ranks):
     for epoch in range(epochs or 1):
         if epochs:
             reader.begin_epoch(epoch)
-        for step in range(asked["steps"] or reader.steps_per_epoch):
+        for step in range(request["steps"] or reader.steps_per_epoch):
             batch = reader.batch(step + epoch * reader.steps_per_epoch)
             batches.append(seen(batch))
             assert len(batches[-1]) == reader.samples(batch)

@@ -1,4 +1,4 @@
-"""Holds ResNet-50 against transformers' and prints what was found as JSON. One process, no ranks."""
+"""Holds ResNet-50 against transformers' and prints the differences as JSON. One process, no ranks."""
 
 import json
 from collections import Counter

@@ -1,14 +1,17 @@
-"""Facts of a TensorFlow run on real ranks, as JSON of rank 0: `tensorflow_facts.py RUN-FIELDS-AS-JSON [taken]`.
+"""Facts of TensorFlow runs on real ranks, a line of JSON each: `tensorflow_facts.py LIST-OF-RUN-FIELDS [taken]`.
 
+One start of the ranks makes all runs; they have one backend, precision and group. Horovod and TensorFlow make one
+group in the life of a process: the first run joins it, each later one takes a copy of its backend.
 `taken` lets another socket have the port that rank 1 has chosen.
 """
 
+import copy
 import json
 import socket
 import sys
 
 import numpy as np
-from common import main_or_abort, requested_run
+from common import main_or_abort, run_of
 
 from hpc.backends import addresses, load_backend
 from hpc.measure.world import world_from_mpi
@@ -37,12 +40,7 @@ def compiled_calls(backend):
     return sum(node.attr["_XlaMustCompile"].b for node in nodes)
 
 
-def main(comm):
-    run = requested_run(backend="tensorflow-horovod")
-    backend = load_backend(run.backend)
-    if "taken" in sys.argv:
-        take_the_port_of_rank_1(comm, backend)
-    backend.join(run, world_from_mpi(comm), comm)
+def facts_of(run, backend, comm):
     factory = load_factory(run.workload, "tensorflow")
     backend.build(factory)
     timer = backend.make_timer(run.steps)
@@ -57,14 +55,29 @@ def main(comm):
         **backend.describe().as_json(),
     }
     mine = backend.parameters()
-    backend.leave()
     everyone = comm.gather(mine)
     if comm.rank == 0:
         facts["ranks_agree"] = all(np.array_equal(a, b) for its in everyone for a, b in zip(its, mine, strict=True))
         if is_user_code(run.workload):
             alone = factory.__init__.__globals__["alone"](run, STEPS)
             facts["off_alone"] = max(float(np.abs(a - b).max()) for a, b in zip(mine, alone, strict=True))
-        print(json.dumps(facts))
+    return facts
+
+
+def main(comm):
+    first, *others = (run_of(fields, backend="tensorflow-horovod") for fields in json.loads(sys.argv[1]))
+    member = load_backend(first.backend)
+    if "taken" in sys.argv:
+        take_the_port_of_rank_1(comm, member)
+    member.join(first, world_from_mpi(comm), comm)
+    facts = [facts_of(first, member, comm)]
+    for run in others:
+        backend = copy.copy(member)
+        backend._begin(run, comm.rank)
+        facts.append(facts_of(run, backend, comm))
+    member.leave()
+    if comm.rank == 0:
+        print(*map(json.dumps, facts), sep="\n")
 
 
 main_or_abort(main)

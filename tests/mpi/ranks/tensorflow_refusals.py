@@ -46,7 +46,7 @@ def trained(backend, workload):
 def refusal(what):
     try:
         what()
-    except Exception as error:  # noqa: BLE001 - which one it is, is what is asked
+    except Exception as error:  # noqa: BLE001 - which one it is, is what is tested
         return [type(error).__name__, str(error)]
     return ["nothing", ""]
 

@@ -6,7 +6,8 @@ Switches: `apart` makes every rank believe that it has a network stack of its ow
 `apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch; `unloadable`: it does
 not load; `unseen`: it sees this rank only; `without_mpi`, `without_nccl`: it lacks those; `twice`: a second MPI is
 loaded; `hooked` gives the workload's optimizer a hook; `tied` adds two layers with the same weights to
-its model; `one_gpu` makes torch see a GPU.
+its model; `one_gpu` makes torch see a GPU; `refusals`: runs that `join` refuses have the reason in
+place of facts.
 """
 
 import json
@@ -97,7 +98,9 @@ def facts_of(fields):
         backend.join(run, world_from_mpi(comm), comm)
         after = listening()
         backend.build(factory(run, switches))
-    except (InvalidRun, OptionError, WorkloadError):
+    except (InvalidRun, OptionError, WorkloadError) as error:
+        if "refusals" in switches:
+            return {"refused": f"{type(error).__name__}: {error}"}
         traceback.print_exc()
         comm.Abort(3)
     timer = backend.make_timer(run.steps)

@@ -1,4 +1,4 @@
-"""What a wheel of Horovod depends on, and what is said where something for its build is missing."""
+"""What a wheel of Horovod depends on, and the message where something for its build is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the installed Horovod was built against, and what is said where that does not fit."""
+"""What the installed Horovod was built against, and the message where that does not fit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_missing_horovod_or_framework_is_no_build_problem(bare: Machine) -> No
 
 
 @pytest.mark.parametrize("package", ["tensorflow", "tensorflow-cpu", "tensorflow-rocm"])
-def test_tensorflow_is_found_under_the_names_of_its_packages(bare: Machine, package: str) -> None:
+def test_tensorflow_is_known_under_the_names_of_its_packages(bare: Machine, package: str) -> None:
     bare.install("tensorflow", "2.21.0", package=package)
     assert installed_version("tensorflow") == "2.21.0"
 

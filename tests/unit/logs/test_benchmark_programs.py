@@ -46,14 +46,20 @@ Step\tImg/sec\ttotal_loss
 100\timages/sec: 876.0 +/- 0.8 (jitter = 9.0)\t7.857 1604275116
 total images/sec: 875.20
 """
-SAID = {"tensorflow": "1.14", "model": "resnet101", "data": "synthetic", "global_batch_size": "128", "batch_size": "64"}
+FACTS = {
+    "tensorflow": "1.14",
+    "model": "resnet101",
+    "data": "synthetic",
+    "global_batch_size": "128",
+    "batch_size": "64",
+}
 
 
 def test_the_mean_since_the_first_step_of_one_worker_is_no_rate(tmp_path):
     steps, records = read("tf-cnn-benchmarks", tmp_path, HOROVOD_CNN)
     assert not len(steps.step)
     assert values(records, "summary") == [{"what": "total images/sec", "rate": "308.27"}]
-    assert facts(records) == SAID | {"world_size": "2"}
+    assert facts(records) == FACTS | {"world_size": "2"}
 
 
 def test_one_device(tmp_path):

@@ -127,7 +127,7 @@ def test_only_the_first_of_pauses_in_a_row_is_read(tmp_path):
     assert all(record.values == {"reason": "Test"} for record in records)
 
 
-def test_a_second_step_behind_lines_of_a_known_shape_is_found(tmp_path):
+def test_a_second_step_behind_lines_of_a_known_shape_is_read(tmp_path):
     plain = b"step 1 took 0.5 s, and then some more that says nothing at all\n"
     glued = b"step 2 took 0.5 s, and then step 3 took 0.5 s, which is a lot.\n"
     assert len(plain) == len(glued)

@@ -1,4 +1,4 @@
-"""parse.logs.explain: what is told of a log can be checked by hand against its lines."""
+"""parse.logs.explain: the explanation of a log can be checked by hand against its lines."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_a_log_that_is_gone_or_another_by_now(log: Path) -> None:
 # Lines by their place
 
 
-def test_lines_are_found_wherever_pieces_meet(tmp_path: Path) -> None:
+def test_lines_are_read_wherever_pieces_meet(tmp_path: Path) -> None:
     path = tmp_path / "large.log"
     lines = [f"line {number} {'x' * (number % 700)}\n".encode() for number in range(1, 9000)]
     path.write_bytes(b"".join(lines))

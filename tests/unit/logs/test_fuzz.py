@@ -70,7 +70,7 @@ def test_what_is_no_log_is_refused(path, text):
         ({"step_s": np.array([-1.0])}, "steps take"),
     ],
 )
-def test_a_number_from_nothing_is_found(path, monkeypatch, changed, message):
+def test_a_number_from_nothing_is_detected(path, monkeypatch, changed, message):
     read_log = fuzz_logs.read_log
 
     def wrong(*arguments):
@@ -82,7 +82,7 @@ def test_a_number_from_nothing_is_found(path, monkeypatch, changed, message):
         check(sound(), path)
 
 
-def test_a_reason_of_several_lines_is_found(path, monkeypatch):
+def test_a_reason_of_several_lines_is_read(path, monkeypatch):
     def refuse(_path):
         raise fuzz_logs.LogError("one\ntwo")
 
@@ -100,7 +100,7 @@ def test_a_traceback_is_printed_with_its_seed(tmp_path, monkeypatch, capsys):
     assert "seed 5 (" in (out := capsys.readouterr().out) and "KeyError: 'what is that'" in out
 
 
-def test_a_hang_is_found(tmp_path, monkeypatch, capsys):
+def test_a_hang_is_detected(tmp_path, monkeypatch, capsys):
     def hang(_input: Input, _path):
         while True:
             pass
@@ -111,7 +111,7 @@ def test_a_hang_is_found(tmp_path, monkeypatch, capsys):
     assert "it takes more than" in capsys.readouterr().out
 
 
-def test_memory_that_grows_is_found(tmp_path, monkeypatch, capsys):
+def test_memory_that_grows_is_a_finding(tmp_path, monkeypatch, capsys):
     sizes = iter([1 << 20, 1 << 30])
     monkeypatch.setattr(fuzz_logs, "check", lambda _input, _path: "speed")
     monkeypatch.setattr(fuzz_logs, "resident_bytes", lambda: next(sizes))

@@ -101,8 +101,8 @@ val_dataloader = dict(
     ("    dtype='bfloat16',\n", "AmpOptimWrapper", "bf16"), ("", "MyWrapper", None),
 ])  # fmt: skip
 def test_the_training_loaders_batch_is_read(tmp_path, sampler, wrapper, kind, precision):
-    found = facts(read(tmp_path, CONFIG.format(sampler=sampler, wrapper=wrapper, type=kind))[1])
-    assert found == {"world_size": "8", "batch_size": "4"} | ({"precision": precision} if precision else {})
+    known = facts(read(tmp_path, CONFIG.format(sampler=sampler, wrapper=wrapper, type=kind))[1])
+    assert known == {"world_size": "8", "batch_size": "4"} | ({"precision": precision} if precision else {})
 
 
 def test_a_training_loader_without_a_batch_takes_no_other_ones(tmp_path):

@@ -101,8 +101,8 @@ NLP_HEADER = "Namespace(batch_size=96, device='gpu', logging_steps=10, model_nam
 
 
 def test_header_of_a_launch(tmp_path):
-    found = facts(read("paddle-suites", tmp_path, SEG_HEADER)[1])
-    assert found == {"gpus_per_node": "8", "nodes": "1", "batch_size": "8", "precision": "amp-fp16"}
+    known = facts(read("paddle-suites", tmp_path, SEG_HEADER)[1])
+    assert known == {"gpus_per_node": "8", "nodes": "1", "batch_size": "8", "precision": "amp-fp16"}
 
 
 @pytest.mark.parametrize(("amp", "precision"), [("True", "amp-fp16"), ("1", "amp-fp16"), ("False", "fp32")])

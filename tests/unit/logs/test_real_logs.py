@@ -1,4 +1,4 @@
-"""Real logs, where they are at hand: recognised without being told, and the speeds that their time stamps give."""
+"""Real logs, where they are at hand: recognised by themselves, and the speeds that their time stamps give."""
 
 from __future__ import annotations
 

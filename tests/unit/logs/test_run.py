@@ -96,7 +96,7 @@ def test_points_differ_by_their_protocol():
         for protocol in (Protocol(), Protocol(warmup=2, total=9), Protocol(whole=True))
     )
     assert len({plain.point, other.point, whole.point}) == 3
-    assert (other.extra, other.run.measured_steps) == ({"warmup": "2"}, 7)
+    assert (other.extra, other.run.warmup_steps, other.run.measured_steps) == ({}, 2, 7)
 
 
 # Sizes: header, names, command line
@@ -170,7 +170,7 @@ def test_the_baseline_of_8_gpus_is_1_gpu_at_any_place():
 
 
 @pytest.mark.parametrize("place", ["/c/1n8g/r50_b128_fp32_1.log", "/c/4n8g/r50_b128_fp32_1.log"])
-def test_the_baseline_of_a_campaign_is_found(place):
+def test_the_baseline_of_a_campaign_is_known(place):
     small = attempt({}, place_of(Path("/c/1n1g/r50_b128_fp32_1.log"))).requested
     assert attempt({}, place_of(Path(place))).requested.baseline_point == small.point
 

@@ -1,4 +1,4 @@
-"""A log's whole steady run beside its window: added up in the same way, and said where the two are apart."""
+"""A log's whole steady run beside its window: added up in the same way, and named where the two are apart."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_header(tmp_path):
     assert records[0].rank == 3
 
 
-def test_which_half_precision_amp_uses_is_not_said(tmp_path):
+def test_the_half_precision_of_amp_is_unknown(tmp_path):
     _, records = read(tmp_path, OLDER_HEADER)
     assert facts(records) == {"world_size": "1", "model": "resnet50", "global_batch_size": "128", "epochs": "310"}
 

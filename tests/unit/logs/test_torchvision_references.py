@@ -80,9 +80,9 @@ DINO = "arch: vit_small\nbatch_size_per_gpu: 128\nlocal_crops_number: 8\nworld_s
     (DINO, {"model": "vit_small", "batch_size": "128", "world_size": "16"}),
 ])  # fmt: skip
 def test_arguments(tmp_path, text, expected):
-    found = facts(read(tmp_path, text)[1])
-    assert {name: found.get(name) for name in expected} == expected
-    assert "precision" not in expected or "precision" in found
+    known = facts(read(tmp_path, text)[1])
+    assert {name: known.get(name) for name in expected} == expected
+    assert "precision" not in expected or "precision" in known
 
 
 @pytest.mark.parametrize("line", [

@@ -59,9 +59,9 @@ def test_blocks_of_epochs(tmp_path):
     assert (attempt.log.window, attempt.requested.case, attempt.problem) == (WHOLE_TRAINING, "1n8g", "")
     assert attempt.measured.throughput == attempt.log.wall_clock == pytest.approx(8 * 1_281_167 / 400)
     assert attempt.measured.samples == 8 * 1_281_167 and attempt.log.printed is None
-    said = " ".join(attempt.log.remarks)
-    assert "this is the speed of the whole training, from 8 epochs of 1281167 samples in 400.000 s of training" in said
-    assert "no step line of a known form is in it" in said
+    text = " ".join(attempt.log.remarks)
+    assert "this is the speed of the whole training, from 8 epochs of 1281167 samples in 400.000 s of training" in text
+    assert "no step line of a known form is in it" in text
 
 
 def test_epochs_between_marks(tmp_path):

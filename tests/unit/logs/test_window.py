@@ -39,6 +39,8 @@ REAL = pytest.mark.skipif(not LOGS.is_dir(), reason=f"no real logs at {LOGS}")
         (50, 150, 10, 0, 50, 150),
         (50, 150, 50, 50, 50, 150),
         (0, 30, 1, 1, 1, 31),
+        (0, 3, 1, 1, 1, 4),
+        (0, 3, 2, 2, 2, 12),
     ],
 )
 def test_a_window_goes_by_printed_numbers(warmup, total, every, first, begin, end) -> None:
@@ -80,6 +82,16 @@ def test_the_reason_of_a_short_log_names_its_last_step_and_the_needed_one() -> N
     assert "no line of a step" in read([], formats.format_named("ngc-pytorch")).reason
     assert read(steady([500]), protocol=WHOLE).window is None
     assert "500" in read(steady([500]), protocol=WHOLE).reason
+
+
+def test_the_reason_states_the_window_that_is_too_long_and_the_one_that_fits() -> None:
+    reading = read(steady(range(1, 6)), THROUGH, Protocol(warmup=0, total=7))
+    assert reading.reason == (
+        "too short: the last printed step is 5 of epoch 0; the window of 7 steps from step 1 of epoch 0 needs step 8; "
+        "--steps 4 takes what is there"
+    )
+    window = window_of(steady(range(1, 6)), protocol=Protocol(warmup=0, total=4))
+    assert (window.begin, window.end, window.steps) == (1, 5, 4)
 
 
 def test_one_more_step_makes_the_window() -> None:

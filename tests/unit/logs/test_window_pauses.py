@@ -53,7 +53,7 @@ def test_other_records_keep_nothing_out(line) -> None:
 
 
 @pytest.mark.parametrize("after", range(20, 120))
-def test_a_pause_is_found_wherever_blocks_meet(after, monkeypatch) -> None:
+def test_a_pause_is_detected_wherever_blocks_meet(after, monkeypatch) -> None:
     monkeypatch.setattr(step_merge, "BLOCK", 4)
     monkeypatch.setattr(step_merge, "HOLD", 2)
     monkeypatch.setattr(window_module, "HEAD", 8)

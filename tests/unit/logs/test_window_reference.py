@@ -130,7 +130,7 @@ def plainly(made: Made) -> Plain | None:
         first, last = 0, len(points) - 1
     else:
         warmup, total = made.protocol.warmup or 0, made.protocol.total or 0
-        span = max(total - warmup, 5 * every) if every > warmup else total - warmup
+        span = max(total - warmup, 5 * every) if every > max(warmup, 1) else total - warmup
         first = next((at for at, far in enumerate(reached) if far >= warmup), -1)
         last = next((at for at, far in enumerate(reached) if first >= 0 and far >= reached[first] + span), -1)
         if last < 0:

@@ -49,9 +49,7 @@ def test_a_stage_and_a_data_parallel_rank_are_named(
     assert place in " ".join(text.split())
 
 
-def test_where_no_place_alone_pays_half_that_is_what_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_no_place_alone_pays_half_the_text_states_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def taking_turns(kind: str, stage: int, number: int, step: int, dp_rank: int) -> float:
         factor = 3 if step % 4 == dp_rank and kind == "forward-compute" else 1
         return fixed(kind, stage, number, step, dp_rank) * factor

@@ -1,4 +1,4 @@
-"""A FAKE of the module pynvml, found before the real one: a node with two idle GPUs that do not exist."""
+"""A FAKE of the module pynvml, imported in place of the real one: a node with two idle GPUs that do not exist."""
 
 from types import SimpleNamespace
 

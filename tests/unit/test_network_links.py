@@ -1,0 +1,131 @@
+"""Slow links and slow nodes: named where they are, with their figures, none where there are none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parse.ledger.network import (
+    Basis,
+    Fault,
+    MeasuredNetwork,
+    NetworkFinding,
+    Unknown,
+    judge,
+)  # fmt: skip
+from parse.ledger.slow_links import exceptions, slow_places
+from tests.unit.networks import VOLUME, as_text, kinds, links_of, measured, why
+
+
+def noisy(nodes: int, seed: int, scatter: float = 0.1) -> dict[tuple[str, str], float]:
+    """Links of about 0.05 ms, lognormal."""
+    random = np.random.default_rng(seed)
+    pairs = [(f"n{one}", f"n{two}") for one in range(nodes) for two in range(one + 1, nodes)]
+    return {pair: float(0.05 * np.exp(scatter * random.standard_normal())) for pair in pairs}
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 7, 16, 64])
+def test_a_slow_node_a_slow_link_and_none(nodes: int) -> None:
+    for seed in range(20):
+        random, times = np.random.default_rng(seed), noisy(nodes, seed)
+        assert slow_places(times) == []
+        node = f"n{random.integers(nodes)}"
+        slowed = {pair: time * 4 if node in pair else time for pair, time in times.items()}
+        assert [place.nodes for place in slow_places(slowed)] == [(node,)]
+        pair = [*times][random.integers(len(times))]
+        (place,) = slow_places({**times, pair: 0.3})
+        assert (place.nodes, place.time) == (pair, 0.3)
+        assert place.usual == pytest.approx(0.05, rel=0.2)
+
+
+def test_many_links_take_little_time() -> None:
+    """512 nodes: 130,816 links."""
+    times = noisy(512, 3)
+    slowed = {pair: time * 4 if "n77" in pair else time for pair, time in times.items()}
+    assert [place.nodes for place in slow_places(slowed)] == [("n77",)]
+
+
+def test_the_others_of_a_link_are_all_but_that_link() -> None:
+    """The medians of two, three and four others."""
+    for times, usual in (((1, 3, 9), 2), ((1, 2, 3, 9), 2), ((1, 2, 4, 5, 19), 3)):
+        named = [((f"{place}", "x"), float(time)) for place, time in enumerate(times)]
+        (place,) = exceptions(named, 0)
+        assert (place.time, place.usual) == (times[-1], usual)
+    assert exceptions([(("a",), 9.0)], 0) == exceptions([], 0) == []
+
+
+def test_two_slow_nodes_are_two() -> None:
+    times = noisy(8, 1)
+    slowed = {pair: time * (5 if "n2" in pair else 1) * (9 if "n6" in pair else 1) for pair, time in times.items()}
+    assert [place.nodes for place in slow_places(slowed)] == [("n6",), ("n2",)]
+
+
+def test_levels_of_a_fabric_are_no_slow_links() -> None:
+    """Two racks: links between them take three times as long as those within."""
+    for nodes in (4, 8, 32):
+        times = noisy(nodes, 2)
+        racked = {
+            (one, two): time * (3 if (int(one[1:]) < nodes // 2) != (int(two[1:]) < nodes // 2) else 1)
+            for (one, two), time in times.items()
+        }
+        assert slow_places(racked) == []
+
+
+def with_times(changes: Mapping[tuple[str, str], float], nodes: int = 3, **values: Any) -> MeasuredNetwork:
+    links = [
+        dataclasses.replace(link, latency_ms=changes.get(link.nodes, link.latency_ms))
+        for link in links_of(nodes, 0.05, 1.0)
+    ]
+    return measured(nodes, 0.05, 1.0, links=tuple(links), **values)
+
+
+def test_a_slow_node_is_named_with_its_figures() -> None:
+    far = with_times({("n0", "n2"): 3.1, ("n1", "n2"): 3.2}, exposed_ms=10.0, step_ms=26.0)
+    (finding,) = judge(far, VOLUME).findings
+    assert finding == NetworkFinding(
+        kind=Fault.SLOW_LINK, basis=Basis.PAIRS, value=3.1, usual=0.05, quantity=Fault.LATENCY, nodes=("n2",)
+    )
+    assert as_text(judge(far, VOLUME)) == "The links of node n2 are slow: 3.10 ms for a small message, others 50.0 µs"
+    one = with_times({("n0", "n2"): 3.1}, exposed_ms=10.0, step_ms=26.0)
+    assert (
+        as_text(judge(one, VOLUME)) == "The link between n0 and n2 is slow: 3.10 ms for a small message, others 50.0 µs"
+    )
+
+
+def test_a_slow_link_that_costs_nothing_is_none() -> None:
+    """An all-reduce of three nodes goes by a link four times: 0.12 ms more are nothing of the 5 ms that are exposed."""
+    assert judge(with_times({("n1", "n2"): 0.17}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings == ()
+    assert len(judge(with_times({("n1", "n2"): 0.19}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings) == 1
+    assert judge(with_times({("n1", "n2"): 0.14}, exposed_ms=0.1, step_ms=110.0), VOLUME).findings == ()  # not far
+    merged = with_times({("n1", "n2"): 0.19}, exposed_ms=None, step_ms=100.0)
+    assert judge(merged, VOLUME).findings[0].kind is Fault.SLOW_LINK
+
+
+def test_a_node_with_a_slow_card_is_known_by_its_bandwidth() -> None:
+    links = tuple(
+        dataclasses.replace(link, bandwidth=0.0025 if "n1" in link.nodes else 1.0) for link in links_of(3, 0.05, 1.0)
+    )
+    network = judge(measured(3, 0.05, 1.0, links=links), VOLUME)
+    assert as_text(network) == "The links of node n1 are slow: 20 Mbit/s each way, others 8 Gbit/s"
+    far = tuple(
+        dataclasses.replace(link, latency_ms=3.0 if "n1" in link.nodes else 0.05) for link in links
+    )  # what is far is slow as well, and named once
+    (finding,) = judge(measured(3, 0.05, 1.0, links=far), VOLUME).findings
+    assert finding.quantity is Fault.LATENCY
+
+
+def test_without_pairs_the_clocks_tell_the_links_of_the_first_node() -> None:
+    trips = {"n1": 0.1, "n2": 6.2, "n3": 0.11, "n4": 0.09}
+    network = judge(measured(5, 0.05, 1.0, links=(), round_trips_ms=trips, exposed_ms=10.0, step_ms=26.0), VOLUME)
+    assert kinds(network) == [(Fault.SLOW_LINK, Basis.ROUND_TRIPS)]
+    assert as_text(network) == "The link from the first node to n2 is slow: 3.10 ms one way, others 50.0 µs"
+    alike = measured(5, 0.05, 1.0, links=(), round_trips_ms=dict.fromkeys(trips, 6.2), exposed_ms=0.1, step_ms=26.0)
+    assert judge(alike, VOLUME).findings == ()
+    two = judge(measured(2, links=()), VOLUME)
+    assert why(two) == {Fault.SLOW_LINK: Unknown.TWO_NODES}
+    none = judge(measured(3, links=(), round_trips_ms={}), VOLUME)
+    assert why(none) == {Fault.SLOW_LINK: Unknown.NO_PAIRS}

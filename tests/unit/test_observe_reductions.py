@@ -1,0 +1,103 @@
+"""Which collectives of an unchanged script end a reduction, and in which step they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpc.model.timestamps import ABSENT, INNER
+from hpc.observe import events as e
+from tests.unit.observed_events import DDP, Script, reasons
+
+
+def test_a_backward_that_reduces_and_is_not_the_last_leaves_no_inner_stamps() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.fetch()
+        script.forward(armed=False)
+        script.backward()
+        script.update()
+    observed = script.observed()
+    assert set(observed.absent) == set(INNER)
+    assert reasons(observed.steps) == {"DDP reduces in a backward that is not the last of the step"}
+
+
+def test_accumulation_without_no_sync_reduces_more_than_once() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        for _ in range(2):
+            script.fetch()
+            script.forward()
+            script.backward()
+        script.update()
+    assert reasons(script.observed().steps) == {"DDP reduces 2 times in the step, not once"}
+
+
+def test_fsdp_has_its_gradients_at_the_last_reduce_scatter() -> None:
+    script = Script(size=2, sharded=True)
+    scattered: tuple[int, ...] = ()
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.collective("all-gather")
+        script.at(e.BACKWARD_IN)
+        script.collective("reduce-scatter", waited=False)
+        scattered = script.collective("reduce-scatter")
+        script.at(e.BACKWARD_OUT)
+        script.update()
+    observed = script.observed()
+    assert observed.steps[-1].stamps[3] == scattered[0]
+    last = observed.steps[-1].collectives
+    assert [call.name for call in last] == ["all-gather", "reduce-scatter", "reduce-scatter"]
+    assert (last[2].arrives_ns, last[2].waits_ns, last[2].ends_ns) == scattered
+    assert (last[1].waits_ns, last[1].ends_ns) == (ABSENT, ABSENT)
+    assert last[0].bytes == 64
+
+
+@pytest.mark.parametrize(("size", "seen"), [(100, True), (99, False)])
+def test_all_reduces_by_hand_count_from_the_bytes_of_the_gradients_on(size: int, seen: bool) -> None:
+    script = Script(size=2, gradient_bytes=100)
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        _, _, returned = script.backward()
+        *_, done = script.collective("all-reduce", size=size)
+        script.update()
+    observed = script.observed()
+    if seen:
+        assert observed.steps[-1].stamps[3:5] == (returned, done)
+    else:
+        assert reasons(observed.steps) == {"nothing was seen that reduces the gradients"}
+
+
+def test_ranks_that_train_alone_reduce_nothing() -> None:
+    script = Script(size=1, joined=False, world_size=4)
+    script.step()
+    script.step()
+    observed = script.observed()
+    assert observed.steps[0].stamps[3] == observed.steps[0].stamps[4] != ABSENT
+    assert "WORLD_SIZE is 4, and it joined no process group: it trains alone" in observed.remarks
+
+
+def test_a_collective_after_the_update_is_in_the_step_it_ends() -> None:
+    script = Script(**DDP)
+    script.step()
+    script.collective("all-reduce")  # of the loss, to be logged
+    script.step()
+    first, second = script.observed().steps
+    assert [call.name for call in first.collectives] == ["all-reduce"]
+    assert second.collectives == ()
+
+
+def test_collectives_of_an_evaluation_are_in_no_step() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.step()
+    script.evaluate()
+    script.collective("all-gather")
+    script.evaluate(1)
+    for _ in range(3):
+        script.step()
+    assert not any(step.collectives for step in script.observed().steps)
