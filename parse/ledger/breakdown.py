@@ -32,7 +32,7 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
-READ_STAMPS = 250_000
+READ_STAMPS = 600_000
 """Ranks × steps that are read at once, at most, unless a piece has more: each read of a rank's steps has its costs."""
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""

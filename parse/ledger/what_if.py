@@ -154,23 +154,15 @@ def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
     Where all ranks take turns, the others are all but the one.
     """
     changed = part.copy()
-    others = [rank for rank in range(len(part)) if rank not in ranks]
-    compared = part[others]
-    for rank in ranks:
-        if not others:
-            compared = part[[other for other in range(len(part)) if other != rank]]
-        above = late & ((compared < part[rank]).sum(axis=0) > _middle(compared))
-        changed[rank, above] = _median(compared[:, above])
+    for its in [[*ranks]] if len({*ranks}) < len(part) else [[rank] for rank in ranks]:
+        median = _median(np.delete(part, its, axis=0)[:, late])
+        changed[np.ix_(its, late)] = np.minimum(part[np.ix_(its, late)], median)
     return changed
-
-
-def _middle(part: Floats) -> int:
-    return (len(part) - 1) // 2
 
 
 def _median(part: Floats) -> Floats:
     """The median over ranks in each step, the lower one of an even number."""
-    middle = _middle(part)
+    middle = (len(part) - 1) // 2
     median: Floats = np.partition(np.ascontiguousarray(part.T), middle, axis=1)[:, middle]
     return median
 
