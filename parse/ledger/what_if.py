@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import END
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
@@ -23,7 +23,6 @@ from parse.processes import each_in_processes, processes_for
 Late = npt.NDArray[np.bool_]
 CACHED_STAMPS = 100_000
 """Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
-REPLAYED = (BATCH_READY, GRADS_READY, REDUCED, END)
 
 
 def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
@@ -105,8 +104,7 @@ def replayed_speeds(
     for first, stop in trace.blocks.tolist():
         ends: Floats | None = None
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
-        for begin, until, local_ns in read_pieces(trace, pieces):
-            stamps_ns = trace.stamps_globally(local_ns, REPLAYED)
+        for begin, until, _, stamps_ns in read_pieces(trace, pieces):
             if ends is None:
                 origin_ns = stamps_ns[:, 0, END].max()
                 ends = np.repeat((stamps_ns[None, :, 0, END] - origin_ns).astype(np.float64), len(changes), axis=0)
