@@ -165,7 +165,8 @@ class ArrivalCollector:
         all_of = slice(None)
         of_others = bound[np.arange(len(median)), median][:, None]
         open_ns = self._between(bound, np.arange(len(skew)), of_others, median[:, None])
-        late = (skew.T > least_ns) & (skew.T > open_ns)
+        by_step = skew.T
+        late = (by_step > least_ns) & (by_step > open_ns)
         self.late_steps += late.sum(axis=0)
         for cause, ns in enumerate(skews.parts(all_of, all_of)):
             self.late_sum[:, cause] += np.where(late, ns.T - of_median[:, [cause]], 0).sum(axis=0)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
 from parse.ledger.meetings import (

@@ -256,7 +256,7 @@ def _chance(typical: Floats, runs: int) -> float:
     ranks, pieces = typical.shape
     least = typical.mean(axis=1).max() * (1 - 1e-12)
     shuffles = SHUFFLES if typical.size <= MANY else FEWER_SHUFFLES
-    if _log_chance(typical, least) + log(shuffles) < -NEVER:
+    if _log_chance(typical, least) + log(shuffles) < -NEVER:  # not one of them would be as large
         return 1 / (1 + shuffles)
     random = np.random.default_rng(ranks * 1_000_003 + pieces)
     by_piece = np.ascontiguousarray(typical.T)

@@ -154,8 +154,8 @@ def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
     changed = part.copy()
     for its in [[*ranks]] if len({*ranks}) < len(part) else [[rank] for rank in ranks]:
         others = np.isin(np.arange(len(part)), its, invert=True)
-        median = _median(part.compress(others, axis=0).compress(late, axis=1))
-        changed[np.ix_(its, late)] = np.minimum(part[np.ix_(its, late)], median)
+        no_longer = np.minimum(part[its], _median(part.T.compress(others, axis=1).T))
+        changed[its] = np.where(late, no_longer, part[its])
     return changed
 
 
