@@ -32,8 +32,8 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
-READ_STAMPS = 600_000
-"""Ranks × steps that are read at once, at most, unless a piece has more: each read of a rank's steps has its costs."""
+READ_STAMPS, READ_STEPS = 250_000, 24
+"""Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
 OF_TERMS = (range(BATCH_READY, BATCH_READY + 1), range(GRADS_READY, END + 1))
 """The time stamps of the terms' borders."""
 Missing = Mapping[str, tuple[int, int]]
@@ -294,7 +294,7 @@ def read_pieces(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tup
     """Each piece with the stamps of its steps and the one before, [rank, 1 + step, 6], as recorded and, OF_TERMS only,
     on the global clock; a few are read at once."""
     length = max(stop - first for first, stop in pieces)
-    at_once = max(1, READ_STAMPS // (len(trace.stamps) * length))
+    at_once = max(READ_STAMPS // (len(trace.stamps) * length), -(-READ_STEPS // length))
     for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
         begin = group[0][0] - 1
         local_ns = trace.stamps[:, begin : group[-1][1]]
