@@ -17,6 +17,8 @@ CLIP = 3.0
 TRIMMED, TRIMMED_MEAN = 0.05, 0.758
 """The largest part of the squared differences that is left out, and the mean of what remains for a variance of 1."""
 MAX_CORRELATION = 0.9
+PRUNED_EVERY = 8
+"""After so many values PELT looks for starts that it can drop: to look costs as much as to keep them."""
 RESOLUTION = 1e-4
 """The least scatter of step times, as a share: equal ones have been rounded."""
 
@@ -65,7 +67,9 @@ def pelt(values: npt.NDArray[np.float64], penalty: float, min_segment: int) -> l
         best[stop], previous[stop] = total[at] + penalty, starts[at]
         # A start that is worse than a change point at `new` stays so from where a segment that begins there may end.
         new = stop - min_segment + 1
-        starts = np.append(starts[(starts > new - min_segment) | (totals(new) <= best[new])], new)
+        if stop % PRUNED_EVERY == 0:
+            starts = starts[(starts > new - min_segment) | (totals(new) <= best[new])]
+        starts = np.append(starts, new)
     positions: list[int] = []
     stop = int(previous[n])
     while stop > 0:

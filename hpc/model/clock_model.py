@@ -24,7 +24,7 @@ STAR = 32
 """Up to this many clock domains are compared with rank 0's directly; more, in a tree (reasons: docs/clock.md)."""
 ROUNDING_NS = 3.0
 """Added to bounds for readings and results in whole nanoseconds; so only a shared clock has a bound of 0."""
-_CHUNK = 16384  # stamps converted at a time: their scratch stays in the core's cache
+_CHUNK = 32768  # stamps converted at a time: their scratch stays in the core's cache
 _COLUMNS = 128  # stamps of one rank among them, at least: below that, rows cost more than stamps
 
 
@@ -170,7 +170,7 @@ class ClockModel:
 
     def bounds_ns(self, local_ns: Ints) -> Floats:
         """The error bound of rank 0's time of each stamp [rank, n], ns; NaN where the stamp is absent."""
-        out = np.empty(local_ns.shape, np.float64)
+        out = np.empty_like(local_ns, np.float64)
         for chunk, _, absent, bound in self._chunks(self._bound, local_ns):
             if absent is not None:
                 np.copyto(bound, np.nan, where=absent)

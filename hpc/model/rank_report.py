@@ -51,10 +51,11 @@ class RankReport:
 
         A value of another type is stored in `extra`, and its field is None.
         """
-        tables = {name: _joined(_table(shared, name), _table(values, name)) for name in SHARED} if shared else {}
+        tables = {name: _table(shared, name) for name in SHARED if name in shared} if shared else {}
+        joined = {name: _joined(table, _table(values, name)) for name, table in tables.items() if table}
         known: dict[str, Any] = {}
         extra: dict[str, Any] = {}
-        for name, value in {**values, **{name: table for name, table in tables.items() if table}}.items():
+        for name, value in {**values, **joined}.items():
             is_known = name in _TYPES and isinstance(value, _TYPES[name])
             (known if is_known else extra)[name] = value
         return cls(**known, extra=extra)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -158,18 +158,19 @@ class Trace:
         """
         return self.stamps_globally(self.stamps[:, first:stop])
 
-    def stamps_globally(self, local_ns: Int64, which: Collection[int] = range(len(STAMPS))) -> Int64:
+    def stamps_globally(self, local_ns: Int64, which: Iterable[range] = (range(len(STAMPS)),)) -> Int64:
         """Stamps of the ranks' own clocks [rank, step, 6] on the global clock: `which` of them, the others are absent.
 
-        Of each rank those of one name lie together in memory. Raises as to_global.
+        Those of one name and step lie together in memory. Raises as to_global.
         """
-        by_name = local_ns.swapaxes(1, 2).copy()
-        for stamp in range(len(STAMPS)):
-            if stamp not in which:
-                by_name[:, stamp] = ABSENT
-            elif not self._shares_clock():
-                self._clock_model.to_global(by_name[:, stamp], by_name[:, stamp])
-        return by_name.swapaxes(1, 2)
+        by_name = np.full(local_ns.shape[::-1], ABSENT)
+        for stamps in which:
+            these = by_name[stamps.start : stamps.stop]
+            these[:] = local_ns[:, :, stamps.start : stamps.stop].T
+            if not self._shares_clock():
+                by_rank = these.reshape(-1, len(local_ns)).T
+                self._clock_model.to_global(by_rank, by_rank)
+        return by_name.T
 
     def globally(self, local_ns: Int64) -> Int64:
         """Moments of the ranks' own clocks, int64 [rank, …] ns, on the global clock; raises as to_global."""

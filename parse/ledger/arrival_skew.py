@@ -24,8 +24,8 @@ REDUCTION = "reduction of the gradients"
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepSkews:
     """All ns. `late` [rank, step] is the arrival of each rank, less a number that all ranks of the step have in common;
-    `work` [rank, step] is its optimizer step, data and compute. `parts` gives of ranks [n] in steps [n] what adds up to
-    `late`, [n, 4] by CAUSES, less numbers that all ranks of the step have in common.
+    `work` [rank, step] is its optimizer step, data and compute. `parts` gives of ranks [n] in steps [n], or of all by
+    slices, what adds up to `late`, an array for each of CAUSES, less numbers that all ranks of the step have in common.
 
     Of several meetings, None of one: `held_up` [rank, step] is the time by which a rank, and nobody else, makes the
     others wait, `held_up_by_node` [node, step] that of a node's ranks; `meetings` [meeting, rank, step] is `late`, less
@@ -33,7 +33,7 @@ class StepSkews:
     """
 
     late: Ints
-    parts: Callable[[Ints, Ints], Ints]
+    parts: Callable[[Ints | slice, Ints | slice], Sequence[Ints]]
     work: Ints
     held_up: Ints | None = None
     held_up_by_node: Ints | None = None
@@ -49,9 +49,9 @@ def at_the_reduction(stamps: Ints, borders: frozenset[str]) -> StepSkews:
     late = now[:, :, GRADS_READY]
     edges = reduced, ends, ready, late
 
-    def parts(ranks: Ints, steps: Ints) -> Ints:
+    def parts(ranks: Ints | slice, steps: Ints | slice) -> Sequence[Ints]:
         moments = [edge[ranks, steps] for edge in edges]
-        return np.stack([moments[0], *(end - begin for begin, end in pairwise(moments))], axis=1)
+        return [moments[0], *(end - begin for begin, end in pairwise(moments))]
 
     return StepSkews(late=late, parts=parts, work=late - reduced)
 
@@ -181,8 +181,10 @@ class _Course:
         self.now = ends
 
     def skews(self) -> StepSkews:
+        caused = self.caused.swapaxes(0, 1)
         return StepSkews(
-            late=self.late_at.sum(axis=0).T, parts=lambda ranks, steps: self.caused[steps, ranks],
+            late=self.late_at.sum(axis=0).T,
+            parts=lambda ranks, steps: [caused[ranks, steps, cause] for cause in range(len(CAUSES))],
             work=self.done.sum(axis=2).T, held_up=self.held_up.T, held_up_by_node=self.held_up_by_node.T,
             meetings=self.late_at.swapaxes(1, 2),
         )  # fmt: skip

@@ -125,7 +125,7 @@ class ArrivalCollector:
             bound = np.ascontiguousarray(bounds_ns.T)
         else:
             skews = at_all_meetings(stamps_ns, meetings_ns, self.numbers)
-            bound = bounds_ns.T * (1 + len(self.kinds))  # clocks err by the same at each
+            bound = np.ascontiguousarray(bounds_ns).T * (1 + len(self.kinds))  # clocks err by the same at each
         arrive = np.ascontiguousarray(skews.late.T)
         steps, ranks = arrive.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
@@ -137,13 +137,13 @@ class ArrivalCollector:
         skew = skews.late - arrive[row, median]
         ends = stamps_ns[:, :, END]
         least_ns = MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps
-        of_median = skews.parts(median, row)
+        of_median = np.stack(skews.parts(median, row), axis=1)
         self._add_late(skews, skew, bound, median, of_median, least_ns)
         gap = arrive[row, last] - arrive[row, second] if skews.held_up is None else skews.held_up[last, row]
         self.columns.append(
             (
                 first + row, skew[last, row], self._between(bound[row, last], last, bound[row, median], median),
-                skews.parts(last, row) - of_median,
+                np.stack(skews.parts(last, row), axis=1) - of_median,
                 arrive[row, sampled] - arrive[row, np.where(sampled == last, second, last)], last,
                 gap, self._between(bound[row, last], last, bound[row, second], second),
                 *self._last_nodes(skews, bound, row),
@@ -152,29 +152,26 @@ class ArrivalCollector:
         at = int((1 - LATE_IN) * steps)
         of_others = np.where(arrive[row, sampled] > arrive[row, median], median, order[:, middle + 1])
         self.usual.append(_smallest((arrive[row, sampled] - arrive[row, of_others])[None], at))
+        skew, work = np.ascontiguousarray(skew), np.ascontiguousarray(skews.work)  # a rank's steps together
         self.typical.append((_smallest(skew, at), _smallest(self._by_node(np.minimum, skew), at)))
-        self.alternation.add(skews.work)
-        self.node_alternation.add(self._by_node(np.maximum, skews.work))
+        self.alternation.add(work)
+        self.node_alternation.add(self._by_node(np.maximum, work))
 
     def _add_late(
         self, skews: StepSkews, skew: Ints, bound: Floats, median: Ints, of_median: Ints, least_ns: float
     ) -> None:
         """Adds where ranks are later than the median rank, provably and by `least_ns`, and what made them so; `skew`
         [rank, step] is by how much, `of_median` [step, 4] are the parts of that of the median rank."""
-        ranks, steps = np.nonzero(skew > least_ns)
-        others = median[steps]
-        open_ns = self._between(bound[steps, ranks], ranks, bound[steps, others], others)
-        provable = skew[ranks, steps] > open_ns
-        ranks, steps = ranks[provable], steps[provable]
-
-        def added(ns: Ints) -> Floats:
-            return np.asarray(np.bincount(ranks, weights=ns, minlength=len(skew)), np.float64)
-
-        self.late_steps += np.bincount(ranks, minlength=len(skew))
-        causes = skews.parts(ranks, steps) - of_median[steps]
-        self.late_sum += np.stack([added(cause) for cause in causes.T], axis=1)
-        if skews.meetings is not None:
-            self.meeting_sum += np.stack([added(its[ranks, steps]) for its in skews.meetings], axis=1)
+        all_of = slice(None)
+        of_others = bound[np.arange(len(median)), median][:, None]
+        open_ns = self._between(bound, np.arange(len(skew)), of_others, median[:, None])
+        by_step = skew.T
+        late = (by_step > least_ns) & (by_step > open_ns)
+        self.late_steps += late.sum(axis=0)
+        for cause, ns in enumerate(skews.parts(all_of, all_of)):
+            self.late_sum[:, cause] += np.where(late, ns.T - of_median[:, [cause]], 0).sum(axis=0)
+        for meeting, ns in enumerate(() if skews.meetings is None else skews.meetings):
+            self.meeting_sum[:, meeting] += np.where(late, ns.T, 0).sum(axis=0)
 
     def _by_node(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[node, step] from [rank, step]."""
@@ -194,7 +191,10 @@ class ArrivalCollector:
 
     def _last_nodes(self, skews: StepSkews, bound: Floats, row: Ints) -> tuple[npt.NDArray[np.generic], ...]:
         """The node whose latest rank is the last of all, by how much more than that of the next node, and the bound."""
-        latest, widest = (np.ascontiguousarray(self._by_node(np.maximum, each).T) for each in (skews.late, bound.T))
+        latest, widest = (
+            np.ascontiguousarray(self._by_node(np.maximum, np.ascontiguousarray(each)).T)
+            for each in (skews.late, bound.T)
+        )
         nodes = latest.shape[1]
         if nodes == 1:
             none = np.zeros(len(row), np.int64)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
 from parse.ledger.meetings import (
@@ -32,8 +32,10 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
-READ_STAMPS = 250_000
-"""Ranks × steps that are read at once, at most, unless a piece has more: each read of a rank's steps has its costs."""
+READ_STAMPS, READ_STEPS = 250_000, 24
+"""Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
+OF_TERMS = (range(BATCH_READY, BATCH_READY + 1), range(GRADS_READY, END + 1))
+"""The time stamps of the terms' borders."""
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
@@ -104,10 +106,10 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
         else:
             edges.append(stamps_ns[:, 1:, STAMPS.index(border)])
     edges.append(stamps_ns[:, 1:, END])
-    by_term = np.empty((len(TERMS), *edges[0].shape), np.int64)
-    for term, (begin, end) in enumerate(pairwise(edges)):
-        np.subtract(end, begin, out=by_term[term])
-    return np.moveaxis(by_term, 0, 2)
+    by_term = np.empty((len(TERMS), *edges[0].T.shape), np.int64)
+    for ns, (begin, end) in zip(by_term, pairwise(edges), strict=True):
+        np.subtract(end.T, begin.T, out=ns)
+    return by_term.T
 
 
 def move_meetings(terms_ns: Ints, stamps_ns: Ints, meetings_ns: Ints) -> None:
@@ -159,12 +161,11 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     edges_ns: list[tuple[int, int]] = []
     for pieces in _pieces(trace.blocks, ranks * (1 + len(kinds))):
         latest_ns: list[Ints] = []
-        for first, stop, local_ns in read_pieces(trace, pieces):
+        for first, stop, local_ns, stamps_ns in read_pieces(trace, pieces):
             checks.check(local_ns, first)
-            stamps_ns = trace.stamps_globally(local_ns, (BATCH_READY, GRADS_READY, REDUCED, END))
             terms_ns = step_terms(stamps_ns, borders)
             if collector:
-                bounds_ns = trace.bounds_of(local_ns[:, 1:, GRADS_READY])
+                bounds_ns = trace.bounds_of(np.ascontiguousarray(local_ns[:, 1:, GRADS_READY].T).T)
                 checks.count_early(terms_ns, stamps_ns, bounds_ns)
                 meetings_ns = _global_meetings(trace, first - 1, stop, kinds)
                 if meetings_ns is not None:
@@ -289,15 +290,18 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         yield list(pairwise(cuts))
 
 
-def read_pieces(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints]]:
-    """Each piece with the stamps of its steps and the one before, [rank, 1 + step, 6]; a few are read at once."""
+def read_pieces(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints, Ints]]:
+    """Each piece with the stamps of its steps and the one before, [rank, 1 + step, 6], as recorded and, OF_TERMS only,
+    on the global clock; a few are read at once."""
     length = max(stop - first for first, stop in pieces)
-    at_once = max(1, READ_STAMPS // (len(trace.stamps) * length))
+    at_once = max(READ_STAMPS // (len(trace.stamps) * length), -(-READ_STEPS // length))
     for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
         begin = group[0][0] - 1
         local_ns = trace.stamps[:, begin : group[-1][1]]
+        global_ns = trace.stamps_globally(local_ns, OF_TERMS)
         for first, stop in group:
-            yield first, stop, local_ns[:, first - 1 - begin : stop - begin]
+            steps = slice(first - 1 - begin, stop - begin)
+            yield first, stop, local_ns[:, steps], global_ns[:, steps]
 
 
 def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import log
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from parse.ledger.arrivals import MATERIAL, Arrivals, Floats
+from parse.ledger.arrivals import MATERIAL, NEVER, Arrivals, Floats
 from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.detection import detection_limit_ns
 from parse.ledger.pool import Pool, Suspect, meetings_of, named, pool_of
@@ -27,6 +28,8 @@ CHANCE = 0.005
 Those of real machines are not: load lasts. With 1 % every tenth window of equal ranks on busy cores accused one."""
 SHUFFLES, FEWER_SHUFFLES, MANY = 499, 399, 10_000
 """Permutations tried; fewer where (ranks × pieces) are many."""
+TIMES = (4.0, 8.0, 16.0, 32.0)
+"""The t of Chernoff's bound that are tried, in inverse distances of the observed mean from that of all ranks."""
 SHOWS = 0.5
 """A straggler of all runs together shows in a run where it is typically late there by this part of MATERIAL, and the
 latest."""
@@ -77,9 +80,9 @@ def _in_some_runs(runs: Sequence[StepBreakdown], step_ns: float, known: set[int]
         for each in (verdict for verdict in _of_run(run) if verdict.kind == PERSISTENT):
             shown.setdefault(each.ranks, []).append(run)
     for ranks, its_runs in shown.items():
-        for each in _persistent_of(its_runs):
+        for each in _persistent_of(its_runs) if not {*ranks} & known else ():
             costs = each.costs * len(its_runs) / len(runs)
-            if each.ranks == ranks and not {*ranks} & known and costs * 1e6 >= COSTLY_IN_FEW * step_ns:
+            if each.ranks == ranks and costs * 1e6 >= COSTLY_IN_FEW * step_ns:
                 yield replace(each, in_runs=len(its_runs), of_runs=len(runs), costs=costs)
 
 
@@ -251,15 +254,34 @@ def _chance(typical: Floats, runs: int) -> float:
     if typical.shape[1] >= 2 * PIECES * runs:
         typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES * runs, axis=1)], axis=1)
     ranks, pieces = typical.shape
-    observed = typical.mean(axis=1).max()
-    random = np.random.default_rng(ranks * 1_000_003 + pieces)
+    least = typical.mean(axis=1).max() * (1 - 1e-12)
     shuffles = SHUFFLES if typical.size <= MANY else FEWER_SHUFFLES
+    if _log_chance(typical, least) + log(shuffles) < -NEVER:  # not one of them would be as large
+        return 1 / (1 + shuffles)
+    random = np.random.default_rng(ranks * 1_000_003 + pieces)
     by_piece = np.ascontiguousarray(typical.T)
     shuffled = np.empty_like(by_piece)
     as_large = 0
     for _ in range(shuffles):
         random.permuted(by_piece, axis=1, out=shuffled)
-        as_large += bool(shuffled.mean(axis=0).max() >= observed * (1 - 1e-12))
+        as_large += bool(shuffled.mean(axis=0).max() >= least)
         if (1 + as_large) / (1 + shuffles) > CHANCE:
             break
     return (1 + as_large) / (1 + shuffles)
+
+
+def _log_chance(typical: Floats, least: float) -> float:
+    """An upper limit of the logarithm of the probability that one permutation of the names in every piece [rank, piece]
+    gives some rank a mean of `least`.
+
+    By Chernoff's bound, P(Σ x ≥ 0) ≤ Π E exp(t · x) for every t > 0, with x the values of the pieces less `least`.
+    """
+    reach = least - float(typical.mean())
+    if reach <= 0:
+        return 0.0
+    largest = typical.max(axis=0)
+    limits = [
+        float((t * (largest - least) + np.log(np.exp(t * (typical - largest)).mean(axis=0))).sum())
+        for t in (times / reach for times in TIMES)
+    ]
+    return log(len(typical)) + min(limits)

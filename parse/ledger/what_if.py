@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.timestamps import END
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
@@ -23,7 +23,6 @@ from parse.processes import each_in_processes, processes_for
 Late = npt.NDArray[np.bool_]
 CACHED_STAMPS = 100_000
 """Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
-REPLAYED = (BATCH_READY, GRADS_READY, REDUCED, END)
 
 
 def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
@@ -105,8 +104,7 @@ def replayed_speeds(
     for first, stop in trace.blocks.tolist():
         ends: Floats | None = None
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
-        for begin, until, local_ns in read_pieces(trace, pieces):
-            stamps_ns = trace.stamps_globally(local_ns, REPLAYED)
+        for begin, until, _, stamps_ns in read_pieces(trace, pieces):
             if ends is None:
                 origin_ns = stamps_ns[:, 0, END].max()
                 ends = np.repeat((stamps_ns[None, :, 0, END] - origin_ns).astype(np.float64), len(changes), axis=0)
@@ -154,23 +152,16 @@ def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
     Where all ranks take turns, the others are all but the one.
     """
     changed = part.copy()
-    others = [rank for rank in range(len(part)) if rank not in ranks]
-    compared = part[others]
-    for rank in ranks:
-        if not others:
-            compared = part[[other for other in range(len(part)) if other != rank]]
-        above = late & ((compared < part[rank]).sum(axis=0) > _middle(compared))
-        changed[rank, above] = _median(compared[:, above])
+    for its in [[*ranks]] if len({*ranks}) < len(part) else [[rank] for rank in ranks]:
+        others = np.isin(np.arange(len(part)), its, invert=True)
+        no_longer = np.minimum(part[its], _median(part.T.compress(others, axis=1).T))
+        changed[its] = np.where(late, no_longer, part[its])
     return changed
-
-
-def _middle(part: Floats) -> int:
-    return (len(part) - 1) // 2
 
 
 def _median(part: Floats) -> Floats:
     """The median over ranks in each step, the lower one of an even number."""
-    middle = _middle(part)
+    middle = (len(part) - 1) // 2
     median: Floats = np.partition(np.ascontiguousarray(part.T), middle, axis=1)[:, middle]
     return median
 

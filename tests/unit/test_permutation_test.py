@@ -1,0 +1,50 @@
+"""The permutation test for persistent stragglers, and what spares it the permutations."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+from math import exp, inf
+
+import numpy as np
+import pytest
+
+from parse.ledger import straggler
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bound_is_above_the_exact_probability(seed: int) -> None:
+    typical = np.random.default_rng(seed).lognormal(size=(4, 3))
+    orders = [*permutations(range(4))]
+    largest = [
+        np.mean([typical[list(order), piece] for piece, order in enumerate(dealt)], axis=0).max()
+        for dealt in product(orders[:1], orders, orders)
+    ]
+    for least in np.quantile(largest, [0.5, 0.9, 0.99, 1.0]):
+        chance = float(np.mean(np.array(largest) >= least - 1e-12))
+        assert chance <= exp(straggler._log_chance(typical, float(least))) * (1 + 1e-9)
+
+
+def test_nothing_is_permuted_where_no_permutation_could_be_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    typical = np.random.default_rng(0).normal(0, 100.0, (64, 14))
+    typical[7] += 3000
+    permuted: list[int] = []
+    default_rng = np.random.default_rng
+
+    def counted(seed: int) -> np.random.Generator:
+        permuted.append(seed)
+        return default_rng(seed)
+
+    monkeypatch.setattr(np.random, "default_rng", counted)
+    chance = straggler._chance(typical, 1)
+    assert not permuted
+    monkeypatch.setattr(straggler, "NEVER", inf)
+    assert straggler._chance(typical, 1) == chance == 1 / (1 + straggler.SHUFFLES)
+    assert permuted
+
+
+def test_equal_ranks_are_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    typical = np.random.default_rng(1).normal(0, 100.0, (64, 14))
+    chance = straggler._chance(typical, 1)
+    assert chance > straggler.CHANCE
+    monkeypatch.setattr(straggler, "NEVER", inf)
+    assert straggler._chance(typical, 1) == chance
