@@ -2,7 +2,8 @@
 
 Two equal models, of ResNet-50's depth (162 parameters), each in a DDP of its own over one rank; one is trained with
 hooks, one without. Compared is the thread's CPU time, in which a busy neighbour shows less than in wall time.
-`--control` puts no hooks on either: what remains is the error of the method.
+`--control` puts no hooks on either: what remains is the error of the method. `--hook NAME` shows what a hook costs: the
+model with hooks alone, that hook on and off.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import thread_time_ns
 from typing import Any
@@ -34,7 +35,7 @@ def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
     )
     model = DistributedDataParallel(torch.nn.Sequential(*stack))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    samples = torch.utils.data.TensorDataset(torch.randn(8 * batch, width), torch.zeros(8 * batch))
+    samples = torch.utils.data.TensorDataset(torch.randn(9 * batch, width), torch.zeros(9 * batch))
     loader = torch.utils.data.DataLoader(samples, batch_size=batch)
 
     def batches() -> Iterator[Any]:
@@ -52,8 +53,13 @@ def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
     return step
 
 
-def measure(pairs: int, blocks: int, width: int, batch: int, control: bool) -> tuple[list[float], list[float]]:
-    """CPU time of the steps with hooks and of those without, ms; the k-th of both follow each other."""
+def measure(
+    pairs: int, blocks: int, width: int, batch: int, control: bool, chosen: Sequence[str] | None
+) -> tuple[list[float], list[float]]:
+    """CPU time of the steps with hooks and of those without, ms; the k-th of both follow each other.
+
+    With `chosen`, names of hooks, both are of the model with hooks, and only these are switched.
+    """
     import torch
     import torch.distributed as dist
 
@@ -65,16 +71,17 @@ def measure(pairs: int, blocks: int, width: int, batch: int, control: bool) -> t
         observer = hooks.current
         assert observer is not None
         dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
-        on = True
+        on, optimizers = True, len(observer.handles)  # those of torch's hooks for all optimizers come first
 
-        def switch(to: bool) -> None:
+        def switch(to: bool, names: Sequence[str] | None = None) -> None:
             nonlocal on
             if on == to:
                 return
             on = to
             for patch in observer.patches:
-                patch.put() if to else patch.take()
-            for handle in observer.handles[:2]:  # of torch's hooks for all optimizers
+                if names is None or patch.name in names:
+                    patch.put() if to else patch.take()
+            for handle in observer.handles[:optimizers] if names is None or "optimizer" in names else ():
                 registered = handle.hooks_dict_ref()
                 if to:
                     registered[handle.id] = kept[handle.id]
@@ -90,14 +97,16 @@ def measure(pairs: int, blocks: int, width: int, batch: int, control: bool) -> t
         bare = training(blocks, width, batch)  # made now, so that no hook knows its DDP
         for _ in range(WARM_UP):
             bare()
+        if chosen:
+            bare = hooked
         taken: tuple[list[float], list[float]] = ([], [])
         for pair in range(pairs):
             for which in (0, 1) if pair % 2 else (1, 0):
-                switch(which == 0 and not control)
+                switch(which == 0 and not control, chosen)
                 begin = thread_time_ns()
                 (hooked, bare)[which]()
                 taken[which].append((thread_time_ns() - begin) / 1e6)
-        switch(True)
+        switch(True, chosen)
         assert not observer.off, "a hook has failed"
         events = sum(1 for at in range(1 << 13, len(observer.cells), 2) if observer.cells[at])
         print(f"{events / (pairs + WARM_UP):.1f} events a step with hooks")
@@ -112,8 +121,11 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=160)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--control", action="store_true", help="no hooks on either model")
+    parser.add_argument("--hook", action="append", metavar="NAME", help="of a patched attribute, or optimizer")
     arguments = parser.parse_args()
-    hooked, bare = measure(arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size, arguments.control)
+    hooked, bare = measure(
+        arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size, arguments.control, arguments.hook
+    )
     for name, part in (("least", 0.0), ("tenth percentile", 0.1), ("median", 0.5)):
         with_ms, without_ms = (sorted(times)[int(part * len(times))] for times in (hooked, bare))
         print(f"{name}: {with_ms:.3f} ms with hooks, {without_ms:.3f} ms without, {with_ms - without_ms:+.3f} ms")

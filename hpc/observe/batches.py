@@ -26,13 +26,12 @@ class Count:
 
     def __init__(self, nominal: int | None) -> None:
         self._nominal = nominal
-        self._rule: Callable[[Any], int] | None = None
+        self.samples: Callable[[Any], int] = self._first
+        """Those of a batch; 0 where it is not known."""
 
-    def samples(self, batch: Any) -> int:
-        """0 where it is not known."""
-        if self._rule is None:
-            self._rule = self._choose(batch)
-        return self._rule(batch)
+    def _first(self, batch: Any) -> int:
+        self.samples = self._choose(batch)
+        return self.samples(batch)
 
     def _choose(self, batch: Any) -> Callable[[Any], int]:
         rules = (_of_first_tensor, _of_first_entry, _of_list)

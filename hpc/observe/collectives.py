@@ -93,6 +93,7 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
 
 def _make_buffers(o: Observer) -> Any:
     whiches: dict[tuple[int, int], int] = {}
+    cells, place, call, end, place_of = o.cells, o.place, e.COLLECTIVE_IN, e.COLLECTIVE_OUT, e.place_of
 
     def make(original: Any) -> Any:
         def broadcast(group: Any, tensors: Any, size: int, root: int = 0) -> Any:
@@ -103,14 +104,19 @@ def _make_buffers(o: Observer) -> Any:
                 which = whiches.get(key)
                 if which is None:
                     which = whiches[key] = _which(o, BUFFERS, *key)
-                at = o.place()
-                o.cells[at + 1] = e.COLLECTIVE_IN | which << 8  # their bytes would take longer to count than all else
-                o.cells[at] = perf_counter_ns()
+                begin = place()
+                cells[begin + 1] = call | which << 8  # their bytes would take longer to count than all else
+                cells[begin] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(group, tensors, size, root)
             result = original(group, tensors, size, root)
-            o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
+            try:
+                at = place()
+                cells[at] = perf_counter_ns()
+                cells[at + 1] = end | which << 8 | place_of(begin) << 24
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                o.failed(error)
             return result
 
         return broadcast
@@ -119,13 +125,15 @@ def _make_buffers(o: Observer) -> Any:
 
 
 def _make_armed(o: Observer) -> Any:
+    cells, place, armed = o.cells, o.place, e.ARMED
+
     def make(original: Any) -> Any:
         def prepare_for_backward(*args: Any) -> Any:
             try:
                 if not o.off:
-                    at = o.place()
-                    o.cells[at + 1] = e.ARMED
-                    o.cells[at] = perf_counter_ns()
+                    at = place()
+                    cells[at + 1] = armed
+                    cells[at] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return original(*args)

@@ -23,7 +23,7 @@ KINDS = (
     "forward_in", "evaluate_in", "evaluate_out",  # of the model: with gradients, without
     "armed",  # DDP will reduce in the next backward
     "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last, in DDP
-    "update_in", "update_out",  # Optimizer.step; which: the optimizer
+    "update_in", "update_out",  # Optimizer.step; which: the optimizer; number: 1 if the first with a closure
     "scaler_in", "scaler_out",  # GradScaler.step; which: the optimizer, 0 where the scaler is switched off
     "save_in", "save_out",  # torch.save
     "collective_in", "collective_wait", "collective_out",  # which: its name; number: bytes; else the record of its call

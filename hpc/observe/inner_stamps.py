@@ -39,6 +39,7 @@ def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: EventFile)
     returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
     updates = [event.ns for event in inside if event.kind == e.UPDATE_IN]
     armed = [event.ns for event in inside if event.kind == e.ARMED]
+    unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number]
     devices = [device for device in recorded.facts.get("devices", []) if device != "cpu"]
     ddp = recorded.facts.get("ddp")
     reasons = {
@@ -49,6 +50,7 @@ def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: EventFile)
         "the optimizer calls backward several times in one step": any(
             sum(at >= update for at in backwards) > 1 for update in updates
         ),
+        "whether the optimizer called backward was not yet seen": bool(unseen) and len(backwards) > 1,
         f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,
         "DDP reduces in a backward that is not the last of the step": ddp
         and any(at > armed[0] for at in backwards[:-1] if armed),
@@ -71,5 +73,5 @@ def _reduced_by_hand(
         return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
     ends = [x.ns for x in inside if x.kind == e.COLLECTIVE_OUT and calls[0].ns <= x.ns < segment.end_ns]
     if len(ends) < len(calls):
-        return (last, returned, ABSENT), {INNER[2]: "nobody waited for the reduction of the gradients"}
-    return (last, returned, ends[-1]), {}
+        return (last, calls[-1].ns, ABSENT), {INNER[2]: "nobody waited for the reduction of the gradients"}
+    return (last, calls[-1].ns, ends[-1]), {}

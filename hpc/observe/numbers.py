@@ -13,6 +13,7 @@ class Numbers:
     def __init__(self) -> None:
         self._next = itertools.count(1).__next__
         self._numbers: dict[int, int] = {}
+        self.known = self._numbers.get  # by the identity of an object, for hooks of every step
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def of(self, thing: Any) -> int:

@@ -72,6 +72,7 @@ class Observer(Patches):
         self.recorder = e.Recorder(folder)
         self.cells, self.place = self.recorder.cells, self.recorder.place
         self.fetching = self.in_backward = self.updated = self.forward_seen = False
+        self.closures = False  # an optimizer was stepped with arguments
         self.marked = False  # the script calls step(), which alone ends steps
         self.thread = 0  # that of the first backward: it trains
         self.steps = self.backwards = self.looks = self.next_look = self.known_optimizers = 0

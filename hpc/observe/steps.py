@@ -87,6 +87,10 @@ def steps_of(recorded: EventFile) -> ObservedSteps:
             steps[-1] = replace(steps[-1], stamps=(*stamps[:END], before))
         pause = Pause(kind=" and ".join(kinds), begin_ns=before, end_ns=begin) if steps and kinds else None
         steps.append(_step(begin, events, segment, recorded, loaders, looked, pause))
+    if steps:
+        stamps = steps[-1].stamps
+        end = _last_end(recorded.events[segments[-1].stop :], loaders, stamps[END])
+        steps[-1] = replace(steps[-1], stamps=(*stamps[:END], end))
     steps = _with_collectives(steps, collectives_of(recorded))
     steps, turns, reason = _rounds(steps)
     remarks = (*_of_process(recorded), *turns, *_remarks(steps, usual, len(looked)))
@@ -154,6 +158,17 @@ def _begin(
     begin = lead[after[0]].ns if after else lead[last].ns
     end = lead[early[0]].ns if early else begin if last_end is None else last_end
     return begin, end, sorted({kind for _, kind in pauses})
+
+
+def _last_end(after: Sequence[Event], loaders: Set[int], returned_ns: int) -> int:
+    """The end of the last step: where the script next requests a batch, though none comes; else the update's return.
+
+    So the collectives behind the update belong to the last step as to all others.
+    """
+    collectives = (e.COLLECTIVE_IN, e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.SCALER_OUT)
+    follows = next((event for event in after if event.kind not in collectives), None)
+    requests = follows is not None and follows.kind in (e.FETCH_IN, e.ITERATE_IN) and follows.which in loaders
+    return follows.ns if follows is not None and requests else returned_ns
 
 
 def _step(

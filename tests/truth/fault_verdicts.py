@@ -46,9 +46,14 @@ class Judged:
 
 def judge(case: FaultCase, ledger: Ledger, entries: Sequence[Ms]) -> Judged:
     """A point held against the answers of its case; `entries` as `entries_of` has them, of each run in order."""
+    effect = np.mean([effect_ms(case, of_run, repeat) for repeat, of_run in enumerate(entries, 1)])
+    return judge_effect(case, ledger, float(effect))
+
+
+def judge_effect(case: FaultCase, ledger: Ledger, effect: float) -> Judged:
+    """The same, the mean lateness by the fault being known, ms a step."""
     return Judged(
-        case=case.name, said=describe_all(ledger), wrong=tuple(_wrong(case, ledger)),
-        effect=float(np.mean([effect_ms(case, of_run, repeat) for repeat, of_run in enumerate(entries, 1)])),
+        case=case.name, said=describe_all(ledger), wrong=tuple(_wrong(case, ledger)), effect=effect,
         limit=ledger.verdict.limit if ledger.verdict.kind == NONE else None,
     )  # fmt: skip
 

@@ -16,10 +16,11 @@ from parse.load import load
 from parse.result import results
 
 
-def cut(trace: Trace, window: int) -> list[Trace]:
-    """The run's windows of so many steps, each after as many warm-up steps as the run has: those before it."""
-    first, stop = trace.run.warmup_steps, trace.run.warmup_steps + trace.run.measured_steps
-    return [_from(trace, at - first, at + window) for at in range(first, stop - window + 1, window)]
+def cut(trace: Trace, window: int, apart: int = 0) -> list[Trace]:
+    """The run's windows of so many steps, `apart` steps between two of them, each after as many warm-up steps as the
+    run has: those before it."""
+    first, stop = trace.run.warmup_steps, trace.stamps.shape[1]
+    return [_from(trace, at - first, at + window) for at in range(first, stop - window + 1, window + apart)]
 
 
 def _from(trace: Trace, begin: int, stop: int) -> Trace:

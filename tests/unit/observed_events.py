@@ -60,11 +60,12 @@ class Script:
         self.at(e.UPDATE_IN, optimizer)
         return self.at(e.UPDATE_OUT, optimizer)
 
-    def step(self, loader: int = TRAIN, samples: int = 8, optimizer: int = 1) -> None:
+    def step(self, loader: int = TRAIN, samples: int = 8, optimizer: int = 1) -> int:
+        """When its update returned."""
         self.fetch(loader, samples)
         self.forward()
         self.backward()
-        self.update(optimizer)
+        return self.update(optimizer)
 
     def evaluate(self, batches: int = 3, loader: int | None = VALIDATION) -> None:
         for _ in range(batches):

@@ -9,7 +9,7 @@ import pytest
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, INNER, STAMPS
 from hpc.observe import events as e
 from hpc.observe.steps import ObservedStep, common_count
-from tests.unit.observed_events import DDP, MS, Script, reasons
+from tests.unit.observed_events import DDP, MS, TRAIN, Script, reasons
 
 
 def starts(steps: tuple[ObservedStep, ...]) -> list[int]:
@@ -211,6 +211,41 @@ def test_an_optimizer_that_calls_backward_several_times() -> None:
     assert reasons(observed.steps) == {"the optimizer calls backward several times in one step"}
 
 
+def test_the_first_update_with_a_closure_hides_whether_it_called_backward() -> None:
+    script = Script(size=1)
+    for number in (1, 0):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.forward()
+        script.backward()
+        script.at(e.UPDATE_OUT, 1, number)
+    first, second = script.observed().steps
+    assert set(first.absent.values()) == {"whether the optimizer called backward was not yet seen"}
+    assert not second.absent
+
+
+def test_collectives_behind_the_last_update_are_its_steps_where_the_loop_requests_a_batch() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.step()
+        script.collective("all-reduce", size=4)
+    requested = script.at(e.FETCH_IN, TRAIN)
+    script.at(e.FETCH_END, TRAIN)
+    observed = script.observed()
+    assert [len(step.collectives) for step in observed.steps] == [1, 1, 1]
+    assert observed.steps[-1].stamps[END] == requested
+
+
+def test_a_batch_that_is_requested_after_something_else_ends_no_step() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        updated = script.step()
+    script.evaluate()
+    script.fetch()
+    assert script.observed().steps[-1].stamps[END] == updated
+
+
 def test_forward_and_backward_inside_the_update_are_a_step() -> None:
     script = Script(size=1)
     for _ in range(3):
@@ -309,8 +344,7 @@ def test_backwards_without_an_update_are_no_steps() -> None:
 def test_what_follows_the_last_update_is_no_step() -> None:
     script = Script(size=1)
     script.step()
-    ended = script.ns
-    script.fetch()
+    ended = script.fetch()
     script.forward()
     (step,) = script.observed().steps
     assert step.stamps[END] == ended

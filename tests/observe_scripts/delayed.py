@@ -1,0 +1,117 @@
+"""A plain training by DDP, FSDP2 or all-reduces by hand, with known delays on some ranks in some steps."""
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from delays import Delays
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--plan", type=Path, required=True)
+parser.add_argument("--truth", type=Path, required=True)
+parser.add_argument("--parallel", choices=("ddp", "fsdp2", "by-hand"), required=True)
+parser.add_argument("--batch-norm", action="store_true")
+parser.add_argument("--batch-size", type=int, default=32)
+parser.add_argument("--width", type=int, default=256)
+args = parser.parse_args()
+
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+delay = Delays(args.plan, rank)
+torch.manual_seed(rank)
+torch.set_num_threads(1)
+
+
+class Numbers(Dataset):
+    def __init__(self):
+        self.fetched, self.samples = 0, torch.randn(64, args.width)
+
+    def __len__(self):
+        return args.batch_size * (delay.steps + 1)
+
+    def __getitem__(self, index):
+        if self.fetched % args.batch_size == 0:
+            delay("dataset")
+        self.fetched += 1
+        return self.samples[index % 64], index % 4
+
+
+class Identity(torch.autograd.Function):
+    """Takes its time on the way back."""
+
+    @staticmethod
+    def forward(ctx, inputs):
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        delay("backward")
+        return gradient
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(self.block() for _ in range(4))
+        self.last = nn.Linear(args.width, 4)
+
+    def block(self):
+        norm = [nn.BatchNorm1d(args.width)] if args.batch_norm else []
+        return nn.Sequential(nn.Linear(args.width, args.width), *norm, nn.ReLU())
+
+    def forward(self, inputs):
+        for number, block in enumerate(self.blocks):
+            if number == 1 and args.parallel == "fsdp2":
+                delay("collective")  # the block's all-gather
+            inputs = block(inputs)
+            if number == 1:
+                delay("forward")
+                inputs = Identity.apply(inputs)
+        return self.last(inputs)
+
+
+class AveragingSGD(torch.optim.SGD):
+    def step(self, closure=None):
+        loss = super().step(closure)
+        delay("optimizer")  # its averages of the parameters
+        return loss
+
+
+def average_gradients(model):
+    delay("collective")
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= size
+
+
+model = Net()
+if args.parallel == "ddp":
+    model = DistributedDataParallel(model)
+elif args.parallel == "fsdp2":
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+optimizer = AveragingSGD(model.parameters(), lr=1e-3, momentum=0.9)
+criterion = nn.CrossEntropyLoss()
+for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size)):
+    if step == delay.steps:
+        break
+    if args.batch_norm:
+        delay("collective")  # DDP's broadcast of its buffers
+    loss = criterion(model(inputs), targets)
+    loss.backward()
+    if args.parallel == "by-hand":
+        average_gradients(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    if args.parallel == "ddp" and not args.batch_norm:
+        shown = loss.detach().clone()
+        delay("collective")
+        dist.all_reduce(shown)  # the mean loss, for the log
+delay.write(args.truth)
+dist.destroy_process_group()

@@ -1,0 +1,29 @@
+"""Known delays: `delay(place)`, called once in each step, sleeps where the plan has it, and notes how long it took.
+
+The plan is a JSON file: {"steps": of a window, "windows": [null | [place, rank, milliseconds], ...]}.
+"""
+
+import json
+import time
+from pathlib import Path
+
+
+class Delays:
+    def __init__(self, plan, rank):
+        read = json.loads(Path(plan).read_text())
+        self.window, self.windows, self.rank = read["steps"], read["windows"], rank
+        self.steps = self.window * len(self.windows)
+        self.slept_ns = {}
+
+    def __call__(self, place):
+        slept = self.slept_ns.setdefault(place, [])
+        at = min(len(slept) // self.window, len(self.windows) - 1)
+        where, rank, ms = self.windows[at] or ("", -1, 0)
+        begin = time.perf_counter_ns()
+        if (place, self.rank) == (where, rank):
+            time.sleep(ms / 1e3)
+        slept.append(time.perf_counter_ns() - begin)
+
+    def write(self, folder):
+        folder.mkdir(exist_ok=True)
+        (folder / f"rank{self.rank}.json").write_text(json.dumps(self.slept_ns))

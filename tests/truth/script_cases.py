@@ -1,0 +1,61 @@
+"""Scripts that are measured as they are, the known delays in them, and what the ledger must say of each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parse.ledger.types import PERSISTENT
+from tests.truth.fault_schedule import NOTHING
+from tests.truth.faults import Answer, FaultCase
+
+DELAYS_MS = (5, 10, 20)
+PLACES = ("dataset", "forward", "backward", "optimizer", "collective")
+_PHASE = {"dataset": "data", "forward": "compute", "backward": "compute", "optimizer": "optimizer"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """A way to train with tests/observe_scripts/delayed.py; in which phase its delay before a collective lies, and how
+    many windows without a delay it has."""
+
+    name: str
+    arguments: tuple[str, ...]
+    collective: str
+    controls: int
+    ranks: int = 2
+    delays_ms: tuple[int, ...] = DELAYS_MS
+
+    def cases(self) -> list[FaultCase]:
+        """In an order of chance, which is always the same: load that lasts must not meet one place."""
+        of_ranks = (0, 1) if self.ranks == 2 else (2,)
+        cases = [self._case(place, ms, rank) for place in PLACES for ms in self.delays_ms for rank in of_ranks]
+        cases += [FaultCase(name=f"{self.name}, nothing", fault=NOTHING)] * self.controls
+        random.Random(self.name).shuffle(cases)
+        return cases
+
+    def _case(self, place: str, ms: int, rank: int) -> FaultCase:
+        phase = {**_PHASE, "collective": self.collective}[place]
+        answer = Answer(kinds=(PERSISTENT,), ranks=(rank,), phase=phase, shape=None)
+        return FaultCase(name=f"{self.name}, {place}", fault=f"sleep:{place}:{ms}@{rank}", answers=(answer,))
+
+
+TRAININGS: Sequence[Training] = (
+    # Before the all-reduce of the loss, behind the update; of DDP's buffers, before the forward; of an all-gather in
+    # the forward; of the first gradient's all-reduce.
+    Training(name="DDP", arguments=("--parallel", "ddp"), collective="optimizer", controls=15),
+    Training(
+        name="DDP, batch norm", arguments=("--parallel", "ddp", "--batch-norm"), collective="data", controls=10,
+    ),
+    Training(name="FSDP2", arguments=("--parallel", "fsdp2"), collective="compute", controls=15),
+    Training(name="by hand", arguments=("--parallel", "by-hand"), collective="compute", controls=10),
+    Training(
+        name="DDP, 2 × 2 ranks", arguments=("--parallel", "ddp", "--width", "128"), collective="optimizer", controls=5,
+        ranks=4, delays_ms=(10, 20),
+    ),
+    Training(
+        name="FSDP2, 2 × 2 ranks", arguments=("--parallel", "fsdp2", "--width", "128"), collective="compute",
+        controls=5, ranks=4, delays_ms=(10, 20),
+    ),
+)  # fmt: skip
