@@ -56,7 +56,7 @@ def in_a_rank(name: str, workload: str, timing: str) -> None:
     """What every rank does: all run the same steps in the same order, rank 0 tells how long they took."""
     from mpi4py import MPI
 
-    from hpc.measure.world import world_from_mpi
+    from hpc.measure.world import world_of
 
     comm = MPI.COMM_WORLD
     run = RunSpec(
@@ -65,7 +65,7 @@ def in_a_rank(name: str, workload: str, timing: str) -> None:
         seed=0, site="here", options=OPTIONS[workload],
     )  # fmt: skip
     backend = load_backend(name)
-    backend.join(run, world_from_mpi(comm), comm)
+    backend.join(run, world_of(comm), comm)
     backend.build(load_factory(run.workload, _framework(name)))
     timer = backend.make_timer(run.steps)
     plain_step = PLAIN[name](backend)

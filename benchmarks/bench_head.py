@@ -59,7 +59,7 @@ def in_a_rank(name: str, head: str, classes: str) -> None:
     """Trains a few steps; rank 0 prints the largest peak of a rank's memory in bytes."""
     from mpi4py import MPI
 
-    from hpc.measure.world import world_from_mpi
+    from hpc.measure.world import world_of
 
     comm = MPI.COMM_WORLD
     run = RunSpec(
@@ -68,7 +68,7 @@ def in_a_rank(name: str, head: str, classes: str) -> None:
         options={"image_size": "16", "classes": classes, "head": head},
     )  # fmt: skip
     backend = load_backend(name)
-    backend.join(run, world_from_mpi(comm), comm)
+    backend.join(run, world_of(comm), comm)
     backend.build(load_factory("arcface", name.partition("-")[0]))
     timer = backend.make_timer(run.steps)
     timer.begin(0)

@@ -22,10 +22,10 @@ LIMIT = 1 / 0.99
 def _joined(run: RunSpec) -> TorchDDP:
     from mpi4py import MPI
 
-    from hpc.measure.world import world_from_mpi
+    from hpc.measure.world import world_of
 
     backend = TorchDDP()
-    backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)
+    backend.join(run, world_of(MPI.COMM_WORLD), MPI.COMM_WORLD)
     return backend
 
 

@@ -66,7 +66,7 @@ def main() -> None:
     """Trains as the arguments say."""
     from mpi4py import MPI
 
-    from hpc.measure.world import world_from_mpi
+    from hpc.measure.world import world_of
 
     name, steps = sys.argv[1], int(sys.argv[2])
     run = RunSpec(
@@ -76,7 +76,7 @@ def main() -> None:
         options={} if name == "mpi" else {"width": "8", "depth": "1"},
     )  # fmt: skip
     backend = load_backend(name)
-    backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)
+    backend.join(run, world_of(MPI.COMM_WORLD), MPI.COMM_WORLD)
     backend.build(TinyWorkload if name == "mpi" else load_factory(run.workload, name.partition("-")[0]))
     with tempfile.TemporaryDirectory() as traces:
         journal = Journal(Path(traces), "memory", 0, run.steps)

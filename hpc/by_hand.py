@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hpc.measure.connections import ConnectionLost
-from hpc.measure.world import LaunchError, world_from_mpi
+from hpc.measure.world import LaunchError, world_of
 from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError
 from hpc.model.outcome import Outcome
@@ -89,7 +89,7 @@ def layout(simulated_nodes: int, comm: Communicator) -> tuple[int, int]:
         if comm.size % simulated_nodes:
             raise SpecError(f"{comm.size} ranks do not make {simulated_nodes} nodes of equal size")
         return simulated_nodes, comm.size // simulated_nodes
-    world = world_from_mpi(comm)
+    world = world_of(comm)
     sizes = sorted(set(comm.allgather(world.local_size)))
     if len(sizes) > 1:
         raise SpecError(

@@ -30,7 +30,7 @@ from hpc.backends import (
     options_of_run,
 )
 from hpc.measure.connections import Connections
-from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_from_mpi
+from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_of
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
@@ -143,7 +143,7 @@ def _join(rank: Rank, comm: Communicator | None) -> World:
     rank.comm = comm
     if wrong_environment:
         raise InvalidRun(wrong_environment)
-    world = world_from_mpi(comm, run.ranks_per_node if arguments.simulate_nodes else None)
+    world = world_of(comm, run.ranks_per_node if arguments.simulate_nodes else None)
     rank.preflight.met(comm, world)
     rank.preflight.demand()
     options_of_run(run)

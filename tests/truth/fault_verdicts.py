@@ -28,7 +28,7 @@ class Judged:
     step by exact stamps, and the limit below which the ledger says that it would find nothing, where it gives one."""
 
     case: str
-    said: str
+    verdict: str
     wrong: tuple[str, ...]
     effect: float
     limit: float | None
@@ -53,7 +53,7 @@ def judge(case: FaultCase, ledger: Ledger, entries: Sequence[Ms]) -> Judged:
 def judge_effect(case: FaultCase, ledger: Ledger, effect: float) -> Judged:
     """The same, the mean lateness by the fault being known, ms a step."""
     return Judged(
-        case=case.name, said=describe_all(ledger), wrong=tuple(_wrong(case, ledger)), effect=effect,
+        case=case.name, verdict=describe_all(ledger), wrong=tuple(_wrong(case, ledger)), effect=effect,
         limit=ledger.verdict.limit if ledger.verdict.kind == NONE else None,
     )  # fmt: skip
 
@@ -73,11 +73,11 @@ def describe_all(ledger: Ledger) -> str:
         in_runs = f" of {each.in_runs} of {each.of_runs} runs" if each.in_runs < each.of_runs else ""
         parts.append(f"{describe(each)}{shape}{in_runs}")
     symptom = ledger.symptoms[0] if ledger.symptoms else None
-    said = " / ".join(parts)
+    verdict = " / ".join(parts)
     if symptom is None:
-        return said
+        return verdict
     explains = "" if symptom.explains is None else f", explains {symptom.explains:.2f} ms"
-    return f"{said}; {symptom.quantity} {symptom.value:.3g} against {symptom.usual:.3g}{explains}"
+    return f"{verdict}; {symptom.quantity} {symptom.value:.3g} against {symptom.usual:.3g}{explains}"
 
 
 def effect_ms(case: FaultCase, entries: Ms, repeat: int) -> float:

@@ -211,7 +211,7 @@ def _distribution(values: Iterable[float]) -> str:
 def _show(point: Point) -> None:
     reason = "; ".join(point.judged.wrong) or f"off by {point.term:+.2f} ms"
     limit = "" if point.judged.limit is None else f", limit {point.judged.limit:.2f}"
-    print(f"    {point.case.fault}: {reason} [{point.judged.effect:.2f}{limit}] {point.judged.said}")
+    print(f"    {point.case.fault}: {reason} [{point.judged.effect:.2f}{limit}] {point.judged.verdict}")
 
 
 def _arguments() -> argparse.Namespace:

@@ -17,7 +17,7 @@ import pytest
 
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import KEY_BYTES, ConnectionLost, Connections, Endpoint, WrongKey, admit, dial, listen
-from hpc.measure.world import LaunchError, world_from_mpi
+from hpc.measure.world import LaunchError, world_of
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
 from hpc.run.agreement import Agreement
@@ -70,9 +70,9 @@ def test_every_operation_has_mpis_meaning(tmp_path: Path) -> None:
         elif rank == 2:
             comm.Recv(received := np.zeros(1), 3, 79)
             assert received == 2.5
-        world = world_from_mpi(comm)
+        world = world_of(comm)
         assert (world.local_rank, world.local_size, world.nodes) == (rank, 4, 1)
-        assert world_from_mpi(comm, 2).node_rank == rank // 2
+        assert world_of(comm, 2).node_rank == rank // 2
         return comm._listener.getsockname()[0]
 
     assert together(4, tmp_path, of_rank) == ["127.0.0.1"] * 4

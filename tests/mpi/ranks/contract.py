@@ -24,7 +24,7 @@ import contract_model
 from common import run_of
 
 from hpc.backends import BACKENDS, load_backend
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.workloads import load_factory
 
 TOLERANCE = {"fp32": 1e-6, "fp64": 1e-12}
@@ -58,7 +58,7 @@ def member(where, run, comm):
     """
     if not _members:
         _members.append(loaded(where))
-        _members[0].join(run, world_from_mpi(comm), comm)
+        _members[0].join(run, world_of(comm), comm)
     backend = copy.copy(_members[0])
     if hasattr(backend, "_begin"):
         backend._begin(run, comm.rank)

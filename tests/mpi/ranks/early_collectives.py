@@ -10,7 +10,7 @@ import json
 from common import main_or_abort, requested_run
 
 from hpc.backends import BACKENDS, InvalidRun, load_backend
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.workloads import load_factory
 
 KINDS = ("plain", "norm", "synchronised")
@@ -85,7 +85,7 @@ def built(backend, kind):
 def main(comm):
     run = requested_run(measured_steps=1)
     backend = load_backend(run.backend)
-    backend.join(run, world_from_mpi(comm), comm)
+    backend.join(run, world_of(comm), comm)
     # On a CPU, DDP takes no synchronised batch norm.
     facts = {kind: built(backend, kind) for kind in KINDS if (run.backend, kind) != ("torch-ddp", "synchronised")}
     backend._run, backend._reduces = dataclasses.replace(run, reduction="off"), False

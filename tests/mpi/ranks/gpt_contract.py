@@ -18,7 +18,7 @@ from common import main_or_abort, run_of
 from contract_torch import break_averaging
 
 from hpc.backends import load_backend
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.workloads import gpt
 from hpc.workloads.torch_gpt import TorchGPT
 
@@ -66,7 +66,7 @@ def train(comm, run, switches):
 
     backend = load_backend(run.backend)
     simulated = run.ranks_per_node if run.nodes > 1 else None
-    backend.join(run, world_from_mpi(comm, simulated), comm)
+    backend.join(run, world_of(comm, simulated), comm)
     backend.build(factory)
     if "broken" in switches:
         break_it(backend)

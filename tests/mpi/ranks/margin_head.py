@@ -13,7 +13,7 @@ from common import run_of
 from mpi4py import MPI
 
 from hpc.backends import load_backend
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.workloads import arcface, torch_margin
 
 SAMPLES = 6
@@ -130,7 +130,7 @@ def partial(classes, ratio, group):
 
 
 backend = load_backend(sys.argv[1])
-backend.join(run_of({"backend": sys.argv[1]}), world_from_mpi(comm), comm)
+backend.join(run_of({"backend": sys.argv[1]}), world_of(comm), comm)
 if sys.argv[1] == "paddle-fleet":
     from hpc.workloads.paddle_margin import Group
 

@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 import hpc.rank
 from hpc.backends import InvalidRun, addresses, load_backend, paddle_group
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
 
@@ -57,7 +57,7 @@ before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
 run = requested_run(cpus_per_rank=2, backend="paddle-fleet")
 backend = load_backend(run.backend)
 try:
-    backend.join(run, world_from_mpi(comm), comm)
+    backend.join(run, world_of(comm), comm)
 except InvalidRun:
     traceback.print_exc()
     comm.Abort(3)

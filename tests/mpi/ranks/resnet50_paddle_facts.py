@@ -136,12 +136,12 @@ def in_paddle(path):
 def of_ranks(name):
     from mpi4py import MPI
 
-    from hpc.measure.world import world_from_mpi
+    from hpc.measure.world import world_of
 
     comm = MPI.COMM_WORLD
     run = run_of(name, ranks=comm.size)
     backend = load_backend(name)
-    backend.join(run, world_from_mpi(comm), comm)
+    backend.join(run, world_of(comm), comm)
     backend.build(load_factory("resnet50", BACKENDS[name].framework))
     timer = backend.make_timer(run.steps)
     timer.begin(0)

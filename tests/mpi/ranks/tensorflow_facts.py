@@ -14,7 +14,7 @@ import numpy as np
 from common import main_or_abort, run_of
 
 from hpc.backends import addresses, load_backend
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.workloads import is_user_code, load_factory
 
 STEPS = 4
@@ -69,7 +69,7 @@ def main(comm):
     member = load_backend(first.backend)
     if "taken" in sys.argv:
         take_the_port_of_rank_1(comm, member)
-    member.join(first, world_from_mpi(comm), comm)
+    member.join(first, world_of(comm), comm)
     facts = [facts_of(first, member, comm)]
     for run in others:
         backend = copy.copy(member)

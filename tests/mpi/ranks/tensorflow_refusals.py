@@ -8,7 +8,7 @@ from common import run_of
 from mpi4py import MPI
 
 from hpc.backends import load_backend
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.workloads import load_factory
 
 USERS = Path(__file__).with_name("user_tensorflow.py")
@@ -32,7 +32,7 @@ REFUSED_WORKLOADS = (
 def joined(**fields):
     run = run_of(fields, backend="tensorflow-horovod")
     backend = load_backend(run.backend)
-    backend.join(run, world_from_mpi(MPI.COMM_WORLD), MPI.COMM_WORLD)
+    backend.join(run, world_of(MPI.COMM_WORLD), MPI.COMM_WORLD)
     return backend
 
 

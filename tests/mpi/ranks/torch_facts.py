@@ -19,7 +19,7 @@ from common import LISTENING, run_of, sockets
 from mpi4py import MPI
 
 from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_build, horovod_group, load_backend
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 from hpc.model.options import OptionError
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
@@ -95,7 +95,7 @@ def facts_of(fields):
     run = run_of(fields, cpus_per_rank=2, backend="torch-ddp")
     backend = load_backend(run.backend)
     try:
-        backend.join(run, world_from_mpi(comm), comm)
+        backend.join(run, world_of(comm), comm)
         after = listening()
         backend.build(factory(run, switches))
     except (InvalidRun, OptionError, WorkloadError) as error:

@@ -6,9 +6,9 @@ import sys
 
 from mpi4py import MPI
 
-from hpc.measure.world import world_from_mpi
+from hpc.measure.world import world_of
 
-world = world_from_mpi(MPI.COMM_WORLD, *map(int, sys.argv[1:]))
+world = world_of(MPI.COMM_WORLD, *map(int, sys.argv[1:]))
 everybody = MPI.COMM_WORLD.gather(dataclasses.asdict(world))
 if everybody is not None:
     print(json.dumps(everybody))
