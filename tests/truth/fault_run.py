@@ -177,9 +177,8 @@ def report(points: Sequence[Judged], equal: dict[str, list[Judged]]) -> bool:
 
 def _show(point: Judged) -> None:
     limit = "" if point.limit is None else f", limit {point.limit:.2f}"
-    print(
-        f"    {'below' if point.below else 'WRONG'}: {'; '.join(point.wrong)} [{point.effect:.2f}{limit}] {point.verdict}"
-    )
+    how = "below" if point.below else "WRONG"
+    print(f"    {how}: {'; '.join(point.wrong)} [{point.effect:.2f}{limit}] {point.verdict}")
 
 
 def _range(values: Iterable[float]) -> str:
