@@ -161,7 +161,10 @@ def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
     except (ConnectionLost, InvalidRun) as error:
         raise LaunchError(str(error)) from None
     except OSError as error:
-        raise LaunchError(f"the ranks cannot meet in --traces {traces} ({error}): name a folder that can be") from None
+        reason = error.strerror or str(error)
+        raise LaunchError(
+            f"the ranks cannot meet in --traces {traces} ({reason}): name a folder that can be written"
+        ) from None
 
 
 def _host(launch: Launch, path: Path, limit_s: float) -> Connections:

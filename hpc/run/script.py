@@ -297,7 +297,7 @@ class ScriptRun:
         self._process.end(patience_s=0.5)
 
     def _terminated(self, number: int, _: object) -> None:
-        """Ends with the script, when this process is told to end."""
+        """Ends with the script, on a signal that ends this process."""
         self._end_early()
         if self._comm.rank == 0 and self._rank.arguments.script is None:
             os.write(2, f"rank 0 ends by a signal: {self._way_to_a_trace()}\n".encode())  # print() may be interrupted

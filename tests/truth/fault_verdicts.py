@@ -24,7 +24,7 @@ ONE_CAUSE = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """A point of a case: what the ledger says, each thing that is wrong with it, the mean lateness by the fault in ms a
+    """A point of a case: what the ledger says, each thing that is wrong with it, the mean delay by the fault in ms a
     step by exact stamps, and the limit below which the ledger says that it would find nothing, where it gives one."""
 
     case: str
@@ -51,7 +51,7 @@ def judge(case: FaultCase, ledger: Ledger, entries: Sequence[Ms]) -> Judged:
 
 
 def judge_effect(case: FaultCase, ledger: Ledger, effect: float) -> Judged:
-    """The same, the mean lateness by the fault being known, ms a step."""
+    """The same, the mean delay by the fault being known, ms a step."""
     return Judged(
         case=case.name, verdict=describe_all(ledger), wrong=tuple(_wrong(case, ledger)), effect=effect,
         limit=ledger.verdict.limit if ledger.verdict.kind == NONE else None,

@@ -65,6 +65,8 @@ def main() -> int:
     arguments = _arguments()
     begin = perf_counter()
     trainings = [each for each in TRAININGS if arguments.only is None or arguments.only in each.name]
+    if not trainings:
+        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(each.name for each in TRAININGS)}")
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
         folder = arguments.folder or arguments.keep or Path(scratch) / "runs"
         points: list[Point] = []
