@@ -69,7 +69,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
-        at += 1 if "=" in words[at] else 2
+        at += 1 if "=" in words[at] or words[at + 1 : at + 2] == ["--"] else 2
     return words[:at], words[at + 1 if words[at : at + 1] == ["--"] else at :]
 
 

@@ -318,6 +318,7 @@ def test_facts_of_ranks_travel_as_json() -> None:
         ("train.py -- --a", "", "train.py -- --a"),  # as torchrun -m hpc.observe -- train.py -- --a leaves it
         ("--steps 4 train.py", "--steps 4", "train.py"),
         ("--steps 4", "--steps 4", ""),
+        ("--mistyped -- train.py", "--mistyped", "train.py"),
         ("--help", "--help", ""),
         ("", "", ""),
     ],
