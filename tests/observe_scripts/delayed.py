@@ -65,6 +65,7 @@ class Net(nn.Module):
         return nn.Sequential(nn.Linear(args.width, args.width), *norm, nn.ReLU())
 
     def forward(self, inputs):
+        delay.mark("inside")
         for number, block in enumerate(self.blocks):
             if number == 1 and args.parallel == "fsdp2":
                 delay("collective")  # the block's all-gather
@@ -84,13 +85,16 @@ class AveragingSGD(torch.optim.SGD):
 
 def average_gradients(model):
     delay("collective")
-    for parameter in model.parameters():
+    delay.mark("grads")
+    for number, parameter in enumerate(model.parameters()):
+        delay.mark(f"gradient {number}")
         dist.all_reduce(parameter.grad)
         parameter.grad /= size
 
 
 model = Net()
-if args.parallel == "ddp":
+if args.parallel == "ddp":  # the first layer's gradient comes last
+    model.blocks[0][0].weight.register_post_accumulate_grad_hook(lambda parameter: delay.mark("grads"))
     model = DistributedDataParallel(model)
 elif args.parallel == "fsdp2":
     for block in model.blocks:
@@ -103,15 +107,21 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
         break
     if args.batch_norm:
         delay("collective")  # DDP's broadcast of its buffers
+    delay.mark("called")
     loss = criterion(model(inputs), targets)
     loss.backward()
     if args.parallel == "by-hand":
         average_gradients(model)
+    delay.mark("reduced")
     optimizer.step()
     optimizer.zero_grad()
     if args.parallel == "ddp" and not args.batch_norm:
         shown = loss.detach().clone()
         delay("collective")
+        delay.mark("updated")
         dist.all_reduce(shown)  # the mean loss, for the log
+    else:
+        delay.mark("updated")
+    delay.mark("end")
 delay.write(args.truth)
 dist.destroy_process_group()

@@ -1,4 +1,5 @@
 """Known delays: `delay(place)`, called once in each step, sleeps where the plan has it, and notes how long it took.
+`mark(name)` notes when a step came so far.
 
 The plan is a JSON file: {"steps": of a window, "windows": [null | [place, rank, milliseconds], ...]}.
 """
@@ -13,7 +14,7 @@ class Delays:
         read = json.loads(Path(plan).read_text())
         self.window, self.windows, self.rank = read["steps"], read["windows"], rank
         self.steps = self.window * len(self.windows)
-        self.slept_ns = {}
+        self.slept_ns, self.marks_ns = {}, {}
 
     def __call__(self, place):
         slept = self.slept_ns.setdefault(place, [])
@@ -24,6 +25,10 @@ class Delays:
             time.sleep(ms / 1e3)
         slept.append(time.perf_counter_ns() - begin)
 
+    def mark(self, name):
+        self.marks_ns.setdefault(name, []).append(time.perf_counter_ns())
+
     def write(self, folder):
         folder.mkdir(exist_ok=True)
-        (folder / f"rank{self.rank}.json").write_text(json.dumps(self.slept_ns))
+        noted = {"slept_ns": self.slept_ns, "marks_ns": self.marks_ns}
+        (folder / f"rank{self.rank}.json").write_text(json.dumps(noted))
