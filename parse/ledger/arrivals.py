@@ -34,7 +34,8 @@ class LastArrivals:
 
     Per step [step]: its number (`last`), its delay after the next latest (`gap`, ns) and the sum of the two clocks'
     bounds. `typical` [rank, piece]: the delay after the median rank of a rank, or of a node's earliest, in LATE_IN of
-    a piece's steps. `alternation`: the longest work of the steps added up, its expectation by chance, its variance.
+    a piece's steps; where ranks meet several times what that adds up to over the meetings, less that of the median
+    rank. `alternation`: the longest work of the steps added up, its expectation by chance, its variance.
     """
 
     last: Ints
@@ -149,13 +150,33 @@ class ArrivalCollector:
                 *self._last_nodes(skews, bound, row),
             )
         )  # fmt: skip
-        at = int((1 - LATE_IN) * steps)
-        of_others = np.where(arrive[row, sampled] > arrive[row, median], median, order[:, middle + 1])
-        self.usual.append(_smallest((arrive[row, sampled] - arrive[row, of_others])[None], at))
-        skew, work = np.ascontiguousarray(skew), np.ascontiguousarray(skews.work)  # a rank's steps together
-        self.typical.append((_smallest(skew, at), _smallest(self._by_node(np.minimum, skew), at)))
+        work = np.ascontiguousarray(skews.work)  # a rank's steps together
+        if skews.meetings is None:
+            next_late = arrive[row, order[:, middle + 1]] - arrive[row, median]
+            self._add_typical([(np.ascontiguousarray(skew), next_late)], sampled)
+        else:
+            at_each = (np.ascontiguousarray(its) for its in skews.meetings)
+            self._add_typical([(its, np.partition(its, middle + 1, axis=0)[middle + 1]) for its in at_each], sampled)
         self.alternation.add(work)
         self.node_alternation.add(self._by_node(np.maximum, work))
+
+    def _add_typical(self, skews: Sequence[tuple[Ints, Ints]], sampled: Ints) -> None:
+        """Adds what ranks are typically late by at each meeting, and `sampled` [step] as any other; `skews` are the
+        delays [rank, step] after the median rank, and that of the next after it [step].
+
+        What they add up to is compared with the median rank's: what comes and goes at other meetings hides no delay.
+        """
+        ranks, steps = skews[0][0].shape
+        at, row = int((1 - LATE_IN) * steps), np.arange(steps)
+        typical, of_nodes, usual = np.zeros(ranks), np.zeros(len(self.starts)), np.zeros(1)
+        for skew, next_late in skews:
+            typical += _smallest(skew, at)
+            of_nodes += _smallest(self._by_node(np.minimum, skew), at)
+            of_sampled = skew[sampled, row]
+            usual += _smallest((of_sampled - np.where(of_sampled > 0, 0, next_late))[None], at)
+        centre = np.sort(typical)[(ranks - 1) // 2] if len(skews) > 1 else 0.0
+        self.typical.append((typical - centre, of_nodes - centre))
+        self.usual.append(usual - centre)
 
     def _add_late(
         self, skews: StepSkews, skew: Ints, bound: Floats, median: Ints, of_median: Ints, least_ns: float

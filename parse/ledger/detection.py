@@ -14,6 +14,8 @@ RANKS = 8
 """As many ranks are tried in the role of the late one, spread over all."""
 MAX_SHUFFLED = 1_000_000
 """Values shuffled at most; it bounds time and memory."""
+FEW = 4096
+"""So many permutations are all tried."""
 HALVINGS = 30
 MAX_TIMES = 100.0
 """More runs or steps than so many times as many are no advice."""
@@ -87,9 +89,13 @@ def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | 
     random = np.random.default_rng(ranks * 1_000_003 + pieces)
     if shuffles * typical.size > MAX_SHUFFLED:  # of so many ranks none is dealt several of the late one's pieces
         return max(float(random.permuted(typical, axis=0).mean(axis=1).max()) for _ in range(shuffles))
-    order = random.permuted(np.broadcast_to(np.arange(ranks)[:, None], (shuffles, ranks, pieces)), axis=1)
+    exchanges = all_exchanges(ranks, pieces)
+    if exchanges is not None:
+        order, allowed = np.stack([exchanges < 0, exchanges > 0], axis=1).astype(np.int64), int(chance * len(exchanges))
+    else:
+        order = random.permuted(np.broadcast_to(np.arange(ranks)[:, None], (shuffles, ranks, pieces)), axis=1)
+        allowed = int(chance * (1 + shuffles)) - 1
     shuffled = np.take_along_axis(typical[None], order, axis=1).mean(axis=2)
-    allowed = int(chance * (1 + shuffles)) - 1
     limits = []
     for late in {*np.linspace(0, ranks - 1, min(RANKS, ranks)).round().astype(int).tolist()}:
         takes = (order == late).mean(axis=2)
@@ -97,6 +103,14 @@ def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | 
         if limit is not None:
             limits.append(limit)
     return float(np.median(limits)) if limits else None
+
+
+def all_exchanges(ranks: int, pieces: int) -> Ints | None:
+    """Of two ranks all ways to permute their names in every piece, none changed first: [way, piece] 1 or, changed, -1;
+    None where there are more ranks, or more ways than FEW."""
+    if ranks != 2 or pieces > FEW.bit_length() - 1:
+        return None
+    return 1 - 2 * (np.arange(2**pieces)[:, None] >> np.arange(pieces) & 1)
 
 
 def _exceeding(shuffled: Floats, takes: Floats, allowed: int) -> float | None:

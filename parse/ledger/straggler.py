@@ -15,7 +15,7 @@ import numpy as np
 
 from parse.ledger.arrivals import MATERIAL, NEVER, Arrivals, Floats
 from parse.ledger.breakdown import PIECES, StepBreakdown
-from parse.ledger.detection import detection_limit_ns
+from parse.ledger.detection import all_exchanges, detection_limit_ns
 from parse.ledger.pool import Pool, Suspect, meetings_of, named, pool_of
 from parse.ledger.shape import course
 from parse.ledger.transient import rotating, single_events, transients
@@ -27,7 +27,7 @@ CHANCE = 0.005
 """The maximum false-positive rate of a persistent straggler among equal ranks whose pieces of a window are independent.
 Those of real machines are not: load lasts. With 1 % every tenth window of equal ranks on busy cores accused one."""
 SHUFFLES, FEWER_SHUFFLES, MANY = 499, 399, 10_000
-"""Permutations tried; fewer where (ranks × pieces) are many."""
+"""Permutations tried, of two ranks all if they are few; fewer where (ranks × pieces) are many."""
 TIMES = (4.0, 8.0, 16.0, 32.0)
 """The t of Chernoff's bound that are tried, in inverse distances of the observed mean from that of all ranks."""
 SHOWS = 0.5
@@ -254,6 +254,9 @@ def _chance(typical: Floats, runs: int) -> float:
     if typical.shape[1] >= 2 * PIECES * runs:
         typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES * runs, axis=1)], axis=1)
     ranks, pieces = typical.shape
+    if (exchanges := all_exchanges(ranks, pieces)) is not None:
+        apart = exchanges @ (typical[0] - typical[1])
+        return float((np.abs(apart) >= abs(apart[0]) * (1 - 1e-12)).mean())
     least = typical.mean(axis=1).max() * (1 - 1e-12)
     shuffles = SHUFFLES if typical.size <= MANY else FEWER_SHUFFLES
     if _log_chance(typical, least) + log(shuffles) < -NEVER:  # not one of them would be as large

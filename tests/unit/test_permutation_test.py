@@ -48,3 +48,20 @@ def test_equal_ranks_are_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert chance > straggler.CHANCE
     monkeypatch.setattr(straggler, "NEVER", inf)
     assert straggler._chance(typical, 1) == chance
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_two_ranks_all_permutations_are_tried(seed: int) -> None:
+    typical = np.random.default_rng(seed).lognormal(size=(2, 7))
+    typical[0] += 1.0
+    largest = [
+        np.mean([typical[list(order), piece] for piece, order in enumerate(dealt)], axis=0).max()
+        for dealt in product([(0, 1), (1, 0)], repeat=7)
+    ]
+    chance = float(np.mean(np.array(largest) >= typical.mean(axis=1).max() - 1e-12))
+    assert straggler._chance(typical, 1) == chance
+
+
+def test_one_of_ten_pieces_without_the_delay_leaves_two_ranks_apart() -> None:
+    typical = np.array([[0.0, *[10.0] * 9], [0.0] * 10])
+    assert straggler._chance(typical, 1) == 4 / 1024 <= straggler.CHANCE
