@@ -128,17 +128,10 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
 
     Reads the stamps in pieces of steps: with `hpc.model.trace_file.open_trace` memory is bounded whatever their number.
     """
-    _keep_freed_memory()
     try:
         return _reduce(trace, {})
     except _StampMissing:  # rare, so that a complete trace is read once
         return _reduce(trace, _missing(trace))
-
-
-def _keep_freed_memory() -> None:
-    """Makes glibc keep the memory of a piece's arrays for the next piece, by freeing a large block that was never
-    written (M_MMAP_THRESHOLD in mallopt(3)); pages given back and faulted in anew cost a tenth of the time."""
-    np.empty(31_000_000, np.uint8)
 
 
 class _StampMissing(Exception): ...
