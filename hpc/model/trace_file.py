@@ -215,19 +215,12 @@ def open_trace(path: Path) -> Iterator[Trace]:
     `stamps[:, first:stop]` reads those steps of all ranks, `stamps[:, first:stop, END]` one stamp of these, and they
     have no other operation. The trace is valid inside the `with` only.
     """
-    _keep_freed_memory()
     with ExitStack() as stack:
         with _naming(path):
             file = stack.enter_context(_opened(path))
             raw = stack.enter_context(open_regular(path))
             trace = _read(file, path.stat().st_size, raw.fileno())
         yield trace
-
-
-def _keep_freed_memory() -> None:
-    """Makes glibc keep the memory of a piece's arrays for the next piece, by freeing a large block that was never
-    written (M_MMAP_THRESHOLD in mallopt(3)); pages given back and faulted in anew cost a tenth of the time."""
-    np.empty(31_000_000, np.uint8)
 
 
 def visible_defect(path: Path) -> str:
