@@ -95,7 +95,8 @@ class Measured:
     empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
     of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
     inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end. `utilisation` is
-    the MFU of a training whose FLOPs are recorded.
+    the MFU of a training whose FLOPs are recorded. `latest_end_ns` [step] is when the last rank ended each step that
+    all ranks made, warm-up included, and `blocks` are the measured steps, (first, stop); None and empty for a log.
     """
 
     throughput: float
@@ -107,6 +108,8 @@ class Measured:
     pauses_s: tuple[float, ...] = ()
     meetings_s: Mapping[str, float] = field(default_factory=dict)
     utilisation: Utilisation = field(default_factory=Utilisation)
+    latest_end_ns: npt.NDArray[np.int64] | None = None
+    blocks: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +228,8 @@ def measure(trace: Trace) -> Measured:
         clock_share=float(trace.bounds_of(ends_ns[:, edges]).max(axis=0).sum()) / duration_ns,
         meetings_s=_meetings_s(trace),
         utilisation=utilisation(trace, throughput),
+        latest_end_ns=latest_end_ns[: int(trace.steps_completed.min())],
+        blocks=tuple((first, stop) for first, stop in trace.blocks.tolist()),
     )
 
 

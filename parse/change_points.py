@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, log, sqrt
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,6 @@ CLIP = 3.0
 TRIMMED, TRIMMED_MEAN = 0.05, 0.758
 """The largest part of the squared differences that is left out, and the mean of what remains for a variance of 1."""
 MAX_CORRELATION = 0.9
-PRUNED_EVERY = 8
-"""After so many values PELT looks for starts that it can drop: to look costs as much as to keep them."""
 RESOLUTION = 1e-4
 """The least scatter of step times, as a share: equal ones have been rounded."""
 
@@ -53,23 +52,26 @@ def pelt(values: npt.NDArray[np.float64], penalty: float, min_segment: int) -> l
     best = np.full(n + 1, np.inf)
     best[0] = -penalty
     previous = np.zeros(n + 1, np.int64)
-    starts = np.zeros(1, np.int64)
+    starts = np.empty(0, np.int64)
 
-    def totals(stop: int) -> npt.NDArray[np.float64]:
-        """The least cost of the values up to `stop` by the start of their last segment, less its penalty."""
+    def totals(stop: Any) -> npt.NDArray[np.float64]:
+        """The least cost of the values up to `stop` by the start of their last segment, less its penalty; of several
+        stops [n, 1], of each."""
         cost = squares[stop] - squares[starts] - (sums[stop] - sums[starts]) ** 2 / (stop - starts)
         total: npt.NDArray[np.float64] = best[starts] + cost
         return total
 
-    for stop in range(min_segment, n + 1):
-        total = totals(stop)
-        at = int(np.argmin(total))
-        best[stop], previous[stop] = total[at] + penalty, starts[at]
+    for first in range(min_segment, n + 1, min_segment):  # no segment lies between two of so few stops
+        stops = np.arange(first, min(first + min_segment, n + 1))
         # A start that is worse than a change point at `new` stays so from where a segment that begins there may end.
-        new = stop - min_segment + 1
-        if stop % PRUNED_EVERY == 0:
-            starts = starts[(starts > new - min_segment) | (totals(new) <= best[new])]
-        starts = np.append(starts, new)
+        new = first - min_segment
+        starts = starts[(starts > new - min_segment) | (totals(new) <= best[new])]
+        latest = stops - min_segment
+        starts = np.append(starts, latest)
+        total = totals(stops[:, None])
+        total[:, -len(stops) :][latest > latest[:, None]] = np.inf
+        at = total.argmin(axis=1)
+        best[stops], previous[stops] = total[np.arange(len(stops)), at] + penalty, starts[at]
     positions: list[int] = []
     stop = int(previous[n])
     while stop > 0:

@@ -24,7 +24,7 @@ STAR = 32
 """Up to this many clock domains are compared with rank 0's directly; more, in a tree (reasons: docs/clock.md)."""
 ROUNDING_NS = 3.0
 """Added to bounds for readings and results in whole nanoseconds; so only a shared clock has a bound of 0."""
-_CHUNK = 32768  # stamps converted at a time: their scratch stays in the core's cache
+_CHUNK = 1 << 18  # stamps converted at a time: it bounds the scratch; each chunk has its costs
 _COLUMNS = 128  # stamps of one rank among them, at least: below that, rows cost more than stamps
 
 

@@ -25,6 +25,7 @@ from parse.ledger.meetings import (
     waited_and_exposed,
 )  # fmt: skip
 from parse.ledger.types import TERMS, Merged, StampErrors
+from parse.processes import keep_freed_memory
 
 BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
 """The borders between two terms: t1, t3, M (the last rank's t3), t4."""
@@ -128,17 +129,11 @@ def step_breakdown(trace: Trace) -> StepBreakdown:
 
     Reads the stamps in pieces of steps: with `hpc.model.trace_file.open_trace` memory is bounded whatever their number.
     """
-    _keep_freed_memory()
+    keep_freed_memory()
     try:
         return _reduce(trace, {})
     except _StampMissing:  # rare, so that a complete trace is read once
         return _reduce(trace, _missing(trace))
-
-
-def _keep_freed_memory() -> None:
-    """Makes glibc keep the memory of a piece's arrays for the next piece, by freeing a large block that was never
-    written (M_MMAP_THRESHOLD in mallopt(3)); pages given back and faulted in anew cost a tenth of the time."""
-    np.empty(31_000_000, np.uint8)
 
 
 class _StampMissing(Exception): ...

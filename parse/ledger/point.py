@@ -138,8 +138,9 @@ class _Reader:
             standalone=standalone, nccl_tests=beside, network=network, remarks=(*read.remarks, *remarks, *of_tests),
         )  # fmt: skip
         return dataclasses.replace(
-            ledger, symptoms=symptoms(ledger), split=explained(ledger), without_straggler=without_straggler(ledger),
-            straggler_input=_straggler_input(ledger),
+            ledger, split=explained(ledger), without_straggler=without_straggler(ledger),
+            symptoms=symptoms(ledger) if read.conditions else (),
+            straggler_input=_straggler_input(ledger) if read.inputs else None,
         )  # fmt: skip
 
     def _other_networks(self, result: Result) -> list[NetworkReading]:

@@ -6,14 +6,14 @@ its own exposed communication. Without a change, that gives back the recorded en
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
-from parse.ledger.arrivals import Floats, Ints
+from parse.ledger.arrivals import Ints
 from parse.ledger.meetings import ARRIVES, ENDS, NO_MEETINGS, NO_ROOT, WAITS, MeetingKinds, clear_unawaited_calls
 
 DATA, COMPUTE, OPTIMIZER = "data", "compute", "optimizer"
@@ -27,11 +27,11 @@ class Stage:
     last whom it waits for; a stage may have both, or none. All wait for `root`, NO_ROOT: for everybody.
     """
 
-    work: Mapping[str, Floats]
+    work: Mapping[str, Ints]
     calls: int | None = None
     waits: int | None = None
     root: int = NO_ROOT
-    exposed: Floats | None = None
+    exposed: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,13 @@ def _stages(begin: Ints, events: Sequence[_Event], edges: Mapping[str, tuple[Int
     result = []
     for event in events:
         if len(events) == 1:
-            work = {phase: (until - since).astype(np.float64) for phase, (since, until) in edges.items()}
+            work = {phase: until - since for phase, (since, until) in edges.items()}
         else:
             work = {
-                phase: (np.clip(event.when, since, until) - np.clip(begin, since, until)).astype(np.float64)
+                phase: np.clip(event.when, since, until) - np.clip(begin, since, until)
                 for phase, (since, until) in edges.items()
             }
-        exposed = None if event.exposed is None else event.exposed.astype(np.float64)
-        result.append(Stage(work=work, calls=event.calls, waits=event.waits, root=event.root, exposed=exposed))
+        result.append(Stage(work=work, calls=event.calls, waits=event.waits, root=event.root, exposed=event.exposed))
         begin = event.when if event.leaves is None else event.leaves
     return result
 
@@ -105,16 +104,18 @@ def _events(meetings_ns: Ints, kinds: MeetingKinds) -> list[_Event]:
     return sorted(events, key=lambda event: float((event.when - meetings_ns[:, :, 0, ARRIVES]).mean()))
 
 
-def replay(ends: Floats, cases: Sequence[Sequence[Stage]]) -> Floats:
+def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
     """The end of each rank [case, rank] after these steps, from its end before them."""
+    if len(cases[0]) == 2 and cases[0][0].root == NO_ROOT:
+        return np.stack([_by_reductions(its, *case) for its, case in zip(ends, cases, strict=True)])
     steps = []
     for each in zip(*cases, strict=True):
         first = each[0]
-        own = _by_step([sum(stage.work.values()) for stage in each])
+        own = _by_step([_sum(stage) for stage in each])
         exposed = None if first.exposed is None else _by_step([_known(stage.exposed) for stage in each])
         steps.append((own, first, exposed))
     for step in range(len(steps[0][0])):
-        called: dict[int, Floats] = {}
+        called: dict[int, Ints] = {}
         for own, stage, exposed in steps:
             ends = ends + own[step]
             if stage.calls is not None:
@@ -127,11 +128,26 @@ def replay(ends: Floats, cases: Sequence[Sequence[Stage]]) -> Floats:
     return ends
 
 
-def _by_step(cases: Sequence[Any]) -> Floats:
+def _by_reductions(ends: Ints, to_reduction: Stage, after: Stage) -> Ints:
+    """As `replay`, of one case [rank], where ranks meet at the reduction alone: what they do from one on, until they
+    call the next, moves that by as much as it takes the slowest."""
+    own = _sum(to_reduction)
+    rest = _known(to_reduction.exposed) + _sum(after)
+    between = (rest[:, :-1] + own[:, 1:]).max(axis=0)
+    last: Ints = (ends + own[:, 0]).max() + between.sum() + rest[:, -1]
+    return last
+
+
+def _sum(stage: Stage) -> Ints:
+    """All of a rank's own work [rank, step]."""
+    return functools.reduce(np.add, stage.work.values())
+
+
+def _by_step(cases: Sequence[Ints]) -> Ints:
     """[step, case, rank] from the cases' [rank, step]: a step's values lie together."""
     return np.stack([np.ascontiguousarray(case.T) for case in cases], axis=1)
 
 
-def _known(exposed: Floats | None) -> Floats:
+def _known(exposed: Ints | None) -> Ints:
     assert exposed is not None
     return exposed

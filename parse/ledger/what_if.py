@@ -13,7 +13,7 @@ from hpc.model.timestamps import END
 from hpc.model.trace import Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.arrivals import Floats, Ints
+from parse.ledger.arrivals import Ints
 from parse.ledger.breakdown import PIECE_STAMPS, read_pieces
 from parse.ledger.meetings import NO_MEETINGS, MeetingKinds, local_meetings, meeting_kinds
 from parse.ledger.replay import COMPUTE, DATA, OPTIMIZER, Stage, replay, stages
@@ -102,12 +102,12 @@ def replayed_speeds(
     duration_ns, samples = np.zeros(len(changes)), 0
     length = max(1, (PIECE_STAMPS if len(kinds) else CACHED_STAMPS) // (len(trace.stamps) * (1 + len(kinds))))
     for first, stop in trace.blocks.tolist():
-        ends: Floats | None = None
+        ends: Ints | None = None
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
         for begin, until, _, stamps_ns in read_pieces(trace, pieces):
             if ends is None:
                 origin_ns = stamps_ns[:, 0, END].max()
-                ends = np.repeat((stamps_ns[None, :, 0, END] - origin_ns).astype(np.float64), len(changes), axis=0)
+                ends = np.repeat(stamps_ns[None, :, 0, END] - origin_ns, len(changes), axis=0)
             meetings_ns = _meetings(trace, kinds, begin, until)
             its_stages = stages(stamps_ns, terms, meetings_ns, kinds)
             steps = np.arange(begin, until + 1)
@@ -146,24 +146,25 @@ def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: La
             )
 
 
-def _at_the_median(part: Floats, ranks: Sequence[int], late: Late) -> Floats:
+def _at_the_median(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
     """The times with those of `ranks` in these steps no longer than the median of the others in the same step.
 
     Where all ranks take turns, the others are all but the one.
     """
-    changed = part.copy()
+    changed = part.copy(order="K")
     for its in [[*ranks]] if len({*ranks}) < len(part) else [[rank] for rank in ranks]:
         others = np.isin(np.arange(len(part)), its, invert=True)
-        no_longer = np.minimum(part[its], _median(part.T.compress(others, axis=1).T))
+        no_longer = np.minimum(part[its], _median(part, others))
         changed[its] = np.where(late, no_longer, part[its])
     return changed
 
 
-def _median(part: Floats) -> Floats:
-    """The median over ranks in each step, the lower one of an even number."""
-    middle = (len(part) - 1) // 2
-    median: Floats = np.partition(np.ascontiguousarray(part.T), middle, axis=1)[:, middle]
-    return median
+def _median(part: Ints, of: Late | slice = slice(None)) -> Ints:
+    """The median over these ranks in each step, the lower one of an even number."""
+    by_step = np.array(part[of].T, order="C")
+    middle = (by_step.shape[1] - 1) // 2
+    by_step.partition(middle, axis=1)
+    return by_step[:, middle]
 
 
 def _late_steps(ledger: Ledger) -> dict[str, tuple[int, ...] | None]:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from hpc.model.timestamps import ABSENT
 from hpc.model.trace import TraceError
 from hpc.system.text import capitalized
 from parse.ledger.notes import notes
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
-from parse.page.readings import Course, DelayMap, Floats, RunReading, read_run
+from parse.page.readings import Course, DelayMap, Floats, RunReading, read_run, step_times
 from parse.page.types import Block, Chart, Listing, Panel, Paragraph, Section, Table
 from parse.processes import each_in_processes, processes_for
 from parse.report.ledger import place_tables
@@ -70,9 +71,8 @@ def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Bl
     readings: dict[int, RunReading] = {}
     problems = []
     for at, run in enumerate(shown):
-        assert run.trace is not None
         try:
-            readings[at] = read_run(run.trace, with_ranks=run is detailed)
+            readings[at] = _reading(run, with_ranks=run is detailed)
         except TraceError as error:
             problems.append(str(error))
     drawn = {at: reading for at, reading in readings.items() if len(reading.times.first)}
@@ -92,6 +92,16 @@ def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Bl
         yield Listing(title="Warnings about this point", lines=alarms, warnings=True)
     if problems:
         yield Listing(title="Traces that cannot be drawn", lines=problems, warnings=True)
+
+
+def _reading(run: Run, *, with_ranks: bool) -> RunReading:
+    """Of the step times alone, those that the speed was computed from; the trace is read for what they lack."""
+    measured = run.attempt.measured if run.attempt else None
+    ends_ns = measured.latest_end_ns if measured else None
+    if with_ranks or measured is None or ends_ns is None or (ends_ns == ABSENT).any():
+        assert run.trace is not None
+        return read_run(run.trace, with_ranks=with_ranks)
+    return RunReading(times=step_times(ends_ns, measured.blocks), delays=None, courses=())
 
 
 def _typical(result: Result) -> Run | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,19 +84,24 @@ def read_run(path: Path, *, with_ranks: bool) -> RunReading:
         ends_ns, delay_ns = _read(trace, steps, with_ranks=with_ranks)
         if (ends_ns == ABSENT).any():
             raise TraceError(f"{path}: steps of its {steps} whole ones have no end")
-        width = max(1, -(-steps // BINS))
-        first = np.arange(1, len(ends_ns), width)
-        times_ms = np.diff(ends_ns) / 1e6
-        times = StepTimes(
-            first=first,
-            mean_ms=np.array([times_ms[at : at + width].mean() for at in first - 1]),
-            max_ms=np.array([times_ms[at : at + width].max() for at in first - 1]),
-            width=width,
-            blocks=tuple((begin, stop) for begin, stop in trace.blocks.tolist()),
-            steps=steps,
-        )
-        delays = None if delay_ns is None or not with_ranks else _binned(delay_ns, width)
+        times = step_times(ends_ns, [(begin, stop) for begin, stop in trace.blocks.tolist()])
+        delays = None if delay_ns is None or not with_ranks else _binned(delay_ns, times.width)
         return RunReading(times=times, delays=delays, courses=tuple(_courses(trace)) if with_ranks else ())
+
+
+def step_times(ends_ns: Ints, blocks: Sequence[tuple[int, int]]) -> StepTimes:
+    """From the latest end of each step [step], none absent, and the measured steps."""
+    width = max(1, -(-len(ends_ns) // BINS))
+    first = np.arange(1, len(ends_ns), width)
+    times_ms = np.diff(ends_ns) / 1e6
+    return StepTimes(
+        first=first,
+        mean_ms=np.array([times_ms[at : at + width].mean() for at in first - 1]),
+        max_ms=np.array([times_ms[at : at + width].max() for at in first - 1]),
+        width=width,
+        blocks=tuple(blocks),
+        steps=len(ends_ns),
+    )
 
 
 def _read(trace: Trace, steps: int, *, with_ranks: bool) -> tuple[Ints, Floats | None]:
