@@ -128,10 +128,14 @@ def _make_buffers(o: Observer) -> Any:
 
 
 def _make_armed(o: Observer) -> Any:
+    """On the call itself: what DDP says of itself at the backward is not exact.
+
+    It decides in each forward, later ones (evaluation, `no_sync`) do not revoke it, and its flags show the last alone.
+    """
     cells, place, armed = o.cells, o.place, e.ARMED
 
     def make(original: Any) -> Any:
-        def prepare_for_backward(*args: Any) -> Any:
+        def prepare_for_backward(reducer: Any, outputs: Any) -> Any:
             try:
                 if not o.off:
                     at = place()
@@ -139,7 +143,7 @@ def _make_armed(o: Observer) -> Any:
                     cells[at] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
-            return original(*args)
+            return original(reducer, outputs)
 
         return prepare_for_backward
 
