@@ -44,7 +44,8 @@ def _of_first_tensor(batch: Any) -> int:
     first = batch[0] if type(batch) in (list, tuple) and batch else batch
     if not isinstance(first, torch.Tensor):
         first = first_tensor(batch)
-    return len(first) if first is not None and first.dim() else 0
+    shape = () if first is None else first.shape  # one call: len() of a tensor is a Python function
+    return shape[0] if shape else 0
 
 
 def _of_first_entry(batch: Any) -> int:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from . import events as e
 from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE
+from .numbers import Numbers
 
 if TYPE_CHECKING:
     from .observer import Observer
@@ -92,18 +93,20 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
 
 
 def _make_buffers(o: Observer) -> Any:
-    whiches: dict[tuple[int, int], int] = {}
-    cells, place, call, end, place_of = o.cells, o.place, e.COLLECTIVE_IN, e.COLLECTIVE_OUT, e.place_of
+    whiches: dict[tuple[int, int], int] = {}  # of a group, by its number, and a root
+    groups, cells, place, call, end = Numbers(), o.cells, o.place, e.COLLECTIVE_IN, e.COLLECTIVE_OUT
+    known, first = groups.known, e.FIRST_CELL
 
     def make(original: Any) -> Any:
         def broadcast(group: Any, tensors: Any, size: int, root: int = 0) -> Any:
             if o.off:
                 return original(group, tensors, size, root)
             try:
-                key = (group.size(), root)
-                which = whiches.get(key)
+                which = whiches.get((known(id(group), 0), root))
                 if which is None:
-                    which = whiches[key] = _which(o, BUFFERS, *key)
+                    which = _which(o, BUFFERS, group.size(), root)
+                    if number := groups.of(group):  # 0: it may share its identity with a later one
+                        whiches[number, root] = which
                 begin = place()
                 cells[begin + 1] = call | which << 8  # their bytes would take longer to count than all else
                 cells[begin] = perf_counter_ns()
@@ -114,7 +117,7 @@ def _make_buffers(o: Observer) -> Any:
             try:
                 at = place()
                 cells[at] = perf_counter_ns()
-                cells[at + 1] = end | which << 8 | place_of(begin) << 24
+                cells[at + 1] = end | which << 8 | (begin - first) << 23  # a record has two cells
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result
@@ -125,10 +128,14 @@ def _make_buffers(o: Observer) -> Any:
 
 
 def _make_armed(o: Observer) -> Any:
+    """On the call itself: what DDP says of itself at the backward is not exact.
+
+    It decides in each forward, later ones (evaluation, `no_sync`) do not revoke it, and its flags show the last alone.
+    """
     cells, place, armed = o.cells, o.place, e.ARMED
 
     def make(original: Any) -> Any:
-        def prepare_for_backward(*args: Any) -> Any:
+        def prepare_for_backward(reducer: Any, outputs: Any) -> Any:
             try:
                 if not o.off:
                     at = place()
@@ -136,7 +143,7 @@ def _make_armed(o: Observer) -> Any:
                     cells[at] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
-            return original(*args)
+            return original(reducer, outputs)
 
         return prepare_for_backward
 

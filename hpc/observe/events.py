@@ -45,7 +45,7 @@ WHICH_BITS, NUMBER_BITS = 16, 39
 _MAGIC = int.from_bytes(b"RWEVENT1", "little")
 _HEADER_BYTES, _RECORD_BYTES, _TEXT_AT, _TEXT_STOP = 1 << 16, 16, 64, 1 << 16
 _MAGIC_CELL, _TEXT_BYTES_CELL, _PROCESS_CELL, STEPS_CELL, _CAPACITY_CELL = range(5)
-_FIRST_CELL = _HEADER_BYTES // 8
+FIRST_CELL = _HEADER_BYTES // 8
 _RESERVED_AT_FIRST = 1 << 15
 
 
@@ -94,7 +94,7 @@ class Recorder:
         self.cells = memoryview(self._map).cast("q")
         self.cells[_PROCESS_CELL], self.cells[_CAPACITY_CELL] = os.getpid(), capacity
         self.cells[_MAGIC_CELL] = _MAGIC
-        self.place = itertools.count(_FIRST_CELL, 2).__next__
+        self.place = itertools.count(FIRST_CELL, 2).__next__
         self._names: dict[tuple[str, int], int] = {}
 
     def reserve(self) -> None:
@@ -107,7 +107,7 @@ class Recorder:
         at = self.place()
         self.cells[at + 1] = kind | which << 8 | number << 24
         self.cells[at] = ns
-        return (at - _FIRST_CELL) // 2
+        return (at - FIRST_CELL) // 2
 
     def name(self, name: str, root: int = NO_ROOT) -> int:
         """The `which` of a collective."""
@@ -131,7 +131,7 @@ class Recorder:
 
 def place_of(cell: int) -> int:
     """The place of a record, from what `Recorder.place` returned."""
-    return (cell - _FIRST_CELL) // 2
+    return (cell - FIRST_CELL) // 2
 
 
 def read_events(path: Path) -> EventFile:

@@ -1,0 +1,87 @@
+"""What hooks record of DDP: whether a backward reduces, against its communication hook, which counts; its buffers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc.observe import events as e
+from hpc.observe.collectives_seen import collectives_of
+from tests.mpi.observed import run
+
+pytest.importorskip("torch")
+
+
+def test_ddp_reduces_in_the_backwards_before_which_it_was_armed(tmp_path: Path) -> None:
+    ended = run(tmp_path, "reductions.py")
+    assert ended.statuses == [0], ended.errors
+    assert "observe:" not in ended.errors[0]
+    (recorded,) = ended.recorded
+    seen, armed = [], 0
+    for event in recorded.events:
+        if event.kind == e.ARMED:
+            armed += 1
+        elif event.kind == e.BACKWARD_IN:
+            seen.append(armed)
+            armed = 0
+    lines = [line.split() for line in ended.output[0].splitlines()]
+    names = [name for name, _ in lines]
+    reduces = [reduced == "True" for _, reduced in lines]
+    assert list(zip(names, [count > 0 for count in seen], strict=True)) == list(zip(names, reduces, strict=True))
+    cases = dict(zip(names, reduces, strict=True))
+    # These a look at DDP's flags at the backward would get wrong: it has decided in an earlier forward.
+    assert not cases["forward-alone-in-no-sync"]
+    assert cases["backward-alone-in-no-sync"] and cases["evaluation-between"]
+    assert cases["forward-without-backward-before"]
+    counts = dict(zip(names, seen, strict=True))
+    assert (counts["several-forwards"], counts["two-models"], counts["one-of-two-models"]) == (2, 2, 1)
+
+
+class Group:
+    """As a process group, of so many ranks."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+
+    def size(self) -> int:
+        return self.ranks
+
+
+class Unreferenced(tuple[int, ...]):
+    """One that takes no weak references."""
+
+    __slots__ = ()
+
+    def size(self) -> int:
+        return self[0]
+
+
+def test_buffers_are_named_by_their_group_though_another_had_its_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch.distributed as dist
+
+    from hpc.observe.collectives import _make_buffers
+    from hpc.observe.observer import Observer
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    o = Observer(str(tmp_path))
+    o.recorder.note(1, e.FETCH_IN)
+    calls: list[tuple[int, int]] = []
+    broadcast = _make_buffers(o)(lambda group, tensors, size, root: calls.append((group.size(), root)))
+    identities = set()
+    for ranks, root in [(4, 0), (2, 0), (4, 0), (4, 1), (2, 1)]:
+        group = Group(ranks)
+        identities.add(id(group))
+        broadcast(group, [], 1, root)
+        broadcast(group, [], 1, root)
+        broadcast(Unreferenced([ranks]), [], 1, root)
+        del group
+    assert len(identities) < 5, "no identity was used again: this test shows nothing"
+    assert not o.off
+    recorded = e.read_events(o.recorder.path)
+    named = [(one.name, one.root) for one in collectives_of(recorded)]
+    partial = ("broadcast of buffers in a group of 2", e.UNCLEAR)
+    assert named == [("broadcast of buffers", root) if ranks == 4 else partial for ranks, root in calls]
+    assert all(one.ends_ns >= one.waits_ns >= one.arrives_ns > 0 for one in collectives_of(recorded))
