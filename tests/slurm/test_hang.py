@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpc.model.trace_file import read_trace
+from tests.mpi.file_checks import below
 from tests.slurm.jobs import TWO_RANKS, has_ended, printed_by, submit, write_scripts
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
@@ -168,5 +169,5 @@ def test_a_hanging_run_leaves_no_files(jobs: Jobs, cluster: DevCluster) -> None:
         assert not [name for name in names if ".partial" in name or name.endswith((".part", ".new", ".stacks"))]
         run = next(name.removesuffix(".hang.json") for name in names if name.endswith(".hang.json"))
         for node in cluster.shape.node_names:
-            paths = [path for path in cluster.local_storage(node).rglob("*") if run in str(path)]
+            paths = [path for path in below(cluster.local_storage(node)) if run in str(path)]
             assert paths == []
