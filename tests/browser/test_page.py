@@ -137,7 +137,7 @@ def test_every_table_is_copied_as_csv(open_page: Open, pages: dict[str, Path]):
         button = buttons.nth(at)
         page.evaluate("() => { window.shown = []; return navigator.clipboard.writeText(''); }")
         button.click()
-        page.wait_for_function("window.shown.some(text => text !== '')")
+        page.wait_for_function("() => window.shown.some(text => text !== '')")
         assert page.evaluate("window.shown.filter(text => text !== '')") == ["Copied as CSV"]
         rows = list(csv.reader(io.StringIO(page.evaluate("navigator.clipboard.readText()"))))
         table = page.locator(f"#{button.get_attribute('data-csv')} tr")
