@@ -77,8 +77,8 @@ class Job:
 
     @property
     def output(self) -> str:
-        """All that the job and its runs printed."""
-        return printed_by(self._folder)
+        """What Slurm says of the job, and all that it and its runs printed."""
+        return self._cluster.run("scontrol", "-o", "show", "job", self._id) + printed_by(self._folder)
 
     @property
     def records(self) -> list[Mapping[str, Any]]:
