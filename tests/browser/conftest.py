@@ -14,6 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+LIMIT_MS = 300_000
+"""For whatever a page is waited for; only reached by a test that fails."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -38,7 +40,7 @@ def browser() -> Iterator[Browser]:
     path = next(filter(None, map(shutil.which, NAMES)))
     # Chromium's own sandbox takes rights that root and containers have not; what is opened here is our own file.
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=LIMIT_MS)
         yield chromium
         chromium.close()
 

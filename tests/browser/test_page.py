@@ -11,8 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.browser.conftest import LIMIT_MS
+
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 INPUTS = ("sweep", "hostile", "nan", "failed", "empty", "history", "together")
 WIDE, NARROW = {"width": 1400, "height": 900}, {"width": 390, "height": 800}
@@ -28,6 +30,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
 
     def opened(path: Path, scheme: str = "light", size: dict[str, int] = WIDE) -> Page:
         context = browser.new_context(viewport=size, color_scheme=scheme, accept_downloads=True)
+        context.set_default_timeout(LIMIT_MS)
         contexts.append(context)
         page = context.new_page()
         page.on(
@@ -105,7 +108,9 @@ def hovered(page: Page, chart: str, mark: str) -> str:
     """What the chart shows when the pointer is on its first such mark."""
     plot = page.locator(f"[data-plot='{chart}']")
     plot.scroll_into_view_if_needed()
-    box = plot.locator(mark).first.bounding_box()
+    first = plot.locator(mark).first
+    first.element_handle().wait_for_element_state("stable")  # charts above it may be drawn meanwhile, and move it
+    box = first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.mouse.move(box["x"] + box["width"] / 2 + 1, box["y"] + box["height"] / 2)
@@ -118,14 +123,22 @@ def test_every_table_is_copied_as_csv(open_page: Open, pages: dict[str, Path]):
     page = open_page(pages["sweep"])
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     show_all(page)
+    # The words go after three seconds, which a busy machine lets pass before they are looked for.
+    page.evaluate(
+        """() => {
+          window.shown = [];
+          const status = document.getElementById("status");
+          new MutationObserver(() => window.shown.push(status.textContent)).observe(status, {childList: true});
+        }"""
+    )
     buttons = page.locator("button[data-csv]")
     assert buttons.count() > 5
     for at in range(buttons.count()):
         button = buttons.nth(at)
-        page.evaluate("navigator.clipboard.writeText('')")
+        page.evaluate("() => { window.shown = []; return navigator.clipboard.writeText(''); }")
         button.click()
-        page.wait_for_function("async () => (await navigator.clipboard.readText()) !== ''")
-        assert page.inner_text("#status") == "Copied as CSV"
+        page.wait_for_function("() => window.shown.some(text => text !== '')")
+        assert page.evaluate("window.shown.filter(text => text !== '')") == ["Copied as CSV"]
         rows = list(csv.reader(io.StringIO(page.evaluate("navigator.clipboard.readText()"))))
         table = page.locator(f"#{button.get_attribute('data-csv')} tr")
         cells = [row.locator("td, th").count() for row in table.all()]
@@ -172,8 +185,11 @@ def background(page: Page) -> int:
     return sum(int(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")[:3]) // 3
 
 
+INK = "document.querySelector('[data-plot] .xtick text').style.fill"
+
+
 def ink(page: Page) -> str:
-    return page.evaluate("document.querySelector('[data-plot] .xtick text').style.fill")
+    return page.evaluate(INK)
 
 
 def test_it_is_dark_or_light_as_the_system_is_and_as_the_switch_says(open_page: Open, pages: dict[str, Path]):
@@ -184,7 +200,8 @@ def test_it_is_dark_or_light_as_the_system_is_and_as_the_switch_says(open_page: 
     assert background(dark) < 50 and background(light) > 200 and ink(dark) != ink(light)
     before = ink(dark)
     dark.locator("#theme").click()
-    assert background(dark) > 200 and ink(dark) == ink(light) != before
+    dark.wait_for_function(f"ink => {INK} === ink", arg=ink(light))
+    assert background(dark) > 200 and ink(light) != before
     light.locator("#theme").click()
     assert background(light) < 50
 
@@ -195,7 +212,9 @@ def test_on_paper_everything_is_open_and_light(open_page: Open, pages: dict[str,
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
     assert page.locator("details.panel:not([open])").count() == 0 and background(page) == 255
-    assert not [plot for plot, count in page.eval_on_selector_all("[data-plot]", COUNT_MARKS) if not count]
+    # Nobody says when all is drawn, as a browser does not that prints.
+    every = "[...document.querySelectorAll('[data-plot]')]"
+    page.wait_for_function(f"() => ({COUNT_MARKS})({every}).every(([_, count]) => count)")
     page.emulate_media(media="screen")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details.panel:not([open])").count() == folded > 0 and background(page) < 50
@@ -218,12 +237,12 @@ def test_the_keyboard_reaches_and_opens_everything(open_page: Open, pages: dict[
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
-    assert page.url.endswith("#verdict")
+    page.wait_for_url("**#verdict")
     summary = page.locator("details.panel:not([open]) > summary").first
     panel = summary.locator("..").get_attribute("id")
     summary.focus()
     page.keyboard.press("Enter")
-    assert page.locator(f"#{panel}").get_attribute("open") is not None
+    page.locator(f"#{panel}[open]").wait_for()
     assert page.evaluate(
         "[...document.querySelectorAll('button, a, summary, .scroll')].every(each => each.tabIndex >= 0)"
     )
@@ -264,13 +283,18 @@ def test_the_policy_refuses_what_a_mistake_would_let_in(browser: Browser, pages:
     path = tmp_path / "attacked.html"
     path.write_text(text.replace("<main>", f"<main>{attack}", 1))
     page = browser.new_page()
+    page.set_default_timeout(LIMIT_MS)
     requests: list[str] = []
     refused: list[str] = []
     page.on("requestfinished", lambda request: requests.append(request.url))
-    page.on("console", lambda message: refused.append(message.text))
-    page.goto(path.as_uri())
+
+    def both_are_refused(message: ConsoleMessage) -> bool:
+        refused.append(message.text)
+        return sum("Content Security Policy" in line for line in refused) >= 2
+
+    with page.expect_console_message(both_are_refused):
+        page.goto(path.as_uri())
     page.wait_for_load_state("networkidle")
     assert page.evaluate("window.ran === undefined && typeof rankwisePage === 'object'")
     assert not [url for url in requests if "example" in url]
-    assert sum("Content Security Policy" in line for line in refused) >= 2
     page.close()

@@ -16,7 +16,7 @@ def written_by_everybody(*roots: Path) -> list[str]:
     """World-writable files and folders at or below the roots, with their modes."""
     writable = []
     for root in roots:
-        for path in (root, *root.rglob("*")):
+        for path in (root, *below(root)):
             with suppress(FileNotFoundError):  # of another run, which ends just now
                 mode = path.lstat().st_mode
                 if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
@@ -24,10 +24,16 @@ def written_by_everybody(*roots: Path) -> list[str]:
     return writable
 
 
+def below(root: Path) -> Iterator[Path]:
+    """All files and folders below the root. Folders of other runs end meanwhile, on which `rglob` raises."""
+    for folder, folders, files in os.walk(root):
+        yield from (Path(folder, name) for name in (*folders, *files))
+
+
 def holding(secret: str, *roots: Path) -> list[str]:
     """Files below the roots that contain the secret, in their bytes or in unpacked HDF5."""
     matches = []
-    for path in (path for root in roots for path in root.rglob("*") if path.is_file()):
+    for path in (path for root in roots for path in below(root) if path.is_file()):
         with suppress(FileNotFoundError):
             texts = [path.read_bytes(), *(_unpacked(path) if path.suffix == ".h5" else ())]
             if any(secret.encode() in text for text in texts):

@@ -56,9 +56,12 @@ def run(
     Its interpreter has nothing of this project on its path but the hooks, and `path`. `launcher` are words before the
     script, which starts ranks itself.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    # Bound as long as the ranks live, so that no other process gets the port. It listens to nobody: a store, which sets
+    # SO_REUSEADDR too, may listen there.
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
     processes = []
     for rank in range(ranks):
         (folder / f"events{rank}").mkdir(parents=True, exist_ok=True)
@@ -88,6 +91,7 @@ def run(
     finally:
         for process in processes:
             process.kill()
+        held.close()
     files = [path for rank in range(ranks) for path in sorted((folder / f"events{rank}").glob("*.events"))]
     return Ended(
         statuses=[process.returncode for process in processes],

@@ -19,6 +19,7 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
+from parse.ledger.types import PERSISTENT
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import LATE_LOADER, ROOT, WARMUP, by_hand, script_spec
 
@@ -55,19 +56,20 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
         data_ns = trace.stamps[rank, :, BATCH_READY] - trace.stamps[rank, :, BEGIN]
         slept_ns = np.array(truth["slept_ns"][:70])
         assert (data_ns[WARMUP:] >= slept_ns[WARMUP:]).all()
-    verdict = verdict_of(attempt.traces)
+    verdict = persistent_straggler(attempt.traces)
     assert verdict["ranks"] == [1]
     assert max(verdict["cause"], key=lambda name: verdict["cause"][name]) == "data"
     assert verdict["cause"]["data"] > 30
 
 
-def verdict_of(traces: Path) -> dict[str, Any]:
-    """What the ledger says of the only point: who is late."""
+def persistent_straggler(traces: Path) -> dict[str, Any]:
+    """Who is late all the time at the only point. Single steps that load made late may cost more."""
     argv = [sys.executable, "-m", "parse.summarize", str(traces), "--ledger", "--format", "json"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (ledger,) = json.loads(done.stdout)["ledgers"]
-    verdict: dict[str, Any] = ledger["verdict"]
+    named: list[dict[str, Any]] = [ledger["verdict"], *ledger["further"]]
+    (verdict,) = (each for each in named if each["kind"] == PERSISTENT)
     return verdict
 
 

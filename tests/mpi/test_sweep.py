@@ -227,7 +227,7 @@ def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
     assert process.wait(timeout=120) == 130, rest
     assert "stopped, and the runs on this machine with it" in rest
     assert ended(tmp_path) == ["cancelled"]
-    assert not ranks_of(tmp_path)
+    until(lambda: not ranks_of(tmp_path), "the ranks have ended")
 
 
 def test_a_detached_sweep_continues_in_the_background(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_the_script_of_a_killed_sweep_keeps_the_lock(tmp_path: Path) -> None:
     cancelled = cancel(tmp_path, "--nodes", "1", *ENDLESS)
     assert cancelled.returncode == 0, cancelled.stdout + cancelled.stderr
     assert ended(tmp_path) == ["cancelled"]
-    assert FolderLock(tmp_path / "jobs").take()
+    until(FolderLock(tmp_path / "jobs").take, "what the script started has ended, too")
 
 
 def test_ranks_end_with_their_killed_script(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_ranks_end_with_their_killed_script(tmp_path: Path) -> None:
     os.kill(script, signal.SIGKILL)
     stdout, _ = process.communicate(timeout=300)
     assert (process.returncode, ended(tmp_path)) == (1, ["lost"]), stdout
-    assert not ranks_of(tmp_path)
+    until(lambda: not ranks_of(tmp_path), "the ranks have ended")
 
 
 def test_rerun_if_changed_repeats_runs_measured_with_other_packages(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, END
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
+from tests.waiting import until
 
 MARK = "RANKWISE_TEST_MARK"
-PATIENCE_S = 60
 
 
 def helpers(mark: str) -> list[str]:
@@ -73,10 +73,7 @@ def test_no_helper_outlives_its_run(ranks: Ranks, tmp_path: Path, workload: str)
     run = spec(workload=f"{HERE / 'user_workloads.py'}:{workload}")
     made = Attempt(ranks, tmp_path, run, env={MARK: mark}, check=False)
     assert (made.done.returncode == 0) == (workload == "Line")
-    until = time.monotonic() + PATIENCE_S
-    while (alive := helpers(mark)) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not alive
+    until(lambda: not helpers(mark), "no helper is left")
 
 
 def gathered(ranks: Ranks, limit: int, who: str = "some") -> Any:

@@ -59,7 +59,10 @@ def slurm_env(cluster: DevCluster) -> dict[str, str]:
 
 @pytest.fixture
 def command(tmp_path: Path, slurm_env: dict[str, str]) -> Iterator[Command]:
-    """Runs a command as a person logged in to the cluster would; afterwards no job of this test is left."""
+    """Runs a command as a person logged in to the cluster would; afterwards no job of this test is left.
+
+    Those that Slurm is still ending may be.
+    """
 
     def run(*argv: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         env = with_checkout(slurm_env)

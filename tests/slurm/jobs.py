@@ -58,6 +58,13 @@ def has_ended(cluster: DevCluster, job_id: str) -> bool:
     return state(cluster, job_id) in _ENDED
 
 
+def limit_soon(cluster: DevCluster, job_id: str) -> None:
+    """Gives a job that runs a time limit which is one to two minutes away, however long it has run."""
+    used = cluster.run("squeue", "-h", "-j", job_id, "-o", "%M").strip()  # 1:59, or 1:00:05
+    hours, minutes, _ = (int(part) for part in f"0:{used}".split(":")[-3:])
+    cluster.run("scontrol", "update", f"JobId={job_id}", f"TimeLimit={60 * hours + minutes + 2}")
+
+
 def save_state(cluster: DevCluster, job_id: str) -> None:
     """Returns when the controller has written to disk all that it knows now.
 

@@ -29,7 +29,7 @@ class MaybeSlow(Line):
     def __init__(self, run, device, rank):
         super().__init__(run, device, rank)
         slow = Path(__file__).with_name("slow").read_text().split()
-        self.sleep_s, self.fails = 0.3 if socket.gethostname() in slow else 0.1, "nowhere" in slow
+        self.sleep_s, self.fails = 0.8 if socket.gethostname() in slow else 0.1, "nowhere" in slow
 
     def forward(self, batch):
         if self.fails and self.step == 3:
@@ -39,7 +39,7 @@ class MaybeSlow(Line):
 '''
 REFERENCE = """\
 title = "the development cluster"
-tolerance = "40%"
+tolerance = "65%"
 source = "4 samples in 0.1 s on each node"
 
 [settings]
@@ -58,7 +58,8 @@ settings = {{ case = "1n1g" }}
 speed = 160.0
 settings = {{ case = "4n1g" }}
 """
-"""A third of the speed is far beyond the tolerance, and no load of this machine takes 40 % of it."""
+"""An eighth of the speed is far beyond the tolerance, and load of this machine would have to hold up a run by 1.5 s of
+0.8 s to be beyond it."""
 
 
 @pytest.fixture
@@ -72,19 +73,21 @@ def accept(tmp_path: Path, command: Command, cluster: DevCluster) -> Command:
         (tmp_path / "slow").write_text(slow)
         return command(
             sys.executable, "-m", "hpc.sweep", "accept", "--site", str(cluster.site_file), "--reference",
-            "machine.toml", "--tolerance", "40%", "--junit", "out.xml", "--minutes-per-run", "2", *arguments,
+            "machine.toml", "--tolerance", "65%", "--junit", "out.xml", "--minutes-per-run", "2", *arguments,
         )  # fmt: skip
 
     return run
 
 
 def cases(tmp_path: Path) -> dict[str, str]:
-    """By the first two words of its name: the result of each case of JUnit."""
+    """By the first two words of its name: the result of each case of JUnit, `alarm` where an alarm fails nothing."""
+
+    def result(case: ElementTree.Element) -> str:
+        is_alarm = len(case) and case[0].tag == "skipped" and case[0].attrib["message"].startswith("alarm: ")
+        return "alarm" if is_alarm else case[0].tag if len(case) else "passed"
+
     suite = ElementTree.parse(tmp_path / "out.xml").getroot()[0]
-    return {
-        " ".join(case.attrib["name"].split()[:2]): case[0].tag if len(case) else "passed"
-        for case in suite.iter("testcase")
-    }
+    return {" ".join(case.attrib["name"].split()[:2]): result(case) for case in suite.iter("testcase")}
 
 
 def test_a_cluster_is_accepted_and_not_with_a_slow_node(tmp_path: Path, command: Command, accept: Command) -> None:
@@ -94,8 +97,10 @@ def test_a_cluster_is_accepted_and_not_with_a_slow_node(tmp_path: Path, command:
     assert re.search(r"^4n1g all-reduce: [\d.e+-]+ GB/s bus bandwidth at \d+ bytes$", done.stdout, re.MULTILINE)
     (folder,) = (tmp_path / "acceptance").iterdir()
     assert len(outcomes(folder)) == 4 * 3 + 5 + 1 and set(outcomes(folder).values()) == {"ok"}
-    nodes = {f"node node{at}": "passed" for at in range(1, 5)}
-    assert cases(tmp_path).items() >= {"1n1g backend=mpi": "passed", "4n1g backend=mpi": "passed", **nodes}.items()
+    results = cases(tmp_path)
+    assert results["1n1g backend=mpi"] == results["4n1g backend=mpi"] == "passed"
+    # Load that lasts may make a node a few per cent slower than its runs' scatter leaves open: an alarm, and accepted.
+    assert {results[f"node node{at}"] for at in range(1, 5)} <= {"passed", "alarm"}
     for at in range(1, 5):  # each node by a job of its own
         assert f"#SBATCH --nodelist=node{at}\n" in (folder / "jobs" / f"1n-node{at}.sh").read_text()
     facts = [json.loads(path.read_text()) for path in (folder / "traces").glob("1n1g*.exit.json")]

@@ -70,7 +70,8 @@ def test_mpi_sees_the_nodes(cluster, tmp_path):
         pytest.skip("no mpi4py here: pip install mpi4py")
     (tmp_path / "world.py").write_text(WORLD)
     printed = cluster.run(
-        "srun", "--mpi=pmix", "-N4", "-n8", "--ntasks-per-node=2", sys.executable, tmp_path / "world.py"
+        "srun", "--mpi=pmix", "-N4", "-n8", "--ntasks-per-node=2", sys.executable, tmp_path / "world.py",
+        timeout_s=DEADLINE_S,
     )  # fmt: skip
     rows = [line.split() for line in printed.splitlines()]
     assert [(row[0], row[1], row[4], row[5]) for row in rows] == [(f"{k}", "8", NAMES[k // 2], "28") for k in range(8)]
@@ -108,7 +109,7 @@ def test_a_killed_node_can_be_restarted(cluster, tmp_path, nap):
     assert re.search(r"node3 +down\*? +dead", devcluster("status", "--root", cluster.root).stdout)
     until(lambda: "JobState=NODE_FAIL" in cluster.run("scontrol", "show", "job", job), "the job is given up")
     cluster.start_node("node3")
-    assert cluster.states()["node3"] in USABLE
+    until(lambda: cluster.states()["node3"] in USABLE, "node3 responds", lambda: str(cluster.states()))
     assert cluster.run("srun", "-w", "node3", "sh", "-c", "echo $SLURMD_NODENAME") == "node3\n"
 
 
@@ -160,7 +161,7 @@ def test_nodes_share_only_the_folders_in_use(slurm_installed: None, monkeypatch:
 
 
 def test_a_restarted_controller_knows_its_jobs(new_root, nap):
-    with DevCluster(new_root(), Shape(nodes=1, cpus=2, gpus=0, message_timeout_s=2)) as cluster:
+    with DevCluster(new_root(), Shape(nodes=1, cpus=2, gpus=0, message_timeout_s=10)) as cluster:
         job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"exec {nap}").strip()
         until(lambda: sleepers(nap) == 1, "the job runs")
         save_state(cluster, job)

@@ -156,6 +156,7 @@ def test_without_namespaces_nodes_share_one_name_and_a_note_is_printed(new_root,
     assert set(cluster.run("srun", "-N2", "hostname").split()) == {socket.gethostname()}
     cluster.run("sbatch", "-N2", "-o", tmp_path / "out", "--wrap", f"srun env -i {nap}")
     until(lambda: sleepers(nap) == 2, "both tasks run")
+    cluster.freeze("slurmctld")  # it would end the job of a node that is silent for long
     cluster.kill_node("node2")
     assert sleepers(nap) == 1
     cluster.stop()
@@ -221,8 +222,9 @@ def test_mpi_works_in_the_longest_root(new_root, tmp_path):
     root /= "r" * (MAX_ROOT_BYTES - 1 - len(str(root)))
     with DevCluster(root, Shape(nodes=10, gpus=0)) as cluster:
         printed = cluster.run(
-            "srun", "--mpi=pmix", "-w", "node[9-10]", "-n2", "-N2", sys.executable, tmp_path / "world.py"
-        )
+            "srun", "--mpi=pmix", "-w", "node[9-10]", "-n2", "-N2", sys.executable, tmp_path / "world.py",
+            timeout_s=DEADLINE_S,
+        )  # fmt: skip
     assert len(printed.splitlines()) == 2
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpc.model.trace_file import read_trace
+from tests.mpi.file_checks import below
 from tests.slurm.jobs import TWO_RANKS, has_ended, printed_by, submit, write_scripts
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
@@ -51,7 +52,7 @@ class Job:
     """A job of two runs, of which the last rank of the first hangs."""
 
     def __init__(
-        self, cluster: DevCluster, folder: Path, *, does: str, nodes: int = 2, mpirun: bool = False, start_s: int = 60
+        self, cluster: DevCluster, folder: Path, *, does: str, nodes: int = 2, mpirun: bool = False, start_s: int = 300
     ) -> None:
         folder.mkdir()
         (folder / "hangs.py").write_text(WORKLOAD)
@@ -64,18 +65,20 @@ class Job:
         scripts = write_scripts(
             cluster, folder, "--nodes", str(nodes), *TWO_RANKS, "--repeats", "2", "--workload",
             f"{folder}/hangs.py:Hangs", "--steps", "30", "--warmup", "10", "--env", f"DOES={does}", "--copy-s", "1",
-            "--start-limit-s", str(start_s), "--hang-steps", "10", "--hang-extra-s", "5", site=site,
+            "--start-limit-s", str(start_s), "--hang-steps", "10", "--hang-extra-s", "30", site=site,
         )  # fmt: skip
         self._id = submit(cluster, scripts / f"{nodes}n.sh")
 
     def wait(self) -> None:
         """Returns when the job has ended."""
-        until(lambda: has_ended(self._cluster, self._id), f"job {self._id} ends", lambda: self.output)
+        until(
+            lambda: has_ended(self._cluster, self._id), f"job {self._id} ends", lambda: self.output, limit_s=600
+        )  # fmt: skip
 
     @property
     def output(self) -> str:
-        """All that the job and its runs printed."""
-        return printed_by(self._folder)
+        """What Slurm says of the job, and all that it and its runs printed."""
+        return self._cluster.run("scontrol", "-o", "show", "job", self._id) + printed_by(self._folder)
 
     @property
     def records(self) -> list[Mapping[str, Any]]:
@@ -106,7 +109,7 @@ def jobs(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """All jobs of these tests, at the same time; most of it is waiting."""
     folder = tmp_path_factory.mktemp("hang")
     jobs = {
-        "start": Job(cluster, folder / "start", does="hang in the constructor", nodes=1, start_s=20),
+        "start": Job(cluster, folder / "start", does="hang in the constructor", nodes=1, start_s=60),
         "mpirun": Job(cluster, folder / "mpirun", does="hang in a step", nodes=1, mpirun=True),
         "step": Job(cluster, folder / "step", does="hang in a step"),
         "stopped": Job(cluster, folder / "stopped", does="stop"),
@@ -168,5 +171,5 @@ def test_a_hanging_run_leaves_no_files(jobs: Jobs, cluster: DevCluster) -> None:
         assert not [name for name in names if ".partial" in name or name.endswith((".part", ".new", ".stacks"))]
         run = next(name.removesuffix(".hang.json") for name in names if name.endswith(".hang.json"))
         for node in cluster.shape.node_names:
-            paths = [path for path in cluster.local_storage(node).rglob("*") if run in str(path)]
+            paths = [path for path in below(cluster.local_storage(node)) if run in str(path)]
             assert paths == []

@@ -31,8 +31,8 @@ Started = subprocess.Popen[str]
 
 @pytest.fixture(scope="module")
 def cluster(slurm_installed: None) -> Iterator[DevCluster]:
-    """Two nodes; clients give up on a controller that is away after five seconds."""
-    with new_cluster(Shape(nodes=2, gpus=0, message_timeout_s=5)) as running:
+    """Two nodes; clients give up on a controller that is away after fifteen seconds."""
+    with new_cluster(Shape(nodes=2, gpus=0, message_timeout_s=15, kill_wait_s=60)) as running:
         yield running
 
 
@@ -75,6 +75,7 @@ class Person:
             process.kill()
             process.wait()
         self.command("scancel", "-u", str(os.getuid()))
+        until(lambda: self.cluster.run("squeue", "-h") == "", "no job is left")
 
 
 @pytest.fixture

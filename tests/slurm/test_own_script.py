@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
 from hpc.model.trace_file import read_trace
+from parse.ledger.types import PERSISTENT
 from tests.slurm.conftest import Command
 from tests.sweeps import outcomes
 from tools.devcluster.cluster import DevCluster
@@ -20,12 +22,20 @@ from tools.devcluster.config import CLOCK_DISTANCE_S
 LATE_LOADER = Path(__file__).resolve().parents[1] / "observe_scripts" / "late_loader.py"
 
 
+def persistent_straggler(summary: str) -> dict[str, Any]:
+    """Who is late all the time at the only point. Single steps that load made late may cost more."""
+    (ledger,) = json.loads(summary)["ledgers"]
+    named: list[dict[str, Any]] = [ledger["verdict"], *ledger["further"]]
+    (verdict,) = (each for each in named if each["kind"] == PERSISTENT)
+    return verdict
+
+
 def test_a_sweep_measures_a_script_and_names_the_late_rank(sweep: Command, command: Command, tmp_path: Path) -> None:
     if missing := missing_modules(SCRIPT):
         pytest.skip("; ".join(missing))
     script = tmp_path / 'my "own" script\'s.py'
     script.write_text(LATE_LOADER.read_text())
-    words = ["--truth", str(tmp_path / 'it\'s $(true) "so"'), "--late-rank", "3", "--sleep-ms", "60", "--steps", "70"]
+    words = ["--truth", str(tmp_path / 'it\'s $(true) "so"'), "--late-rank", "3", "--sleep-ms", "200", "--steps", "70"]
     done = sweep("--nodes", "2", "--ranks-per-node", "2", "--no-baseline", "--repeats", "1", "--gpus-per-node", "0",
                  "--cpus-per-rank", "1", "--warmup", "10", "--script", script.name, "--", *words)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,9 +52,9 @@ def test_a_sweep_measures_a_script_and_names_the_late_rank(sweep: Command, comma
         }  # fmt: skip
     shown = command(sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger", "--format", "json")
     assert shown.returncode == 0, shown.stderr
-    (ledger,) = json.loads(shown.stdout)["ledgers"]
-    cause = ledger["verdict"]["cause"]
-    assert (ledger["verdict"]["ranks"], max(cause, key=lambda name: cause[name])) == ([3], "data")
+    straggler = persistent_straggler(shown.stdout)
+    cause = straggler["cause"]
+    assert (straggler["ranks"], max(cause, key=lambda name: cause[name])) == ([3], "data")
 
 
 def test_ranks_that_no_mpi_connects_are_measured_on_one_time_axis(cluster: DevCluster, command: Command,
@@ -55,7 +65,7 @@ def test_ranks_that_no_mpi_connects_are_measured_on_one_time_axis(cluster: DevCl
         "srun", "--mpi=none", "--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=1", "env", "OMP_NUM_THREADS=1",
         "GLOO_SOCKET_IFNAME=lo",
         sys.executable, "-m", "hpc.observe", "--warmup", "10", "--", str(LATE_LOADER), "--truth", "truth",
-        "--late-rank", "3", "--sleep-ms", "60", "--steps", "70",
+        "--late-rank", "3", "--sleep-ms", "200", "--steps", "70",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = (tmp_path / "traces").iterdir()
@@ -69,5 +79,4 @@ def test_ranks_that_no_mpi_connects_are_measured_on_one_time_axis(cluster: DevCl
         assert (np.abs(error_ns) <= bound_ns).all()
         assert (bound_ns > 0).all() == (truth_s != 0)
     shown = command(sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger", "--format", "json")
-    (ledger,) = json.loads(shown.stdout)["ledgers"]
-    assert ledger["verdict"]["ranks"] == [3]
+    assert persistent_straggler(shown.stdout)["ranks"] == [3]

@@ -10,6 +10,7 @@ import pytest
 
 from hpc.model.outcome import ExitRecord, exit_records
 from hpc.model.trace_file import read_trace
+from hpc.recovery.progress import read_progress
 from tests.slurm.jobs import TWO_RANKS, kill_script, new_cluster, state, submit, write_scripts
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
@@ -38,6 +39,9 @@ class Holds(Line):
 '''
 
 
+HOLDS_AT = 8
+
+
 class Script:
     """The script of a job of two runs, of which the second holds, and the jobs that were made of it."""
 
@@ -55,9 +59,13 @@ class Script:
         return submit(self.cluster, self.folder / "jobs" / "1n.sh", *arguments)
 
     def wait_for_hold(self) -> None:
-        """Returns when the second run holds, and its first steps are copied."""
+        """Returns when the second run holds, and its first steps are copied, of both ranks."""
         until((self.folder / "holding").exists, "the second run holds")
-        until(lambda: list(self.traces.glob("*_r2.*.partial/*.stamps")), "its steps are copied")
+        until(lambda: self.copied() == [HOLDS_AT] * 2, "its steps are copied", lambda: f"copied are {self.copied()}")
+
+    def copied(self) -> list[int]:
+        """How many steps of each rank of the second run the copies hold."""
+        return [its.completed for path in self.traces.glob("*_r2.*.partial") for its in read_progress(path).values()]
 
     def let_go(self) -> None:
         """The second run goes on, and those after it."""
@@ -102,8 +110,8 @@ Scripts = dict[str, tuple[Script, str]]
 
 @pytest.fixture(scope="module")
 def small(slurm_installed: None) -> Iterator[DevCluster]:
-    """A node for each job."""
-    with new_cluster(Shape(nodes=4, cpus=4, gpus=0)) as running:
+    """A node for each job, which has a minute to record that it was ended."""
+    with new_cluster(Shape(nodes=4, cpus=4, gpus=0, kill_wait_s=60)) as running:
         yield running
 
 
@@ -134,7 +142,7 @@ def test_two_jobs_of_one_script_run_nothing_twice(scripts: Scripts) -> None:
     script.wait_for_end(first, "CANCELLED")
     assert script.outcomes == {"r1.1": "ok", "r2.1": "cancelled"}
     assert "SIGTERM" in script.records["r2.1"].evidence[0]
-    assert script.steps_kept("r2.1") == [8, 8]
+    assert script.steps_kept("r2.1") == [HOLDS_AT] * 2
 
 
 def test_an_open_attempt_of_an_ended_job_is_closed_and_the_run_done(scripts: Scripts) -> None:
@@ -158,7 +166,7 @@ def test_a_requeued_job_continues_with_the_first_pending_run(scripts: Scripts) -
     assert [record.restart_count for record in script.records.values()] == [0, 0, 1]
     assert "job requeue" in script.records["r2.1"].evidence[0]
     assert "_r1 is final, passed over" in script.printed(job_id)
-    assert script.steps_kept("r2.1") == [8, 8]
+    assert script.steps_kept("r2.1") == [HOLDS_AT] * 2
     assert {path.suffix for path in script.traces.iterdir() if path.is_file()} == {".h5", ".json"}
 
 
@@ -171,4 +179,4 @@ def test_a_requeued_job_closes_its_open_attempt(scripts: Scripts) -> None:
     assert (closed.restart_count, closed.exit_status) == (0, -1)
     assert closed.nodelist in script.cluster.shape.node_names
     assert "recorded nothing" in closed.evidence[0]
-    assert script.steps_kept("r2.1") == [8, 8]
+    assert script.steps_kept("r2.1") == [HOLDS_AT] * 2

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpc.system.tool import Answer, run_tool
 from launch.cluster import query as state
 from launch.cluster.query import JobState, ends, look
 from launch.cluster.slurm import SlurmCluster
@@ -21,10 +24,10 @@ from tools.devcluster.daemons import missing_programs
 
 @pytest.fixture(scope="module")
 def accounted() -> Iterator[DevCluster]:
-    """A node with real accounts, whose controller forgets jobs at once."""
+    """A node with real accounts, whose controller forgets jobs soon."""
     if missing := missing_programs(accounting=True):
         pytest.skip(missing)
-    shape = Shape(nodes=1, cpus=8, gpus=0, min_job_age_s=2, message_timeout_s=5, accounting=True)
+    shape = Shape(nodes=1, cpus=8, gpus=0, min_job_age_s=20, message_timeout_s=12, accounting=True)
     with new_cluster(shape) as running:
         yield running
 
@@ -54,6 +57,11 @@ def forgotten(cluster: DevCluster, job: str) -> bool:
     return job not in cluster.run("squeue", "-h", "-t", "all", "-o", "%i").split()
 
 
+def impatient(run: Callable[..., Answer], program: str, argv: Sequence[str], **how: Any) -> Answer:
+    """`run_tool` that waits five seconds for this program, and for others as long as it is asked to."""
+    return run(argv, **{**how, **({"timeout_s": 5} if argv[0] == program else {})})
+
+
 def without(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PATH with all of Slurm's clients but this one."""
     for name in {"squeue", "scontrol", "sacct"} - {program}:
@@ -75,7 +83,7 @@ def test_accounts_that_lag_hang_or_are_missing(
     # The controller has forgotten it, and sacct hangs: it has ended, and nobody says how.
     until(lambda: forgotten(cluster, cancelled), "the controller has forgotten it")
     with monkeypatch.context() as patience:
-        patience.setattr(state, "COMMAND_TIMEOUT_S", 5)
+        patience.setattr(state, "run_tool", partial(impatient, run_tool, "sacct"))
         slurm = look([running, cancelled])
     assert (slurm[running].state, slurm[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
     assert "sacct: no answer within 5 s" in slurm[cancelled].error
@@ -98,7 +106,7 @@ def test_accounts_that_lag_hang_or_are_missing(
     assert (slurm[running].state, slurm[cancelled].state) == (JobState.RUNNING, JobState.UNKNOWN)
     end = ends([running, cancelled])[cancelled]
     assert (end.state, end.source) == ("", "squeue")
-    assert "sacct is not installed here" in end.reason and "MinJobAge=2 sec" in end.reason
+    assert "sacct is not installed here" in end.reason and "MinJobAge=20 sec" in end.reason
 
 
 def test_the_accounts_answer_for_forgotten_jobs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hpc.backends import TRAINERS, missing_modules
 from hpc.workloads import WORKLOADS
 from tests.slurm.conftest import Command
-from tests.slurm.jobs import has_ended, submit
+from tests.slurm.jobs import has_ended, limit_soon, submit
 from tests.sweeps import begun, outcomes, sweep_argv, with_checkout
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster
@@ -112,14 +113,14 @@ def test_a_failed_launch_affects_no_other_run(tmp_path: Path, cluster: DevCluste
 def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
     tmp_path: Path, cluster: DevCluster, sweep: Command
 ) -> None:
-    """Slurm's warning is sent by hand, two minutes before the limit: a real one is a whole minute at least."""
+    """Slurm's warning is sent by hand, one to two minutes before the limit: a real one is a whole minute at least."""
     done = sweep(*ENDLESS, "--repeats", "2", "--detach")
     assert done.returncode == 0, done.stderr
     job_id = done.stdout.split("submitted as ")[1].split(",")[0]
     until(lambda: begun(tmp_path), "a run has begun")
     joined = sweep(*ENDLESS, "--repeats", "2", "--detach")
     assert f"job {job_id} is there already, joined" in joined.stdout
-    cluster.run("scontrol", "update", f"JobId={job_id}", "TimeLimit=2")
+    limit_soon(cluster, job_id)
     cluster.run("scancel", "--batch", "--signal=USR1", job_id)
     until(lambda: has_ended(cluster, job_id), "the job ends")
     assert list(outcomes(tmp_path).values()) == ["timeout"]
@@ -186,6 +187,8 @@ def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(
 ) -> None:
     """Slurm queues each of these for ever or refuses it after the others are queued."""
     options = ("--backend", "mpi", "--workload", "delay", "--gpus-per-node", "0", "--repeats", "1", "--no-baseline")
+    every_job = ("squeue", "-h", "-t", "all", "-o", "%i")  # those of the tests before, too, which may not have ended
+    before = command(*every_job).stdout
     for sizes, words in (
         (
             ("--nodes", "4,9"),
@@ -198,15 +201,18 @@ def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(
         done = sweep(*sizes, *options)
         assert (done.returncode, words in done.stderr) == (1, True), done.stdout + done.stderr
     assert not (tmp_path / "traces").exists()
-    assert command("squeue", "-h").stdout == ""
+    assert sorted(command(*every_job).stdout.split()) == sorted(before.split())
     assert command("scontrol", "update", "nodename=node3", "state=drain", "reason=test").returncode == 0
     try:
         done = sweep("--nodes", "3,4", *options, "--dry-run")
     finally:
         command("scontrol", "update", "nodename=node3", "state=resume")
     assert done.returncode == 0, done.stderr
-    warnings = [line for line in done.stdout.splitlines() if line.startswith("warning: job")]
-    assert warnings == [
-        "warning: job 4n asks for 4 nodes and waits until more are up: of the 4 in partition main that are large "
-        "enough 3 are up now"
-    ]
+    warned = re.findall(
+        r"^warning: job (\dn) asks for . nodes and waits until more are up: of the 4 in partition main that are large "
+        r"enough (\d) are up now$", done.stdout, re.MULTILINE,
+    )  # fmt: skip
+    # On a busy machine a node misses a ping now and then, and is not up until the next.
+    up = int(warned[-1][1])
+    assert up <= 3 and warned == [(f"{nodes}n", str(up)) for nodes in (3, 4) if up < nodes], done.stdout
+    assert done.stdout.count("warning: job") == len(warned)

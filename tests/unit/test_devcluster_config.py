@@ -106,11 +106,11 @@ def test_the_site_file_is_one_that_the_sweep_reads(host: Host, tmp_path: Path) -
 def test_the_files_hold_the_requested_rules() -> None:
     shape = Shape(
         nodes=2, clocks=True, preempt_mode="CANCEL", grace_s=3, job_requeue=False, min_job_age_s=2, max_job_count=5,
-        slurmd_timeout_s=7, message_timeout_s=4, accounting=True,
+        slurmd_timeout_s=7, message_timeout_s=4, kill_wait_s=6, accounting=True,
     )  # fmt: skip
     written = texts(shape=shape)
     assert set(written["slurm.conf"].splitlines()) >= {
-        "JobRequeue=0", "MinJobAge=2", "MaxJobCount=5", "SlurmdTimeout=7", "MessageTimeout=4",
+        "JobRequeue=0", "MinJobAge=2", "MaxJobCount=5", "SlurmdTimeout=7", "MessageTimeout=4", "KillWait=6",
         "AccountingStorageType=accounting_storage/slurmdbd", "AccountingStoragePort=7003",
         "PartitionName=main Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=3",
     }  # fmt: skip
@@ -118,7 +118,7 @@ def test_the_files_hold_the_requested_rules() -> None:
     assert "pass" not in written["slurmdbd.conf"].lower()
     assert remembered(written["cluster.json"]) == (HOST, shape)
     assert str(shape).endswith("preempt_mode CANCEL, grace_s 3, job_requeue False, min_job_age_s 2, max_job_count 5, "
-                               "slurmd_timeout_s 7, message_timeout_s 4, accounting True")  # fmt: skip
+                               "slurmd_timeout_s 7, message_timeout_s 4, kill_wait_s 6, accounting True")  # fmt: skip
     assert "slurmdbd" not in conf()
     with pytest.raises(DevClusterError, match="preempt_mode is 'cancel'; a development cluster takes REQUEUE, CANCEL"):
         Shape(preempt_mode="cancel")

@@ -57,7 +57,6 @@ PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 ReturnToService=2
 MaxArraySize=10000
-KillWait=5
 EioTimeout=2
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
@@ -77,7 +76,8 @@ class Shape:
     `preempt_mode` is what becomes of a job of the partition `main` when one of `high` wants its nodes, `grace_s` the
     time that it gets first. `min_job_age_s` is how long the controller remembers a job that has ended, `max_job_count`
     how many jobs it holds, `slurmd_timeout_s` after what silence a node is down, `message_timeout_s` how long a client
-    waits for the controller. `accounting` brings slurmdbd and its database, so that `sacct` answers.
+    waits for the controller, `kill_wait_s` what a job has from SIGTERM to SIGKILL. `accounting` brings slurmdbd and its
+    database, so that `sacct` answers.
     """
 
     nodes: int = 4
@@ -91,6 +91,7 @@ class Shape:
     max_job_count: int = 10_000
     slurmd_timeout_s: int = 10
     message_timeout_s: int = 30
+    kill_wait_s: int = 5
     accounting: bool = False
 
     def __post_init__(self) -> None:
@@ -235,6 +236,7 @@ FirstJobId={first_job_id}
 MinJobAge={shape.min_job_age_s}
 SlurmdTimeout={shape.slurmd_timeout_s}
 MessageTimeout={shape.message_timeout_s}
+KillWait={shape.kill_wait_s}
 {"GresTypes=gpu" if shape.gpus else ""}
 {nodes}
 PartitionName=DEFAULT Nodes=ALL MaxTime=INFINITE State=UP

@@ -151,6 +151,7 @@ class HasAnEnd(Line):
     def __init__(self, run, device, rank):
         super().__init__(run, device, rank)
         rank_end.EXIT_LIMIT_S = 20.0
+        rank_end._RANK_0_ENDS_S, rank_end._OTHERS_END_S = 20.0, 35.0  # a rank that was held up shows its stacks, too
         if rank == 1:
             self.prepare()
 
