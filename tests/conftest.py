@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A deadline would be a timing assertion in disguise.
-settings.register_profile("rankwise", deadline=None)
+# A deadline would be a timing assertion in disguise, and so would be how long it takes to draw what is tried.
+settings.register_profile("rankwise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rankwise")
 
 # A shell starts what it puts into the background with SIGINT ignored, nohup with SIGHUP: children would inherit that.
