@@ -24,9 +24,8 @@ Start = Callable[..., Followed]
 
 @pytest.fixture(scope="module")
 def faulty(slurm_installed: None) -> Iterator[DevCluster]:
-    """Three nodes, of which a silent one is given up after some seconds, more than a busy machine holds one up."""
-    shape = Shape(nodes=3, cpus=4, gpus=0, slurmd_timeout_s=20, message_timeout_s=15, grace_s=20, kill_wait_s=60)
-    with new_cluster(shape) as running:
+    """Three nodes, of which a silent one is given up after a few seconds."""
+    with new_cluster(Shape(nodes=3, cpus=4, gpus=0, slurmd_timeout_s=5, message_timeout_s=5, grace_s=5)) as running:
         yield running
 
 
@@ -167,12 +166,11 @@ def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
 def test_preempted_for_good(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=CANCEL", "GraceTime=0")
-    as_before = f"GraceTime={faulty.shape.grace_s}"
     try:
         faulty.run("sbatch", "-p", "high", "-w", sweep.node, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1")
         outcome, evidence = the_first(sweep)
     finally:
-        faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=REQUEUE", as_before)
+        faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=REQUEUE", "GraceTime=5")
     assert outcome == "preempted", sweep.output
     assert "PREEMPTED" in evidence
     assert sweep.outcomes == ["preempted", "ok"], sweep.output  # though the first job measured nothing
@@ -231,7 +229,7 @@ def test_a_power_cut_of_a_node_and_the_job_put_back(blackout: Blackout) -> None:
 def test_a_power_cut_of_a_node_and_the_job_given_up(blackout: Blackout) -> None:
     outcome, evidence = the_first(blackout.given_up)
     assert outcome == "node_fail", blackout.given_up.output
-    assert "squeue: NODE_FAIL" in evidence and "Requeue=0, SlurmdTimeout=20 sec" in evidence
+    assert "squeue: NODE_FAIL" in evidence and "Requeue=0, SlurmdTimeout=5 sec" in evidence
 
 
 def test_a_job_that_the_scheduler_has_forgotten(blackout: Blackout) -> None:
