@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
 
-reduced = 0
+reduced = []  # the buckets since the last backward began
 
 
 class Net(nn.Module):
@@ -28,9 +28,8 @@ class Recomputed(Net):
         return self.second(checkpoint(self.first, x, use_reentrant=False))
 
 
-def count(_, bucket):
-    global reduced  # noqa: PLW0603 - a comm hook's state may not change
-    reduced += 1
+def count(reduced, bucket):
+    reduced.append(bucket.index())
     return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
 
 
@@ -39,15 +38,14 @@ def ddp(kind=Net, **options):
     if not options.get("find_unused_parameters"):
         del net.unused
     model = DDP(net, **options)
-    model.register_comm_hook(None, count)
+    model.register_comm_hook(reduced, count)
     return model
 
 
 def backward(name, *losses):
-    global reduced  # noqa: PLW0603
-    reduced = 0
+    reduced.clear()
     sum(losses).backward()
-    print(name, reduced > 0, flush=True)
+    print(name, bool(reduced), flush=True)
 
 
 torch.manual_seed(0)

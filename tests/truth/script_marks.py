@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from parse.ledger.types import PERSISTENT, TRANSIENT, Verdict
 from tests.truth.exact import Ms
+from tests.truth.verdicts import after_median
 
 ALLOWED_MS, ALLOWED = 0.5, 0.03
 """What a figure may differ from the truth, whichever is larger."""
@@ -60,7 +61,7 @@ class Noted:
         if len(verdict.ranks) != 1 or not calls or verdict.kind not in (PERSISTENT, TRANSIENT):
             return False
         (rank,) = verdict.ranks
-        later = np.sum([_after_median(self.marks[call]) for call in calls], axis=0)[rank]
+        later = np.sum([after_median(self.marks[call]) for call in calls], axis=0)[rank]
         if verdict.kind == TRANSIENT:
             late = np.isin(self.numbers, verdict.steps)
         else:
@@ -79,7 +80,3 @@ def more_than_usual(times: Ms, rank: int) -> float:
     """By how much the mean [rank, step] of a rank exceeds that of the median rank."""
     means = times.mean(axis=1)
     return float(means[rank] - np.sort(means)[(len(means) - 1) // 2])
-
-
-def _after_median(times: Ms) -> Ms:
-    return times - np.sort(times, axis=0)[(len(times) - 1) // 2]

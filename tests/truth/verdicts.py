@@ -141,10 +141,10 @@ def _named(verdict: Verdict, known: Known) -> Bools:
         return who & (entry == entry.max(axis=0))
     if verdict.steps:
         return who & np.isin(known.steps, verdict.steps)
-    return who & (_after_median(entry) > known.open_ms)
+    return who & (after_median(entry) > known.open_ms)
 
 
-def _after_median(entry: Ms) -> Ms:
+def after_median(entry: Ms) -> Ms:
     """How much later than the median rank each comes, [rank, step]."""
     return entry - np.sort(entry, axis=0)[(len(entry) - 1) // 2]
 
@@ -153,7 +153,7 @@ def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Itera
     """In which steps: named one by one where they are few, else as a share of the window."""
     if verdict.kind != TRANSIENT:
         if verdict.share < FULL:
-            late = [(_after_median(known.stamped.entries) > known.open_ms)[list(verdict.ranks)] for known in runs]
+            late = [(after_median(known.stamped.entries) > known.open_ms)[list(verdict.ranks)] for known in runs]
             exact = np.mean([each.any(axis=0) if verdict.kind == ROTATING else each.mean(axis=0) for each in late])
             text = f"late in {verdict.share * 100:.0f} % of the steps; true is in all{_as_it_was(runs)}"
             yield Miss(text=text, machine=abs(float(exact) - verdict.share) <= 1 - FULL)
@@ -161,7 +161,7 @@ def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Itera
     known = runs[0]
     true = set(known.steps[stragglers_of(known, expected).any(axis=0)].tolist())
     entry = known.stamped.entries
-    later = _after_median(entry)[list(expected.ranks)].max(axis=0)
+    later = after_median(entry)[list(expected.ranks)].max(axis=0)
     last = np.isin(entry.argmax(axis=0), expected.ranks)
     for what, steps in (("not named", true - {*verdict.steps}), ("named, and nothing slept", {*verdict.steps} - true)):
         if steps:
