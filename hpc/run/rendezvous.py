@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 import stat
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 JOIN_S = 120.0
 """Seconds in which all ranks must have joined."""
+_NOTE_S = 10.0
+"""Seconds between two notes of who is waited for."""
 _LOOK_S, _GREETING_LIMIT_S = 0.1, 30.0
 _MPI_RANKS = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK")
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS", "MV2_COMM_WORLD_SIZE")
@@ -169,7 +172,8 @@ def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
 
 def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
     """Rank 0: waits for all others."""
-    address, key, until_s = _address(launch), secrets.token_bytes(KEY_BYTES), time.monotonic() + limit_s
+    address, key, begin_s = _address(launch), secrets.token_bytes(KEY_BYTES), time.monotonic()
+    until_s, note_s = begin_s + limit_s, begin_s + _NOTE_S
     listener = listen(address, launch.size)
     links: dict[int, socket.socket] = {}
     strangers = 0
@@ -177,9 +181,13 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
         _write_private(path, {"address": address, "port": listener.getsockname()[1], "key": key.hex()})
         while len(links) < launch.size - 1:
             try:
-                rank, size, link = admit(listener, key, max(0.01, until_s - time.monotonic()))
+                rank, size, link = admit(listener, key, max(0.01, min(note_s, until_s) - time.monotonic()))
             except TimeoutError:
                 missing = [rank for rank in range(1, launch.size) if rank not in links]
+                if note_s < until_s:
+                    _note(f"waits for {name_ranks(missing)} of {launch.size}", limit_s, path)
+                    note_s += _NOTE_S
+                    continue
                 raise LaunchError(
                     f"{name_ranks(missing)} of {launch.size} did not come within {limit_s:g} s: each looks in {path} "
                     f"for the place of rank 0, {address}:{listener.getsockname()[1]}. --traces must name a folder that "
@@ -212,7 +220,8 @@ def _refused(strangers: int) -> str:
 
 def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
     """Other ranks: look for rank 0. A file of a launch that was killed leads nowhere until rank 0 writes anew."""
-    until_s = time.monotonic() + limit_s
+    begin_s = time.monotonic()
+    until_s, note_s = begin_s + limit_s, begin_s + _NOTE_S
     while True:
         try:
             endpoint = _read_private(path)
@@ -228,8 +237,15 @@ def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
                 f"rank {launch.rank} of {launch.size} did not reach rank 0 within {limit_s:g} s: looked in {path} "
                 f"({reason}). --traces must name a folder that all nodes share"
             )
+        if launch.rank == 1 and time.monotonic() > note_s:  # one of them speaks for all
+            _note(f"waits for rank 0 of {launch.size} ({reason})", limit_s, path)
+            note_s += _NOTE_S
         time.sleep(_LOOK_S)
     return Connections(launch.rank, launch.size, {0: link}, listen(link.getsockname()[0], launch.size), endpoint.key)
+
+
+def _note(what: str, limit_s: float, path: Path) -> None:
+    print(f"{what}, for {limit_s:g} s in all: the ranks meet by {path}", file=sys.stderr, flush=True)
 
 
 def _address(launch: Launch) -> str:

@@ -159,9 +159,10 @@ def _at_the_median(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
     return changed
 
 
-def _median(part: Ints, of: Late | slice = slice(None)) -> Ints:
-    """The median over these ranks in each step, the lower one of an even number."""
-    by_step = np.array(part[of].T, order="C")
+def _median(part: Ints, of: Late | None = None) -> Ints:
+    """The median over these ranks, None for all, in each step, the lower one of an even number."""
+    # `compress`: a step's ranks lie together, and indexing would turn them round twice.
+    by_step = np.array(part.T, order="C") if of is None else np.compress(of, part.T, axis=1)
     middle = (by_step.shape[1] - 1) // 2
     by_step.partition(middle, axis=1)
     return by_step[:, middle]

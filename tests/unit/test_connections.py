@@ -171,7 +171,9 @@ def test_a_host_without_the_key_is_refused() -> None:
         host.result()
 
 
-def test_ranks_that_do_not_come_are_named_to_all_that_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_do_not_come_are_named_to_all_that_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     come: list[int] = []
 
     def admit_one(listener: socket.socket, key: bytes, limit_s: float) -> tuple[int, int, socket.socket]:
@@ -188,12 +190,27 @@ def test_ranks_that_do_not_come_are_named_to_all_that_did(tmp_path: Path, monkey
     assert messages[0] == messages[1]
     assert messages[0].startswith("ranks 2-3 of 4 did not come within 60 s: each looks in")
     assert "--traces must name a folder that all nodes share" in messages[0]
+    notes = capfd.readouterr().err.splitlines()
+    assert len(notes) == LIMIT_S / 10 - 1
+    assert all(note.startswith("waits for ranks 2-3 of 4, for 60 s in all: the ranks meet by") for note in notes)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_rank_that_finds_no_rank_0_names_the_place(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"rank 1 of 2 did not reach rank 0 within 0 s: looked in .*no such file"):
         join(launch(1, 2), tmp_path, 0)
+
+
+def test_a_rank_that_looks_for_rank_0_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rendezvous, "_NOTE_S", 0.0)
+    with pytest.raises(LaunchError):
+        join(launch(1, 2), tmp_path, 0.5)
+    assert capfd.readouterr().err.startswith("waits for rank 0 of 2 (no such file), for 0.5 s in all")
+    with pytest.raises(LaunchError):
+        join(launch(2, 3), tmp_path, 0.5)
+    assert not capfd.readouterr().err
 
 
 def test_a_second_launch_of_the_same_name_is_refused(tmp_path: Path) -> None:
