@@ -8,6 +8,7 @@ import torch.distributed as dist
 from delays import Delays
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -65,7 +66,6 @@ class Net(nn.Module):
         return nn.Sequential(nn.Linear(args.width, args.width), *norm, nn.ReLU())
 
     def forward(self, inputs):
-        delay.mark("inside")
         for number, block in enumerate(self.blocks):
             if number == 1 and args.parallel == "fsdp2":
                 delay("collective")  # the block's all-gather
@@ -83,23 +83,39 @@ class AveragingSGD(torch.optim.SGD):
         return loss
 
 
+class MarkedDDP(DistributedDataParallel):
+    def _distributed_broadcast_coalesced(self, *args, **kwargs):
+        delay.meet(super()._distributed_broadcast_coalesced, *args, **kwargs)
+
+
+class MarkedAllGather(DefaultAllGather):
+    def __call__(self, *args, **kwargs):
+        return delay.meet(super().__call__, *args, **kwargs)
+
+
+class MarkedReduceScatter(DefaultReduceScatter):
+    def __call__(self, *args, **kwargs):
+        delay.mark("grads")
+        return delay.meet(super().__call__, *args, **kwargs)
+
+
 def average_gradients(model):
     delay("collective")
-    delay.mark("grads")
-    for number, parameter in enumerate(model.parameters()):
-        delay.mark(f"gradient {number}")
-        dist.all_reduce(parameter.grad)
+    for parameter in model.parameters():
+        delay.mark("grads")
+        delay.meet(dist.all_reduce, parameter.grad)
         parameter.grad /= size
 
 
 model = Net()
 if args.parallel == "ddp":  # the first layer's gradient comes last
     model.blocks[0][0].weight.register_post_accumulate_grad_hook(lambda parameter: delay.mark("grads"))
-    model = DistributedDataParallel(model)
+    model = MarkedDDP(model)
 elif args.parallel == "fsdp2":
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+    for module in (*model.blocks, model):
+        fully_shard(module)
+        module.set_custom_all_gather(MarkedAllGather())
+        module.set_custom_reduce_scatter(MarkedReduceScatter())
 optimizer = AveragingSGD(model.parameters(), lr=1e-3, momentum=0.9)
 criterion = nn.CrossEntropyLoss()
 for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size)):
@@ -109,6 +125,7 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
         delay("collective")  # DDP's broadcast of its buffers
     delay.mark("called")
     loss = criterion(model(inputs), targets)
+    delay.mark("backward")
     loss.backward()
     if args.parallel == "by-hand":
         average_gradients(model)
@@ -118,10 +135,7 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
     if args.parallel == "ddp" and not args.batch_norm:
         shown = loss.detach().clone()
         delay("collective")
-        delay.mark("updated")
-        dist.all_reduce(shown)  # the mean loss, for the log
-    else:
-        delay.mark("updated")
+        delay.meet(dist.all_reduce, shown)  # the mean loss, for the log
     delay.mark("end")
 delay.write(args.truth)
 dist.destroy_process_group()
