@@ -8,7 +8,6 @@ import torch.distributed as dist
 from delays import Delays
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -88,22 +87,10 @@ class MarkedDDP(DistributedDataParallel):
         delay.meet(super()._distributed_broadcast_coalesced, *args, **kwargs)
 
 
-class MarkedAllGather(DefaultAllGather):
-    def __call__(self, *args, **kwargs):
-        return delay.meet(super().__call__, *args, **kwargs)
-
-
-class MarkedReduceScatter(DefaultReduceScatter):
-    def __call__(self, *args, **kwargs):
-        delay.mark("grads")
-        return delay.meet(super().__call__, *args, **kwargs)
-
-
 def average_gradients(model):
     delay("collective")
     for parameter in model.parameters():
-        delay.mark("grads")
-        delay.meet(dist.all_reduce, parameter.grad)
+        dist.all_reduce(parameter.grad)
         parameter.grad /= size
 
 
@@ -112,12 +99,12 @@ if args.parallel == "ddp":  # the first layer's gradient comes last
     model.blocks[0][0].weight.register_post_accumulate_grad_hook(lambda parameter: delay.mark("grads"))
     model = MarkedDDP(model)
 elif args.parallel == "fsdp2":
-    for module in (*model.blocks, model):
-        fully_shard(module)
-        module.set_custom_all_gather(MarkedAllGather())
-        module.set_custom_reduce_scatter(MarkedReduceScatter())
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
 optimizer = AveragingSGD(model.parameters(), lr=1e-3, momentum=0.9)
 criterion = nn.CrossEntropyLoss()
+delay.watch(dist.ProcessGroup, ("allreduce", "all_gather_single", "reduce_scatter_single"), dist.Work)
 for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size)):
     if step == delay.steps:
         break
@@ -135,7 +122,7 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
     if args.parallel == "ddp" and not args.batch_norm:
         shown = loss.detach().clone()
         delay("collective")
-        delay.meet(dist.all_reduce, shown)  # the mean loss, for the log
+        dist.all_reduce(shown)  # the mean loss, for the log
     delay.mark("end")
 delay.write(args.truth)
 dist.destroy_process_group()

@@ -1,6 +1,6 @@
 """Known delays: `delay(place)`, called once in each step, sleeps where the plan has it, and notes how long it took.
-`mark(name)` notes when a step came so far, `meet(function, …)` when a collective was called and had its result;
-`mark("end")` ends a step, and of equal marks in a step the last counts.
+`mark(name)` notes when a step came so far, `mark("end")` ends it; `watch` notes when collectives that are waited for at
+once are called and have their results, `meet(function, …)` does so of another.
 
 The plan is a JSON file: {"steps": of a window, "windows": [null | [place, rank, milliseconds], ...]}.
 """
@@ -40,6 +40,26 @@ class Delays:
         result = function(*values, **named)
         self.met.append((called, time.perf_counter_ns()))
         return result
+
+    def watch(self, group, collectives, work):
+        for name in collectives:
+            setattr(group, name, self._noting_call(getattr(group, name)))
+        work.wait = self._noting_end(work.wait)
+
+    def _noting_call(self, original):
+        def call(*values, **named):
+            self.met.append([time.perf_counter_ns()])
+            return original(*values, **named)
+
+        return call
+
+    def _noting_end(self, original):
+        def wait(*values, **named):
+            result = original(*values, **named)
+            self.met[-1].append(time.perf_counter_ns())
+            return result
+
+        return wait
 
     def write(self, folder):
         folder.mkdir(exist_ok=True)

@@ -21,8 +21,8 @@ ALLOWED_MS, ALLOWED = 0.5, 0.03
 MATERIAL = 0.01
 """A rank that is late is so by this share of a step at least."""
 MARKS = ("called", "backward", "grads", "reduced", "end")
-"""Of a step, in their order: when the model is called; the backward; the last own gradient is there or, where the
-script sees each collective of the gradients, the last of these is called; all are reduced; the next step begins."""
+"""Of a step, in their order: when the model is called; the backward; the last own gradient is there, which is the call
+of the last collective where the script has no such mark; all are reduced; the next step begins."""
 _GRADS, _REDUCED, _END = range(2, 5)
 
 
@@ -44,9 +44,18 @@ class Noted:
         """What the ranks of a run wrote to a folder. Raises ValueError where steps have different collectives."""
         read = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
         slept = {place: np.array([its["slept_ns"][place] for its in read]) / 1e6 for place in read[0]["slept_ns"]}
-        marks = np.array([[its["marks_ns"][name] for name in MARKS] for its in read], np.int64).swapaxes(1, 2)
         meetings = np.array([its["meetings_ns"] for its in read], np.int64)
-        return cls(slept=slept, marks=marks, meetings=meetings.reshape(*marks.shape[:2], -1, 2), root=root)
+        meetings = meetings.reshape(*meetings.shape[:2], -1, 2)
+        marks = np.stack(
+            [
+                np.array([its["marks_ns"][name] for its in read], np.int64)
+                if name in read[0]["marks_ns"]
+                else meetings[:, :, -1, 0]
+                for name in MARKS
+            ],
+            axis=2,
+        )
+        return cls(slept=slept, marks=marks, meetings=meetings, root=root)
 
     def window(self, first: int, steps: int, number: int) -> Noted:
         """So many steps from `first` on, which becomes step `number`."""
