@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from parse.ledger.types import PERSISTENT, TRANSIENT, Verdict
 from tests.truth.exact import TERMS, Ms, Ns, Truth, stamped
@@ -81,10 +82,18 @@ class Noted:
         """By how much more a rank slept than the median rank, ms a step."""
         return more_than_usual(self.slept[place][:, 1:], rank)
 
-    def phase(self, name: str) -> Ms:
-        """How long a term was by the marks [rank, step] ms."""
-        of_term: Ms = self.truth.terms[..., TERMS.index(name)]
-        return of_term
+    def later_by(self, name: str, rank: int) -> float:
+        """How much more of a term a rank has than the median rank, ms a step, in the steps in which it is late: in
+        these the parts of a verdict are counted."""
+        of_term, late = self.truth.terms[..., TERMS.index(name)], self.late(rank)
+        median = np.argsort(self.later, axis=0)[(len(self.later) - 1) // 2]
+        return float((of_term[rank] - of_term[median, np.arange(len(median))])[late].mean())
+
+    def late(self, rank: int) -> npt.NDArray[np.bool_]:
+        """In which measured steps a rank is later than the median rank, by MATERIAL at least."""
+        step_ms = float(np.diff(self.marks[..., _END]).mean()) / 1e6
+        is_late: npt.NDArray[np.bool_] = self.later[rank] > MATERIAL * step_ms
+        return is_late
 
     def bears_out(self, verdict: Verdict) -> bool:
         """Whether a rank that a verdict names was late by so much in what these marks see, summed over them; of a
@@ -95,10 +104,8 @@ class Noted:
         later = self.later[rank]
         if verdict.kind == TRANSIENT:
             late = np.isin(np.arange(self.first, self.first + len(later)), verdict.steps)
-        else:
-            late = later > MATERIAL * float(np.diff(self.marks[..., _END]).mean()) / 1e6
-            if late.mean() <= 0.5:
-                return False
+        elif (late := self.late(rank)).mean() <= 0.5:
+            return False
         return not is_off(verdict.arrival_skew - float(later[late].mean()), verdict.arrival_skew)
 
     @cached_property
@@ -110,7 +117,7 @@ class Noted:
         for at in range(self.meetings.shape[2]):
             calls, ends = self.meetings[:, 1:, at, 0], self.meetings[:, 1:, at, 1]
             of_reduction = (calls >= marks[..., _GRADS]) & (calls < marks[..., _REDUCED])
-            holds = np.ones(calls.shape, np.bool_)
+            holds: npt.NDArray[np.bool_] = np.ones(calls.shape, np.bool_)
             if self.root is not None:
                 holds = ((calls[None] < calls[:, None]) & (calls[:, None] < ends[None])).any(axis=1)
             total += np.where(holds & ~of_reduction, after_median(calls / 1e6), 0.0)

@@ -98,6 +98,15 @@ def test_what_ranks_do_in_a_collective_is_no_work_of_theirs(
     assert np.allclose(its.truth.terms.sum(axis=2), STEP_NS / MS)
 
 
-def test_a_phase_is_compared_with_that_of_the_median_rank() -> None:
-    assert more_than_usual(noted(late_ms=4, ranks=4).phase("compute"), 1) == pytest.approx(4, abs=0.2)
-    assert more_than_usual(noted(late_ms=4, mark=0).phase("data"), 1) == pytest.approx(4, abs=0.2)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_term_is_compared_with_that_of_the_median_rank_in_the_steps_with_a_delay(ranks: int) -> None:
+    assert noted(late_ms=4, ranks=ranks).later_by("compute", 1) == pytest.approx(4, abs=0.2)
+    assert noted(late_ms=4, every=5, ranks=ranks).later_by("compute", 1) == pytest.approx(4, abs=0.2)
+    early = noted(late_ms=4, ranks=ranks, mark=0)
+    early.marks[1, :, 2] += 4 * MS
+    assert early.later_by("data", 1) == pytest.approx(4, abs=0.2)
+    assert early.later_by("compute", 1) == pytest.approx(0, abs=0.2)
+
+
+def test_the_usual_is_that_of_the_median_rank() -> None:
+    assert more_than_usual(np.array([[1.0, 1.0], [4.0, 6.0], [2.0, 2.0], [3.0, 3.0]]), 1) == 3.0
