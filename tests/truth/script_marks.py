@@ -117,9 +117,8 @@ class Noted:
         for at in range(self.meetings.shape[2]):
             calls, ends = self.meetings[:, 1:, at, 0], self.meetings[:, 1:, at, 1]
             of_reduction = (calls >= marks[..., _GRADS]) & (calls < marks[..., _REDUCED])
-            holds: npt.NDArray[np.bool_] = np.ones(calls.shape, np.bool_)
-            if self.root is not None:
-                holds = ((calls[None] < calls[:, None]) & (calls[:, None] < ends[None])).any(axis=1)
+            called_within = (calls[None] < calls[:, None]) & (calls[:, None] < ends[None])  # [rank, other rank, step]
+            holds = called_within.any(axis=1) | (self.root is None)
             total += np.where(holds & ~of_reduction, after_median(calls / 1e6), 0.0)
         return after_median(total)
 
