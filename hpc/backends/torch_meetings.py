@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from hpc.measure.meetings import Meetings
-from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE
+from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
 from hpc.observe.events import NO_ROOT, UNCLEAR
 
 COALESCED = "_broadcast_coalesced"
@@ -24,7 +24,7 @@ COALESCED = "_broadcast_coalesced"
 def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda name: None) -> Iterator[None]:
     """Inside this context collectives are recorded; `about_to_call` gets the name of each before it is called."""
     world_size = dist.get_world_size()
-    works: dict[int, int] = {}  # of each collective that goes on, by the identity of its Work: its number in the step
+    works: dict[int, tuple[int, bool]] = {}  # by the identity of its Work: a number in the step, and waits_at_once
 
     def collective(method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(method)
@@ -39,7 +39,7 @@ def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda n
             if work is None:
                 meetings.ended(number)
             else:
-                works[id(work)] = number
+                works[id(work)] = number, waits_at_once(values)
             return work
 
         return call
@@ -47,10 +47,11 @@ def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda n
     def waiting(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def wait(work: Any, *values: Any, **named: Any) -> Any:
-            number = works.pop(id(work), None)
+            number, at_once = works.pop(id(work), (None, False))
             if number is None:
                 return method(work, *values, **named)
-            meetings.waits(number)
+            if not at_once:
+                meetings.waits(number)
             result = method(work, *values, **named)
             meetings.ended(number)
             return result

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 BUFFERS = "broadcast of buffers"
 """DDP's, from rank 0 before a forward."""
 NAMES = {
@@ -16,3 +18,11 @@ NAMES = {
 }  # fmt: skip
 """By the names that methods of a process group have in this torch or another."""
 FROM_ONE, TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")
+
+
+def waits_at_once(values: Sequence[object]) -> bool:
+    """Whether the caller of a process group's method, with these arguments, waits for the result (`async_op=False`).
+
+    Then all of it is the collective: on a CPU much of it can lie in the call itself, whose thread takes the core.
+    """
+    return bool(values) and getattr(values[-1], "asyncOp", True) is False

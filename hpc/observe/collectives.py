@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from . import events as e
-from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE
+from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
 from .numbers import Numbers
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def hook(o: Observer) -> None:
     """Hooks torch.distributed, where this torch has it."""
     if not dist.is_available():
         return
-    works: dict[int, int] = {}  # of each collective that goes on, by the identity of its Work: its record
+    works: dict[int, int] = {}  # of each collective that goes on, by the identity of its Work: see _make_collective
     for method, name in NAMES.items():
         o.replace(dist.ProcessGroup, method, _make_collective(o, name, works))
     o.replace(dist.Work, "wait", _make_wait(o, works))
@@ -35,6 +35,7 @@ def hook(o: Observer) -> None:
 
 
 def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
+    """`works` gets the place of the record << 17 | its name << 1 | whether the caller waits at once."""
     whiches: dict[tuple[int, int], int] = {}
 
     def make(original: Any) -> Any:
@@ -46,7 +47,7 @@ def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
                 which = whiches.get(key)
                 if which is None:
                     which = whiches[key] = _which(o, name, *key)
-                size = _bytes(values[0]) if values else 0
+                size, at_once = _bytes(values[0]) if values else 0, waits_at_once(values)
                 at = o.place()
                 o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
                 o.cells[at] = perf_counter_ns()
@@ -57,7 +58,7 @@ def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
             if work is None:
                 o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
             else:
-                works[id(work)] = e.place_of(at) << 16 | which
+                works[id(work)] = e.place_of(at) << 17 | which << 1 | at_once
             return work
 
         return call
@@ -71,11 +72,12 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
             record = works.pop(id(work), None)
             if record is None or o.off:
                 return original(work, *values, **named)
-            code = (record & 0xFFFF) << 8 | record >> 16 << 24
+            code = (record >> 1 & 0xFFFF) << 8 | record >> 17 << 24
             try:
-                at = o.place()
-                o.cells[at + 1] = e.COLLECTIVE_WAIT | code
-                o.cells[at] = perf_counter_ns()
+                if not record & 1:
+                    at = o.place()
+                    o.cells[at + 1] = e.COLLECTIVE_WAIT | code
+                    o.cells[at] = perf_counter_ns()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             result = original(work, *values, **named)

@@ -39,6 +39,7 @@ def test_every_collective_that_is_called_from_python_is_recorded(ranks: Ranks) -
     gather, broadcast = measured[:, 1], measured[:, 2]
     assert (gather[:, 0] < broadcast[:, 0]).all()
     assert (broadcast[:, 2] <= gather[:, 1]).all()
+    assert (measured[:, [0, 2, 3, 4, 5], 1] == ABSENT).all()  # waited for from the call on, though within it
 
 
 @pytest.mark.parametrize("phase", ["data", "compute"])

@@ -116,6 +116,7 @@ def test_fsdp2_and_its_collectives(tmp_path: Path) -> None:
         assert len(set(names)) == 1
         assert {"all-gather", "reduce-scatter"} <= set(names[0])
         assert all(step.stamps[2] < step.stamps[3] < step.stamps[4] for step in observed.steps)
+        assert all(call.waits_ns == call.arrives_ns for step in observed.steps for call in step.collectives)
 
 
 @pytest.mark.parametrize(

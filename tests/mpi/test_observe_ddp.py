@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,24 @@ def test_buffers_are_named_by_their_group_though_another_had_its_identity(
     partial = ("broadcast of buffers in a group of 2", e.UNCLEAR)
     assert named == [("broadcast of buffers", root) if ranks == 4 else partial for ranks, root in calls]
     assert all(one.ends_ns >= one.waits_ns >= one.arrives_ns > 0 for one in collectives_of(recorded))
+
+
+def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as dist
+
+    from hpc.observe.collectives import _make_collective, _make_wait
+    from hpc.observe.observer import Observer
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    o, works = Observer(str(tmp_path)), dict[int, int]()
+    reduce = _make_collective(o, "all-reduce", works)(lambda group, *values: [time.sleep(0.001)])
+    wait = _make_wait(o, works)(lambda work: None)
+    at_once, later = dist.AllreduceOptions(), dist.AllreduceOptions()
+    at_once.asyncOp = False
+    for options in (at_once, later, None):
+        wait(reduce(Group(4), [], options))
+    assert not o.off and not works
+    seen = collectives_of(e.read_events(o.recorder.path))
+    assert [call.waits_ns == call.arrives_ns for call in seen] == [True, False, False]
+    assert [call.name for call in seen] == ["all-reduce"] * 3
+    assert all(call.ends_ns > call.waits_ns for call in seen)

@@ -65,7 +65,6 @@ class Net(nn.Module):
         return nn.Sequential(nn.Linear(args.width, args.width), *norm, nn.ReLU())
 
     def forward(self, inputs):
-        delay.mark("inside")
         for number, block in enumerate(self.blocks):
             if number == 1 and args.parallel == "fsdp2":
                 delay("collective")  # the block's all-gather
@@ -83,11 +82,14 @@ class AveragingSGD(torch.optim.SGD):
         return loss
 
 
+class MarkedDDP(DistributedDataParallel):
+    def _distributed_broadcast_coalesced(self, *args, **kwargs):
+        delay.meet(super()._distributed_broadcast_coalesced, *args, **kwargs)
+
+
 def average_gradients(model):
     delay("collective")
-    delay.mark("grads")
-    for number, parameter in enumerate(model.parameters()):
-        delay.mark(f"gradient {number}")
+    for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
         parameter.grad /= size
 
@@ -95,13 +97,14 @@ def average_gradients(model):
 model = Net()
 if args.parallel == "ddp":  # the first layer's gradient comes last
     model.blocks[0][0].weight.register_post_accumulate_grad_hook(lambda parameter: delay.mark("grads"))
-    model = DistributedDataParallel(model)
+    model = MarkedDDP(model)
 elif args.parallel == "fsdp2":
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
 optimizer = AveragingSGD(model.parameters(), lr=1e-3, momentum=0.9)
 criterion = nn.CrossEntropyLoss()
+delay.watch(dist.ProcessGroup, ("allreduce", "all_gather_single", "reduce_scatter_single"), dist.Work)
 for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size)):
     if step == delay.steps:
         break
@@ -109,6 +112,7 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
         delay("collective")  # DDP's broadcast of its buffers
     delay.mark("called")
     loss = criterion(model(inputs), targets)
+    delay.mark("backward")
     loss.backward()
     if args.parallel == "by-hand":
         average_gradients(model)
@@ -118,10 +122,7 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
     if args.parallel == "ddp" and not args.batch_norm:
         shown = loss.detach().clone()
         delay("collective")
-        delay.mark("updated")
         dist.all_reduce(shown)  # the mean loss, for the log
-    else:
-        delay.mark("updated")
     delay.mark("end")
 delay.write(args.truth)
 dist.destroy_process_group()

@@ -1,5 +1,6 @@
 """Known delays: `delay(place)`, called once in each step, sleeps where the plan has it, and notes how long it took.
-`mark(name)` notes when a step came so far.
+`mark(name)` notes when a step came so far, `mark("end")` ends it; `watch` notes when collectives that are waited for at
+once are called and have their results, `meet(function, …)` does so of another.
 
 The plan is a JSON file: {"steps": of a window, "windows": [null | [place, rank, milliseconds], ...]}.
 """
@@ -14,7 +15,8 @@ class Delays:
         read = json.loads(Path(plan).read_text())
         self.window, self.windows, self.rank = read["steps"], read["windows"], rank
         self.steps = self.window * len(self.windows)
-        self.slept_ns, self.marks_ns = {}, {}
+        self.slept_ns, self.marks_ns, self.meetings_ns = {}, {}, []
+        self.reached, self.met = {}, []  # in this step
 
     def __call__(self, place):
         slept = self.slept_ns.setdefault(place, [])
@@ -26,9 +28,40 @@ class Delays:
         slept.append(time.perf_counter_ns() - begin)
 
     def mark(self, name):
-        self.marks_ns.setdefault(name, []).append(time.perf_counter_ns())
+        self.reached[name] = time.perf_counter_ns()
+        if name == "end":
+            for its, ns in self.reached.items():
+                self.marks_ns.setdefault(its, []).append(ns)
+            self.meetings_ns.append(self.met)
+            self.reached, self.met = {}, []
+
+    def meet(self, function, *values, **named):
+        called = time.perf_counter_ns()
+        result = function(*values, **named)
+        self.met.append((called, time.perf_counter_ns()))
+        return result
+
+    def watch(self, group, collectives, work):
+        for name in collectives:
+            setattr(group, name, self._noting_call(getattr(group, name)))
+        work.wait = self._noting_end(work.wait)
+
+    def _noting_call(self, original):
+        def call(*values, **named):
+            self.met.append([time.perf_counter_ns()])
+            return original(*values, **named)
+
+        return call
+
+    def _noting_end(self, original):
+        def wait(*values, **named):
+            result = original(*values, **named)
+            self.met[-1].append(time.perf_counter_ns())
+            return result
+
+        return wait
 
     def write(self, folder):
         folder.mkdir(exist_ok=True)
-        noted = {"slept_ns": self.slept_ns, "marks_ns": self.marks_ns}
+        noted = {"slept_ns": self.slept_ns, "marks_ns": self.marks_ns, "meetings_ns": self.meetings_ns}
         (folder / f"rank{self.rank}.json").write_text(json.dumps(noted))

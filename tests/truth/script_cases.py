@@ -18,13 +18,13 @@ _PHASE = {"dataset": "data", "forward": "compute", "backward": "compute", "optim
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """A way to train with tests/observe_scripts/delayed.py; in which phase its delay before a collective lies, how many
-    windows without a delay it has, and the script's marks before those collectives of a step that it can see."""
+    windows without a delay it has, and the rank from which its collectives send, None where all need all."""
 
     name: str
     arguments: tuple[str, ...]
     collective: str
     controls: int
-    calls: tuple[str, ...] = ()
+    root: int | None = None
     ranks: int = 2
     delays_ms: tuple[int, ...] = DELAYS_MS
 
@@ -45,21 +45,16 @@ class Training:
 TRAININGS: Sequence[Training] = (
     # Before the all-reduce of the loss, behind the update; of DDP's buffers, before the forward; of an all-gather in
     # the forward; of the first gradient's all-reduce.
-    Training(
-        name="DDP", arguments=("--parallel", "ddp"), collective="optimizer", controls=15, calls=("updated", "grads"),
-    ),
+    Training(name="DDP", arguments=("--parallel", "ddp"), collective="optimizer", controls=15),
     Training(
         name="DDP, batch norm", arguments=("--parallel", "ddp", "--batch-norm"), collective="data", controls=10,
-        calls=("grads",),
+        root=0,
     ),
     Training(name="FSDP2", arguments=("--parallel", "fsdp2"), collective="compute", controls=15),
-    Training(
-        name="by hand", arguments=("--parallel", "by-hand"), collective="compute", controls=10,
-        calls=tuple(f"gradient {number}" for number in range(10)),
-    ),
+    Training(name="by hand", arguments=("--parallel", "by-hand"), collective="compute", controls=10),
     Training(
         name="DDP, 2 × 2 ranks", arguments=("--parallel", "ddp", "--width", "128"), collective="optimizer", controls=5,
-        calls=("updated", "grads"), ranks=4, delays_ms=(10, 20),
+        ranks=4, delays_ms=(10, 20),
     ),
     Training(
         name="FSDP2, 2 × 2 ranks", arguments=("--parallel", "fsdp2", "--width", "128"), collective="compute",

@@ -1,74 +1,130 @@
-"""What tests/observe_scripts/delayed.py noted of itself: its sleeps, and when each step came how far, by the clock that
-all ranks of a machine share. No figure here comes from hpc.measure, hpc.observe or parse.ledger."""
+"""What tests/observe_scripts/delayed.py noted of itself: its sleeps, its collectives, and when each step came how far.
+
+By the clock that all ranks of a machine share. No figure here comes from hpc.measure, hpc.observe or parse.ledger.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from parse.ledger.types import PERSISTENT, TRANSIENT, Verdict
-from tests.truth.exact import Ms
+from tests.truth.exact import TERMS, Ms, Ns, Truth, stamped
 from tests.truth.verdicts import after_median
 
 ALLOWED_MS, ALLOWED = 0.5, 0.03
 """What a figure may differ from the truth, whichever is larger."""
 MATERIAL = 0.01
 """A rank that is late is so by this share of a step at least."""
-PHASES = {"data": ("end", "called"), "compute": ("inside", "grads"), "optimizer": ("reduced", "updated")}
-"""The marks between which a phase lies; that of `end` is of the step before."""
+MARKS = ("called", "backward", "grads", "reduced", "end")
+"""Of a step, in their order: when the model is called; the backward; the last own gradient is there, which is the call
+of the last collective where the script has no such mark; all are reduced; the next step begins."""
+_GRADS, _REDUCED, _END = range(2, 5)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noted:
-    """By place the sleeps, and by name the marks, each [rank, step] ms; of some marks there are none. `numbers` [step]
-    are those of the steps in the verdicts."""
+    """Consecutive steps, the first of which is only there for its end. `slept`: by place the sleeps [rank, step] ms;
+    `marks` [rank, step, 5] ns, as MARKS; `meetings` [rank, step, meeting, 2] ns: when each collective that the script
+    sees was called, and had its result. They send from rank `root`; None: all need all. `first` is the number of the
+    first measured step."""
 
     slept: dict[str, Ms]
-    marks: dict[str, Ms]
-    numbers: npt.NDArray[np.int64]
+    marks: Ns
+    meetings: Ns
+    root: int | None = None
+    first: int = 1
 
     @classmethod
-    def of(cls, folder: Path, ranks: int) -> Noted:
-        """What the ranks of a run wrote to a folder."""
+    def of(cls, folder: Path, ranks: int, root: int | None) -> Noted:
+        """What the ranks of a run wrote to a folder. Raises ValueError where steps have different collectives."""
         read = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
-        slept, marks = (
-            {name: np.array([its[kind][name] for its in read]) / 1e6 for name in read[0][kind]}
-            for kind in ("slept_ns", "marks_ns")
+        slept = {place: np.array([its["slept_ns"][place] for its in read]) / 1e6 for place in read[0]["slept_ns"]}
+        meetings = np.array([its["meetings_ns"] for its in read], np.int64)
+        meetings = meetings.reshape(*meetings.shape[:2], -1, 2)
+        marks = np.stack(
+            [
+                np.array([its["marks_ns"][name] for its in read], np.int64)
+                if name in read[0]["marks_ns"]
+                else meetings[:, :, -1, 0]
+                for name in MARKS
+            ],
+            axis=2,
         )
-        return cls(slept=slept, marks=marks, numbers=np.arange(marks["end"].shape[1]))
+        return cls(slept=slept, marks=marks, meetings=meetings, root=root)
 
     def window(self, first: int, steps: int, number: int) -> Noted:
-        """So many steps from `first` on, which becomes step `number`; it begins at the end of the one before."""
-        stop = first + steps
-        marks = {name: its[:, first:stop] for name, its in self.marks.items()}
-        marks["end"] = self.marks["end"][:, first - 1 : stop - 1]
-        slept = {name: its[:, first:stop] for name, its in self.slept.items()}
-        return Noted(slept=slept, marks=marks, numbers=np.arange(number, number + steps))
+        """So many steps from `first` on, which becomes step `number`."""
+        its = slice(first - 1, first + steps)
+        slept = {place: of[:, its] for place, of in self.slept.items()}
+        return Noted(
+            slept=slept, marks=self.marks[:, its], meetings=self.meetings[:, its], root=self.root, first=number
+        )
 
-    def phase(self, name: str) -> Ms | None:
-        """How long a phase took by the marks [rank, step] ms; None where one of the two is not there."""
-        begin, end = (self.marks.get(mark) for mark in PHASES[name])
-        return None if begin is None or end is None else end - begin
+    @cached_property
+    def truth(self) -> Truth:
+        """What each rank did in each measured step, in ms."""
+        ranks, steps, marks = self.marks.shape
+        stamps = np.empty((ranks, steps, 1 + marks), np.int64)
+        stamps[..., 1:] = self.marks
+        stamps[:, 1:, 0] = self.marks[:, :-1, _END]
+        stamps[:, 0, 0] = self.marks[:, 0, 0]
+        meetings = self.meetings[..., [0, 0, 1]]  # who calls a collective waits for it
+        blocks = np.array([[1, steps]], np.int64)
+        return stamped(stamps, [0] * ranks, blocks, meetings, [self._root] * meetings.shape[2])
 
-    def bears_out(self, verdict: Verdict, calls: Sequence[str]) -> bool:
+    def slept_more(self, place: str, rank: int) -> float:
+        """By how much more a rank slept than the median rank, ms a step."""
+        return more_than_usual(self.slept[place][:, 1:], rank)
+
+    def later_by(self, name: str, rank: int) -> float:
+        """How much more of a term a rank has than the median rank, ms a step, in the steps in which it is late: in
+        these the parts of a verdict are counted."""
+        of_term, late = self.truth.terms[..., TERMS.index(name)], self.late(rank)
+        median = np.argsort(self.later, axis=0)[(len(self.later) - 1) // 2]
+        return float((of_term[rank] - of_term[median, np.arange(len(median))])[late].mean())
+
+    def late(self, rank: int) -> npt.NDArray[np.bool_]:
+        """In which measured steps a rank is later than the median rank, by MATERIAL at least."""
+        step_ms = float(np.diff(self.marks[..., _END]).mean()) / 1e6
+        is_late: npt.NDArray[np.bool_] = self.later[rank] > MATERIAL * step_ms
+        return is_late
+
+    def bears_out(self, verdict: Verdict) -> bool:
         """Whether a rank that a verdict names was late by so much in what these marks see, summed over them; of a
         persistent one also whether it was so in more than half of the steps, which equal ranks are not."""
-        if len(verdict.ranks) != 1 or not calls or verdict.kind not in (PERSISTENT, TRANSIENT):
+        if len(verdict.ranks) != 1 or verdict.kind not in (PERSISTENT, TRANSIENT):
             return False
         (rank,) = verdict.ranks
-        later = np.sum([after_median(self.marks[call]) for call in calls], axis=0)[rank]
+        later = self.later[rank]
         if verdict.kind == TRANSIENT:
-            late = np.isin(self.numbers, verdict.steps)
-        else:
-            late = later > MATERIAL * float(np.diff(self.marks["end"]).mean())
-            if late.mean() <= 0.5:
-                return False
+            late = np.isin(np.arange(self.first, self.first + len(later)), verdict.steps)
+        elif (late := self.late(rank)).mean() <= 0.5:
+            return False
         return not is_off(verdict.arrival_skew - float(later[late].mean()), verdict.arrival_skew)
+
+    @cached_property
+    def later(self) -> Ms:
+        """How much later than the median rank each rank came, [rank, step] ms: the sum over the collectives of a
+        measured step in which it holds somebody, and the reduction of the gradients; less the sum of the median rank.
+        """
+        marks, total = self.marks[:, 1:], after_median(self.marks[:, 1:, _GRADS] / 1e6)
+        for at in range(self.meetings.shape[2]):
+            calls, ends = self.meetings[:, 1:, at, 0], self.meetings[:, 1:, at, 1]
+            of_reduction = (calls >= marks[..., _GRADS]) & (calls < marks[..., _REDUCED])
+            called_within = (calls[None] < calls[:, None]) & (calls[:, None] < ends[None])  # [rank, other rank, step]
+            holds = called_within.any(axis=1) | (self.root is None)
+            total += np.where(holds & ~of_reduction, after_median(calls / 1e6), 0.0)
+        return after_median(total)
+
+    @property
+    def _root(self) -> int:
+        return -1 if self.root is None else self.root
 
 
 def is_off(error: float, true: float) -> bool:

@@ -1,11 +1,12 @@
 """Known delays in unchanged training scripts, and none, against what the ledger says of them.
 
 `python -m tests.truth.script_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. Each script
-trains under `python -m hpc.observe` on ranks of this machine, and writes down how long it slept and when each step
-came how far. A machine takes time of its own: what a ledger says beside the sleeps counts as the machine's where the
-script's own marks bear it out. Ends with 1 where kind, rank and phase are right of fewer than 95 of 100 delays, a term
-is off by marks and sleeps in more than 5 of 100 of these, or somebody is named in more than 3 of 100 windows without a
-delay whom no marks bear out.
+trains under `python -m hpc.observe` on ranks of this machine, and writes down how long it slept, when each step came
+how far, and when it called each collective. A machine takes time of its own: what a ledger says beside the sleeps
+counts as the machine's where the script's own marks bear it out. Ends with 1 where kind, rank and phase are right of
+fewer than 95 of 100 delays, a term is off by marks and sleeps in more than 5 of 100 of these, a term of a rank is off
+by the marks in more than 5 of 100 windows, or somebody is named in more than 3 of 100 windows without a delay whom no
+marks bear out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -27,11 +28,12 @@ import numpy as np
 from hpc.model.trace_file import read_trace
 from parse.ledger.types import CANNOT_TELL, NONE, Ledger
 from tests.mpi.conftest import RANKS_ENV, mpiexec
+from tests.truth.exact import TERMS, Ms
 from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
 from tests.truth.faults import FaultCase
 from tests.truth.run import TruthError
 from tests.truth.script_cases import TRAININGS, Training
-from tests.truth.script_marks import ALLOWED, ALLOWED_MS, Noted, is_off, more_than_usual
+from tests.truth.script_marks import ALLOWED, ALLOWED_MS, Noted, is_off
 from tests.truth.windows import cut, ledger_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,16 +45,19 @@ RIGHT, TERMS_RIGHT, INVENTED = 0.95, 0.95, 0.03
 TIMEOUT_S = 900
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
-    """A window of a run. `term` is the part of the straggler's delay that its phase has, `wait` how much longer the
-    others wait than it does; both less the recorded sleep, `by_marks` the term less the phase by the script's marks, ms
-    a step; None where it is not named rightly, or there are no marks."""
+    """A window of a run. `of_ledger` and `of_marks` are the mean terms by the ledger and by the script's marks,
+    [rank, 5] ms a step. `term` is the part of the straggler's delay that its phase has, `wait` how much longer the
+    others wait than it does; both less the recorded sleep, `by_marks` the term less that by the marks in the steps in
+    which the straggler is late, ms a step; None where it is not named rightly."""
 
     case: FaultCase
     training: Training
     judged: Judged
     verdict: str
+    of_ledger: Ms
+    of_marks: Ms
     term: float | None = None
     by_marks: float | None = None
     wait: float | None = None
@@ -65,7 +70,13 @@ class Point:
     @property
     def wrong_term(self) -> bool:
         """Whether it is not that of the script's marks either."""
-        return self.off and (self.by_marks is None or is_off(self.by_marks, self.judged.effect))
+        return self.by_marks is not None and self.off and is_off(self.by_marks, self.judged.effect)
+
+    @property
+    def has_wrong_terms(self) -> bool:
+        """Whether a term of a rank is not that of the marks."""
+        pairs = zip((self.of_ledger - self.of_marks).flat, self.of_marks.flat, strict=True)
+        return any(is_off(error, true) for error, true in pairs)
 
 
 def main() -> int:
@@ -124,7 +135,7 @@ def points_of(training: Training, folder: Path, scratch: Path) -> Iterator[Point
     """Each window of a script's run, judged by its case. Raises TruthError where the steps are not the script's."""
     (path,) = (folder / "traces").glob("*.h5")
     trace, cases = read_trace(path), training.cases()
-    noted = Noted.of(folder / "truth", training.ranks)
+    noted = Noted.of(folder / "truth", training.ranks, training.root)
     steps = len(cases) * (LEAD + WINDOW)
     if trace.blocks.tolist() != [[LEAD, steps]]:
         raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
@@ -134,26 +145,30 @@ def points_of(training: Training, folder: Path, scratch: Path) -> Iterator[Point
 
 
 def _point(training: Training, case: FaultCase, ledger: Ledger, noted: Noted) -> Point:
+    names = tuple(term.name for term in ledger.terms)
+    if names != TERMS:
+        raise TruthError(f"{training.name}: the ledger has the terms {', '.join(names)}; the script's has {TERMS}")
     (fault,), (answer,) = (case.faults, case.answers) if case.faults else ((None,), (None,))
-    true = more_than_usual(noted.slept[fault.phase], fault.ranks[0]) if fault else 0.0
+    true = noted.slept_more(fault.phase, fault.ranks[0]) if fault else 0.0
     judged = judge_effect(case, ledger, true)
+    point = Point(
+        case=case, training=training, judged=judged, verdict="right",
+        of_ledger=np.array([place.terms for place in ledger.ranks]), of_marks=noted.truth.per_rank,
+    )  # fmt: skip
     kind = ledger.verdict.kind
     if fault and (kind is CANNOT_TELL or (kind is NONE and judged.below)):
-        return Point(case=case, training=training, judged=judged, verdict="cannot tell")
+        return replace(point, verdict="cannot tell")
     if judged.wrong:
         others = [each for each in findings_of(ledger) if not fault or each.ranks != fault.ranks]
-        is_so = judged.only_more and all(noted.bears_out(each, training.calls) for each in others)
-        if not (is_so and fault):
-            return Point(case=case, training=training, judged=judged, verdict="machine" if is_so else "wrong")
-    if fault is None or answer is None:
-        return Point(case=case, training=training, judged=judged, verdict="right")
-    (late,), verdict = fault.ranks, "machine" if judged.wrong else "right"
+        is_so = judged.only_more and all(noted.bears_out(each) for each in others)
+        point = replace(point, verdict="machine" if is_so else "wrong")
+    if fault is None or answer is None or point.verdict == "wrong":
+        return point
+    (late,) = fault.ranks
     named = next(each for each in findings_of(ledger) if each.ranks == fault.ranks)
-    marked = noted.phase(answer.phase)
     term = named.cause[answer.phase]
-    return Point(
-        case=case, training=training, judged=judged, verdict=verdict,
-        term=term - true, by_marks=None if marked is None else term - more_than_usual(marked, late),
+    return replace(
+        point, term=term - true, by_marks=term - noted.later_by(answer.phase, late),
         wait=_waits(ledger, late) - true,
     )  # fmt: skip
 
@@ -178,7 +193,9 @@ def report(points: Sequence[Point]) -> bool:
             if point.verdict != "right" or point.off:
                 _show(point)
     late, equal = ([point for point in points if bool(point.case.faults) is wanted] for wanted in (True, False))
-    return (_report_late(late) if late else False) | (_report_equal(equal) if equal else False)
+    failed = [_report_late(late)] if late else []
+    failed += [_report_equal(equal)] if equal else []
+    return any([*failed, _report_terms(points)])
 
 
 def _report_late(late: Sequence[Point]) -> bool:
@@ -211,6 +228,16 @@ def _report_equal(equal: Sequence[Point]) -> bool:
         f"bear out; limits, ms: {_distribution(limits)}"
     )
     return wrong > INVENTED * len(equal)
+
+
+def _report_terms(points: Sequence[Point]) -> bool:
+    print("\nterms of all ranks, error by the script's marks, ms:")
+    for at, name in enumerate(TERMS):
+        errors = np.concatenate([point.of_ledger[:, at] - point.of_marks[:, at] for point in points])
+        print(f"{name:>14}: {_distribution(errors)}")
+    wrong = sum(point.has_wrong_terms for point in points)
+    print(f"off by more than {ALLOWED_MS} ms and {ALLOWED:.0%} in {wrong} of {len(points)} windows")
+    return len(points) - wrong < TERMS_RIGHT * len(points)
 
 
 def _errors(points: Sequence[Point]) -> str:

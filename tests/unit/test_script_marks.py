@@ -1,4 +1,4 @@
-"""What the marks of a script bear out of a verdict, in tests.truth.script_run."""
+"""What the marks of a script bear out of a verdict, and its terms by them, in tests.truth.script_run."""
 
 from __future__ import annotations
 
@@ -6,48 +6,107 @@ import numpy as np
 import pytest
 
 from parse.ledger.types import NONE, PERSISTENT, TRANSIENT, Verdict
+from tests.truth.exact import TERMS, Ns
 from tests.truth.script_marks import Noted, more_than_usual
 
-STEPS, FIRST, STEP_MS = 100, 10, 20.0
+STEPS, FIRST, STEP_NS, MS = 100, 10, 30_000_000, 1_000_000
 LATE = range(FIRST, FIRST + STEPS, 10)
+CALLED, BACKWARD, GRADS, REDUCED, END = (ms * MS for ms in (2, 10, 20, 25, 30))
 
 
-def noted(*, late_ms: float = 0.0, every: int = 1, ranks: int = 2) -> Noted:
-    """Rank 1 comes late to `grads` in every so many steps; else ranks come within 0.1 ms, as chance has it."""
+def noted(*, late_ms: float = 0.0, every: int = 1, ranks: int = 2, mark: int = 2) -> Noted:
+    """Rank 1 comes late to a mark, `grads`, in every so many steps; else ranks come within 0.1 ms, as chance has it."""
     random = np.random.default_rng(ranks)
-    grads = np.arange(STEPS) * STEP_MS + random.uniform(0, 0.1, (ranks, STEPS))
-    grads[1, ::every] += late_ms
-    marks = {"grads": grads, "end": np.broadcast_to(np.arange(STEPS) * STEP_MS, (ranks, STEPS))}
-    return Noted(slept={}, marks=marks, numbers=np.arange(FIRST, FIRST + STEPS))
+    marks = marks_of(ranks)
+    marks[..., mark] += random.integers(0, MS // 10, marks.shape[:2])
+    marks[1, 1::every, mark] += int(late_ms * MS)
+    return Noted(slept={}, marks=marks, meetings=np.empty((*marks.shape[:2], 0, 2), np.int64), first=FIRST)
 
 
-def persistent(ms: float) -> Verdict:
-    return Verdict(kind=PERSISTENT, ranks=(1,), arrival_skew=ms)
+def marks_of(ranks: int) -> Ns:
+    begins = np.arange(STEPS + 1)[None, :, None] * STEP_NS
+    return np.repeat(begins + np.array([CALLED, BACKWARD, GRADS, REDUCED, END]), ranks, axis=0)
+
+
+def meeting(called_ms: tuple[float, float], ends_ms: tuple[float, float], root: int | None = None) -> Noted:
+    """Two ranks meet once in each step, at ms after its begin, and are otherwise equal."""
+    begins = np.arange(STEPS + 1)[:, None] * STEP_NS
+    meetings = np.array([called_ms, ends_ms]).T[:, None, None, :] * MS + begins[None, :, None]
+    return Noted(slept={}, marks=marks_of(2), meetings=meetings.astype(np.int64), root=root, first=FIRST)
+
+
+def persistent(ms: float, rank: int = 1) -> Verdict:
+    return Verdict(kind=PERSISTENT, ranks=(rank,), arrival_skew=ms)
 
 
 def transient(ms: float) -> Verdict:
     return Verdict(kind=TRANSIENT, ranks=(1,), arrival_skew=ms, steps=(*LATE,))
 
 
+def terms(its: Noted) -> dict[str, list[float]]:
+    return {name: its.truth.per_rank[:, at].tolist() for at, name in enumerate(TERMS)}
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_delay_is_borne_out_where_the_script_saw_it(ranks: int) -> None:
-    assert noted(late_ms=3, ranks=ranks).bears_out(persistent(3.1), ["grads"])
-    assert noted(late_ms=8, every=10, ranks=ranks).bears_out(transient(8.2), ["grads"])
+    assert noted(late_ms=3, ranks=ranks).bears_out(persistent(3.1))
+    assert noted(late_ms=8, every=10, ranks=ranks).bears_out(transient(8.2))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_what_the_script_did_not_see_is_not_borne_out(ranks: int) -> None:
     equal = noted(ranks=ranks)
-    assert not equal.bears_out(persistent(3), ["grads"]) and not equal.bears_out(transient(8), ["grads"])
-    assert not noted(late_ms=3, ranks=ranks).bears_out(persistent(5), ["grads"])
-    assert not noted(late_ms=8, every=10, ranks=ranks).bears_out(persistent(8), ["grads"])
-    assert not noted(late_ms=3, ranks=ranks).bears_out(persistent(3), [])
-    assert not noted(late_ms=3, ranks=ranks).bears_out(Verdict(kind=NONE), ["grads"])
+    assert not equal.bears_out(persistent(3)) and not equal.bears_out(transient(8))
+    assert not noted(late_ms=3, ranks=ranks).bears_out(persistent(5))
+    assert not noted(late_ms=8, every=10, ranks=ranks).bears_out(persistent(8))
+    assert not noted(late_ms=3, ranks=ranks, mark=0).bears_out(persistent(3))
+    assert not noted(late_ms=3, ranks=ranks).bears_out(Verdict(kind=NONE))
 
 
-def test_a_phase_lies_between_its_marks() -> None:
-    end, called = np.zeros((3, 4)), np.array([[1.0] * 4, [6.0] * 4, [2.0] * 4])
-    its = Noted(slept={}, marks={"end": end, "called": called}, numbers=np.arange(4))
-    data = its.phase("data")
-    assert data is not None and more_than_usual(data, 1) == 4.0
-    assert its.phase("compute") is None
+def test_a_delay_before_a_collective_is_borne_out_where_somebody_waits_for_it() -> None:
+    assert meeting((5, 9), (10, 10)).bears_out(persistent(4))
+    assert meeting((9, 5), (10, 10), root=0).bears_out(persistent(4, rank=0))
+    assert not meeting((5, 9), (6, 10), root=0).bears_out(persistent(4)), "rank 0 has sent and gone on"
+    assert not meeting((21, 24), (25, 25)).bears_out(persistent(3)), "a part of the reduction"
+
+
+def test_more_at_one_collective_and_less_at_another_is_no_delay() -> None:
+    its = meeting((5, 9), (10, 10))
+    its.marks[0, :, 2] += 4 * MS
+    assert not its.bears_out(persistent(4)) and not its.bears_out(persistent(4, rank=0))
+
+
+def test_terms_of_a_step_without_further_collectives() -> None:
+    its = terms(noted(late_ms=4))
+    assert its["data"] == [2.0, 2.0] and its["optimizer"] == [5.0, 5.0]
+    assert its["compute"] == pytest.approx([18, 22], abs=0.2)
+    assert its["wait"] == pytest.approx([4, 0], abs=0.2) and its["communication"] == pytest.approx([1, 1], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("called", "ends", "term", "own"),
+    [((0.5, 1.5), (1.75, 2), "data", 2), ((5, 9), (10, 11), "compute", 18), ((26, 28), (29, 30), "optimizer", 5)],
+)
+def test_what_ranks_do_in_a_collective_is_no_work_of_theirs(
+    called: tuple[float, float], ends: tuple[float, float], term: str, own: float
+) -> None:
+    its = meeting(called, ends)
+    later, of_both = called[1] - called[0], terms(its)
+    assert of_both[term] == [own - ends[0] + called[0], own - ends[1] + called[1]]
+    assert of_both["wait"] == [later, 0]
+    assert of_both["communication"] == [5 + ends[0] - called[1], 5 + ends[1] - called[1]]
+    assert np.allclose(its.truth.terms.sum(axis=2), STEP_NS / MS)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_term_is_compared_with_that_of_the_median_rank_in_the_steps_with_a_delay(ranks: int) -> None:
+    assert noted(late_ms=4, ranks=ranks).later_by("compute", 1) == pytest.approx(4, abs=0.2)
+    assert noted(late_ms=4, every=5, ranks=ranks).later_by("compute", 1) == pytest.approx(4, abs=0.2)
+    early = noted(late_ms=4, ranks=ranks, mark=0)
+    early.marks[1, :, 2] += 4 * MS
+    assert early.later_by("data", 1) == pytest.approx(4, abs=0.2)
+    assert early.later_by("compute", 1) == pytest.approx(0, abs=0.2)
+
+
+def test_the_usual_is_that_of_the_median_rank() -> None:
+    assert more_than_usual(np.array([[1.0, 1.0], [4.0, 6.0], [2.0, 2.0], [3.0, 3.0]]), 1) == 3.0
