@@ -37,7 +37,7 @@ def test_faults_above_the_limit_are_named_rightly():
                     continue
                 counts["above"] += 1
                 if result.wrong:
-                    wrong.append(f"{kind} {SIZES[size]} {number}: {result.wrong}, {result.said}")
+                    wrong.append(f"{kind} {SIZES[size]} {number}: {result.wrong}, {result.verdict}")
     print(dict(counts))
     assert len(wrong) <= (1 - RIGHT) * counts["above"], "\n".join(wrong)
     assert counts["below"] < 0.3 * counts["above"]
