@@ -193,8 +193,8 @@ def _report_faults(points: Sequence[Judged]) -> bool:
     above = [point for point in points if not point.below]
     right, machine = sum(not point.wrong for point in above), sum(point.machine for point in above)
     print(
-        f"{right + machine} of {len(above)} right above the stated limit; in {machine} of these somebody else is named, "
-        f"too, who was late by the exact stamps; {len(points) - len(above)} below the limit"
+        f"{right + machine} of {len(above)} right above the stated limit; in {machine} of these somebody else is "
+        f"named, too, who was late by the exact stamps; {len(points) - len(above)} below the limit"
     )
     return right + machine < RIGHT * len(above)
 
@@ -206,8 +206,8 @@ def _report_equal(load: str, points: Sequence[Equal]) -> bool:
     by_lot, shuffled = sum(point.by_lot for point in points), SHUFFLES * len(points)
     limits = _range(point.limit for point in its if point.limit is not None)
     print(
-        f"\nnothing, {load}: somebody is named in {len(named)} of {len(its)}, in {machine} of these as the exact stamps "
-        f"bear out; invented in {len(named) - machine}; limits {limits} ms\n"
+        f"\nnothing, {load}: somebody is named in {len(named)} of {len(its)}, in {machine} of these as the exact "
+        f"stamps bear out; invented in {len(named) - machine}; limits {limits} ms\n"
         f"by the exact stamps somebody is late in {late} of {len(its)}, and with names drawn by lot in each block of "
         f"steps in {by_lot} of {shuffled}"
     )
