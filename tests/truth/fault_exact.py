@@ -84,7 +84,7 @@ def bears_out(verdict: Verdict, runs: Sequence[Exact], faulty: Sequence[int] = (
     if not verdict.ranks or {*verdict.ranks} - {*compared} or len(verdict.ranks) >= len(compared):
         return False
     if verdict.kind == PERSISTENT:
-        its = _most_late(runs, verdict.ranks, verdict.in_runs)
+        its: Sequence[Exact] = _most_late(runs, verdict.ranks, verdict.in_runs)
         who = np.isin(np.arange(ranks), verdict.ranks)[:, None]
         late = [who & (run.later > run.least_ms) for run in its]
         is_so = _is_late(its, verdict.ranks, compared, ways=comb(len(runs), len(its)))
