@@ -317,7 +317,8 @@ def _with_lowering(verdict: Verdict, breakdowns: Sequence[StepBreakdown]) -> Ver
 def _of_most(runs: Sequence[RunLedger], together: Verdict | None) -> Verdict:
     """The verdict that most of the runs have: of the same kind on the same ranks, else on the same node.
 
-    Where it names nobody, that of all runs `together` stands for it.
+    Where it names nobody, that of all runs `together` stands for it; also where half of the runs at most name somebody,
+    who costs less in a mean step of all of them than the limit that it states.
     """
     verdicts = [run.verdict for run in runs]
     by_rank = [(each.kind, each.because, each.ranks) for each in verdicts]
@@ -329,6 +330,10 @@ def _of_most(runs: Sequence[RunLedger], together: Verdict | None) -> Verdict:
             same = [each if key == commonest else None for each, key in zip(verdicts, keys, strict=True)]
             averaged = _averaged(same)
             return together if together and not averaged.ranks else averaged
+    naming = [each for each in verdicts if each.ranks]
+    costs = sum(each.costs for each in naming) / len(runs)
+    if together and together.limit is not None and 2 * len(naming) <= len(runs) and costs < together.limit:
+        return together
     return Verdict(kind=CANNOT_TELL, because=Because.RUNS_DISAGREE, bound=max(run.bound or 0.0 for run in runs))
 
 

@@ -56,8 +56,8 @@ def stamped(
     (or ABSENT) and had the result. What it waits and communicates there is no data, compute or optimizer of its own.
     """
     shared = stamps - np.array(ahead_ns, np.int64)[:, None, None]
-    measured = _measured(blocks)
-    now, before = shared[:, measured], shared[:, measured - 1]
+    steps = measured(blocks)
+    now, before = shared[:, steps], shared[:, steps - 1]
     begin, ready, _, grads, reduced, end = np.moveaxis(now, 2, 0)
     latest = grads.max(axis=0)
     latest_before = before[:, :, 3].max(axis=0)
@@ -65,7 +65,7 @@ def stamped(
     causes = _ms(before[:, :, 4] - latest_before, before[:, :, 5] - before[:, :, 4], ready - begin, grads - ready)
     if meetings is not None:
         spent = spent_in_meetings(stamps, ahead_ns, meetings, roots) / 1e6
-        here, ahead = spent[:, measured], spent[:, measured - 1]
+        here, ahead = spent[:, steps], spent[:, steps - 1]
         for phase, (term, cause) in enumerate(((DATA, 2), (COMPUTE, 3))):
             terms[:, :, term] -= here[:, :, phase].sum(axis=2)
             causes[:, :, cause] -= here[:, :, phase].sum(axis=2)
@@ -106,9 +106,9 @@ def spent_in_meetings(stamps: Ns, ahead_ns: Sequence[int], meetings: Ns, roots: 
 
 def slept(injected_ns: Ns, blocks: Ns) -> Truth:
     """From recorded sleeps int64 [rank, step, phase] ns: all ranks leave a reduction when the last has entered it."""
-    measured = _measured(blocks)
-    data, compute, transfer, update = np.moveaxis(injected_ns[:, measured], 2, 0)
-    transfer_before, update_before = np.moveaxis(injected_ns[:, measured - 1, 2:], 2, 0)
+    steps = measured(blocks)
+    data, compute, transfer, update = np.moveaxis(injected_ns[:, steps], 2, 0)
+    transfer_before, update_before = np.moveaxis(injected_ns[:, steps - 1, 2:], 2, 0)
     entry = transfer_before + update_before + data + compute
     return Truth(
         terms=_ms(data, compute, entry.max(axis=0) - entry, transfer, update),
@@ -116,7 +116,8 @@ def slept(injected_ns: Ns, blocks: Ns) -> Truth:
     )
 
 
-def _measured(blocks: Ns) -> Ns:
+def measured(blocks: Ns) -> Ns:
+    """The numbers of the measured steps."""
     return np.concatenate([np.arange(first, stop) for first, stop in blocks])
 
 
@@ -136,6 +137,13 @@ class Known:
     open_ms: float
 
 
+def stamped_of(trace: Trace, distance_s: int) -> Truth:
+    """The exact truth of a run on the development cluster, whose node k reads a clock k times that many seconds
+    ahead."""
+    ahead_ns = [int(facts["hostname"].removeprefix("node")) * distance_s * 10**9 for facts in trace.ranks]
+    return stamped(trace.stamps, ahead_ns, trace.blocks, trace.meetings, trace.meeting_roots)
+
+
 def known_of(trace: Trace, distance_s: int) -> Known:
     """The truth of a run on the development cluster, whose node k reads a clock k times that many seconds ahead.
 
@@ -143,11 +151,10 @@ def known_of(trace: Trace, distance_s: int) -> Known:
     """
     if trace.injected_ns is None or tuple(trace.injected_phases) != PHASES:
         raise TraceError(f"{trace.run_id}: no sleeps are recorded in {', '.join(PHASES)}")
-    ahead_ns = [int(facts["hostname"].removeprefix("node")) * distance_s * 10**9 for facts in trace.ranks]
     return Known(
         run_id=trace.run_id,
-        stamped=stamped(trace.stamps, ahead_ns, trace.blocks, trace.meetings, trace.meeting_roots),
+        stamped=stamped_of(trace, distance_s),
         slept=slept(trace.injected_ns, trace.blocks),
-        steps=_measured(trace.blocks),
+        steps=measured(trace.blocks),
         open_ms=2 * float(trace.clock_bound_ns.max()) / 1e6,
     )

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpc.model.trace import Trace
 from parse.ledger.types import NONE, TRANSIENT, Ledger, ShapeKind, Verdict
-from tests.truth.exact import Ms, stamped
+from tests.truth.exact import Ms
 from tests.truth.fault_schedule import WINDOW, position_of
 from tests.truth.faults import SLOPE_OPEN, STEP_OPEN, Answer, FaultCase
 from tests.truth.verdicts import describe
@@ -25,18 +24,26 @@ ONE_CAUSE = 0.8
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A point of a case: what the ledger says, each thing that is wrong with it, the mean delay by the fault in ms a
-    step by exact stamps, and the limit below which the ledger says that it would find nothing, where it gives one."""
+    step by exact stamps, and the limit below which the ledger says that it would find nothing, where it gives one.
+    `named` are named without a fault, `borne_out` of these late by the exact stamps."""
 
     case: str
     verdict: str
     wrong: tuple[str, ...]
     effect: float
     limit: float | None
+    named: int = 0
+    borne_out: int = 0
 
     @property
     def only_more(self) -> bool:
         """Whether nothing is wrong but that others are named, too: a busy machine may have made them late."""
         return bool(self.wrong) and all(text.startswith("names ") for text in self.wrong)
+
+    @property
+    def machine(self) -> bool:
+        """Whether nothing is wrong but that others are named, too, and they were late."""
+        return self.only_more and self.borne_out == self.named
 
     @property
     def below(self) -> bool:
@@ -45,7 +52,8 @@ class Judged:
 
 
 def judge(case: FaultCase, ledger: Ledger, entries: Sequence[Ms]) -> Judged:
-    """A point held against the answers of its case; `entries` as `entries_of` has them, of each run in order."""
+    """A point held against the answers of its case; `entries` are how much later than the first
+    rank each entered the reduction, [rank, step] ms, of each run in order."""
     effect = np.mean([effect_ms(case, of_run, repeat) for repeat, of_run in enumerate(entries, 1)])
     return judge_effect(case, ledger, float(effect))
 
@@ -97,29 +105,37 @@ def effect_ms(case: FaultCase, entries: Ms, repeat: int) -> float:
     return float(np.where(has, later, 0).max(axis=0).mean())
 
 
-def entries_of(trace: Trace, distance_s: int) -> Ms:
-    """How much later than the first rank each entered the reduction, [rank, step] ms, by exact stamps."""
-    hosts = [str(facts["hostname"]) for facts in trace.ranks]
-    ahead_ns = [int("".join(filter(str.isdigit, host))) * distance_s * 10**9 for host in hosts]
-    return stamped(trace.stamps, ahead_ns, trace.blocks).entries
+def without_fault(case: FaultCase, ledger: Ledger) -> tuple[Verdict, ...]:
+    """What names somebody, and no answer of the case does."""
+    return _matched(case, ledger)[1]
 
 
-def _wrong(case: FaultCase, ledger: Ledger) -> Iterator[str]:
+def _matched(case: FaultCase, ledger: Ledger) -> tuple[list[Verdict | None], tuple[Verdict, ...]]:
+    """Of each answer the finding on its ranks, and the findings left; of several on the same ranks the one in the same
+    runs."""
     findings = list(findings_of(ledger))
+    matched: list[Verdict | None] = []
     for answer in case.answers:
-        # Of several on the same ranks the one in the same runs.
         same = sorted(
             (each for each in findings if each.ranks == answer.ranks),
             key=lambda each: bool(answer.run_positions) and bool(list(_wrong_steps(each, answer))),
         )
-        if not same:
+        matched.append(same[0] if same else None)
+        if same:
+            findings.remove(same[0])
+    return matched, tuple(findings)
+
+
+def _wrong(case: FaultCase, ledger: Ledger) -> Iterator[str]:
+    matched, others = _matched(case, ledger)
+    for answer, verdict in zip(case.answers, matched, strict=True):
+        if verdict is None:
             yield f"does not name {_who(answer)}"
             continue
-        findings.remove(same[0])
-        yield from _wrong_finding(same[0], answer)
+        yield from _wrong_finding(verdict, answer)
         if answer.symptom and not _has_symptom(ledger, answer):
             yield f"not: {answer.symptom}"
-    yield from (f"names {_who(each)}" for each in findings)
+    yield from (f"names {_who(each)}" for each in others)
 
 
 def _has_symptom(ledger: Ledger, answer: Answer) -> bool:

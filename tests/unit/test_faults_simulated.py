@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Shape, ShapeKind, Verdict
-from tests.truth.fault_schedule import WINDOW, parse_faults
+from tests.truth.fault_schedule import NOTHING, WINDOW, parse_faults
 from tests.truth.fault_simulated import MAKERS, SIZES, draw, judged, runs_of
-from tests.truth.fault_verdicts import effect_ms, judge
+from tests.truth.fault_verdicts import effect_ms, judge, without_fault
 from tests.truth.faults import Answer, FaultCase
 from tests.truth.windows import cut, ledger_of
 
@@ -37,7 +37,7 @@ def test_faults_above_the_limit_are_named_rightly():
                     continue
                 counts["above"] += 1
                 if result.wrong:
-                    wrong.append(f"{kind} {SIZES[size]} {number}: {result.wrong}, {result.said}")
+                    wrong.append(f"{kind} {SIZES[size]} {number}: {result.wrong}, {result.verdict}")
     print(dict(counts))
     assert len(wrong) <= (1 - RIGHT) * counts["above"], "\n".join(wrong)
     assert counts["below"] < 0.3 * counts["above"]
@@ -77,6 +77,18 @@ def test_what_is_wrong_is_named(ledger: Ledger):
         (dataclasses.replace(ledger, further=(other,)), ("names rank 1",)),
     ):
         assert judge(CASE, wrong, entries()).wrong == words
+    assert without_fault(CASE, dataclasses.replace(ledger, further=(other,))) == (other,)
+    assert without_fault(CASE, ledger) == ()
+    assert without_fault(FaultCase(name="", fault=NOTHING), ledger) == (ledger.verdict,)
+
+
+@pytest.mark.parametrize(("borne_out", "machine"), [(1, True), (0, False)])
+def test_who_is_named_beside_and_was_late_is_the_machines(ledger: Ledger, borne_out: int, machine: bool):
+    other = Verdict(kind=PERSISTENT, ranks=(1,), cause={"data": 1.0})
+    beside = judge(CASE, dataclasses.replace(ledger, further=(other,)), entries())
+    assert dataclasses.replace(beside, named=1, borne_out=borne_out).machine is machine
+    instead = judge(CASE, changed(ledger, ranks=(1,)), entries())
+    assert not dataclasses.replace(instead, named=1, borne_out=1).machine
 
 
 def test_the_effect_is_that_of_the_faults_steps():

@@ -169,6 +169,20 @@ def test_most_runs_decide(
     assert all((run.verdict.kind == NONE) == (run.verdict.ranks == ()) for run in ledger.runs)
 
 
+@pytest.mark.parametrize(("ms", "because"), [(2.0, None), (6.0, Because.RUNS_DISAGREE)])
+def test_what_one_of_two_runs_shows_is_no_disagreement_below_the_limit(
+    tmp_path: Path, ms: float, because: Because | None
+) -> None:
+    def delayed(run: RunSpec, repeat: int) -> Trace:
+        late = {1: range(5, 66, 10), 2: ()}[repeat]
+        return trace_of(run, noise=NOISE, seed=repeat, data=lambda rank, step: ms * (rank == 3 and step in late))
+
+    ledger = by_case(tmp_path, repeated(run_of(measured_steps=60), 2, delayed))["2n2g"]
+    assert [run.verdict.ranks for run in ledger.runs] == [(3,), ()]
+    assert (ledger.verdict.because, ledger.verdict.ranks) == (because, ())
+    assert (ledger.verdict.limit is None) == bool(because)
+
+
 def test_incidents_of_most_runs_are_named_run_by_run(tmp_path: Path) -> None:
     def stopped(run: RunSpec, repeat: int) -> Trace:
         late = {1: (), 2: (20,), 3: (33,)}[repeat]
