@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from parse.logs.nccl_tests import NcclTest
 from parse.report.summary import Summary
@@ -53,11 +54,8 @@ def problems(test: NcclTest) -> list[str]:
 
 def _by_operation(tests: Sequence[NcclTest]) -> dict[str, list[NcclTest]]:
     """The tests that have a bandwidth, by operation, on fewer devices first."""
-    by_operation: dict[str, list[NcclTest]] = {}
-    for test in sorted(tests, key=lambda test: (test.devices or 0, test.nodes or 0)):
-        if test.rows:
-            by_operation.setdefault(test.operation, []).append(test)
-    return by_operation
+    ordered = sorted(tests, key=lambda test: (test.devices or 0, test.nodes or 0))
+    return grouped((test.operation, test) for test in ordered if test.rows)
 
 
 def _title(operation: str, tests: Sequence[NcclTest]) -> str:
@@ -99,8 +97,5 @@ def _table(tests: Sequence[NcclTest]) -> tuple[list[tuple[str, str]], list[list[
 
 
 def _busbw(test: NcclTest) -> dict[int, float]:
-    by_size: dict[int, list[float]] = {}
-    for row in test.rows:
-        if row.timing is not None:
-            by_size.setdefault(row.bytes, []).append(row.timing.busbw)
+    by_size = grouped((row.bytes, row.timing.busbw) for row in test.rows if row.timing is not None)
     return {size: sum(values) / len(values) for size, values in by_size.items()}

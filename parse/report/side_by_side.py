@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hpc.system.groups import grouped
 from parse.report.summary import SIZE, USUAL, by_unit, requested_values, shared
 from parse.result import Result
 
@@ -80,10 +81,7 @@ class SideBySide:
         those that are known for some columns only."""
         lines = []
         for name in (*LOG_DIFFERENCES, *MACHINE):
-            met: dict[tuple[str, ...], list[str]] = {}
-            for column in self.columns:
-                if values := column.values(name):
-                    met.setdefault(values, []).append(column.name)
+            met = grouped((values, column.name) for column in self.columns if (values := column.values(name)))
             if len(met) > 1:
                 values_with_names = "; ".join(
                     f"{' and '.join(values)} ({', '.join(names)})" for values, names in met.items()
@@ -213,7 +211,4 @@ def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], Hashable]) -> list[list[Result]]:
-    groups: dict[Hashable, list[Result]] = {}
-    for result in results:
-        groups.setdefault(key(result), []).append(result)
-    return list(groups.values())
+    return list(grouped((key(result), result) for result in results).values())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
+from hpc.system.groups import grouped
 from parse import stats
 from parse.ledger.types import Ledger
 from parse.logs.nccl_tests import NcclTest
@@ -167,9 +168,7 @@ def shared(results: Sequence[Result]) -> dict[str, str]:
 
 def by_unit(results: Sequence[Result]) -> list[list[Result]]:
     """The results by the unit of their speeds; there is one list where all have the same."""
-    units: dict[str, list[Result]] = {}
-    for result in results:
-        units.setdefault(result.unit, []).append(result)
+    units = grouped((result.unit, result) for result in results)
     return [units[unit] for unit in sorted(units)]
 
 
