@@ -135,6 +135,12 @@ class Machine:
     options: Mapping[str, str] = field(default_factory=dict)
 
 
+def facts_of(machines: Iterable[Machine]) -> dict[str, set[str]]:
+    """All facts of the machines, by name."""
+    facts = grouped(pair for machine in machines for pair in machine.facts.items())
+    return {name: set().union(*values) for name, values in facts.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class FromLog:
     """The source of a run's numbers in a log. Speeds in the run's unit per second; None if the log has none.

@@ -16,7 +16,7 @@ from hpc.model.findings import Finding
 from hpc.model.outcome import ExitRecord
 from hpc.system.groups import grouped
 from parse import stats
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt, facts_of
 from parse.load import Loaded
 from parse.run_fields import RunFields
 
@@ -201,11 +201,7 @@ class Result:
     @property
     def facts(self) -> dict[str, set[str]]:
         """All facts of its ok runs, by name."""
-        values_by_name: dict[str, set[str]] = {}
-        for machine in self.machines:
-            for name, values in machine.facts.items():
-                values_by_name.setdefault(name, set()).update(values)
-        return values_by_name
+        return facts_of(self.machines)
 
     def _first_reason(self, name: str) -> str:
         return next((reason for machine in self.machines if (reason := getattr(machine, name))), "")

@@ -17,6 +17,7 @@ from hpc.model.trace_file import read_trace
 from hpc.system.groups import grouped
 from hpc.system.text import first_of, plural
 from parse.alarms.nodes import NodeAlarm, per_node
+from parse.attempt import facts_of
 from parse.comparison.reference import Reference, ReferencePoint
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import ComparedPoint, Comparison
@@ -188,10 +189,7 @@ def next_reference(
 ) -> str:
     """The reference with the measured speeds in place of the expected ones, as TOML; who measured, when, and on what
     software and devices is its environment. Every point of the comparison must have a speed."""
-    facts: dict[str, set[str]] = {}
-    for result in results:
-        for name, values in result.facts.items():
-            facts.setdefault(name, set()).update(values)
+    facts = facts_of(machine for result in results for machine in result.machines)
     measured = f"{when:%Y-%m-%d %H:%M} UTC by {who}"
     devices = [f"devices = {_toml(reference.devices)}"] if reference.devices else []
     lines = [f"title = {_toml(reference.title)}", *devices, "", "[environment]", f"measured = {_toml(measured)}"]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from hpc.system.groups import grouped
 from hpc.system.text import plural
 from parse.logs.nccl_tests import NcclTest
 from parse.report.summary import Summary
-from parse.text import Page, in_blocks, markdown_list, markdown_table, markdown_text, number, with_units, wrapped
+from parse.text import (
+    Page,
+    distinct,
+    in_blocks,
+    markdown_list,
+    markdown_table,
+    markdown_text,
+    number,
+    with_units,
+    wrapped,
+)
 
 UNIT = "GB/s"
 
@@ -66,12 +75,7 @@ def _title(operation: str, tests: Sequence[NcclTest]) -> str:
 
 def _names(tests: Sequence[NcclTest]) -> list[str]:
     """The cases; of several tests of one case with a number."""
-    counts, seen = Counter(test.case for test in tests), Counter[str]()
-    names = []
-    for test in tests:
-        seen[test.case] += 1
-        names.append(test.case if counts[test.case] == 1 else f"{test.case} [{seen[test.case]}]")
-    return names
+    return distinct((test.case for test in tests), "{} [{}]")
 
 
 def _legend(tests: Sequence[NcclTest]) -> list[str]:
