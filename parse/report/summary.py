@@ -183,11 +183,8 @@ def labels(results: Sequence[Result]) -> list[str]:
     differ = naming(results)
     settings = [requested_values(result) for result in results]
     if "backend" in differ and any(result.requested.partly for result in results):
-        values: dict[tuple[str, str], set[str | None]] = {}
-        for values_of_point in settings:
-            for name in differ:
-                values.setdefault((name, values_of_point["backend"]), set()).add(values_of_point.get(name))
-        implied = {name for name in differ if all(len(met) == 1 for (of, _), met in values.items() if of == name)}
+        values = grouped(((name, point["backend"]), point.get(name)) for point in settings for name in differ)
+        implied = {name for name in differ if all(len({*met}) == 1 for (of, _), met in values.items() if of == name)}
         differ = [name for name in differ if name == "backend" or name not in implied]
     return [named(values_of_point, ("case",), differ) for values_of_point in settings]
 
