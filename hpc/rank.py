@@ -266,7 +266,9 @@ def _make_timer(backend: Backend, run: RunSpec, journal: Journal) -> StepTimer:
 
 
 def _arguments(argv: Sequence[str] | None) -> RankArguments:
-    parser = argparse.ArgumentParser(prog="python -m hpc.rank", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m hpc.rank", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", type=Path, metavar="RUN.json", help="the run's description")
     parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of this attempt, from 1")
     parser.add_argument("--traces", type=Path, required=True, metavar="DIR", help="folder of the traces and records")

@@ -45,7 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(argv: Sequence[str]) -> StepOptions:
-    parser = argparse.ArgumentParser(prog="python -m launch.step", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m launch.step", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--run", required=True, metavar="ID", help="the run")
     add("--traces", type=Path, required=True, metavar="DIR", help="folder of the traces and records")
