@@ -54,9 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m hpc.collectives", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m hpc.collectives", description=__doc__)
     having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
     add = parser.add_argument_group("what is measured").add_argument
     add("--backend", metavar="NAME", default="torch-ddp", help=f"whose collectives: {having} (default torch-ddp)")

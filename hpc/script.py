@@ -75,9 +75,8 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
-        prog=PROGRAM, usage=f"{PROGRAM} [options] -- SCRIPT.py [arguments of the script]", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog=PROGRAM, usage=f"{PROGRAM} [options] -- SCRIPT.py [arguments of the script]", description=__doc__
+    )
     add = parser.add_argument_group("what is measured").add_argument
     add("--steps", metavar="N", type=int, default=SCRIPT_STEPS,
         help="end the script after N optimizer steps, warm-up included (default: it runs to its end)")  # fmt: skip

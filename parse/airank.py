@@ -70,8 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> CommandParser:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG, formatter_class=form)
+    parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("paths", nargs="*", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")
     add("--target", type=_target, metavar="QUALITY",

@@ -20,6 +20,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Trace, TraceError
 from hpc.model.training import TrainingHistory
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from parse import stats
 from parse.run_fields import RunFields
@@ -132,6 +133,12 @@ class Machine:
     built_otherwise: str = ""
     findings: tuple[Finding, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+
+
+def facts_of(machines: Iterable[Machine]) -> dict[str, set[str]]:
+    """All facts of the machines, by name."""
+    facts = grouped(pair for machine in machines for pair in machine.facts.items())
+    return {name: set().union(*values) for name, values in facts.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,14 +261,11 @@ def _meetings_s(trace: Trace) -> dict[str, float]:
 def describe(trace: Trace) -> Machine:
     """The machine as the trace describes it."""
     reports, project = trace.reports, _table(trace.environment, "project")
-    values: dict[str, set[str]] = {}
-    for report in reports:
-        for name, value in _compared(report, project).items():
-            if value is not None:
-                values.setdefault(name, set()).add(str(value))
+    compared = (pair for report in reports for pair in _compared(report, project).items())
+    values = grouped((name, str(value)) for name, value in compared if value is not None)
     return Machine(
         ranks=len(reports),
-        facts={name: tuple(sorted(met)) for name, met in sorted(values.items())},
+        facts={name: tuple(sorted({*met})) for name, met in sorted(values.items())},
         hosts=tuple(sorted({report.hostname for report in reports if report.hostname})),
         oversubscribed=_oversubscribed(trace.run, reports),
         nodes_simulated=_nodes_simulated(trace.run, reports),
@@ -334,10 +338,7 @@ def _built_otherwise(report: RankReport) -> str:
 
 def _by_host(reports: Sequence[RankReport]) -> dict[str | None, list[RankReport]]:
     """The ranks of each machine; a boot id is one machine's, a host name may be a container's."""
-    hosts: dict[str | None, list[RankReport]] = {}
-    for report in reports:
-        hosts.setdefault(report.boot_id or report.hostname, []).append(report)
-    return hosts
+    return grouped((report.boot_id or report.hostname, report) for report in reports)
 
 
 def _cores(reports: Sequence[RankReport]) -> int | None:

@@ -1,4 +1,4 @@
-"""What several commands of parse do alike: --where, --against, the room for text, --out."""
+"""What several commands of parse do alike: --where, --against, the room for text, the progress bar, --out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hpc.system.atomic import write_output
 from hpc.system.sanitize import plain
@@ -16,7 +16,7 @@ from hpc.system.sanitize import plain
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
 
-
+T = TypeVar("T")
 DEFAULT_THRESHOLD = "3%"
 """Of parse.compare and parse.history."""
 WHERE_HELP = "only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated"
@@ -55,6 +55,22 @@ def text_width(out: Path | None) -> int:
     if out is not None and not os.environ.get("COLUMNS"):
         return PIPE_WIDTH
     return max(MIN_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns)
+
+
+class ProgressBar(Protocol):
+    """Yields what it is given, and shows how far that is."""
+
+    def __call__(self, items: Sequence[T]) -> Iterable[T]: ...
+
+
+def progress_bar() -> ProgressBar | None:
+    """The bar for files that are read; None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+    from rich.progress import track
+
+    return lambda items: track(items, "reading", console=Console(stderr=True), transient=True)
 
 
 def put_out(out: Path | None, text: str) -> bool:

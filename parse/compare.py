@@ -77,10 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m parse.compare", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = CommandParser("python -m parse.compare", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
         help="BASE and NEW: folders or files as parse.summarize takes; with --reference NEW alone",

@@ -67,10 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m parse.history", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = CommandParser("python -m parse.history", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER",
         help="each a measurement, as parse.summarize takes it, in any order: the dates of their runs decide",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.attempt import Attempt
@@ -128,9 +129,7 @@ def _one_output_of_each_run(read: Sequence[_Log], remarks: list[str]) -> Iterato
 
     The one that counts has a speed, and comes first by its name.
     """
-    outputs: dict[Path, list[_Log]] = defaultdict(list)
-    for log in read:
-        outputs[run_of_output(log.path) or log.path].append(log)
+    outputs = grouped((run_of_output(log.path) or log.path, log) for log in read)
     for same_run in outputs.values():
         first, *others = sorted(same_run, key=lambda log: (log.attempt.measured is None, _natural(str(log.path))))
         yield first
@@ -207,10 +206,11 @@ def _first_lines(path: Path) -> list[bytes]:
 def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     """The attempts, each with the folder that distinguishes its campaign and its number among the repeats."""
     shared = _shared([log.place.folder for log in read])
-    points: dict[tuple[str, str], list[_Log]] = defaultdict(list)
-    for log in read:
-        if log.attempt.requested:
-            points["/".join(log.place.folder[shared:]), log.attempt.requested.point].append(log)
+    points = grouped(
+        (("/".join(log.place.folder[shared:]), log.attempt.requested.point), log)
+        for log in read
+        if log.attempt.requested
+    )
     return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Sequence
@@ -29,10 +28,7 @@ WIDTH = 120
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if the trace was replayed, else 1; exits with 2 on wrong usage."""
-    parser = CommandParser(
-        "python -m parse.pipeline_trace", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = CommandParser("python -m parse.pipeline_trace", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("trace", type=Path, metavar="TRACE.parquet", help="the trace")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
     options = parser.parse_args(argv)

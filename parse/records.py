@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote
 from hpc.model.verdict import cause
+from hpc.system.groups import grouped
 from parse.attempt import Attempt, Measurement, RequestedRun
 from parse.measurements import AttemptFile, Measurements, days
 
@@ -50,9 +51,8 @@ class _Joiner:
         measurements.distinguish(files)
         for file in files:
             self._keep(file, (measurements.name(file.path), *file.key))
-        attempts: dict[str, list[Attempt]] = {}
-        for key in sorted({*self.exits, *self.notes, *self.begun, *self.traces, *self.set_aside}):
-            attempts.setdefault(key[0], []).append(self._attempt(key, by_id.get(key[1])))
+        keys = sorted({*self.exits, *self.notes, *self.begun, *self.traces, *self.set_aside})
+        attempts = grouped((key[0], self._attempt(key, by_id.get(key[1]))) for key in keys)
         requested: dict[str, dict[str, RequestedRun]] = {name: {} for name in attempts}
         for path, runs in self.plans.items():
             of_measurement = requested.setdefault(measurements.name(path), {})

@@ -14,8 +14,9 @@ import numpy as np
 
 from hpc.model.findings import Finding
 from hpc.model.outcome import ExitRecord
+from hpc.system.groups import grouped
 from parse import stats
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt, facts_of
 from parse.load import Loaded
 from parse.run_fields import RunFields
 
@@ -200,11 +201,7 @@ class Result:
     @property
     def facts(self) -> dict[str, set[str]]:
         """All facts of its ok runs, by name."""
-        values_by_name: dict[str, set[str]] = {}
-        for machine in self.machines:
-            for name, values in machine.facts.items():
-                values_by_name.setdefault(name, set()).update(values)
-        return values_by_name
+        return facts_of(self.machines)
 
     def _first_reason(self, name: str) -> str:
         return next((reason for machine in self.machines if (reason := getattr(machine, name))), "")
@@ -212,9 +209,7 @@ class Result:
 
 def results(loaded: Loaded) -> tuple[Result, ...]:
     """The result of every point that is planned or was run, baselines before what is measured against them."""
-    points: dict[str, list[Run]] = defaultdict(list)
-    for run in _runs(loaded):
-        points[run.requested.point].append(run)
+    points = grouped((run.requested.point, run) for run in _runs(loaded))
     planned = {requested.key for requested in loaded.requested}
     return with_speedups([of_runs(runs, planned) for runs in points.values()])
 
@@ -228,10 +223,7 @@ def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
 
 def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
     """The results by the 1n1g point that is equal in all else."""
-    settings: dict[str, list[Result]] = {}
-    for result in results_of_points:
-        settings.setdefault(result.requested.baseline_point, []).append(result)
-    return settings
+    return grouped((result.requested.baseline_point, result) for result in results_of_points)
 
 
 def _runs(loaded: Loaded) -> list[Run]:

@@ -6,15 +6,15 @@ import argparse
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_where, conditions, put_out, recipe_named, text_width
+from parse.command_options import add_where, conditions, progress_bar, put_out, recipe_named, text_width
 from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
 from parse.watch import watch
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from parse.result import Result
     from parse.text import Page
 
-T = TypeVar("T")
 DESCRIPTION = (
     "Prints one scaling table of traces and of other systems' logs, and under it what is wrong with it. Whatever a log "
     "says of itself is believed; else what its folders' and its own name say (4n8g, bz128, r50_b128_fp32_1.log)."
@@ -137,10 +136,7 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = CommandParser("python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
@@ -210,8 +206,7 @@ def _summarize(
         if where and not chosen:
             raise TableError("no point has all that --where asks for")
         if options.ledger:
-            progress = _with_progress if sys.stderr.isatty() else None
-            read = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress)
+            read = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress_bar())
             summary = dataclasses.replace(summary, ledgers=read)
         if options.format == "ai-rank":
             return _write_airank(options.out, chosen)
@@ -265,15 +260,7 @@ def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summar
 
     if options.kind == "table":
         return read_documents(options.paths), 0
-    progress = _with_progress if sys.stderr.isatty() else None
-    return read_summary(options.paths, options.kind, how, verbose=options.verbose, progress=progress)
-
-
-def _with_progress(files: Sequence[T]) -> Iterable[T]:
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(files, "reading", console=Console(stderr=True), transient=True)
+    return read_summary(options.paths, options.kind, how, verbose=options.verbose, progress=progress_bar())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Widths are in terminal cells: a CJK character takes two, a combining mark none.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -112,6 +113,15 @@ def _without_middle(name: str, width: int, head_share: float, mark: str) -> str:
     head = _prefix(name, max(1, int(room * head_share)))
     tail = _prefix(name[::-1], max(1, room - cell_len(head)))[::-1]
     return f"{head}{mark}{tail}"
+
+
+def distinct(names: Iterable[str], form: str) -> list[str]:
+    """The names; of equal ones each in the `form`, from name and number."""
+    names = list(names)
+    counts = Counter(names)
+    return [
+        form.format(name, names[: at + 1].count(name)) if counts[name] > 1 else name for at, name in enumerate(names)
+    ]
 
 
 def aligned(rows: Sequence[Sequence[str]], label_columns: int = 1) -> list[str]:

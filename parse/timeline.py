@@ -35,10 +35,7 @@ Exit status 0: written; 1: it could not be written, or not all of it; 2: usage.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if everything that was named is in the file, else 1; exits with 2 on wrong usage."""
-    parser = CommandParser(
-        "python -m parse.timeline", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = CommandParser("python -m parse.timeline", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="traces (*.h5), or folders of them")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="the file to write; packed if it ends with .gz"

@@ -85,9 +85,7 @@ def _spec(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> Ima
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m hpc.data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m hpc.data", description=__doc__)
     parser.add_argument("action", choices=("make",), help="make: write a new set")
     add = parser.add_argument
     add("--out", type=Path, required=True, metavar="DIR", help="the folder of the set, which must not exist")

@@ -29,6 +29,7 @@ from hpc.model.clock_model import (
     through,
 )
 from hpc.model.timestamps import ABSENT
+from hpc.system.groups import grouped
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Prequest
@@ -123,9 +124,7 @@ class GlobalClock:
         self._moved: SyncPoint | None = None
         places = self._comm.allgather((self.domain, socket.gethostname()))
         self._hosts = [host for _, host in places]
-        self._domains: dict[str, list[int]] = {}
-        for rank, (name, _) in enumerate(places):
-            self._domains.setdefault(name, []).append(rank)
+        self._domains = grouped((name, rank) for rank, (name, _) in enumerate(places))
         leaders = [ranks[0] for ranks in self._domains.values()]
         self._leader = self._domains[self.domain][0]
         parent, children = neighbours(leaders.index(self._leader), len(leaders), star)

@@ -9,7 +9,6 @@ or no run to be read.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import socket
@@ -32,9 +31,7 @@ INVALID, LAUNCH_FAIL = 3, 5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.preflight`, on every rank."""
-    parser = CommandParser(
-        prog="python -m hpc.preflight", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m hpc.preflight", description=__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="RUN.json", help="the description of a run")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="findings and facts, as JSON")
     parser.add_argument("--simulate-nodes", action="store_true", help="nodes are groups of ranks on one machine")

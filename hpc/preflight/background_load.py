@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 
 LOOK_S = 0.25
@@ -124,9 +125,7 @@ def _ancestors(pid: int, by_pid: Mapping[int, Process]) -> set[int]:
 
 
 def _descendants(pid: int, by_pid: Mapping[int, Process]) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for process in by_pid.values():
-        children.setdefault(process.parent, []).append(process.pid)
+    children = grouped((process.parent, process.pid) for process in by_pid.values())
     descendants, pending = set(), [pid]
     while pending:
         each = pending.pop()

@@ -15,6 +15,7 @@ from hpc.preflight.compare_gpus import CHECKS_OF_GPUS
 from hpc.preflight.compare_images import images
 from hpc.preflight.result import SHOWN, CheckResult, Look, alike, failed, numbers, ok, result_of, some
 from hpc.preflight.types import NodeFacts, RankFacts, Seen
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 
 BUSY_CORES = 0.5
@@ -102,9 +103,7 @@ def cores(seen: Seen) -> CheckResult:
     """Compares cores with threads. Ranks with equal masks are not bound, which is fine where there are enough cores."""
     cpus, wrong, unbound = seen.run.cpus_per_rank, [], False
     for host, _, ranks in _nodes(seen):
-        masks: dict[tuple[int, ...], list[int]] = {}
-        for rank in ranks:
-            masks.setdefault(rank.cores, []).append(rank.rank)
+        masks = grouped((rank.cores, rank.rank) for rank in ranks)
         for mask, theirs in masks.items():
             unbound = unbound or len(theirs) > 1
             if len(mask) < cpus * len(theirs):
@@ -112,10 +111,7 @@ def cores(seen: Seen) -> CheckResult:
                     f"rank {theirs[0]} has {len(mask)}"
                 )  # fmt: skip
                 wrong.append(f"{host}: {who} (core {numbers(mask)}), {cpus} each requested")
-        owners: dict[int, list[tuple[int, ...]]] = {}
-        for mask in masks:
-            for core in mask:
-                owners.setdefault(core, []).append(mask)
+        owners = grouped((core, mask) for mask in masks for core in mask)
         both = {core: sharing for core, sharing in owners.items() if len(sharing) > 1}
         if both:
             who_both = sorted({rank for sharing in both.values() for mask in sharing for rank in masks[mask]})

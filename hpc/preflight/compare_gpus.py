@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from hpc.preflight.result import CheckResult, Look, alike, failed, numbers, result_of, some, unknown, unread_gpus
 from hpc.preflight.transports import fits, goes_by_network
 from hpc.preflight.types import Seen
+from hpc.system.groups import grouped
 
 USED_SHARE = 0.05
 """Memory of a GPU that may be in use before the start: the driver itself takes less."""
@@ -17,10 +18,7 @@ def gpu_per_rank(seen: Seen) -> CheckResult:
     """Compares the GPUs of each rank: two ranks on one GPU halve its speed silently."""
     run = seen.run
     driven = run.devices // run.ranks
-    users: dict[str, list[int]] = {}
-    for rank in seen.ranks:
-        for uuid in rank.devices or ():
-            users.setdefault(uuid, []).append(rank.rank)
+    users = grouped((uuid, rank.rank) for rank in seen.ranks for uuid in rank.devices or ())
     failures = [f"ranks {numbers(ranks)} share GPU {uuid}" for uuid, ranks in users.items() if len(ranks) > 1]
     failures += [
         f"rank {rank.rank} on {rank.hostname} needs {driven} and finds {len(rank.devices)} "

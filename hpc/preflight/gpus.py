@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from hpc.preflight.types import Gpu
+from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 from hpc.system.text import read_ranges
 from hpc.system.tool import Failure, run_tool
@@ -49,10 +50,9 @@ def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
 
 def by_nvidia_smi(ask: Callable[[Sequence[str]], str], devices: Path = _DEVICES) -> list[Gpu]:
     """The GPUs by nvidia-smi, which `ask` runs. Raises NoDriver."""
-    running: dict[str, list[str]] = {}
     query = f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"
-    for uuid, pid, name, used in _rows(ask([query]), len(_PROCESS_FIELDS)):
-        running.setdefault(bare(uuid), []).append(_process(pid, name, _mib(used)))
+    processes = _rows(ask([query]), len(_PROCESS_FIELDS))
+    running = grouped((bare(uuid), _process(pid, name, _mib(used))) for uuid, pid, name, used in processes)
     return [
         Gpu(
             uuid=bare(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,

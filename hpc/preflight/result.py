@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpc.model.findings import State
 from hpc.preflight.types import RankFacts, Seen
+from hpc.system.groups import grouped
 from hpc.system.text import ranges
 
 SHOWN = 8
@@ -58,9 +59,7 @@ def some(texts: Sequence[str]) -> str:
 
 def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], name: str) -> CheckResult:
     """Compares one value, by rank, across all ranks; `name` names it in the text."""
-    by_value: dict[str, list[int]] = {}
-    for rank, value in values.items():
-        by_value.setdefault(value, []).append(rank)
+    by_value = grouped((value, rank) for rank, value in values.items())
     if len(by_value) > 1:
         listing = "; ".join(f"{value} on rank {numbers(whose)}" for value, whose in by_value.items())
         return failed(f"ranks differ in {name}: {listing}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpc.model.spec import RunSpec
+from hpc.system.groups import grouped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +150,4 @@ class Seen:
 
     def machines(self) -> dict[str, list[RankFacts]]:
         """The ranks of each machine; simulated nodes share one machine."""
-        by_machine: dict[str, list[RankFacts]] = {}
-        for rank in self.ranks:
-            by_machine.setdefault(rank.hostname if self.simulated else f"{rank.node}", []).append(rank)
-        return by_machine
+        return grouped((rank.hostname if self.simulated else f"{rank.node}", rank) for rank in self.ranks)

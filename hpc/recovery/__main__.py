@@ -14,7 +14,6 @@ Exit status 0: done, also where there was nothing; 1: the traces cannot be writt
 
 from __future__ import annotations
 
-import argparse
 import socket
 import sys
 from collections.abc import Sequence
@@ -32,9 +31,7 @@ from hpc.system.sanitize import deny_world_writing
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.recovery`."""
-    parser = CommandParser(
-        prog="python -m hpc.recovery", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m hpc.recovery", description=__doc__)
     actions = parser.add_subparsers(dest="action", required=True)
     collecting = actions.add_parser("collect", help="move this node's journals of an attempt to the traces")
     collecting.add_argument("--stem", required=True, help="<run_id>.<attempt>")

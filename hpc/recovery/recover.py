@@ -14,7 +14,6 @@ there is no such folder; 2: usage.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
@@ -47,6 +46,7 @@ from hpc.recovery.progress import name_ranks
 from hpc.recovery.stacks import merge
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
+from hpc.system.groups import grouped
 from hpc.system.sanitize import deny_world_writing, plain
 
 LIVES_S = 60.0
@@ -59,9 +59,7 @@ _ARTIFACT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.recovery.recover`; ends with 1 where a folder could not be made a trace."""
-    parser = CommandParser(
-        prog="python -m hpc.recovery.recover", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m hpc.recovery.recover", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
     parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
     arguments = parser.parse_args(argv)
@@ -339,9 +337,7 @@ def _unix_offsets(clocks: Sequence[Mapping[str, Any]], points: int) -> dict[str,
 
 def _progress_text(run: RunSpec, by_rank: Mapping[int, RankJournal]) -> str:
     """The completed steps of the ranks, the ranks without a journal, and the ranks with only a copy."""
-    groups: dict[int, list[int]] = {}
-    for rank in range(run.ranks):
-        groups.setdefault(by_rank[rank].steps_completed if rank in by_rank else 0, []).append(rank)
+    groups = grouped((by_rank[rank].steps_completed if rank in by_rank else 0, rank) for rank in range(run.ranks))
     planned = "" if run.is_script and run.steps == SCRIPT_STEPS else f" of {run.steps}"
     text = f"recovered: ranks completed {min(groups)} to {max(groups)}{planned} steps"
     if 1 < len(groups) <= _GROUPS:

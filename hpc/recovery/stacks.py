@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hpc.recovery.folders import PARTIAL, in_attempt_folder
 from hpc.recovery.progress import name_ranks, read_progress
+from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 
 STACK_SIGNAL = signal.SIGUSR2
@@ -90,9 +91,8 @@ def merge(partial: Path) -> Path | None:
 def merged(texts: Mapping[int, str], steps: Mapping[int, int]) -> str:
     """The stacks of all ranks as one text. `texts` has each rank's text, empty if it wrote none; `steps` each rank's
     number of completed steps, without ranks that left no journal."""
-    groups: dict[str, list[int]] = {}
-    for rank in sorted(texts.keys() | steps.keys()):
-        groups.setdefault(_ADDRESS.sub("0x…", texts.get(rank, "")), []).append(rank)
+    ranks = sorted(texts.keys() | steps.keys())
+    groups = grouped((_ADDRESS.sub("0x…", texts.get(rank, "")), rank) for rank in ranks)
     silent = groups.pop("", [])
     # Ranks with the majority stack are waiting; list the smallest groups first.
     behind_first = sorted(groups.items(), key=lambda group: (min(steps.get(r, 0) for r in group[1]), len(group[1])))

@@ -35,6 +35,7 @@ from hpc.recovery.journal import Journal
 from hpc.recovery.progress import name_ranks
 from hpc.run.rank_end import attempted
 from hpc.system.environment import describe_job, describe_project, in_common
+from hpc.system.groups import grouped
 from hpc.system.sanitize import exception_text, without_secrets
 from hpc.system.text import first_of, plural
 from hpc.workloads.delay import PHASES
@@ -241,19 +242,17 @@ def _skipped(reports: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _remarks(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence for each remark on what a script did, with its ranks."""
-    ranks: dict[str, list[int]] = {}
-    for rank, report in enumerate(reports):
-        for remark in (report.get("script") or {}).get("remarks", ()):
-            ranks.setdefault(remark, []).append(rank)
+    ranks = grouped(
+        (remark, rank)
+        for rank, report in enumerate(reports)
+        for remark in (report.get("script") or {}).get("remarks", ())
+    )
     return [f"{name_ranks(of_remark)}: {remark}" for remark, of_remark in ranks.items()]
 
 
 def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:
     """A sentence for each missing part, with its ranks; `problems` has pairs of rank and problems by name."""
-    ranks: dict[tuple[str, str], list[int]] = {}
-    for rank, of_rank in problems:
-        for problem in of_rank.items():
-            ranks.setdefault(problem, []).append(rank)
+    ranks = grouped((problem, rank) for rank, of_rank in problems for problem in of_rank.items())
     return [f"{part} missing on {name_ranks(of_part)} ({reason})" for (part, reason), of_part in ranks.items()]
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NoReturn
 
 _UNKNOWN = "unrecognized arguments: "
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An ArgumentParser whose error about unknown options names the nearest option of each."""
+    """An ArgumentParser whose error about unknown options names the nearest option of each.
+
+    Description and epilog are shown as they are, line by line, unless another `formatter_class` is given.
+    """
+
+    def __init__(self, prog: str | None = None, **options: Any) -> None:
+        super().__init__(prog, **{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 
     def error(self, message: str) -> NoReturn:
         """As ArgumentParser: prints usage and message, and exits with 2."""

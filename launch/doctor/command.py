@@ -85,9 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m launch.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="python -m launch.doctor", description=__doc__)
     add = parser.add_argument
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",
         help="auto (the default): Slurm where a site is named or Slurm is installed, else this machine")  # fmt: skip

@@ -10,6 +10,7 @@ from statistics import median
 
 from hpc.model.outcome import BeginRecord, ExitRecord
 from hpc.model.spec import RunSpec
+from hpc.system.groups import grouped
 from launch.cluster.query import JobState
 
 MIN_STEPS_FOR_PACE = 10
@@ -103,11 +104,9 @@ class RunDurations:
 
     def __init__(self, ended: Iterable[tuple[RunSpec, float]]) -> None:
         """`ended` holds pairs of a run and its duration in seconds."""
-        points: dict[str, list[float]] = {}
-        cases: dict[tuple[str, str], list[float]] = {}
-        for run, duration_s in ended:
-            points.setdefault(run.point_id, []).append(duration_s)
-            cases.setdefault(_case(run), []).append(duration_s)
+        ended = list(ended)
+        points = grouped((run.point_id, duration_s) for run, duration_s in ended)
+        cases = grouped((_case(run), duration_s) for run, duration_s in ended)
         self._points = {point: median(durations) for point, durations in points.items()}
         self._cases = {case: median(durations) for case, durations in cases.items()}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
 from hpc.system.atomic import write_atomic
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
@@ -65,13 +66,8 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
             f"a job may take {limit} min and a run is allowed {minutes_per_run} min: not one run fits; "
             "raise --time, or lower --minutes-per-run"
         )
-    separate: dict[int, list[list[RunSpec]]] = {}
-    nested: dict[int, list[RunSpec]] = {}
-    for run in runs:
-        if run.placement == "nested":
-            nested.setdefault(run.repeat, []).append(run)
-        else:
-            separate.setdefault(run.nodes, []).append([run])
+    separate = grouped((run.nodes, [run]) for run in runs if run.placement != "nested")
+    nested = grouped((run.repeat, run) for run in runs if run.placement == "nested")
     groups = [(f"{nodes}n", nodes, blocks) for nodes, blocks in sorted(separate.items())]
     if nested:
         largest = max(run.nodes for block in nested.values() for run in block)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hpc.recovery.progress import name_ranks, planned_steps
+from hpc.system.groups import grouped
 from launch.jobs.options import RunLimits
 
 STOPPED_S = 10.0
@@ -182,9 +183,7 @@ def describe_hang(hang: Hang, limits: RunLimits) -> str:
 
 def by_steps(completed: Mapping[int, int]) -> dict[int, str]:
     """The ranks by their number of completed steps, the fewest first: `{12: "rank 3", 13: "ranks 0-2"}`."""
-    groups: dict[int, list[int]] = {}
-    for rank in sorted(completed):
-        groups.setdefault(completed[rank], []).append(rank)
+    groups = grouped((completed[rank], rank) for rank in sorted(completed))
     return {steps: name_ranks(ranks) for steps, ranks in sorted(groups.items())}
 
 

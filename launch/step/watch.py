@@ -23,6 +23,7 @@ from hpc.recovery.folders import BEAT, attempt_folders
 from hpc.recovery.progress import RankProgress, median_step_s, read_progress
 from hpc.recovery.stacks import STACK_SIGNAL, STACKS
 from hpc.system.atomic import write_atomic
+from hpc.system.groups import grouped
 from launch.jobs.options import RunLimits
 from launch.step.hang import Hang, HangWatch, RunProgress, by_steps, describe_hang
 
@@ -196,11 +197,8 @@ def _stat(pid: int | str) -> list[str]:
 
 
 def _children() -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit() and (fields := _stat(path.name)):
-            children.setdefault(int(fields[1]), []).append(int(path.name))
-    return children
+    pids = (path.name for path in Path("/proc").iterdir() if path.name.isdigit())
+    return grouped((int(fields[1]), int(pid)) for pid in pids if (fields := _stat(pid)))
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:

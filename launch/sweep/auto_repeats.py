@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hpc.model.outcome import Outcome, RecordError
 from hpc.model.spec import RunSpec
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.sweep.expansion import in_block
@@ -88,10 +89,7 @@ def _planned(prepared: Prepared, say: Say) -> list[RunSpec]:
 def _added(every: Sequence[RunSpec], sweep: SweepSpec, traces: Path, speeds: Speeds, say: Say) -> list[RunSpec]:
     """The runs that are added to the points, in the order in which they are measured; says why, of each point."""
     ci, most = sweep.ci or DEFAULT_CI, sweep.max_repeats or DEFAULT_MAX_REPEATS
-    points: dict[str, list[RunSpec]] = {}
-    for run in every:
-        if not run.diagnostic:
-            points.setdefault(run.point_id, []).append(run)
+    points = grouped((run.point_id, run) for run in every if not run.diagnostic)
     cases = Counter(runs[0].case for runs in points.values())
     goals: dict[str, int] = {}
     for point, runs in points.items():

@@ -29,6 +29,7 @@ from hpc.model.spec import RunSpec, SpecError
 from hpc.model.trace_file import visible_defect
 from hpc.recovery.folders import JournalError
 from hpc.recovery.journal_reader import read_journals
+from hpc.system.groups import grouped
 
 _RECORD = re.compile(r"(?P<run_id>.+)\.\d+\.(?:begin|exit)\.json")
 
@@ -140,11 +141,9 @@ def _run_status(
 
 def _by_run(broken: Iterable[RecordError]) -> dict[str, list[RecordError]]:
     """The errors by run, of records that are named after an attempt."""
-    by_run: dict[str, list[RecordError]] = {}
-    for error in broken:
-        if error.path is not None and (match := _RECORD.fullmatch(error.path.name)):
-            by_run.setdefault(match["run_id"], []).append(error)
-    return by_run
+    return grouped(
+        (match["run_id"], error) for error in broken if error.path and (match := _RECORD.fullmatch(error.path.name))
+    )
 
 
 def _may_be_final(broken: Iterable[RecordError]) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
+from hpc.system.groups import grouped
 
 
 class TimeLimitTooShort(Exception):
@@ -31,12 +32,12 @@ def durations_s(
     runs: Sequence[RunSpec], records: Mapping[str, Sequence[ExitRecord]], outcome: Outcome
 ) -> dict[str, list[float]]:
     """By point id: the durations in seconds of its attempts that ended with this outcome."""
-    took: dict[str, list[float]] = {}
-    for run in runs:
-        for record in records.get(run.run_id, ()):
-            if record.outcome is outcome:
-                took.setdefault(run.point_id, []).append(float(record.end_unix_s - record.begin_unix_s))
-    return took
+    return grouped(
+        (run.point_id, float(record.end_unix_s - record.begin_unix_s))
+        for run in runs
+        for record in records.get(run.run_id, ())
+        if record.outcome is outcome
+    )
 
 
 def check_budget(

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.model.outcome import ExitRecord
+from hpc.system.groups import grouped
 from parse import stats
 from parse.result import Result
 
@@ -206,9 +207,7 @@ def _job(record: ExitRecord) -> str:
 
 def _line(runs: Sequence[tuple[Hashable, int, float]]) -> tuple[float, float, int] | None:
     """Slope by second, its standard error, degrees of freedom, by least squares; None where too little is known."""
-    places: dict[Hashable, list[tuple[int, float]]] = defaultdict(list)
-    for place, begin, value in runs:
-        places[place].append((begin, value))
+    places = grouped((place, (begin, value)) for place, begin, value in runs)
     centred = []
     for runs_there in places.values():
         middle = stats.mean([begin for begin, _ in runs_there])

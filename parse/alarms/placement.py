@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from hpc.model.findings import Figures
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from parse.alarms.scaling import Neighbours
 from parse.result import Result, by_setting
@@ -26,9 +27,7 @@ def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
     largest = max(other.run.nodes or 0 for other in neighbours.setting)
     if result.run.placement != "nested" or (result.run.nodes or 0) < largest:
         return
-    runs_by_nodes: dict[str, list[int]] = {}
-    for repeat, hosts in _hosts(result).items():
-        runs_by_nodes.setdefault(" ".join(sorted(hosts)), []).append(repeat)
+    runs_by_nodes = grouped((" ".join(sorted(hosts)), repeat) for repeat, hosts in _hosts(result).items())
     if len(runs_by_nodes) > 1:
         yield {"runs": runs_by_nodes}
 

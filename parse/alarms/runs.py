@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hpc.model.findings import Figures, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
+from hpc.system.groups import grouped
 from parse.alarms.scaling import Neighbours
 from parse.attempt import Attempt, Machine
 from parse.result import MISSING, Result, Run
@@ -141,11 +142,9 @@ def noted(result: Result, _: Neighbours) -> Iterator[Figures]:
 
 
 def log_remarks(result: Result, _: Neighbours) -> Iterator[Figures]:
-    runs_by_remark: dict[str, list[int]] = {}
-    for repeat, attempt in _attempts(result.runs):
-        for remark in attempt.log.remarks if attempt.log else ():
-            runs_by_remark.setdefault(remark, []).append(repeat)
-    for remark, runs in runs_by_remark.items():
+    attempts = _attempts(result.runs)
+    remarks = ((remark, at) for at, attempt in attempts for remark in (attempt.log.remarks if attempt.log else ()))
+    for remark, runs in grouped(remarks).items():
         yield {"runs": runs, "remark": remark}
 
 

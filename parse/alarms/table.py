@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from hpc.model.findings import Figures, Finding
+from hpc.system.groups import grouped
 from parse.alarms import placement, published, runs, scaling, steady, windows
 from parse.alarms.scaling import Neighbours
 from parse.alarms.text import sentence
@@ -50,10 +51,7 @@ def _neighbours(results: Sequence[Result]) -> list[Neighbours]:
     """Returns the neighbours of each result; those with the same speeds for the first of a setting only."""
     settings = by_setting(results)
     columns = {name: published.column(setting) for name, setting in settings.items()}
-    settings_by_column: dict[tuple[str, tuple[tuple[int, int, float], ...]], list[str]] = {}
-    for name, column in columns.items():
-        if column:
-            settings_by_column.setdefault((settings[name][0].unit, column), []).append(name)
+    settings_by_column = grouped(((settings[name][0].unit, column), name) for name, column in columns.items() if column)
     neighbours = []
     for result in results:
         name = result.requested.baseline_point

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from hpc.system.groups import grouped
 from parse.comparison.types import Difference
 from parse.report.provenance import MACHINE
 from parse.report.summary import requested_values
@@ -35,15 +36,12 @@ def _order(name: str) -> tuple[int, str]:
 
 def _facts(result: Result, ignored: Collection[str]) -> dict[str, tuple[str, ...]]:
     facts = {name: tuple(sorted(values)) for name, values in result.facts.items()}
-    options: dict[str, set[str]] = {}
-    for machine in result.machines:
-        for name, value in machine.options.items():
-            options.setdefault(f"option.{name}", set()).add(value)
+    options = grouped(pair for machine in result.machines for pair in machine.options.items())
     hosts = sorted({host for machine in result.machines for host in machine.hosts})
     requested = requested_values(result)
     return {
         **facts,
-        **{name: tuple(sorted(values)) for name, values in options.items()},
+        **{f"option.{name}": tuple(sorted({*values})) for name, values in options.items()},
         **({"hosts": tuple(hosts)} if hosts else {}),
         **{name: (requested[name],) for name in ignored if name in requested},
     }

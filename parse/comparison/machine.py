@@ -14,8 +14,10 @@ from hpc.model.collective_plan import bus_factor
 from hpc.model.findings import Finding, Severity, State, as_text
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
+from hpc.system.groups import grouped
 from hpc.system.text import first_of, plural
 from parse.alarms.nodes import NodeAlarm, per_node
+from parse.attempt import facts_of
 from parse.comparison.reference import Reference, ReferencePoint
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import ComparedPoint, Comparison
@@ -121,11 +123,11 @@ def check_findings(results: Sequence[Result]) -> tuple[Finding, ...]:
     """The findings of the checks at the start of the runs: the first one of each check, with the number of runs
     that have one."""
     machines = [machine for result in results for machine in result.machines]
-    failed: dict[str, list[Finding]] = {}
-    for machine in machines:
-        names = {finding.name: finding for finding in machine.findings if finding.state is State.FAILED}
-        for name, finding in names.items():
-            failed.setdefault(name, []).append(finding)
+    failed = grouped(
+        pair
+        for machine in machines
+        for pair in {each.name: each for each in machine.findings if each.state is State.FAILED}.items()
+    )
     return tuple(
         dataclasses.replace(first, text=f"in {len(findings)} of {plural(len(machines), 'run')}; first: {first.text}")
         for findings in failed.values()
@@ -187,10 +189,7 @@ def next_reference(
 ) -> str:
     """The reference with the measured speeds in place of the expected ones, as TOML; who measured, when, and on what
     software and devices is its environment. Every point of the comparison must have a speed."""
-    facts: dict[str, set[str]] = {}
-    for result in results:
-        for name, values in result.facts.items():
-            facts.setdefault(name, set()).update(values)
+    facts = facts_of(machine for result in results for machine in result.machines)
     measured = f"{when:%Y-%m-%d %H:%M} UTC by {who}"
     devices = [f"devices = {_toml(reference.devices)}"] if reference.devices else []
     lines = [f"title = {_toml(reference.title)}", *devices, "", "[environment]", f"measured = {_toml(measured)}"]

@@ -16,6 +16,7 @@ from parse.measurements import days
 from parse.published.documents import published
 from parse.report.summary import choose, labels
 from parse.result import Result, results
+from parse.text import distinct
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,14 +58,7 @@ def read_measurement(path: Path, kind: str, where: Mapping[str, Sequence[str]]) 
 
 def distinct_labels(results_of_points: Sequence[Result]) -> list[str]:
     """The names of points as tables have them; equal ones are numbered."""
-    names = labels(results_of_points)
-    counts = Counter(names)
-    seen: Counter[str] = Counter()
-    distinct = []
-    for name in names:
-        seen[name] += 1
-        distinct.append(f"{name} ({seen[name]})" if counts[name] > 1 else name)
-    return distinct
+    return distinct(labels(results_of_points), "{} ({})")
 
 
 def side_of(result: Result) -> Side:

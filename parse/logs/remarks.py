@@ -70,10 +70,6 @@ def _repeated(steps: int) -> str:
     )
 
 
-def _late_lines(lines: int) -> str:
-    return f"{plural(lines, 'step line')} left out that came long after others of their steps"
-
-
 def _late_first_step(first: tuple[int, int], warmup: int) -> str:
     return (
         f"the first printed step is {numbered(*first)}, beyond the warm-up of {warmup}: what came before, or that the "

@@ -14,9 +14,9 @@ import numpy as np
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, SAMPLES
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
-from parse.logs.engine.intervals import Pause
 from parse.logs.engine.log_format import FACTS, LogFormat
 from parse.logs.path_facts import PathFacts, model_name
 from parse.logs.remarks import remark_text
@@ -119,9 +119,10 @@ def numbered_as(attempt: Attempt, *, folder: str, repeat: int, numbered: bool) -
 
 def _pauses(window: Window | None) -> Iterator[str]:
     """Remarks on the intervals excluded from the window, with their lengths; ends of epochs share one."""
-    kinds: dict[str, list[Pause]] = {}
-    for pause in window.pauses if window else ():
-        kinds.setdefault(re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.reason), []).append(pause)
+    kinds = grouped(
+        (re.sub(r"\bepoch \d+ begins", "an epoch begins", pause.reason), pause)
+        for pause in (window.pauses if window else ())
+    )
     for reason, pauses in kinds.items():
         stamped = [pause.seconds for pause in pauses if pause.seconds is not None]
         length = f" of {sum(stamped):.1f} s in all" if stamped else ""

@@ -6,23 +6,22 @@ import argparse
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hpc.system.atomic import write_output
 from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_where, conditions, recipe_named
+from parse.command_options import add_where, conditions, progress_bar, recipe_named
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
     from parse.ledger.types import Ledger
     from parse.report.summary import Summary
 
-T = TypeVar("T")
 DESCRIPTION = (
     "Writes one HTML page about traces and other systems' logs: first how it scales, what holds it back most, and "
     "whether the numbers can be trusted, then charts and tables of all that. The page is one file, loads nothing from "
@@ -79,10 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="python -m parse.report", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    parser = CommandParser("python -m parse.report", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--out", type=Path, metavar="FILE", help=OUT_HELP)
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
@@ -105,13 +101,12 @@ def _write(options: argparse.Namespace, where: dict[str, list[str]], recipe: Rec
         from parse.page.paper.files import section_path, write_section
         from parse.report.reading import read_ledgers
 
-    progress = _with_progress if sys.stderr.isatty() else None
     whole, summary = _summaries(options, where, recipe)
     if options.format != "html":
         return write_section(summary, section_path(options.out or Path(), options.format), options.format)
-    summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress))
+    summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
-    page = render(build_page(dataclasses.replace(summary, ledgers=_what_ifs(summary)), source, progress))
+    page = render(build_page(dataclasses.replace(summary, ledgers=_what_ifs(summary)), source, progress_bar()))
     out = options.out or Path("report.html")
     write_output(out, page)
     return [f"{out}: {len(page.encode()) / 1e6:.1f} MB"]
@@ -126,8 +121,7 @@ def _summaries(
         from parse.report.reading import read_summary
         from parse.report.summary import TableError, choose
 
-    progress = _with_progress if sys.stderr.isatty() else None
-    summary, _ = read_summary(options.paths, options.kind, documents=options.published, progress=progress)
+    summary, _ = read_summary(options.paths, options.kind, documents=options.published, progress=progress_bar())
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:
         raise TableError("no point has all that --where asks for")
@@ -145,10 +139,3 @@ def _what_ifs(summary: Summary) -> tuple[Ledger, ...]:
         dataclasses.replace(ledger, what_ifs=what_ifs(ledger)) if ledger.result is point else ledger
         for ledger in summary.ledgers or ()
     )
-
-
-def _with_progress(files: Sequence[T]) -> Iterable[T]:
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(files, "reading", console=Console(stderr=True), transient=True)

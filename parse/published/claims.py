@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.system.groups import grouped
 from parse.published.airank_rules import Breach, Violation, breach, violations
 from parse.published.files import DocumentError, read_lines
 from parse.published.tables import TrainingClaim, claims, tables, wall_clocks
@@ -86,10 +87,7 @@ def compare(document: Document, results: Sequence[TrainingResult]) -> list[Claim
 def _series(table: Sequence[TrainingClaim], results: Sequence[TrainingResult]) -> list[TrainingResult]:
     """Returns the series with the most rows of a table; among several, the one with the nearest times."""
     published = {claim.devices: claim for claim in table}
-    by_series: dict[object, list[TrainingResult]] = {}
-    for result in results:
-        if result.training.devices in published:
-            by_series.setdefault(result.series, []).append(result)
+    by_series = grouped((result.series, result) for result in results if result.training.devices in published)
     return max(by_series.values(), key=lambda series: (len(series), -_distance(published, series)), default=[])
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from hpc.system.groups import grouped
 from parse.logs.engine.log_format import LogRecord
 from parse.published.clock import Clock, Evaluation, Moment, finite, in_percent, times_100
 from parse.published.mlperf import BENCHMARKS, Benchmark
@@ -65,9 +66,7 @@ class _Begun:
 
 def mllog_clock(records: Sequence[LogRecord]) -> Clock:
     """Returns the clock of the records of kind `mllog`; its source is empty if they hold no evaluation."""
-    by_key: dict[str, list[LogRecord]] = {}
-    for record in records:
-        by_key.setdefault(record.values["key"], []).append(record)
+    by_key = grouped((record.values["key"], record) for record in records)
     name = _first(by_key, "submission_benchmark", "benchmark")
     benchmark = BENCHMARKS.get(name)
     metric = next((key for key in (ACCURACY, *LOWER) if key in by_key), ACCURACY)

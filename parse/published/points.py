@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
+from hpc.system.groups import grouped
 from parse.logs.path_facts import model_name
 from parse.published.blocks import ExtractorOutput, PrintedPoint, PrintedRun, extractor_outputs, figure
 from parse.published.tables import SpeedColumn, columns, tables
@@ -247,9 +248,7 @@ def _setting(column: SpeedColumn, opening: Sequence[str]) -> Setting:
 
 def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, Points]]:
     """Returns the groups; those of equal settings get the place where they are printed in `apart`."""
-    settings: dict[Setting, list[_Group]] = {}
-    for group in all_groups:
-        settings.setdefault(group.setting, []).append(group)
+    settings = grouped((group.setting, group) for group in all_groups)
     return [
         (replace(setting, apart=setting.apart if len(groups) == 1 else _printed_at(group, groups)), group.points)
         for setting, groups in settings.items()

@@ -11,6 +11,7 @@ from hpc.model.rank_report import RankReport
 from hpc.model.trace_file import open_trace
 from hpc.model.training_log import log_lines
 from hpc.system.atomic import write_atomic
+from hpc.system.groups import grouped
 from parse.published.airank_rules import FIELDS, INFORMATION
 from parse.report.summary import TableError, differences
 from parse.report.trainings import histories_of, middle
@@ -26,10 +27,7 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
     The log is that of the training in the middle of a point's, by time to train. Raises TableError where nothing was
     trained to its end or two points would be the same file, OSError where a file cannot be written.
     """
-    points: dict[int, list[Result]] = {}
-    for result in results:
-        if histories_of(result):
-            points.setdefault(result.run.devices, []).append(result)
+    points = grouped((result.run.devices, result) for result in results if histories_of(result))
     if not points:
         raise TableError("no run here is a whole training that ended ok (hpc.sweep --epochs)")
     for devices, of_devices in points.items():

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from parse.logs.nccl_tests import NcclTest
 from parse.report.summary import Summary
-from parse.text import Page, in_blocks, markdown_list, markdown_table, markdown_text, number, with_units, wrapped
+from parse.text import (
+    Page,
+    distinct,
+    in_blocks,
+    markdown_list,
+    markdown_table,
+    markdown_text,
+    number,
+    with_units,
+    wrapped,
+)
 
 UNIT = "GB/s"
 
@@ -53,11 +63,8 @@ def problems(test: NcclTest) -> list[str]:
 
 def _by_operation(tests: Sequence[NcclTest]) -> dict[str, list[NcclTest]]:
     """The tests that have a bandwidth, by operation, on fewer devices first."""
-    by_operation: dict[str, list[NcclTest]] = {}
-    for test in sorted(tests, key=lambda test: (test.devices or 0, test.nodes or 0)):
-        if test.rows:
-            by_operation.setdefault(test.operation, []).append(test)
-    return by_operation
+    ordered = sorted(tests, key=lambda test: (test.devices or 0, test.nodes or 0))
+    return grouped((test.operation, test) for test in ordered if test.rows)
 
 
 def _title(operation: str, tests: Sequence[NcclTest]) -> str:
@@ -68,12 +75,7 @@ def _title(operation: str, tests: Sequence[NcclTest]) -> str:
 
 def _names(tests: Sequence[NcclTest]) -> list[str]:
     """The cases; of several tests of one case with a number."""
-    counts, seen = Counter(test.case for test in tests), Counter[str]()
-    names = []
-    for test in tests:
-        seen[test.case] += 1
-        names.append(test.case if counts[test.case] == 1 else f"{test.case} [{seen[test.case]}]")
-    return names
+    return distinct((test.case for test in tests), "{} [{}]")
 
 
 def _legend(tests: Sequence[NcclTest]) -> list[str]:
@@ -99,8 +101,5 @@ def _table(tests: Sequence[NcclTest]) -> tuple[list[tuple[str, str]], list[list[
 
 
 def _busbw(test: NcclTest) -> dict[int, float]:
-    by_size: dict[int, list[float]] = {}
-    for row in test.rows:
-        if row.timing is not None:
-            by_size.setdefault(row.bytes, []).append(row.timing.busbw)
+    by_size = grouped((row.bytes, row.timing.busbw) for row in test.rows if row.timing is not None)
     return {size: sum(values) / len(values) for size, values in by_size.items()}

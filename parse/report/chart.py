@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpc.system.groups import grouped
 from parse.report.summary import labels
 from parse.result import Result
 from parse.text import Page, number, wrapped
@@ -20,11 +21,9 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
 
     Points with the same settings stand together. Empty where no two of these have one: a baseline alone is no scaling.
     """
-    curves: dict[str, list[Result]] = {}
-    for label, result in zip(labels(results), results, strict=True):
-        if result.speedup is not None:
-            curves.setdefault(label.partition(" ")[2], []).append(result)
-    curves = {settings: points for settings, points in curves.items() if len(points) > 1}
+    named = zip(labels(results), results, strict=True)
+    settings = grouped((label.partition(" ")[2], result) for label, result in named if result.speedup is not None)
+    curves = {name: points for name, points in settings.items() if len(points) > 1}
     shown = [result for points in curves.values() for result in points]
     left = max((len(result.requested.case) for result in shown), default=0)
     right = max((len(number(result.speedup)) for result in shown), default=0)
@@ -33,8 +32,8 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
         return []
     largest = max(max(result.speedup or 0.0, result.run.devices) for result in shown)
     lines = wrapped([f"speedup against 1n1g; {IDEAL} as many times as there are devices"], page.width)
-    for settings, points in curves.items():
-        lines += wrapped([settings] if len(curves) > 1 else [], page.width)
+    for name, points in curves.items():
+        lines += wrapped([name] if len(curves) > 1 else [], page.width)
         lines += [
             f"{result.requested.case:<{left}}  {number(result.speedup):>{right}}  "
             + _bar(result.speedup or 0.0, result.run.devices, largest, cells)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import FIND_MAX
+from hpc.system.groups import grouped
 from parse.report.summary import Summary, requested_values, telling
 from parse.result import Result
 from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, with_units, wrapped
@@ -44,11 +45,8 @@ class Largest:
 
 def largest(diagnostics: Sequence[Result]) -> tuple[Largest, ...]:
     """A row for each point that was searched, in their order."""
-    tries: dict[str, list[Result]] = {}
-    for result in diagnostics:
-        if result.run.diagnostic == FIND_MAX:
-            tries.setdefault(_without_value(result), []).append(result)
-    return tuple(map(_largest, tries.values()))
+    tries = [result for result in diagnostics if result.run.diagnostic == FIND_MAX]
+    return tuple(map(_largest, grouped((_without_value(result), result) for result in tries).values()))
 
 
 def _without_value(result: Result) -> str:
@@ -131,8 +129,4 @@ def largest_markdown(summary: Summary) -> list[str]:
     if not searches:
         return []
     table = markdown_table(with_units(_heads(searches)), _rows(searches))
-    return [
-        *map(markdown_text, [TITLE, *_shared(searches)]),
-        table,
-        *([markdown_list(_problems(searches))] if _problems(searches) else []),
-    ]
+    return [*map(markdown_text, [TITLE, *_shared(searches)]), table, markdown_list(_problems(searches))]

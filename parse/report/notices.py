@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpc.model.spec import FIND_MAX
+from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of
 from parse import stats
 from parse.report.bandwidths import problems
 from parse.report.nodes import nodes_alarms
 from parse.report.summary import Summary, labels, measured_in, named, no_speedup_text, requested_values
-from parse.result import Result, Run
+from parse.result import Result
 from parse.text import cut, shortened, wrapped
 
 NAMED = 3
@@ -82,10 +83,9 @@ def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -
 
 def merged(notices: Sequence[Notice]) -> list[Notice]:
     """Notices of one text as one; counts of runs that other notices name are left out."""
-    alike: dict[tuple[str, str, bool], list[Notice]] = {}
-    for notice in notices:
-        if not notice.is_count:
-            alike.setdefault((notice.text, notice.noun, notice.is_warning), []).append(notice)
+    alike = grouped(
+        ((notice.text, notice.noun, notice.is_warning), notice) for notice in notices if not notice.is_count
+    )
     return [
         replace(first, labels=tuple(dict.fromkeys(label for notice in (first, *others) for label in notice.labels)))
         for first, *others in alike.values()
@@ -101,11 +101,12 @@ def before_the_numbers(summary: Summary) -> list[Notice]:
     """The notices printed before any number."""
     notices = []
     for flag, of in IN_THE_HEAD.items():
-        texts: dict[str, list[str]] = {}
-        for result in summary.results:
-            for alarm in result.alarms:
-                if alarm.name == flag:
-                    texts.setdefault(alarm.text, []).append(_in_the_head(result, of))
+        texts = grouped(
+            (alarm.text, _in_the_head(result, of))
+            for result in summary.results
+            for alarm in result.alarms
+            if alarm.name == flag
+        )
         notices += [Notice(labels=tuple(dict.fromkeys(which)), text=text) for text, which in texts.items()]
     if summary.reduced:
         text = f"sizes made small because the target has no GPU: {'; '.join(summary.reduced)}"
@@ -235,11 +236,8 @@ def runs_ok(result: Result) -> str:
 
 def _not_ok(result: Result) -> Iterator[str]:
     """Runs that did not end ok, by outcome, with the evidence of the first; logs with a problem have alarms instead."""
-    runs_by_outcome: dict[str, list[Run]] = {}
-    for run in result.runs:
-        if not run.measured and not (run.log and run.attempt and run.attempt.problem):
-            runs_by_outcome.setdefault(run.outcome_text, []).append(run)
-    for outcome, runs in runs_by_outcome.items():
+    bad = (run for run in result.runs if not run.measured and not (run.log and run.attempt and run.attempt.problem))
+    for outcome, runs in grouped((run.outcome_text, run) for run in bad).items():
         repeats = ", ".join(str(run.requested.run.repeat) for run in runs)
         evidence = next((run.attempt.evidence for run in runs if run.attempt and run.attempt.evidence), "")
         yield f"run {repeats}: {outcome}{f' ({evidence})' if evidence else ''}"

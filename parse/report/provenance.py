@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from parse.attempt import COMMIT
+from parse.attempt import COMMIT, facts_of
 from parse.measurements import days
 from parse.result import Run
 
@@ -16,21 +16,15 @@ MACHINE = {"device": "device", "driver": "driver", "cpu": "cpu", "transport": "t
 def provenance(runs: Sequence[Run]) -> dict[str, Any]:
     """The members of the JSON page: all values of the runs, sorted. `versions` are those that traces have, `header` the
     further facts of logs; `date` is None where nothing records it."""
-    traces, logs = _facts(run for run in runs if not run.log), _facts(run for run in runs if run.log)
+    traces, logs = (
+        facts_of(run.machine for run in runs if run.machine and bool(run.log) is of_logs) for of_logs in (False, True)
+    )
     return {
         "date": days(run.attempt.begin_unix_s for run in runs if run.attempt) or None,
         **{name: sorted({*traces.get(fact, ()), *logs.get(fact, ())}) for name, fact in MACHINE.items()},
         "versions": _others(traces),
         "header": _others(logs),
     }
-
-
-def _facts(runs: Iterable[Run]) -> dict[str, set[str]]:
-    values: dict[str, set[str]] = {}
-    for run in runs:
-        for name, met in run.machine.facts.items() if run.machine else ():
-            values.setdefault(name, set()).update(met)
-    return values
 
 
 def _others(facts: dict[str, set[str]]) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hpc.system.groups import grouped
 from parse.report.summary import SIZE, USUAL, by_unit, requested_values, shared
 from parse.result import Result
 
@@ -80,21 +81,18 @@ class SideBySide:
         those that are known for some columns only."""
         lines = []
         for name in (*LOG_DIFFERENCES, *MACHINE):
-            met: dict[tuple[str, ...], list[str]] = {}
-            for column in self.columns:
-                if values := column.values(name):
-                    met.setdefault(values, []).append(column.name)
+            met = grouped((values, column.name) for column in self.columns if (values := column.values(name)))
             if len(met) > 1:
                 values_with_names = "; ".join(
                     f"{' and '.join(values)} ({', '.join(names)})" for values, names in met.items()
                 )
                 lines.append(f"not the same {name} in all columns: {values_with_names}")
-        unknown: dict[tuple[str, ...], list[str]] = {}
-        for name in WORK:
-            known = [column for column in self.columns if column.values(name)]
-            lacking = tuple(column.name for column in self.columns if column.lacks(name))
-            if known and lacking:
-                unknown.setdefault(lacking, []).append(name)
+        unknown = grouped(
+            (lacking, name)
+            for name in WORK
+            if (lacking := tuple(column.name for column in self.columns if column.lacks(name)))
+            and any(column.values(name) for column in self.columns)
+        )
         return (*lines, *(f"not known of {', '.join(of)}: {', '.join(names)}" for of, names in unknown.items()))
 
 
@@ -194,17 +192,15 @@ def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Settin
 
 def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
     """The columns. Default values are not part of a name, nor are settings that differ per backend."""
-    owned: dict[tuple[str, str], set[str | None]] = {}
-    for setting_values in map(dict, settings):
-        for name in BACKEND_FIELDS:
-            owned.setdefault((setting_values["backend"], name), set()).add(setting_values.get(name))
+    values = [dict(setting) for setting in settings]
+    owned = grouped(((of["backend"], name), of.get(name)) for of in values for name in BACKEND_FIELDS)
     for setting, points in settings.items():
         setting_values = dict(setting)
         backend = setting_values.pop("backend")
         setting_values = {
             name: value
             for name, value in setting_values.items()
-            if name not in BACKEND_FIELDS or len(owned[backend, name]) > 1
+            if name not in BACKEND_FIELDS or len({*owned[backend, name]}) > 1
         }
         setting_values = {name: value for name, value in setting_values.items() if USUAL.get(name) != value}
         yield Column(
@@ -213,7 +209,4 @@ def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
 
 
 def _grouped(results: Sequence[Result], key: Callable[[Result], Hashable]) -> list[list[Result]]:
-    groups: dict[Hashable, list[Result]] = {}
-    for result in results:
-        groups.setdefault(key(result), []).append(result)
-    return list(groups.values())
+    return list(grouped((key(result), result) for result in results).values())

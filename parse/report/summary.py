@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
+from hpc.system.groups import grouped
 from parse import stats
 from parse.ledger.types import Ledger
 from parse.logs.nccl_tests import NcclTest
@@ -167,9 +168,7 @@ def shared(results: Sequence[Result]) -> dict[str, str]:
 
 def by_unit(results: Sequence[Result]) -> list[list[Result]]:
     """The results by the unit of their speeds; there is one list where all have the same."""
-    units: dict[str, list[Result]] = {}
-    for result in results:
-        units.setdefault(result.unit, []).append(result)
+    units = grouped((result.unit, result) for result in results)
     return [units[unit] for unit in sorted(units)]
 
 
@@ -184,11 +183,8 @@ def labels(results: Sequence[Result]) -> list[str]:
     differ = naming(results)
     settings = [requested_values(result) for result in results]
     if "backend" in differ and any(result.requested.partly for result in results):
-        values: dict[tuple[str, str], set[str | None]] = {}
-        for values_of_point in settings:
-            for name in differ:
-                values.setdefault((name, values_of_point["backend"]), set()).add(values_of_point.get(name))
-        implied = {name for name in differ if all(len(met) == 1 for (of, _), met in values.items() if of == name)}
+        values = grouped(((name, point["backend"]), point.get(name)) for point in settings for name in differ)
+        implied = {name for name in differ if all(len({*met}) == 1 for (of, _), met in values.items() if of == name)}
         differ = [name for name in differ if name == "backend" or name not in implied]
     return [named(values_of_point, ("case",), differ) for values_of_point in settings]
 

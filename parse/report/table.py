@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.cells import cell_len
 
+from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.alarms.placement import nested_summary
@@ -104,11 +105,9 @@ def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> lis
         requested.pop("placement", None)
     if hidden and "site" in requested:
         requested["site"] += f" (sets {plural(len(hidden), 'environment variable')})"
-    known: dict[tuple[str, ...], list[str]] = {(): []}
-    for name in requested:
-        if name not in hidden:
-            known.setdefault(knowing(summary.results, name), []).append(name)
+    known = grouped((knowing(summary.results, name), name) for name in requested if name not in hidden)
     lines = [nested] if nested else []
+    known = {(): known.pop((), []), **known}  # those of all points first, also where there is none
     for of, names in known.items():
         env = [f"{name.removeprefix('env.')}={requested[name]}" for name in names if name.startswith("env.")]
         constant = [f"{name} {requested[name]}" for name in names if not name.startswith("env.")]

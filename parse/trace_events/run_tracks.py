@@ -11,6 +11,7 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY
 from hpc.model.trace import Trace
+from hpc.system.groups import grouped
 from parse.ledger.meetings import ENDS, WAITS
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.last_arrival import LastArrivals
@@ -76,9 +77,7 @@ class RunTracks:
 
     def _name_ranks(self) -> list[Track]:
         reports = self.trace.reports
-        nodes: dict[int, list[int]] = {}
-        for rank, report in enumerate(reports):
-            nodes.setdefault(report.node_rank or 0, []).append(rank)
+        nodes = grouped((report.node_rank or 0, rank) for rank, report in enumerate(reports))
         tracks: dict[int, Track] = {}
         self.node_processes: dict[int, int] = {}
         for node, ranks in sorted(nodes.items()):
@@ -213,9 +212,7 @@ class RunTracks:
 
     def _write_bounds(self, piece: Piece) -> None:
         """The clocks' bounds as steps begin, a counter per node; per rank where a node has several clocks."""
-        clocks: dict[tuple[int, str], list[int]] = {}
-        for rank, domain in enumerate(self.trace.clock_domains):
-            clocks.setdefault((self.nodes[rank], domain), []).append(rank)
+        clocks = grouped(((self.nodes[rank], domain), rank) for rank, domain in enumerate(self.trace.clock_domains))
         for (node, _), ranks in clocks.items():
             alone = sum(other == node for other, _ in clocks) == 1
             name = CLOCK_BOUND if alone else f"{CLOCK_BOUND} of rank {', '.join(map(str, ranks[:4]))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 from parse import stats
 from parse.comparison.environment import differences
@@ -59,10 +61,8 @@ def read_history(
     history = history_of(
         {folder: measurement.results for folder, measurement in measurements.items()}, threshold, ignored
     )
-    return History(
-        folders=history.folders,
-        threshold=threshold,
-        series=history.series,
+    return dataclasses.replace(
+        history,
         remarks=(
             *([f"{plural(repeated, 'folder')} named more than once: read once"] if repeated else []),
             *history.remarks,
@@ -81,16 +81,15 @@ def history_of(
 ) -> History:
     """The history of the results by their folders. Raises ComparisonError where an ignored name is unknown."""
     check_ignored(ignored, [result for results in measurements.values() for result in results])
-    points: dict[tuple[str, str], list[tuple[str, Result]]] = {}
+    read: list[tuple[tuple[str, str], tuple[str, Result]]] = []
     refusals = []
     for folder, results in measurements.items():
         try:
             of_folder = by_identity(results, ignored, folder)
+            read += (((result.unit, key), (folder, result)) for key, result in of_folder.items())
         except ComparisonError as error:
             refusals.append(str(error))
-            continue
-        for key, result in of_folder.items():
-            points.setdefault((result.unit, key), []).append((folder, result))
+    points = grouped(read)
     names = distinct_labels([members[-1][1] for members in points.values()])
     copies: Counter[tuple[str, str]] = Counter()
     series = tuple(

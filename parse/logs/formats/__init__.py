@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpc.system.groups import grouped
 from parse.logs.engine.lines import MAX_LINE, Lines, line_starts, marker_index, without_repeats
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine, UnknownFormatError
 from parse.logs.engine.reader import ANSI, ESCAPE, last_pieces, pieces
@@ -268,10 +269,7 @@ class _Search:
 @cache
 def _by_marker(group: int) -> Mapping[bytes, Sequence[_Form]]:
     """A group of forms by their markers."""
-    by_marker: dict[bytes, list[_Form]] = {}
-    for form in _forms()[group]:
-        by_marker.setdefault(form.line.marker, []).append(form)
-    return by_marker
+    return grouped((form.line.marker, form) for form in _forms()[group])
 
 
 def _most(counts: Counter[str]) -> LogFormat:
