@@ -1,6 +1,8 @@
 # Rankwise. `make demo` shows the product, `make test` runs every test; both set up all they need in .venv.
 PYTHON ?= python3
 VENV   := .venv
+# Tests start thousands of processes, which would each compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)

@@ -33,7 +33,7 @@ def mpiexec() -> str | None:
     return shutil.which("mpiexec", path=str(Path(sys.prefix) / "bin")) or shutil.which("mpiexec")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ranks() -> Ranks:
     """`ranks(4, script, *args)`: runs a Python file with that many real ranks, from the checkout; fails loudly."""
     command = mpiexec()
