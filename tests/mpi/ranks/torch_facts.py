@@ -1,7 +1,7 @@
 """Facts of runs of a torch backend on real ranks, a line of JSON each: `torch_facts.py LIST-OF-RUN-FIELDS [SWITCH …]`.
 
 One start of the ranks makes all runs, each with a group of its own. Horovod makes one group in the life of a process:
-its first run joins it, each later one takes a copy of its backend, with the fusion threshold and cycle time of the first.
+its first run joins it, each later one takes a copy of its backend, with the same fusion threshold and cycle time.
 
 Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on different hosts have;
 `apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch; `unloadable`: it does
