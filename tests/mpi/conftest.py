@@ -22,10 +22,26 @@ RANKS_ENV = {
     "OMPI_MCA_oob_tcp_if_include": "lo",
     "FI_TCP_IFACE": "lo",
     "OMP_NUM_THREADS": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no processes that import torch once more for each rank
     "PYTHONPATH": str(ROOT),
 }
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]
+
+LONGEST = (
+    "test_training",
+    "test_gpt",
+    "test_contract",
+    "test_tensorflow",
+    "test_paddle",
+    "test_bundle",
+    "test_arcface",
+)
+"""Files that take minutes; side by side with others they begin first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 
 
 def mpiexec() -> str | None:
