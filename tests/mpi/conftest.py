@@ -22,7 +22,6 @@ RANKS_ENV = {
     "OMPI_MCA_oob_tcp_if_include": "lo",
     "FI_TCP_IFACE": "lo",
     "OMP_NUM_THREADS": "1",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no processes that import torch once more for each rank
     "PYTHONPATH": str(ROOT),
 }
 
