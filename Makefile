@@ -1,6 +1,8 @@
 # Rankwise. `make demo` shows the product, `make test` runs every test; both set up all they need in .venv.
 PYTHON ?= python3
 VENV   := .venv
+# Tests start thousands of processes, which would each compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
@@ -29,7 +31,7 @@ endef
 # Slurm wait for most of their time.
 SLOWEST := --durations=15 --durations-min=5
 PARALLEL_unit  := -n auto
-PARALLEL_mpi   := -n 3 --dist loadfile $(SLOWEST)
+PARALLEL_mpi   := -n 3 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 PARALLEL_slurm := -n 6 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 PARALLEL_browser := -n auto
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
@@ -44,11 +46,11 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(call part,horovod,240,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,5,$(PY) -m pytest -q tests/gpu)
-	$(call part,unit,130,$(PY) -m pytest -q $(PARALLEL_unit) tests/unit)
-	$(call part,mpi,600,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
-	$(call part,hosts,30,$(PY) -m pytest -q tests/hosts)
-	$(call part,browser,90,$(PY) -m pytest -q $(PARALLEL_browser) tests/browser)
-	$(call part,slurm,500,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
+	$(call part,unit,370,$(PY) -m pytest -q $(PARALLEL_unit) tests/unit)
+	$(call part,mpi,1880,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
+	$(call part,hosts,70,$(PY) -m pytest -q tests/hosts)
+	$(call part,browser,110,$(PY) -m pytest -q $(PARALLEL_browser) tests/browser)
+	$(call part,slurm,1030,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
 
 # Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.
 test-quick: $(VENV)/.test

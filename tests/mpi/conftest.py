@@ -27,13 +27,28 @@ RANKS_ENV = {
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]
 
+LONGEST = (
+    "test_training",
+    "test_gpt",
+    "test_contract",
+    "test_tensorflow",
+    "test_paddle",
+    "test_bundle",
+    "test_arcface",
+)
+"""Files that take minutes; side by side with others they begin first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 def mpiexec() -> str | None:
     """The mpiexec that belongs to this environment's MPI: the wheel's own, else the system's."""
     return shutil.which("mpiexec", path=str(Path(sys.prefix) / "bin")) or shutil.which("mpiexec")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def ranks() -> Ranks:
     """`ranks(4, script, *args)`: runs a Python file with that many real ranks, from the checkout; fails loudly."""
     command = mpiexec()

@@ -22,6 +22,7 @@ from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.conftest import Ranks as StartedRanks
 
 READER = HERE / "image_reader.py"
+CORRUPT = f"val/class{1004 % 3}/1004.png"
 
 
 def numbered(folder: Path, count: int, classes: int = 3, held_out: int = 0) -> Path:
@@ -34,18 +35,29 @@ def numbered(folder: Path, count: int, classes: int = 3, held_out: int = 0) -> P
     return folder
 
 
-def read(
-    ranks: StartedRanks, folder: Path, *, steps: int = 0, workers: int = 2, seed: int = 0, framework: str = "torch",
-    readers: int = 3, epochs: int = 0, kind: str = "imagefolder", **options: str,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """What each of the readers got in so many steps; 0: in an epoch."""
-    request = {
+Request = dict[str, Any]
+ByRank = list[dict[str, Any]]
+
+
+def request(
+    folder: Path, *, steps: int = 0, workers: int = 2, seed: int = 0, framework: str = "torch", readers: int = 3,
+    epochs: int = 0, kind: str = "imagefolder", **options: str,
+) -> Request:  # fmt: skip
+    """What so many readers are to read of a folder in so many steps; 0: in an epoch."""
+    return {
         "framework": framework, "data": f"{kind}:{folder}", "seed": seed, "steps": steps, "ranks": readers,
         "epochs": epochs, "options": {"workers": str(workers), **options},
     }  # fmt: skip
-    done = ranks(1, READER, json.dumps(request))
-    by_rank: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return by_rank
+
+
+def read_all(ranks: StartedRanks, requests: dict[str, Request]) -> dict[str, ByRank]:
+    """What each of the readers got, by the name of the request. One process makes all; they are of one framework."""
+    done = ranks(1, READER, json.dumps([*requests.values()]))
+    return dict(zip(requests, map(json.loads, done.stdout.splitlines()[-len(requests) :]), strict=True))
+
+
+def read(ranks: StartedRanks, folder: Path, **how: Any) -> ByRank:
+    return read_all(ranks, {"only": request(folder, **how)})["only"]
 
 
 def epochs(by_rank: list[dict[str, Any]], steps: int) -> list[Counter[int]]:
@@ -63,20 +75,48 @@ def epochs(by_rank: list[dict[str, Any]], steps: int) -> list[Counter[int]]:
 BACKENDS = {"torch": "torch-ddp", "paddle": "paddle-fleet", "tensorflow": "tensorflow-multiworker"}
 
 
-@pytest.fixture(params=BACKENDS)
-def framework(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if missing := missing_modules(BACKENDS[name]):
+WHOLE = {"1 by 10": (1, 10), "2 by 11": (2, 11), "4 by 13": (4, 13)}
+"""Whole trainings: readers, and images."""
+_readings: dict[str, dict[str, ByRank]] = {}
+
+
+def readings(ranks: StartedRanks, make: pytest.TempPathFactory, framework: str) -> dict[str, ByRank]:
+    """What readers of a framework got of every set of images here. One start makes all."""
+    if missing := missing_modules(BACKENDS[framework]):
         pytest.skip("; ".join(missing))
-    return name
+    if framework not in _readings:
+        thirty, few = numbered(make.mktemp("thirty"), 30), numbered(make.mktemp("few"), 12, held_out=2)
+        next((few / "val").rglob("1000.png")).write_bytes(b"no image")
+        whole = {name: numbered(make.mktemp("whole"), count, held_out=9) for name, (_, count) in WHOLE.items()}
+        for folder in whole.values():
+            (folder / CORRUPT).write_bytes(b"no image")
+        requests = {
+            **{f"{workers} workers": request(thirty, steps=6, workers=workers) for workers in (0, 2)},
+            "28 images": request(numbered(make.mktemp("more"), 28), steps=3),
+            **{
+                f"seed {seed}, {workers} workers": request(thirty, steps=3, seed=seed, workers=workers)
+                for seed, workers in ((1, 1), (1, 3), (2, 1))
+            },
+            **{name: request(at, readers=WHOLE[name][0], epochs=2, workers=1) for name, at in whole.items()},
+            "few held out": request(few, epochs=1, workers=1),
+        }
+        _readings[framework] = read_all(
+            ranks, {name: {**asked, "framework": framework} for name, asked in requests.items()}
+        )
+    return _readings[framework]
+
+
+@pytest.fixture(params=BACKENDS)
+def by_request(
+    request: pytest.FixtureRequest, ranks: StartedRanks, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, ByRank]:
+    return readings(ranks, tmp_path_factory, request.param)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_every_image_is_read_once_per_epoch_in_another_order(
-    ranks: Ranks, tmp_path: Path, workers: int, framework: str
-) -> None:
+def test_every_image_is_read_once_per_epoch_in_another_order(by_request: dict[str, ByRank], workers: int) -> None:
     # 3 ranks × (4 + 4 + 2) images
-    by_rank = read(ranks, numbered(tmp_path, 30), steps=6, workers=workers, framework=framework)
+    by_rank = by_request[f"{workers} workers"]
     assert [len(batch) for batch in by_rank[0]["batches"]] == [4, 4, 2] * 2
     assert epochs(by_rank, 3) == [Counter(range(30))] * 2
     first, second = ([of_rank["batches"][at] for of_rank in by_rank] for at in (0, 3))
@@ -88,39 +128,32 @@ def test_every_image_is_read_once_per_epoch_in_another_order(
     assert (facts["workers"], facts["skips"]) == (workers, 0)
 
 
-def test_what_does_not_divide_by_the_ranks_is_repeated_and_named(ranks: Ranks, tmp_path: Path) -> None:
-    by_rank = read(ranks, numbered(tmp_path, 28), steps=3)
+def test_what_does_not_divide_by_the_ranks_is_repeated_and_named(by_request: dict[str, ByRank]) -> None:
+    by_rank = by_request["28 images"]
     (epoch,) = epochs(by_rank, 3)
     assert set(epoch) == {*range(28)} and sum(epoch.values()) == 30 and max(epoch.values()) == 2
     assert by_rank[0]["input"]["repeated_samples_per_epoch"] == 2
 
 
-def test_the_order_comes_from_the_seed(ranks: Ranks, tmp_path: Path, framework: str) -> None:
-    folder = numbered(tmp_path, 30)
-    first, again, other = (
-        read(ranks, folder, steps=3, seed=seed, workers=workers, framework=framework)
-        for seed, workers in ((1, 1), (1, 3), (2, 1))
-    )
+def test_the_order_comes_from_the_seed(by_request: dict[str, ByRank]) -> None:
+    first, again, other = (by_request[f"seed {seed}, {workers} workers"] for seed, workers in ((1, 1), (1, 3), (2, 1)))
     assert [each["batches"] for each in first] == [each["batches"] for each in again]
     assert [each["batches"] for each in first] != [each["batches"] for each in other]
 
 
-def test_figures_of_a_batch_are_in_order(ranks: Ranks, tmp_path: Path) -> None:
-    for of_rank in read(ranks, numbered(tmp_path, 30), steps=6):
+def test_figures_of_a_batch_are_in_order(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for of_rank in readings(ranks, tmp_path_factory, "torch")["2 workers"]:
         figures = np.array(of_rank["figures"]).reshape(-1, len(INPUT_FIGURES))[:6]
         requested, received, begun, done, reading, decoding, processor = figures.T
         assert (begun < done).all() and (done <= received).all() and (requested <= received).all()
         assert (reading + decoding == done - begun).all() and (reading > 0).all() and (processor > 0).all()
 
 
-@pytest.mark.parametrize(("readers", "count"), [(1, 10), (2, 11), (4, 13)])
+@pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_training_reads_each_image_once_per_epoch_and_evaluates_on_each_once(
-    ranks: Ranks, tmp_path: Path, framework: str, readers: int, count: int
+    by_request: dict[str, ByRank], name: str
 ) -> None:
-    folder = numbered(tmp_path, count, held_out=9)
-    corrupt = folder / f"val/class{1004 % 3}/1004.png"
-    corrupt.write_bytes(b"no image")
-    by_rank = read(ranks, folder, readers=readers, epochs=2, framework=framework, workers=1)
+    (readers, count), by_rank = WHOLE[name], by_request[name]
     steps = by_rank[0]["steps_per_epoch"]
     assert {of_rank["steps_per_epoch"] for of_rank in by_rank} == {ceil(ceil(count / readers) / 4)}
     for epoch in epochs(by_rank, steps):
@@ -134,14 +167,12 @@ def test_a_whole_training_reads_each_image_once_per_epoch_and_evaluates_on_each_
         assert max(map(len, shares)) - min(map(len, shares)) <= 2
     inputs = [of_rank["input"] for of_rank in by_rank]
     assert sum(each["skips"] for each in inputs) == 2
-    assert [name for each in inputs for name in each["skipped"]] == [f"val/class{1004 % 3}/1004.png"]
+    assert [name for each in inputs for name in each["skipped"]] == [CORRUPT]
     assert {each["evaluation_images"] for each in inputs} == {9}
 
 
-def test_ranks_without_held_out_images_evaluate_nothing(ranks: Ranks, tmp_path: Path, framework: str) -> None:
-    folder = numbered(tmp_path, 12, held_out=2)
-    next((folder / "val").rglob("1000.png")).write_bytes(b"no image")
-    by_rank = read(ranks, folder, epochs=1, framework=framework, workers=1)
+def test_ranks_without_held_out_images_evaluate_nothing(by_request: dict[str, ByRank]) -> None:
+    by_rank = by_request["few held out"]
     assert [of_rank["evaluations"] for of_rank in by_rank] == [[[]], [[[[1001, 1001 % 3]]]], [[]]]
     assert [of_rank["input"]["skips"] for of_rank in by_rank] == [1, 0, 0]
 

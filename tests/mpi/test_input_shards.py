@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Mapping
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.workloads.tar_shards import index_text, read_headers
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.test_input import epochs, read, run_on
+from tests.mpi.test_input import ByRank, epochs, read_all, request, run_on
 
 SHARD = 7
 CORRUPT = b"no image"
@@ -52,17 +53,54 @@ def sharded(
     return folder
 
 
-@pytest.mark.parametrize(
-    ("readers", "count", "workers", "indexed"),
-    [(1, 10, 2, False), (2, 27, 3, True), (3, 30, 0, False), (4, 33, 2, False), (4, 9, 5, True)],
-)
-def test_every_image_is_read_once_per_epoch_in_another_order(
-    ranks: Ranks, tmp_path: Path, readers: int, count: int, workers: int, indexed: bool
-) -> None:
-    share = -(-count // readers)
-    steps = -(-share // 4)
-    folder = sharded(tmp_path, count, indexed=indexed)
-    by_rank = read(ranks, folder, readers=readers, steps=3 * steps, workers=workers, kind="webdataset")
+ORDERS = {"1 by 10": (1, 10, 2, False), "2 by 27": (2, 27, 3, True), "3 by 30": (3, 30, 0, False),
+          "4 by 33": (4, 33, 2, False), "4 by 9": (4, 9, 5, True)}  # fmt: skip
+"""Three epochs: readers, images, workers, and whether the shards have an index."""
+WHOLE = {"whole, 1 by 10": (1, 10), "whole, 4 by 13": (4, 13)}
+"""Whole trainings: readers, and images."""
+_readings: dict[str, ByRank] = {}
+
+
+def steps_of(readers: int, count: int) -> int:
+    """Batches of four in an epoch of a reader."""
+    return ceil(ceil(count / readers) / 4)
+
+
+@pytest.fixture
+def readings(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ByRank]:
+    """What readers got of every set of shards here. One start makes all."""
+    if not _readings:
+        make = tmp_path_factory.mktemp
+        thirty = sharded(make("thirty"), 30)
+        requests = {
+            **{
+                name: request(
+                    sharded(make("order"), count, indexed=indexed), readers=readers, workers=workers,
+                    steps=3 * steps_of(readers, count), kind="webdataset",
+                )
+                for name, (readers, count, workers, indexed) in ORDERS.items()
+            },
+            **{
+                name: request(thirty, steps=3, seed=seed, kind="webdataset")
+                for name, seed in (("seed 1", 1), ("seed 1 again", 1), ("seed 2", 2))
+            },
+            "figures": request(thirty, steps=6, kind="webdataset"),
+            **{
+                name: request(
+                    sharded(make("whole"), count, held_out=9, contents={1004: CORRUPT}), readers=readers, epochs=2,
+                    workers=1, kind="webdataset",
+                )
+                for name, (readers, count) in WHOLE.items()
+            },
+        }  # fmt: skip
+        _readings.update(read_all(ranks, requests))
+    return _readings
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_every_image_is_read_once_per_epoch_in_another_order(readings: dict[str, ByRank], name: str) -> None:
+    readers, count, _, indexed = ORDERS[name]
+    by_rank, share, steps = readings[name], -(-count // readers), steps_of(readers, count)
     for of_rank in by_rank:
         assert [len(batch) for batch in of_rank["batches"][:steps]] == [4] * (steps - 1) + [share - 4 * (steps - 1)]
         assert all(label == number % 3 for batch in of_rank["batches"] for number, label in batch)
@@ -79,27 +117,25 @@ def test_every_image_is_read_once_per_epoch_in_another_order(
     )  # fmt: skip
 
 
-def test_the_order_comes_from_the_seed(ranks: Ranks, tmp_path: Path) -> None:
-    folder = sharded(tmp_path, 30)
-    first, again, other = (read(ranks, folder, steps=3, seed=seed, kind="webdataset") for seed in (1, 1, 2))
+def test_the_order_comes_from_the_seed(readings: dict[str, ByRank]) -> None:
+    first, again, other = (readings[name] for name in ("seed 1", "seed 1 again", "seed 2"))
     assert [each["batches"] for each in first] == [each["batches"] for each in again]
     assert [each["batches"] for each in first] != [each["batches"] for each in other]
 
 
-def test_figures_of_a_batch_are_in_order(ranks: Ranks, tmp_path: Path) -> None:
-    for of_rank in read(ranks, sharded(tmp_path, 30), steps=6, kind="webdataset"):
+def test_figures_of_a_batch_are_in_order(readings: dict[str, ByRank]) -> None:
+    for of_rank in readings["figures"]:
         figures = np.array(of_rank["figures"]).reshape(-1, len(INPUT_FIGURES))[:6]
         requested, received, begun, done, reading, decoding, processor = figures.T
         assert (begun < done).all() and (done <= received).all() and (requested <= received).all()
         assert (reading + decoding == done - begun).all() and (reading > 0).all() and (processor > 0).all()
 
 
-@pytest.mark.parametrize(("readers", "count"), [(1, 10), (4, 13)])
+@pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_training_begins_epochs_and_evaluates_on_each_image_once(
-    ranks: Ranks, tmp_path: Path, readers: int, count: int
+    readings: dict[str, ByRank], name: str
 ) -> None:
-    folder = sharded(tmp_path, count, held_out=9, contents={1004: CORRUPT})
-    by_rank = read(ranks, folder, readers=readers, epochs=2, workers=1, kind="webdataset")
+    (readers, count), by_rank = WHOLE[name], readings[name]
     steps = by_rank[0]["steps_per_epoch"]
     for epoch in epochs(by_rank, steps):
         assert {*epoch} == {*range(count)} and sum(epoch.values()) == -(-count // readers) * readers

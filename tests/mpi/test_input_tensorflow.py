@@ -17,7 +17,7 @@ from hpc.model.timestamps import ABSENT
 from parse.ledger.input import reduce_input
 from tests.mpi.attempts import HERE, Attempt
 from tests.mpi.conftest import Ranks
-from tests.mpi.test_input import epochs, numbered, read, run_on
+from tests.mpi.test_input import ByRank, epochs, numbered, read_all, request, run_on
 
 pytestmark = pytest.mark.skipif(bool(missing_modules("tensorflow-multiworker")), reason="no TensorFlow here")
 
@@ -28,13 +28,54 @@ def as_records(ranks: Ranks, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("readers", "count"), [(1, 10), (2, 11), (4, 13)])
-def test_each_record_is_read_once_per_epoch_and_evaluated_once(
-    ranks: Ranks, tmp_path: Path, readers: int, count: int
-) -> None:
-    folder = numbered(tmp_path, count, held_out=9)
-    (folder / "train/class1/0004.png").write_bytes(b"no image")
-    by_rank = read(ranks, folder, readers=readers, epochs=2, framework="tensorflow", kind="tfrecord")
+WHOLE = {"1 by 10": (1, 10), "2 by 11": (2, 11), "4 by 13": (4, 13)}
+"""Whole trainings on TFRecord files: readers, and images."""
+_readings: dict[str, ByRank] = {}
+
+
+@pytest.fixture
+def readings(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, ByRank]:
+    """What readers got of every set of images here. One start makes all."""
+    if not _readings:
+        make = tmp_path_factory.mktemp
+        whole = {name: numbered(make("whole"), count, held_out=9) for name, (_, count) in WHOLE.items()}
+        for folder in whole.values():
+            (folder / "train/class1/0004.png").write_bytes(b"no image")
+        requests = {
+            **{
+                name: request(at, readers=WHOLE[name][0], epochs=2, framework="tensorflow", kind="tfrecord")
+                for name, at in whole.items()
+            },
+            "figures": request(numbered(make("thirty"), 30), workers=3, framework="tensorflow"),
+            "odd": request(odd_images(make("odd")), readers=1, framework="tensorflow", augmentation="off"),
+        }
+        _readings.update(read_all(ranks, requests))
+    return _readings
+
+
+def odd_images(root: Path) -> Path:
+    """Images that are no plain RGB, one that is cut and one of an unknown format."""
+    folder = root / "train" / "a"
+    folder.mkdir(parents=True)
+    images = {
+        "cmyk.jpg": Image.new("RGB", (32, 32), (200, 40, 20)).convert("CMYK"),
+        "deep.png": Image.fromarray(np.full((9, 9), 0x12FF, np.uint16)),
+        "grey.jpg": Image.new("L", (16, 16), 99),
+        "palette.png": Image.new("RGB", (8, 8), (0, 51, 255)).convert("P"),
+    }
+    for name, image in images.items():
+        image.save(folder / name)
+    noise = np.random.default_rng(1).integers(256, size=(64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "whole.jpg")
+    (folder / "cut.jpg").write_bytes((folder / "whole.jpg").read_bytes()[:-900])
+    (folder / "whole.jpg").unlink()
+    Image.new("RGB", (8, 8)).save(folder / "unknown.tiff")
+    return root
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_each_record_is_read_once_per_epoch_and_evaluated_once(readings: dict[str, ByRank], name: str) -> None:
+    (readers, count), by_rank = WHOLE[name], readings[name]
     steps = by_rank[0]["steps_per_epoch"]
     assert {of_rank["steps_per_epoch"] for of_rank in by_rank} == {ceil(ceil(count / readers) / 4)}
     for epoch in epochs(by_rank, steps):
@@ -54,31 +95,16 @@ def test_each_record_is_read_once_per_epoch_and_evaluated_once(
     assert len(skipped) == 1 and all(name.startswith("train-0000") and " record " in name for name in skipped)
 
 
-def test_figures_of_a_batch_that_threads_share_are_in_order(ranks: Ranks, tmp_path: Path) -> None:
-    for of_rank in read(ranks, numbered(tmp_path, 30), workers=3, framework="tensorflow"):
+def test_figures_of_a_batch_that_threads_share_are_in_order(readings: dict[str, ByRank]) -> None:
+    for of_rank in readings["figures"]:
         figures = np.array(of_rank["figures"]).reshape(-1, len(INPUT_FIGURES))[:3]
         requested, received, begun, done, reading, decoding, processor = figures.T
         assert (begun < done).all() and (done <= received).all() and (requested <= received).all()
         assert (reading > 0).all() and (decoding > 0).all() and (processor > 0).all()
 
 
-def test_tensorflows_decoder_makes_rgb_of_odd_images_and_names_broken_ones(ranks: Ranks, tmp_path: Path) -> None:
-    folder = tmp_path / "train" / "a"
-    folder.mkdir(parents=True)
-    images = {
-        "cmyk.jpg": Image.new("RGB", (32, 32), (200, 40, 20)).convert("CMYK"),
-        "deep.png": Image.fromarray(np.full((9, 9), 0x12FF, np.uint16)),
-        "grey.jpg": Image.new("L", (16, 16), 99),
-        "palette.png": Image.new("RGB", (8, 8), (0, 51, 255)).convert("P"),
-    }
-    for name, image in images.items():
-        image.save(folder / name)
-    noise = np.random.default_rng(1).integers(256, size=(64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(folder / "whole.jpg")
-    (folder / "cut.jpg").write_bytes((folder / "whole.jpg").read_bytes()[:-900])
-    (folder / "whole.jpg").unlink()
-    Image.new("RGB", (8, 8)).save(folder / "unknown.tiff")
-    (of_rank,) = read(ranks, tmp_path, readers=1, framework="tensorflow", augmentation="off")
+def test_tensorflows_decoder_makes_rgb_of_odd_images_and_names_broken_ones(readings: dict[str, ByRank]) -> None:
+    (of_rank,) = readings["odd"]
     numbers = sorted(number for batch in of_rank["batches"] for number, _ in batch)
     colours = sorted((number % 256, number // 256) for number in numbers)
     assert np.abs(np.array(colours) - [(0, 51), (0x12, 0x12), (99, 99), (200, 40)]).max() <= 2

@@ -30,7 +30,7 @@ NUISANCES = {
 }
 KERAS = f"{USERS}:KerasDense"
 TOGETHER: dict[str, list[dict[str, Any]]] = {
-    HOROVOD: [{}],
+    HOROVOD: [{}, {"timing": "phases", "workload": KERAS}],
     STRATEGY: [{}, {"timing": "step", "workload": KERAS}],
 }
 _cache: dict[str, dict[str, Any]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from typing import Any
 
 import pytest
 
@@ -19,20 +20,25 @@ def backend(request: pytest.FixtureRequest) -> str:
     return name
 
 
-# One start of the ranks for both: torch-ddp makes several groups in the life of a process.
-TOGETHER = ({"backend": "torch-ddp"}, {"backend": "torch-ddp", "precision": "bf16"})
+def together(backend: str, *changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs that one start of the ranks makes."""
+    return [{"backend": backend, **fields} for fields in changes]
+
+
+SGDS = ("foreach", "for-loop")
 
 
 def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks, backend: str) -> None:
-    fp32 = facts(ranks, backend=backend, together=TOGETHER)
-    bf16 = facts(ranks, backend=backend, precision="bf16", together=TOGETHER)
+    runs = together(backend, {}, {"precision": "bf16"})
+    fp32, bf16 = (facts(ranks, together=runs, **run) for run in runs)
     assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
     assert bf16["losses"] != fp32["losses"]
 
 
-@pytest.mark.parametrize("sgd", ["foreach", "for-loop"])
+@pytest.mark.parametrize("sgd", SGDS)
 def test_the_requested_optimizer_is_used(ranks: Ranks, backend: str, sgd: str) -> None:
-    assert facts(ranks, size=1, backend=backend, options={"sgd": sgd})["options"]["sgd"] == sgd
+    runs = together(backend, *({"options": {"sgd": each}} for each in SGDS))
+    assert facts(ranks, size=1, together=runs, backend=backend, options={"sgd": sgd})["options"]["sgd"] == sgd
 
 
 def test_a_compiled_model_learns_the_same(ranks: Ranks, backend: str) -> None:

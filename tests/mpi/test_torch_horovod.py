@@ -15,11 +15,22 @@ from hpc.model.timestamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_REA
 from hpc.model.verdict import cause
 from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
-from tests.mpi.facts import SCRIPT, facts, refused
+from tests.mpi.facts import SCRIPT, facts, reason, refused
 
 BACKEND = "torch-horovod"
 RUNS = json.dumps([{"backend": BACKEND}])
 TORCH = HERE / "user_torch.py"
+CONVOLUTIONS = "examples/my_training.py:MyTraining"
+ALIKE: tuple[dict[str, Any], ...] = (
+    {},
+    {"options": {"compression": "fp16"}},
+    {"timing": "step"},
+    {"workload": CONVOLUTIONS, "options": {"channels_last": "off"}},
+    {"workload": CONVOLUTIONS, "options": {}},
+    {"workload": CONVOLUTIONS, "options": {"compression": "fp16"}},
+)
+TOGETHER = [{"backend": BACKEND, **fields} for fields in ALIKE]
+"""Of one group: their fusion threshold and cycle time are equal."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +40,7 @@ def horovod() -> None:
 
 
 def horovod_facts(ranks: Ranks, *switches: str, **fields: Any) -> dict[str, Any]:
-    return facts(ranks, *switches, backend=BACKEND, **fields)
+    return facts(ranks, *switches, together=() if switches else TOGETHER, backend=BACKEND, **fields)
 
 
 def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
@@ -69,23 +80,37 @@ def test_the_environment_of_a_run_overrides_its_options(ranks: Ranks) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"options": {"fusion_threshold_mb": "-1"}},
-            "option fusion_threshold_mb: '-1' is out of range: it must be from 0",
-        ),
         ({"env": {"HOROVOD_CYCLE_TIME": "1e6"}}, "HOROVOD_CYCLE_TIME is 1e6; it must be a number, 0 or more"),
         ({"env": {"HOROVOD_CONTROLLER": "gloo"}}, "HOROVOD_CONTROLLER=gloo was requested; ranks come from MPI"),
         (
             {"env": {"MPI4PY_RC_THREAD_LEVEL": "serialized"}},
             "Horovod calls MPI from a thread of its own, and this MPI was not started",
         ),
-        ({"precision": "amp-fp16"}, "precision amp-fp16 was requested; a CPU has no fp16 training path"),
-        ({"gpus_per_node": 2}, "2 GPUs and 1 ranks per node were requested; torch-horovod drives one GPU per rank"),
     ],
 )
+def test_an_environment_with_which_nothing_can_run_is_refused(
+    ranks: Ranks, fields: dict[str, Any], message: str
+) -> None:
+    assert f"InvalidRun: {message}" in refused(ranks, backend=BACKEND, **fields)
+
+
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    (
+        {"options": {"fusion_threshold_mb": "-1"}},
+        "OptionError: option fusion_threshold_mb: '-1' is out of range: it must be from 0",
+    ),
+    ({"precision": "amp-fp16"}, "InvalidRun: precision amp-fp16 was requested; a CPU has no fp16 training path"),
+    (
+        {"gpus_per_node": 2},
+        "InvalidRun: 2 GPUs and 1 ranks per node were requested; torch-horovod drives one GPU per rank",
+    ),
+)
+
+
+@pytest.mark.parametrize(("fields", "message"), REFUSED)
 def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks, fields: dict[str, Any], message: str) -> None:
-    kind = "OptionError" if message.startswith("option ") else "InvalidRun"
-    assert f"{kind}: {message}" in refused(ranks, backend=BACKEND, **fields)
+    together = [{"backend": BACKEND, **impossible} for impossible, _ in REFUSED]
+    assert reason(ranks, together=together, backend=BACKEND, **fields).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +151,7 @@ def test_compression_changes_the_last_digits_and_learns(ranks: Ranks) -> None:
 
 def test_convolutions_in_channels_last_are_reduced_like_contiguous_ones(ranks: Ranks) -> None:
     def trained(**options: str) -> dict[str, Any]:
-        return horovod_facts(ranks, workload="examples/my_training.py:MyTraining", options=options)
+        return horovod_facts(ranks, workload=CONVOLUTIONS, options=options)
 
     nchw, nhwc = trained(channels_last="off"), trained()
     compressed = trained(compression="fp16")

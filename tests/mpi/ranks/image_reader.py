@@ -1,4 +1,5 @@
-"""Reads an image folder by a framework as each rank in turn, as the JSON of argv[1] says: what each step got.
+"""Reads image folders by a framework as each rank in turn, as the JSON list of requests in argv[1] says: what each
+step got, a line for each request. All are of one framework.
 
 Every image has one colour, whose red and green are its number; cropping keeps them. In a whole training (`epochs`) that
 many epochs of `steps` are read, each followed by an evaluation. Of `tfrecord` data the class folders become TFRecord
@@ -15,8 +16,8 @@ import numpy as np
 from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 
-request = json.loads(sys.argv[1])
-framework, epochs, ranks = request["framework"], request["epochs"], request["ranks"]
+requests = json.loads(sys.argv[1])
+(framework,) = {request["framework"] for request in requests}
 device: Any
 if framework == "torch":
     import torch
@@ -34,17 +35,6 @@ else:
     from hpc.workloads.tensorflow_images import image_reader
 
     device = "/CPU:0"
-run = RunSpec(
-    nodes=ranks, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="torch-ddp", workload="resnet50",
-    batch_size=4, precision="fp32", scaling="weak", warmup_steps=6, measured_steps=30, repeat=1, seed=request["seed"],
-    site="here", data=request["data"], epochs=epochs, options=request["options"],
-)  # fmt: skip
-source = data_source(run.data)
-assert source is not None
-if source.kind == "tfrecord":
-    from records import as_records  # the file beside this one
-
-    as_records(Path(source.path))
 
 
 def seen(batch: tuple[Any, Any]) -> list[tuple[int, int]]:
@@ -60,26 +50,44 @@ def seen(batch: tuple[Any, Any]) -> list[tuple[int, int]]:
     return list(zip((256 * green + red).tolist(), labels.tolist(), strict=True))
 
 
-by_rank = []
-for rank in range(ranks):
-    reader = image_reader(run, source, 8, device, rank)
-    batches, evaluations = [], []
-    for epoch in range(epochs or 1):
-        if epochs:
-            reader.begin_epoch(epoch)
-        for step in range(request["steps"] or reader.steps_per_epoch):
-            batch = reader.batch(step + epoch * reader.steps_per_epoch)
-            batches.append(seen(batch))
-            assert len(batches[-1]) == reader.samples(batch)
-        if epochs:
-            evaluations.append([seen(batch) for batch in reader.evaluation()])
-    by_rank.append(
-        {
-            "batches": batches,
-            "evaluations": evaluations,
-            "steps_per_epoch": reader.steps_per_epoch,
-            "input": reader.record.as_json(),
-            "figures": reader.record.figures.tolist(),
-        }
-    )
-print(json.dumps(by_rank))
+def read(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each rank got."""
+    epochs, ranks = request["epochs"], request["ranks"]
+    run = RunSpec(
+        nodes=ranks, ranks_per_node=1, gpus_per_node=0, cpus_per_rank=1, backend="torch-ddp", workload="resnet50",
+        batch_size=4, precision="fp32", scaling="weak", warmup_steps=6, measured_steps=30, repeat=1,
+        seed=request["seed"], site="here", data=request["data"], epochs=epochs, options=request["options"],
+    )  # fmt: skip
+    source = data_source(run.data)
+    assert source is not None
+    if source.kind == "tfrecord":
+        from records import as_records  # the file beside this one
+
+        as_records(Path(source.path))
+    by_rank = []
+    for rank in range(ranks):
+        reader = image_reader(run, source, 8, device, rank)
+        batches, evaluations = [], []
+        for epoch in range(epochs or 1):
+            if epochs:
+                reader.begin_epoch(epoch)
+            for step in range(request["steps"] or reader.steps_per_epoch):
+                batch = reader.batch(step + epoch * reader.steps_per_epoch)
+                batches.append(seen(batch))
+                assert len(batches[-1]) == reader.samples(batch)
+            if epochs:
+                evaluations.append([seen(batch) for batch in reader.evaluation()])
+        by_rank.append(
+            {
+                "batches": batches,
+                "evaluations": evaluations,
+                "steps_per_epoch": reader.steps_per_epoch,
+                "input": reader.record.as_json(),
+                "figures": reader.record.figures.tolist(),
+            }
+        )
+    return by_rank
+
+
+for request in requests:
+    print(json.dumps(read(request)))

@@ -1,6 +1,7 @@
 """Facts of runs of a torch backend on real ranks, a line of JSON each: `torch_facts.py LIST-OF-RUN-FIELDS [SWITCH …]`.
 
-One start of the ranks makes all runs, each with a group of its own (Horovod makes one group in the life of a process).
+One start of the ranks makes all runs, each with a group of its own. Horovod makes one group in the life of a process:
+its first run joins it, each later one takes a copy of its backend, with the same fusion threshold and cycle time.
 
 Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on different hosts have;
 `apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch; `unloadable`: it does
@@ -10,6 +11,7 @@ its model; `one_gpu` makes torch see a GPU; `refusals`: runs that `join` refuses
 place of facts.
 """
 
+import copy
 import json
 import os
 import sys
@@ -90,12 +92,24 @@ def rows_of(timer):
     return [{number: stamp for number, stamp in enumerate(row) if stamp != ABSENT} for row in rows]
 
 
-def facts_of(fields):
+def member(run):
+    """A backend that is in the group of ranks, not yet built."""
+    if run.backend in members:
+        backend = copy.copy(members[run.backend])
+        backend._begin(run, comm.rank)
+        return backend
+    backend = load_backend(run.backend)
+    backend.join(run, world_of(comm), comm)
+    if run.backend == "torch-horovod":
+        members[run.backend] = copy.copy(backend)
+    return backend
+
+
+def facts_of(fields, is_last):
     before = listening()
     run = run_of(fields, cpus_per_rank=2, backend="torch-ddp")
-    backend = load_backend(run.backend)
     try:
-        backend.join(run, world_of(comm), comm)
+        backend = member(run)
         after = listening()
         backend.build(factory(run, switches))
     except (InvalidRun, OptionError, WorkloadError) as error:
@@ -123,13 +137,16 @@ def facts_of(fields):
         "losses": backend.losses()[:STEPS],
         **backend.describe().as_json(),
     }
-    backend.leave()
+    if is_last or run.backend not in members:
+        backend.leave()
     return facts
 
 
 comm = MPI.COMM_WORLD
+members = {}
 switches = sys.argv[2:]
 pretend(switches)
-for fields in json.loads(sys.argv[1]):
-    if (facts := facts_of(fields)) and comm.rank == 0:
+runs = json.loads(sys.argv[1])
+for at, fields in enumerate(runs):
+    if (facts := facts_of(fields, is_last=at + 1 == len(runs))) and comm.rank == 0:
         print(json.dumps(facts))
