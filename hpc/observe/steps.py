@@ -102,18 +102,6 @@ def steps_of(recorded: EventFile) -> ObservedSteps:
     )
 
 
-def common_count(ranks: Sequence[ObservedSteps]) -> tuple[int, str]:
-    """How many steps all ranks have, and a sentence where they differ; else an empty text."""
-    counts = [len(rank.steps) for rank in ranks]
-    low, high = min(counts, default=0), max(counts, default=0)
-    if low == high:
-        return low, ""
-    return low, (
-        f"rank {counts.index(low)} made {low} steps, rank {counts.index(high)} made {high}: "
-        f"the first {low} of each are compared"
-    )
-
-
 def _lead(events: Sequence[Event]) -> Sequence[Event]:
     """What comes before the first backward of a segment."""
     return events[: next((at for at, event in enumerate(events) if event.kind == e.BACKWARD_IN), len(events))]

@@ -8,7 +8,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, INNER, STAMPS
 from hpc.observe import events as e
-from hpc.observe.steps import ObservedStep, common_count
+from hpc.observe.steps import ObservedStep
 from tests.unit.observed_events import DDP, MS, TRAIN, Script, reasons
 
 
@@ -363,16 +363,3 @@ def test_incomplete_records_are_passed_over() -> None:
     script.events.insert(3, e.Event(0, e.NOTHING))
     script.step()
     assert len(script.observed().steps) == 2
-
-
-def test_ranks_with_unequal_counts_share_the_first_steps() -> None:
-    ranks = []
-    for count in (3, 2):
-        script = Script(**DDP)
-        for _ in range(count):
-            script.step()
-        ranks.append(script.observed())
-    count, remark = common_count(ranks)
-    assert count == 2
-    assert remark == "rank 1 made 2 steps, rank 0 made 3: the first 2 of each are compared"
-    assert common_count(ranks[:1]) == (3, "")
