@@ -1,10 +1,13 @@
 """Hooks on the collectives that Python calls: a process group's methods, `Work.wait`, DDP's buffers and its reducer.
 
-Not seen are those of C++ callers (DDP's buckets) and those in compiled graphs (functional collectives).
+Beside them the functional collectives, once the script has imported them. Not seen are those of C++ callers (DDP's
+buckets) and those in compiled graphs.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from . import events as e
+from . import functional
 from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
 from .numbers import Numbers
 
@@ -21,7 +25,11 @@ if TYPE_CHECKING:
 _is_compiling = torch.compiler.is_compiling
 
 
-def hook(o: Observer) -> None:
+AfterImport = Callable[[str, Callable[[], None]], None]
+"""Has a function called once a module of this name is imported, which it may be already."""
+
+
+def hook(o: Observer, after_import: AfterImport) -> None:
     """Hooks torch.distributed, where this torch has it."""
     if not dist.is_available():
         return
@@ -32,6 +40,28 @@ def hook(o: Observer) -> None:
     o.replace(dist, "_broadcast_coalesced", _make_buffers(o))
     if hasattr(dist, "Reducer"):
         o.replace(dist.Reducer, "prepare_for_backward", _make_armed(o))
+    after_import(functional.MODULE, lambda: _hook_functional(o))
+
+
+def _hook_functional(o: Observer) -> None:
+    if o.off:
+        return
+
+    def arrived(name: str, size: int, tensor: Any) -> int:
+        if o.off or not dist.is_initialized():
+            return -1
+        which = _which(o, name, size, e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT)
+        return o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, _bytes(tensor)) << 16 | which
+
+    def waits(number: int) -> None:
+        o.note(e.COLLECTIVE_WAIT, number & 0xFFFF, number >> 16)
+
+    def ended(number: int) -> None:
+        o.note(e.COLLECTIVE_OUT, number & 0xFFFF, number >> 16)
+
+    module = sys.modules[functional.MODULE]
+    for name, make in functional.hooks(module, arrived, waits, ended, o.failed).items():
+        o.replace(module, name, make)
 
 
 def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:

@@ -296,16 +296,16 @@ def step_ended(o: Observer) -> None:
     o.updated = o.marked = True
 
 
-def install(folder: str) -> None:
+def install(folder: str, after_import: collectives.AfterImport) -> None:
     """Hooks this process' torch. Raises what has gone wrong, with every hook taken off again."""
     global current  # noqa: PLW0603 - a process has one torch
-    o = Observer(folder)
+    o = Observer(folder, after_import)
     try:
         _hook_loaders(o)
         _hook_updates(o)
         _hook_saves(o)
         ending.hook(o)
-        collectives.hook(o)
+        collectives.hook(o, after_import)
         _hook_backward(o)
         stacks.register(o.recorder.path.parent)
         o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
@@ -330,7 +330,7 @@ def _after_fork() -> None:
                 return original(*args, **kwargs)
             waiting.remove()
             try:
-                install(o.folder)
+                install(o.folder, o.after_import)
             except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
                 print(f"observe: this process is not measured: {error!r}", file=sys.stderr)
             return torch.autograd.backward(*args, **kwargs)

@@ -66,9 +66,9 @@ class Patches:
 class Observer(Patches):
     """Records the events of this process. Raises OSError where there is no room for them."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, after_import: Callable[..., None]) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder, self.after_import = folder, after_import
         self.recorder = e.Recorder(folder)
         self.cells, self.place = self.recorder.cells, self.recorder.place
         self.fetching = self.in_backward = self.updated = self.forward_seen = False

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.timestamps import ABSENT, INNER
+from hpc.model.timestamps import ABSENT, END, INNER, REDUCED
+from hpc.observe.events import NO_ROOT
 from hpc.observe.steps import ObservedSteps
 from tests.mpi.observed import ROOT, SITE, Ended, run
 
@@ -117,6 +118,30 @@ def test_fsdp2_and_its_collectives(tmp_path: Path) -> None:
         assert {"all-gather", "reduce-scatter"} <= set(names[0])
         assert all(step.stamps[2] < step.stamps[3] < step.stamps[4] for step in observed.steps)
         assert all(call.waits_ns == call.arrives_ns for step in observed.steps for call in step.collectives)
+
+
+def test_the_norm_of_sharded_gradients(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "fsdp2.py", "--clip", ranks=2))
+    assert ended.output == succeeded(run(tmp_path / "plain", "fsdp2.py", "--clip", ranks=2, hooks=False)).output
+    for observed in ended.observed:
+        for step in observed.steps[2:]:
+            functional = [call for call in step.collectives if call.name.startswith("functional")]
+            assert functional == [step.collectives[-1]]
+            (norm,) = functional
+            assert (norm.name, norm.root) == ("functional all-reduce", NO_ROOT)
+            assert step.stamps[REDUCED] < norm.arrives_ns < norm.waits_ns < norm.ends_ns < step.stamps[END]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--compile",)])
+def test_tensor_parallelism(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    script = "tensor_parallel.py"
+    ended = succeeded(run(tmp_path, script, *arguments, ranks=2))
+    assert ended.output == succeeded(run(tmp_path / "plain", script, *arguments, ranks=2, hooks=False)).output
+    for observed in ended.observed:
+        assert len(observed.steps) == 10
+        names = {tuple(call.name for call in step.collectives) for step in observed.steps[2:]}
+        # Of a compiled model's layers none is seen, the norm is.
+        assert names == {("functional all-reduce",) * (1 if arguments else 2)}
 
 
 @pytest.mark.parametrize(

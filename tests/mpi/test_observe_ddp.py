@@ -67,7 +67,7 @@ def test_buffers_are_named_by_their_group_though_another_had_its_identity(
     from hpc.observe.observer import Observer
 
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    o = Observer(str(tmp_path))
+    o = Observer(str(tmp_path), lambda: None)
     o.recorder.note(1, e.FETCH_IN)
     calls: list[tuple[int, int]] = []
     broadcast = _make_buffers(o)(lambda group, tensors, size, root: calls.append((group.size(), root)))
@@ -95,7 +95,7 @@ def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: p
     from hpc.observe.observer import Observer
 
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    o, works = Observer(str(tmp_path)), dict[int, int]()
+    o, works = Observer(str(tmp_path), lambda: None), dict[int, int]()
     reduce = _make_collective(o, "all-reduce", works)(lambda group, *values: [time.sleep(0.001)])
     wait = _make_wait(o, works)(lambda work: None)
     at_once, later = dist.AllreduceOptions(), dist.AllreduceOptions()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from delays import Delays
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -16,6 +17,7 @@ parser.add_argument("--plan", type=Path, required=True)
 parser.add_argument("--truth", type=Path, required=True)
 parser.add_argument("--parallel", choices=("ddp", "fsdp2", "by-hand"), required=True)
 parser.add_argument("--batch-norm", action="store_true")
+parser.add_argument("--clip", action="store_true")
 parser.add_argument("--batch-size", type=int, default=32)
 parser.add_argument("--width", type=int, default=256)
 args = parser.parse_args()
@@ -66,7 +68,7 @@ class Net(nn.Module):
 
     def forward(self, inputs):
         for number, block in enumerate(self.blocks):
-            if number == 1 and args.parallel == "fsdp2":
+            if number == 1 and args.parallel == "fsdp2" and not args.clip:
                 delay("collective")  # the block's all-gather
             inputs = block(inputs)
             if number == 1:
@@ -105,6 +107,7 @@ elif args.parallel == "fsdp2":
 optimizer = AveragingSGD(model.parameters(), lr=1e-3, momentum=0.9)
 criterion = nn.CrossEntropyLoss()
 delay.watch(dist.ProcessGroup, ("allreduce", "all_gather_single", "reduce_scatter_single"), dist.Work)
+delay.watch_functional(functional, ("all_reduce",))
 for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size)):
     if step == delay.steps:
         break
@@ -117,6 +120,9 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
     if args.parallel == "by-hand":
         average_gradients(model)
     delay.mark("reduced")
+    if args.clip:
+        delay("collective")  # the norm of all shards
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     if args.parallel == "ddp" and not args.batch_norm:

@@ -1,6 +1,7 @@
 """Known delays: `delay(place)`, called once in each step, sleeps where the plan has it, and notes how long it took.
 `mark(name)` notes when a step came so far, `mark("end")` ends it; `watch` notes when collectives that are waited for at
-once are called and have their results, `meet(function, …)` does so of another.
+once are called and have their results, `watch_functional` when functional ones are called, waited for, and have them;
+`meet(function, …)` does so of another that is waited for at once.
 
 The plan is a JSON file: {"steps": of a window, "windows": [null | [place, rank, milliseconds], ...]}.
 """
@@ -38,20 +39,34 @@ class Delays:
     def meet(self, function, *values, **named):
         called = time.perf_counter_ns()
         result = function(*values, **named)
-        self.met.append((called, time.perf_counter_ns()))
+        self.met.append((called, called, time.perf_counter_ns()))
         return result
 
     def watch(self, group, collectives, work):
         for name in collectives:
-            setattr(group, name, self._noting_call(getattr(group, name)))
+            setattr(group, name, self._noting_call(getattr(group, name), 2))
         work.wait = self._noting_end(work.wait)
 
-    def _noting_call(self, original):
+    def watch_functional(self, module, collectives):
+        for name in collectives:
+            setattr(module, name, self._noting_call(getattr(module, name), 1))
+        module.wait_tensor = self._noting_wait(module.wait_tensor)
+
+    def _noting_call(self, original, times):
         def call(*values, **named):
-            self.met.append([time.perf_counter_ns()])
+            self.met.append([time.perf_counter_ns()] * times)
             return original(*values, **named)
 
         return call
+
+    def _noting_wait(self, original):
+        def wait(*values, **named):
+            self.met[-1].append(time.perf_counter_ns())
+            result = original(*values, **named)
+            self.met[-1].append(time.perf_counter_ns())
+            return result
+
+        return wait
 
     def _noting_end(self, original):
         def wait(*values, **named):

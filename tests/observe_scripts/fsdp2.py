@@ -1,4 +1,6 @@
-"""FSDP2 as pytorch/examples has it: fully_shard on each block and on the whole."""
+"""FSDP2 as pytorch/examples has it: fully_shard on each block and on the whole. With --clip gradients are clipped."""
+
+import sys
 
 import torch
 import torch.distributed as dist
@@ -17,6 +19,8 @@ for step in range(10):
     x = torch.randn(8, 16)
     loss = model(x).sum()
     loss.backward()
+    if "--clip" in sys.argv:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad()
     print(f"rank {dist.get_rank()} step {step} loss {loss.item().hex()}", flush=True)

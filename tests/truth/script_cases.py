@@ -44,7 +44,7 @@ class Training:
 
 TRAININGS: Sequence[Training] = (
     # Before the all-reduce of the loss, behind the update; of DDP's buffers, before the forward; of an all-gather in
-    # the forward; of the first gradient's all-reduce.
+    # the forward; of the first gradient's all-reduce; of the norm's, by which gradients are clipped.
     Training(name="DDP", arguments=("--parallel", "ddp"), collective="optimizer", controls=15),
     Training(
         name="DDP, batch norm", arguments=("--parallel", "ddp", "--batch-norm"), collective="data", controls=10,
@@ -52,6 +52,9 @@ TRAININGS: Sequence[Training] = (
     ),
     Training(name="FSDP2", arguments=("--parallel", "fsdp2"), collective="compute", controls=15),
     Training(name="by hand", arguments=("--parallel", "by-hand"), collective="compute", controls=10),
+    Training(
+        name="FSDP2, clipping", arguments=("--parallel", "fsdp2", "--clip"), collective="optimizer", controls=10,
+    ),
     Training(
         name="DDP, 2 × 2 ranks", arguments=("--parallel", "ddp", "--width", "128"), collective="optimizer", controls=5,
         ranks=4, delays_ms=(10, 20),

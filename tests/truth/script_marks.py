@@ -22,17 +22,17 @@ ALLOWED_MS, ALLOWED = 0.5, 0.03
 MATERIAL = 0.01
 """A rank that is late is so by this share of a step at least."""
 MARKS = ("called", "backward", "grads", "reduced", "end")
-"""Of a step, in their order: when the model is called; the backward; the last own gradient is there, which is the call
-of the last collective where the script has no such mark; all are reduced; the next step begins."""
+"""Of a step, in their order: when the model is called; the backward; the last own gradient is there; all are reduced; the
+next step begins. Where the script has no mark for the gradient it is the call of the last collective in the backward."""
 _GRADS, _REDUCED, _END = range(2, 5)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noted:
     """Consecutive steps, the first of which is only there for its end. `slept`: by place the sleeps [rank, step] ms;
-    `marks` [rank, step, 5] ns, as MARKS; `meetings` [rank, step, meeting, 2] ns: when each collective that the script
-    sees was called, and had its result. They send from rank `root`; None: all need all. `first` is the number of the
-    first measured step."""
+    `marks` [rank, step, 5] ns, as MARKS; `meetings` [rank, step, meeting, 3] ns: when each collective that the script
+    sees was called, waited for, and had its result. They send from rank `root`; None: all need all. `first` is the
+    number of the first measured step."""
 
     slept: dict[str, Ms]
     marks: Ns
@@ -46,16 +46,12 @@ class Noted:
         read = [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
         slept = {place: np.array([its["slept_ns"][place] for its in read]) / 1e6 for place in read[0]["slept_ns"]}
         meetings = np.array([its["meetings_ns"] for its in read], np.int64)
-        meetings = meetings.reshape(*meetings.shape[:2], -1, 2)
-        marks = np.stack(
-            [
-                np.array([its["marks_ns"][name] for its in read], np.int64)
-                if name in read[0]["marks_ns"]
-                else meetings[:, :, -1, 0]
-                for name in MARKS
-            ],
-            axis=2,
-        )
+        meetings = meetings.reshape(*meetings.shape[:2], -1, 3)
+        noted = {name: np.array([its["marks_ns"][name] for its in read], np.int64) for name in read[0]["marks_ns"]}
+        if MARKS[_GRADS] not in noted:
+            calls = meetings[..., 0]
+            noted[MARKS[_GRADS]] = np.where(calls < noted[MARKS[_REDUCED]][..., None], calls, 0).max(axis=2)
+        marks = np.stack([noted[name] for name in MARKS], axis=2)
         return cls(slept=slept, marks=marks, meetings=meetings, root=root)
 
     def window(self, first: int, steps: int, number: int) -> Noted:
@@ -74,9 +70,8 @@ class Noted:
         stamps[..., 1:] = self.marks
         stamps[:, 1:, 0] = self.marks[:, :-1, _END]
         stamps[:, 0, 0] = self.marks[:, 0, 0]
-        meetings = self.meetings[..., [0, 0, 1]]  # who calls a collective waits for it
         blocks = np.array([[1, steps]], np.int64)
-        return stamped(stamps, [0] * ranks, blocks, meetings, [self._root] * meetings.shape[2])
+        return stamped(stamps, [0] * ranks, blocks, self.meetings, [self._root] * self.meetings.shape[2])
 
     def slept_more(self, place: str, rank: int) -> float:
         """By how much more a rank slept than the median rank, ms a step."""
@@ -115,7 +110,7 @@ class Noted:
         """
         marks, total = self.marks[:, 1:], after_median(self.marks[:, 1:, _GRADS] / 1e6)
         for at in range(self.meetings.shape[2]):
-            calls, ends = self.meetings[:, 1:, at, 0], self.meetings[:, 1:, at, 1]
+            calls, ends = self.meetings[:, 1:, at, 0], self.meetings[:, 1:, at, 2]
             of_reduction = (calls >= marks[..., _GRADS]) & (calls < marks[..., _REDUCED])
             called_within = (calls[None] < calls[:, None]) & (calls[:, None] < ends[None])  # [rank, other rank, step]
             holds = called_within.any(axis=1) | (self.root is None)

@@ -20,7 +20,7 @@ def noted(*, late_ms: float = 0.0, every: int = 1, ranks: int = 2, mark: int = 2
     marks = marks_of(ranks)
     marks[..., mark] += random.integers(0, MS // 10, marks.shape[:2])
     marks[1, 1::every, mark] += int(late_ms * MS)
-    return Noted(slept={}, marks=marks, meetings=np.empty((*marks.shape[:2], 0, 2), np.int64), first=FIRST)
+    return Noted(slept={}, marks=marks, meetings=np.empty((*marks.shape[:2], 0, 3), np.int64), first=FIRST)
 
 
 def marks_of(ranks: int) -> Ns:
@@ -31,7 +31,7 @@ def marks_of(ranks: int) -> Ns:
 def meeting(called_ms: tuple[float, float], ends_ms: tuple[float, float], root: int | None = None) -> Noted:
     """Two ranks meet once in each step, at ms after its begin, and are otherwise equal."""
     begins = np.arange(STEPS + 1)[:, None] * STEP_NS
-    meetings = np.array([called_ms, ends_ms]).T[:, None, None, :] * MS + begins[None, :, None]
+    meetings = np.array([called_ms, called_ms, ends_ms]).T[:, None, None, :] * MS + begins[None, :, None]
     return Noted(slept={}, marks=marks_of(2), meetings=meetings.astype(np.int64), root=root, first=FIRST)
 
 

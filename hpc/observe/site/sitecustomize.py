@@ -13,36 +13,45 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 
 _SITE = os.path.dirname(os.path.abspath(__file__))
 _OBSERVE = os.path.dirname(_SITE)
 
 
-class _WaitsForTorch:
-    """A finder that has torch imported as always, and hooks it afterwards; the script runs, whatever comes of that."""
+class _Waits:
+    """A finder that has a module imported as always, and calls a function afterwards."""
 
-    @classmethod
-    def find_spec(cls, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        if name != "torch":
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        if name != self._name:
             return None
-        sys.meta_path.remove(cls)
+        sys.meta_path.remove(self)
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            sys.meta_path.insert(0, cls)
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: types.ModuleType) -> None:
                 execute(module)
-                if cls in sys.meta_path:
-                    sys.meta_path.remove(cls)
-                    _hook()
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self._then()
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader, which is torch's alone
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this loader, the module's alone
         return spec
+
+
+def _after_import(name: str, then: Callable[[], None]) -> None:
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _Waits(name, then))
 
 
 class _FindsProject:
@@ -56,12 +65,13 @@ class _FindsProject:
 
 
 def _hook() -> None:
+    """torch is imported; the script runs, whatever comes of this."""
     try:
         package = types.ModuleType("_rankwise_observe")
         package.__path__ = [_OBSERVE]
         sys.modules["_rankwise_observe"] = package
         hooks = importlib.import_module("_rankwise_observe.hooks")
-        hooks.install(os.environ["RANKWISE_OBSERVE"])
+        hooks.install(os.environ["RANKWISE_OBSERVE"], _after_import)
     except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
         print(f"observe: this process is not measured: {type(error).__name__}: {error}", file=sys.stderr)
 
@@ -75,10 +85,7 @@ def _run_hidden() -> None:
 
 
 if os.environ.get("RANKWISE_OBSERVE"):
-    if "torch" in sys.modules:
-        _hook()
-    else:
-        sys.meta_path.insert(0, _WaitsForTorch)
+    _after_import("torch", _hook)
     sys.meta_path.append(_FindsProject)
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _SITE]
 _run_hidden()
