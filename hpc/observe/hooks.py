@@ -99,7 +99,7 @@ def _hook_forward(o: Observer, kind: type) -> None:
     def make_call(original: Any) -> Any:
         # A class of the script is copied by value (cloudpickle) with this: it may refer to nothing of this package.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_compiling() or o.off or id(self) not in o.roots or o.fetching:  # the first ends it for dynamo
+            if _is_traced() or o.off or id(self) not in o.roots or o.fetching:  # the first ends it for dynamo
                 return original(self, *args, **kwargs)
             if not _is_grad_enabled():
                 o.note(evaluate_in)

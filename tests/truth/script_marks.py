@@ -22,8 +22,8 @@ ALLOWED_MS, ALLOWED = 0.5, 0.03
 MATERIAL = 0.01
 """A rank that is late is so by this share of a step at least."""
 MARKS = ("called", "backward", "grads", "reduced", "end")
-"""Of a step, in their order: when the model is called; the backward; the last own gradient is there; all are reduced; the
-next step begins. Where the script has no mark for the gradient it is the call of the last collective in the backward."""
+"""Of a step, in their order: when the model is called; the backward; the last own gradient is there; all are reduced;
+the next step begins. Without a mark for the gradient it is the call of the last collective in the backward."""
 _GRADS, _REDUCED, _END = range(2, 5)
 
 
