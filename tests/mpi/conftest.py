@@ -61,7 +61,7 @@ def ranks() -> Ranks:
         *args: str,
         check: bool = True,
         env: dict[str, str] | None = None,
-        timeout_s: float = 300,
+        timeout_s: float = 1200,
     ) -> subprocess.CompletedProcess[str]:
         argv = [command, "-n", str(size), sys.executable, str(script), *args]
         done = subprocess.run(

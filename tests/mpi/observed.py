@@ -19,7 +19,7 @@ from hpc.observe.steps import ObservedSteps, steps_of
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "observe_scripts"
 SITE = ROOT / "hpc" / "observe" / "site"
-TIMEOUT_S = 300
+TIMEOUT_S = 1200
 
 
 @dataclass(frozen=True, kw_only=True)

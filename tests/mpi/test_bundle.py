@@ -70,7 +70,7 @@ def test_a_bundle_is_installed_and_runs_without_network(tmp_path: Path) -> None:
                "LOOPBACK_UP": LOOPBACK_UP, "UNREACHABLE": UNREACHABLE}  # fmt: skip
     done = subprocess.run(
         [*NO_NETWORK, "sh", "-c", SCRIPT, "sh", str(archive)],
-        cwd=place, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300,
+        cwd=place, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     [project] = place.glob("rankwise-*/rankwise")

@@ -214,7 +214,7 @@ def test_a_sweep_measures_them_beside_its_trainings(tmp_path: Path) -> None:
     for says in ("5 ok", "every run is final"):
         done = subprocess.run(
             argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root), "PYTHONSAFEPATH": "1"},
-            capture_output=True, text=True, check=False, timeout=600,
+            capture_output=True, text=True, check=False, timeout=1200,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         assert says in done.stdout

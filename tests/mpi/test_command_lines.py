@@ -28,7 +28,7 @@ def test_ranks_need_no_home(argv: tuple[str, ...], tmp_path: Path) -> None:
     """PMIx 4 reads the home folder of an entry in passwd that is not there, where HOME is not set."""
     done = subprocess.run(
         [*PREFIX, sys.executable, "-m", *argv], cwd=tmp_path, env=homeless_environ(), stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, check=False, timeout=600,
+        capture_output=True, text=True, check=False, timeout=1200,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert set(outcomes(tmp_path).values()) == ({"ok"} if argv[0] == "hpc.sweep" else set())
@@ -39,6 +39,8 @@ def test_the_checks_name_the_file_that_they_cannot_write(tmp_path: Path) -> None
     run.write_text(json.dumps(make_run().to_json()))
     out = tmp_path / "missing" / "report.json"
     argv = [sys.executable, "-m", "hpc.preflight", "--run", str(run), "--out", str(out)]
-    done = subprocess.run(argv, env=with_checkout(os.environ), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        argv, env=with_checkout(os.environ), capture_output=True, text=True, check=False, timeout=1200
+    )
     assert done.returncode == 1
     assert done.stderr == f"hpc.preflight: {out}: cannot be written ({os.strerror(errno.ENOENT)})\n"

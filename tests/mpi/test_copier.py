@@ -166,7 +166,7 @@ def test_ranks_on_a_node_whose_shared_memory_is_full_measure_and_leave_nothing(t
     def start(size: int, *argv: object, **how: object) -> subprocess.CompletedProcess[str]:
         whole = [*unshare, "sh", "-c", mount, "sh", command, "-n", str(size), sys.executable, *map(str, argv)]
         env = {**os.environ, **RANKS_ENV, "TMPDIR": str(tmp_path), "OMPI_MCA_btl": "self,tcp"}
-        return subprocess.run(whole, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        return subprocess.run(whole, env=env, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
 
     made = Attempt(start, tmp_path, spec(), "--copy-s", "0.05")
     assert made.done.returncode == 0, made.done.stderr

@@ -26,7 +26,7 @@ def sweep(folder: Path, environ: dict[str, str], *words: str) -> subprocess.Comp
     argv = [sys.executable, "-m", "hpc.sweep", "--cluster", "local", "--gpus-per-node", "0", "--repeats", "1",
             "--nodes", "2", "--no-baseline", "--backend", "mpi", "--steps", "8", "--warmup", "5", *words]  # fmt: skip
     env = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=600, umask=0)
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=1200, umask=0)
 
 
 def planted(secret: str) -> dict[str, str]:
@@ -65,7 +65,7 @@ def test_a_script_run_by_hand_leaves_no_world_writable_file(tmp_path: Path) -> N
     written = sweep(tmp_path, {}, "--workload", "delay", "--option", "compute_ms=1", "--dry-run")
     assert written.returncode == 0, written.stderr
     script = tmp_path / "jobs" / "2n.sh"
-    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False, timeout=600, umask=0)
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, check=False, timeout=1200, umask=0)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list((tmp_path / "traces").glob("*.h5"))
     assert written_by_everybody(tmp_path, *node_local()) == []

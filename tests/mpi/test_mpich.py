@@ -35,7 +35,7 @@ def sweep(tmp_path: Path, mpich: Path, **env: str) -> tuple[subprocess.Completed
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{mpich}/bin:{os.environ['PATH']}", **env}
     done = subprocess.run(
         [sys.executable, "-m", "hpc.sweep", *OPTIONS], cwd=tmp_path, env=environment, capture_output=True, text=True,
-        check=False, timeout=300,
+        check=False, timeout=1200,
     )  # fmt: skip
     [record] = (tmp_path / "traces").glob("*.exit.json")
     [errors] = (tmp_path / "jobs" / "logs").glob("*.err")

@@ -37,7 +37,7 @@ def run(folder: Path, *words: str, without_mpi: bool = False) -> subprocess.Comp
         (folder / "none" / "mpi4py.py").write_text("raise ImportError('no mpi4py here')\n")
         paths.insert(0, str(folder / "none"))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=1200)
 
 
 def only_trace(folder: Path) -> Trace:

@@ -160,7 +160,7 @@ def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
     environ |= {"SLURM_NTASKS": "2", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     argv = [sys.executable, "-m", "hpc.preflight", *looked.argv]
     two = [subprocess.Popen(argv, env={**environ, "SLURM_PROCID": str(rank)}, cwd=Path.cwd()) for rank in range(2)]
-    assert [process.wait(timeout=120) for process in two] == [3, 3]
+    assert [process.wait(timeout=1200) for process in two] == [3, 3]
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["launched"]["size"], report["ranks"]) == (1, [])
     assert [(finding["name"], finding["state"]) for finding in report["findings"]] == [("mpi_size", "failed")]

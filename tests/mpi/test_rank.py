@@ -243,7 +243,7 @@ def single(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`python -m hpc.rank` as one process that nothing has launched."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
     return subprocess.run(
-        [sys.executable, "-m", "hpc.rank", *argv], env={**clean, **env}, capture_output=True, text=True, timeout=120,
+        [sys.executable, "-m", "hpc.rank", *argv], env={**clean, **env}, capture_output=True, text=True, timeout=1200,
         check=False,
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ def alone(script: str, *switches: str) -> Any:
     """The JSON that a script prints in one process, without mpiexec."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *switches], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}, timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]) if done.stdout else None

@@ -66,7 +66,7 @@ def command(tmp_path: Path, slurm_env: dict[str, str]) -> Iterator[Command]:
 
     def run(*argv: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         env = with_checkout(slurm_env)
-        return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600)
+        return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=1200)
 
     yield run
     run("scancel", "-u", str(os.getuid()))

@@ -22,7 +22,7 @@ WORKLOADS = HERE / "user_secrets.py"
 def command(env: dict[str, str], cwd: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     env = {**env, "PYTHONPATH": str(ROOT)}
     argv = (sys.executable, "-m", *argv)
-    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600, umask=0)
+    return subprocess.run(argv, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=1200, umask=0)
 
 
 def test_no_secret_and_nothing_for_everybody_to_write_is_left(tmp_path: Path, new_root: NewRoot) -> None:

@@ -137,7 +137,7 @@ def test_a_cancelled_job_gets_its_record_from_the_scheduler(
     until(lambda: begun(tmp_path), "a run has begun")
     (began,) = (tmp_path / "traces").glob("*.begin.json")
     command("scancel", json.loads(began.read_text())["job_id"])
-    printed, _ = following.communicate(timeout=300)
+    printed, _ = following.communicate(timeout=1200)
     assert following.returncode == 1, printed
     assert list(outcomes(tmp_path).values()) == ["cancelled"]
 
