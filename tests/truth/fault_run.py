@@ -67,7 +67,7 @@ def main() -> int:
         loads = [] if arguments.no_equal else loads
         try:
             if arguments.folder is None:
-                run_all(cases, loads, folder, Path(scratch) / "cluster")
+                run_all(cases, loads, folder, Path(scratch) / "cluster", arguments.windows)
             points = [*fault_points(folder / "faults", Path(scratch) / "points")] if cases else []
             equal = {load: [*equal_points(folder / load, Path(scratch) / load)] for load in loads}
         except TruthError as error:
@@ -78,8 +78,8 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run_all(cases: Sequence[FaultCase], loads: Sequence[str], folder: Path, root: Path) -> None:
-    """Makes the runs of the cases, and those of equal ranks, on a new development cluster.
+def run_all(cases: Sequence[FaultCase], loads: Sequence[str], folder: Path, root: Path, equal_windows: int) -> None:
+    """Makes the runs of the cases, and those of equal ranks with so many windows, on a new development cluster.
 
     Raises TruthError if a run does not end ok.
     """
@@ -95,7 +95,7 @@ def run_all(cases: Sequence[FaultCase], loads: Sequence[str], folder: Path, root
             print(f"nothing, {load}", flush=True)
             with busy_cores() if load == "loaded" else _idle():
                 for sweep in EQUAL:
-                    _run(sweep, folder / load, cluster, EQUAL_WINDOWS)
+                    _run(sweep, folder / load, cluster, equal_windows)
 
 
 def _run(sweep: Sweep, folder: Path, cluster: DevCluster, windows: int) -> None:
@@ -165,10 +165,12 @@ def _points(
 
 
 def _traces(folder: Path) -> list[Trace]:
-    traces = [read_trace(path) for path in sorted((folder / "traces").glob("*.h5"))]
+    """The trace of each run's last attempt; of one that was made again, the attempts before it are not whole."""
+    traces = sorted(map(read_trace, (folder / "traces").glob("*.h5")), key=lambda trace: trace.attempt)
     if not traces:
         raise TruthError(f"{folder} holds no traces")
-    return sorted(traces, key=lambda trace: (trace.point_id, trace.run.repeat))
+    last = {trace.run_id: trace for trace in traces}
+    return sorted(last.values(), key=lambda trace: (trace.point_id, trace.run.repeat))
 
 
 def report(points: Sequence[Judged], equal: Mapping[str, Sequence[Equal]]) -> bool:
@@ -232,6 +234,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
     parser.add_argument("--only", metavar="WORDS", help="only cases that have this in their names")
+    parser.add_argument(
+        "--windows", type=int, default=EQUAL_WINDOWS, metavar="N",
+        help="windows of each run of equal ranks (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--no-equal", action="store_true", help="only faults")
     return parser.parse_args()
 
