@@ -129,7 +129,7 @@ def _idle() -> Iterator[None]:
 
 def fault_points(folder: Path, scratch: Path) -> Iterator[Judged]:
     """Each window of every two runs, judged by its case."""
-    traces = _traces(folder)
+    traces = runs_in(folder)
     of_fault = {case.fault: case for case in REAL}
     for first in range(0, len(traces), RUNS):
         runs = traces[first : first + RUNS]
@@ -141,7 +141,7 @@ def equal_points(folder: Path, scratch: Path) -> Iterator[Equal]:
     """Each window of the runs of equal ranks, judged."""
     random = np.random.default_rng(0)
     points: dict[str, list[Trace]] = {}
-    for trace in _traces(folder):
+    for trace in runs_in(folder):
         points.setdefault(trace.point_id, []).append(trace)
     for point, runs in points.items():
         name = f"nothing: {runs[0].run.backend} {runs[0].run.workload.rpartition('/')[2]}"
@@ -164,7 +164,7 @@ def _points(
         yield replace(judged, named=len(named), borne_out=borne_out), exact
 
 
-def _traces(folder: Path) -> list[Trace]:
+def runs_in(folder: Path) -> list[Trace]:
     """The trace of each run's last attempt; of one that was made again, the attempts before it are not whole."""
     traces = sorted(map(read_trace, (folder / "traces").glob("*.h5")), key=lambda trace: trace.attempt)
     if not traces:
