@@ -86,19 +86,19 @@ class Measurements:
     def lacks(self, plan: Path, run_id: str) -> bool:
         """Whether the run of the plan is none of its measurement, because only copies of another's files are here."""
         folder = self._folder(plan)
-        own, copied = self._own[folder], self._copied[folder]
-        return self.apart and bool(copied) and (not own or run_id in copied - own)
+        originals, copied = self._own[folder], self._copied[folder]
+        return self.apart and bool(copied) and (not originals or run_id in copied - originals)
 
     def _folder(self, path: Path) -> str:
         """The folder whose measurement the file belongs to."""
-        own = str(path.parent)
-        if own not in self._folder_of:
+        parent = str(path.parent)
+        if parent not in self._folder_of:
             nearest = _absolute(path.parent)
             above = [nearest, *map(str, Path(nearest).parents)]
             roots = [at for at, folder in enumerate(above) if folder in self._named]
             within = above[: max(roots, default=0) + 1]
-            self._folder_of[own] = next((each for each in within if each in self._planned), within[-1])
-        return self._folder_of[own]
+            self._folder_of[parent] = next((each for each in within if each in self._planned), within[-1])
+        return self._folder_of[parent]
 
 
 def days(times_unix_s: Iterable[int | None]) -> str:

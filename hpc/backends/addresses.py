@@ -63,13 +63,13 @@ def _bound_port() -> socket.socket:
             f"{_PORT_RANGE} is {low} {high}: no ports are left that the kernel does not hand out by itself"
         )
     for port in random.SystemRandom().sample(range(first, stop), _TRIES):
-        probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
-            probe.bind(("", port))
+            sock.bind(("", port))
         except OSError:
-            probe.close()
+            sock.close()
             continue
-        return probe
+        return sock
     raise PortTaken(f"{_TRIES} ports of {socket.gethostname()} between {first} and {stop} were tried, none was free")
 
 
@@ -124,12 +124,12 @@ def _address_towards(address: str | None) -> str | None:
     """This host's own address on the route to another one; sends no packet."""
     if address is None or address.startswith("127."):
         return None
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
-            probe.connect((address, _ANY_PORT))
+            sock.connect((address, _ANY_PORT))
         except OSError:
             return None
-        return str(probe.getsockname()[0])
+        return str(sock.getsockname()[0])
 
 
 def interface_towards(address: str) -> str:
@@ -144,11 +144,11 @@ def interface_towards(address: str) -> str:
 def _addresses() -> dict[str, str]:
     """The IPv4 address of every interface that has one, by interface name."""
     by_interface = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", os.fsencode(name))
             try:
-                by_interface[name] = socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+                by_interface[name] = socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
             except OSError:  # an interface without an IPv4 address
                 continue
     return by_interface

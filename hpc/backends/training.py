@@ -40,8 +40,8 @@ class Training(ABC):
 
     def _unrecorded_collectives(self) -> list[str]:
         """Those of `_early_collectives` whose time stamps are not among the run's meetings."""
-        early, own = self._early_collectives(), getattr(self._workload, "early_collectives", [])
-        return early if self.meetings() is None else [reason for reason in early if reason not in own]
+        early, expected = self._early_collectives(), getattr(self._workload, "early_collectives", [])
+        return early if self.meetings() is None else [reason for reason in early if reason not in expected]
 
     def meetings(self) -> Meetings | None:
         return None if self._step_only else meetings_of(self._workload)

@@ -209,11 +209,11 @@ class GlobalClock:
         moved, self._moved = self._moved, None
         time.sleep(LOOK_AGAIN_S)
         self._comm.Barrier()
-        again, _ = self._measure() if self._comm.rank == self._leader else (None, "")
+        recent, _ = self._measure() if self._comm.rank == self._leader else (None, "")
         self._moved = None
         if moved is None:
             return ""
-        fault = clock_fault([*self.points, moved, *([] if again is None else [again])])
+        fault = clock_fault([*self.points, moved, *([] if recent is None else [recent])])
         drift = f"clocks drift by {MAX_DRIFT * 1e6:.0f} ppm at most"
         return "" if fault is None else self._contradiction(0, f"{fault_text(fault)}; {drift}")
 

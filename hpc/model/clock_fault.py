@@ -86,8 +86,8 @@ def _fault(kind: FaultKind, interval: _Interval) -> ClockFault:
     return ClockFault(kind=kind, moved_ns=interval.moved_ns, span_ns=interval.span_ns, bound_ns=interval.bound_ns)
 
 
-def _exclude_each_other(one: _Interval, other: _Interval) -> bool:
-    (low, high), (other_low, other_high) = one.rates, other.rates
+def _exclude_each_other(first: _Interval, other: _Interval) -> bool:
+    (low, high), (other_low, other_high) = first.rates, other.rates
     return high < other_low or other_high < low
 
 

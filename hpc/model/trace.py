@@ -185,8 +185,8 @@ class Trace:
             return local_ns, np.zeros(len(local_ns))
         model = self._clock_model
         here = slice(rank, rank + 1)
-        one = ClockModel(model.local_ns[here], model.offset_ns[here], model.bound_ns[here])
-        return one.to_global(local_ns[None])[0], one.bounds_ns(local_ns[None])[0]
+        clock = ClockModel(model.local_ns[here], model.offset_ns[here], model.bound_ns[here])
+        return clock.to_global(local_ns[None])[0], clock.bounds_ns(local_ns[None])[0]
 
     def bounds_ns(self, stamp: int, steps: Int64) -> Float64:
         """The bounds of these steps' stamp on the global clock, [rank, index in `steps`] ns; raises as to_global."""

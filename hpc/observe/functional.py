@@ -87,8 +87,8 @@ def hooks(
 
         return wait
 
-    found = {name: make_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
-    return {**found, "_maybe_wrap_tensor": make_result, "wait_tensor": make_wait}
+    wrappers = {name: make_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
+    return {**wrappers, "_maybe_wrap_tensor": make_result, "wait_tensor": make_wait}
 
 
 def _memory(tensor: Any) -> int:

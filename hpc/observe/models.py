@@ -86,8 +86,8 @@ class LastGradients:
         seen = {id(reference()) for reference, _ in self._ddps}
         for ddp in _ddps(roots):
             if id(ddp) not in seen:
-                own = getattr(ddp, "_module_parameters", None) or ddp.module.parameters()
-                self._ddps.append((weakref.ref(ddp), [weakref.ref(p) for p in own if p.requires_grad]))
+                parameters = getattr(ddp, "_module_parameters", None) or ddp.module.parameters()
+                self._ddps.append((weakref.ref(ddp), [weakref.ref(p) for p in parameters if p.requires_grad]))
 
     def hook(self, complete: Callable[[Any], None], handles: list[Any]) -> bool:
         """Asks each DDP, and hooks the parameter it names unless that has the hook; returns whether one was hooked."""

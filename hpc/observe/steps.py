@@ -257,7 +257,10 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
     inner = dict.fromkeys(STAMPS[FORWARD_END:END], reason)
     return ObservedStep(
         stamps=(first.stamps[BEGIN], first.stamps[BATCH_READY], ABSENT, ABSENT, ABSENT, last.stamps[END]),
-        absent={**{name: why for name, why in first.absent.items() if name == STAMPS[BATCH_READY]}, **inner},
+        absent={
+            **{name: why_absent for name, why_absent in first.absent.items() if name == STAMPS[BATCH_READY]},
+            **inner,
+        },
         samples=sum(samples) if samples else None,
         fetches=sum(part.fetches for part in parts),
         fetch_ns=sum(part.fetch_ns for part in parts),
@@ -305,13 +308,15 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> lis
     if not steps:
         return []
     late = steps[len(steps) // 2 :]
-    reasons = Counter(f"{', '.join(names)} absent: {why}" for step in steps for why, names in _by_reason(step).items())
+    reasons = Counter(
+        f"{', '.join(names)} absent: {reason}" for step in steps for reason, names in _by_reason(step).items()
+    )
     pauses = [step.pause for step in steps if step.pause]
     kinds = Counter(pause.kind for pause in pauses)
     epochs = [step for step in steps[1:] if step.new_epoch]
     skipped = sum(step.skipped for step in steps)
     later = [(step.fetch_ns - step.stamps[BATCH_READY] + step.stamps[BEGIN]) / 1e6 for step in late if step.fetches > 1]
-    remarks = [f"{why}: {count} of {len(steps)} steps" for why, count in reasons.items()]
+    remarks = [f"{reason}: {count} of {len(steps)} steps" for reason, count in reasons.items()]
     for kind, count in kinds.items():
         length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
         remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
@@ -342,6 +347,6 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> lis
 
 def _by_reason(step: ObservedStep) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
-    for name, why in step.absent.items():
-        names.setdefault(why, []).append(name)
+    for name, reason in step.absent.items():
+        names.setdefault(reason, []).append(name)
     return names

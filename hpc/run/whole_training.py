@@ -187,7 +187,7 @@ class WholeTraining:
         # As DDP does before each forward: the model that is evaluated, and stored, is rank 0's on every rank.
         self._backend.set_statistics(self._comm.bcast(self._backend.statistics()))
         if self._history.is_evaluated(len(self._history.epochs) + 1):
-            counts = np.array(self._backend.evaluate(lambda: _count(journal)), np.int64)
+            counts = np.array(self._backend.evaluate(lambda: _count_unmeasured(journal)), np.int64)
             correct, evaluated = (int(count) for count in self._comm.allreduce(counts))
             evaluated_ns = self._now_ns()
         state = self._backend.state() if self._comm.rank == 0 else None
@@ -220,7 +220,7 @@ class WholeTraining:
                 self._log.say(f"no checkpoint {error}")
 
 
-def _count(journal: Journal) -> None:
+def _count_unmeasured(journal: Journal) -> None:
     journal.unmeasured[0] += 1
 
 

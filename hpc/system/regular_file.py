@@ -35,7 +35,7 @@ def open_regular(path: Path, buffer_bytes: int = io.DEFAULT_BUFFER_SIZE) -> io.B
 
 def existing(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
     """Those of the paths that are there, and a line for each of the others with the reason."""
-    there: list[Path] = []
+    usable: list[Path] = []
     refusals: list[str] = []
     for path in paths:
         try:
@@ -45,8 +45,8 @@ def existing(paths: Iterable[Path]) -> tuple[list[Path], list[str]]:
         except OSError as error:  # a name that is too long, a loop of links, a folder that may not be entered
             refusals.append(f"{path}: cannot be read ({error.strerror})")
         else:
-            there.append(path)
-    return there, refusals
+            usable.append(path)
+    return usable, refusals
 
 
 def _require_regular(status: os.stat_result, path: Path) -> None:

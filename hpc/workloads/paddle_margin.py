@@ -66,8 +66,8 @@ class _Gathered(PyLayer):  # type: ignore[misc]  # mypy does not follow Paddle
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         summed = ctx.group.sum(gradient.clone())
-        own = len(summed) // ctx.group.size
-        return summed[ctx.group.rank * own : (ctx.group.rank + 1) * own] * ctx.group.size
+        count = len(summed) // ctx.group.size
+        return summed[ctx.group.rank * count : (ctx.group.rank + 1) * count] * ctx.group.size
 
 
 class _ShardedCrossEntropy(PyLayer):  # type: ignore[misc]  # as above
@@ -78,8 +78,8 @@ class _ShardedCrossEntropy(PyLayer):  # type: ignore[misc]  # as above
         highest = group.maximum(paddle.max(logits, axis=1))
         exponentials = paddle.exp(logits - highest[:, None])
         targets = paddle.take_along_axis(logits, columns[:, None], 1).squeeze(1) - highest
-        own = paddle.where(inside, targets, paddle.zeros_like(targets))
-        sums = group.sum(paddle.stack([exponentials.sum(axis=1), own]))
+        target_logits = paddle.where(inside, targets, paddle.zeros_like(targets))
+        sums = group.sum(paddle.stack([exponentials.sum(axis=1), target_logits]))
         ctx.save_for_backward(exponentials / sums[0][:, None], columns, inside)
         return (paddle.log(sums[0]) - sums[1]).mean()
 

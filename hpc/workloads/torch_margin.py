@@ -100,8 +100,8 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, *gradients: _Tensor) -> tuple[_Tensor, None]:
         group: Group = ctx.group
         summed = group.sum(gradients[0].clone(memory_format=torch.contiguous_format))
-        own = len(summed) // group.size
-        return summed[group.rank * own :][:own] * group.size, None
+        count = len(summed) // group.size
+        return summed[group.rank * count :][:count] * group.size, None
 
 
 class _ShardedCrossEntropy(torch.autograd.Function):

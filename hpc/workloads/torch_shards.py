@@ -134,8 +134,8 @@ class _Shards(IterableDataset[Batch]):
             name = f"{sample['__url__'].rpartition('/')[2]}/{sample['__key__']}"
             suffix = next((suffix for suffix in sample if f".{suffix}" in SUFFIXES), "")
             if not suffix or LABEL not in sample:
-                there = ", ".join(key for key in sample if not key.startswith("__"))
-                raise ValueError(f"sample {name} in {self._listing.folder} has no image or no {LABEL}: {there}")
+                keys = ", ".join(key for key in sample if not key.startswith("__"))
+                raise ValueError(f"sample {name} in {self._listing.folder} has no image or no {LABEL}: {keys}")
             label = sample[LABEL].decode(errors="replace").strip()
             if not label.isdecimal() or int(label) >= self._max_classes:
                 raise ValueError(

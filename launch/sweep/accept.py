@@ -129,7 +129,9 @@ def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
               "partition": launch.partition, "account": launch.account, "qos": launch.qos}  # fmt: skip
     say(f"the doctor looks at {plural(nodes, 'node')}")
     try:
-        return tuple(examine([word for name, value in chosen.items() if value for word in (f"--{name}", value)]))
+        return tuple(
+            examine([argument for name, value in chosen.items() if value for argument in (f"--{name}", value)])
+        )
     except DOCTOR_FAILURES as error:
         raise DoctorError(f"the doctor cannot look: {error}") from None
 

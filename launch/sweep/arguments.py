@@ -129,15 +129,15 @@ def read_arguments(argv: Sequence[str]) -> Request:
             f"unknown word {subcommand!r}; the first argument is {', '.join(SUBCOMMANDS)}, or an option (--help)"
             f"{did_you_mean(subcommand, SUBCOMMANDS)}"
         )
-    word = ""
+    operand = ""
     if subcommand in ("retry", "find-max") and arguments and not arguments[0].startswith("-"):
-        word = arguments.pop(0)
+        operand = arguments.pop(0)
     parser = sweep_parser(subcommand or "")
     namespace, extras = parser.parse_known_args(arguments)
     if extras:
         _explain_extras(subcommand, extras)
         parser.error(f"unrecognized arguments: {' '.join(extras)}")
-    return make_request(subcommand or "", word, {**vars(namespace), "arguments": script_arguments})
+    return make_request(subcommand or "", operand, {**vars(namespace), "arguments": script_arguments})
 
 
 def _refuse_former_flags(arguments: Sequence[str]) -> None:

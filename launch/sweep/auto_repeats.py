@@ -88,12 +88,12 @@ def _planned(prepared: Prepared, say: Say) -> list[RunSpec]:
 
 def _added(every: Sequence[RunSpec], sweep: SweepSpec, traces: Path, speeds: Speeds, say: Say) -> list[RunSpec]:
     """The runs that are added to the points, in the order in which they are measured; says why, of each point."""
-    ci, most = sweep.ci or DEFAULT_CI, sweep.max_repeats or DEFAULT_MAX_REPEATS
+    ci, max_repeats = sweep.ci or DEFAULT_CI, sweep.max_repeats or DEFAULT_MAX_REPEATS
     points = grouped((run.point_id, run) for run in every if not run.diagnostic)
     cases = Counter(runs[0].case for runs in points.values())
     goals: dict[str, int] = {}
     for point, runs in points.items():
-        decision = _decide(runs, ci, most, traces, speeds)
+        decision = _decide(runs, ci, max_repeats, traces, speeds)
         goals[point] = len(runs) + decision.more
         say(f"{runs[0].case if cases[runs[0].case] == 1 else point}: {describe_repeats(decision, ci)}")
     if sweep.placement == "nested" and any(goals[point] > len(runs) for point, runs in points.items()):
@@ -111,7 +111,7 @@ def _lacking(points: Mapping[str, Sequence[RunSpec]], goals: Mapping[str, int], 
     return {point: runs[0] for point, runs in points.items() if len(runs) < repeat <= goals[point]}
 
 
-def _decide(runs: Sequence[RunSpec], ci: float, most: int, traces: Path, speeds: Speeds) -> RepeatDecision:
+def _decide(runs: Sequence[RunSpec], ci: float, max_repeats: int, traces: Path, speeds: Speeds) -> RepeatDecision:
     known = []
     for status in run_statuses([run.run_id for run in runs], traces):
         if status.record is not None and status.record.outcome is Outcome.OK:
@@ -122,4 +122,4 @@ def _decide(runs: Sequence[RunSpec], ci: float, most: int, traces: Path, speeds:
                 speeds[trace] = None if measured is None else (measured.throughput, error)
             known += [speed for speed in (speeds[trace],) if speed is not None]
     step_errors = [error for _, error in known]
-    return more_repeats([speed for speed, _ in known], ci, most, len(runs) - len(known), step_errors)
+    return more_repeats([speed for speed, _ in known], ci, max_repeats, len(runs) - len(known), step_errors)

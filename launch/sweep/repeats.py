@@ -85,9 +85,10 @@ def more_repeats(
     )  # fmt: skip
 
 
-def _runs_for(wanted: float, most: int) -> int:
-    """The least number of runs, at most `most`, whose interval has this expected half width, in standard deviations."""
-    return next((runs for runs in range(FIRST_REPEATS, most) if expected_half_width(runs) <= wanted), most)
+def _runs_for(wanted: float, max_runs: int) -> int:
+    """The least number of runs, at most `max_runs`, with an interval of this expected half width, in standard
+    deviations."""
+    return next((runs for runs in range(FIRST_REPEATS, max_runs) if expected_half_width(runs) <= wanted), max_runs)
 
 
 @cache

@@ -131,14 +131,14 @@ class Request:
     options: SweepOptions = field(default_factory=SweepOptions)
 
 
-def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Request:
-    """The request of a command line with the word behind its subcommand, these options by field, and its config file.
+def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) -> Request:
+    """The request of a command line with its subcommand, operand, these options by field, and config file.
     Raises SpecError."""
     if subcommand == "accept":
         return _acceptance(arguments)
     values = merge(arguments)
-    retry = outcomes_to_retry(word) if subcommand == "retry" else ()
-    if subcommand == "find-max" and not word:
+    retry = outcomes_to_retry(operand) if subcommand == "retry" else ()
+    if subcommand == "find-max" and not operand:
         raise SpecError("find-max names no setting: batch-size, or an option that is a whole number, such as classes")
     measured = {name: value for name, value in values.items() if name in SweepSpec.__dataclass_fields__}
     if subcommand == "find-max" and "script" in measured:
@@ -154,7 +154,7 @@ def make_request(subcommand: str, word: str, arguments: Mapping[str, Any]) -> Re
         sweeps = (SweepSpec.from_mapping(measured),)
     for sweep in sweeps:
         _refuse_limits_of_auto(sweep)
-    sought = word if subcommand == "find-max" else ""
+    sought = operand if subcommand == "find-max" else ""
     return Request(subcommand=subcommand, sweeps=sweeps, sought=sought, launch=launch, limits=limits, options=options)
 
 

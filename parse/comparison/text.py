@@ -132,10 +132,10 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if comparison.is_reference:
         for source in dict.fromkeys(point.source for point in comparison.points):
             yield f"expected by {source}"
-    here, there = (
+    base, compared = (
         ("not measured", "not in the reference") if comparison.is_reference else ("only in BASE", "only in NEW")
     )
-    for title, names in ((here, comparison.only_base), (there, comparison.only_new)):
+    for title, names in ((base, comparison.only_base), (compared, comparison.only_new)):
         if names:
             yield f"{title}: {first_of([*names], MAX_LISTED, ', ')}"
     for miss in comparison.near_misses:

@@ -158,8 +158,8 @@ class _Course:
         last = arrives.argmax(axis=1)
         its_arrival = arrives[self.row, last]
         least = np.iinfo(np.int64).min
-        own = np.arange(arrives.shape[1]) == last[:, None]
-        next_to_wait = np.where(own, least, waits).max(axis=1)
+        is_last = np.arange(arrives.shape[1]) == last[:, None]
+        next_to_wait = np.where(is_last, least, waits).max(axis=1)
         self.held_up[self.row, last] += np.maximum(0, its_arrival - next_to_wait)
         elsewhere = np.where(self.nodes == self.nodes[last][:, None], least, waits).max(axis=1)
         gap = np.where(elsewhere == least, 0, np.maximum(0, its_arrival - np.maximum(elsewhere, least // 2)))
@@ -176,8 +176,8 @@ class _Course:
         self.parts -= self.parts[self.row, median][:, None]
         self.parts[held] = 0
         self.parts[holds] = since_call[holds]
-        left = ends - ends[self.row, median][:, None]
-        self.parts[..., _RELEASE] += left - self.parts.sum(axis=2)
+        late = ends - ends[self.row, median][:, None]
+        self.parts[..., _RELEASE] += late - self.parts.sum(axis=2)
         self.now = ends
 
     def skews(self) -> StepSkews:

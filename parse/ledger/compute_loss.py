@@ -35,10 +35,10 @@ def explained(ledger: Ledger) -> ComputeSplit | None:
     if split.contention is not None or term.loss is None:
         return replace(split, straggler=stragglers_part(ledger))
     part = stragglers_part(ledger)
-    left = max(0.0, term.loss.value - part)
-    explanations = tuple(_explanations(ledger, term.mean.value, left))
+    remaining = max(0.0, term.loss.value - part)
+    explanations = tuple(_explanations(ledger, term.mean.value, remaining))
     known = sum(explanation.explains or 0.0 for explanation in explanations)
-    return replace(split, straggler=part, explanations=explanations, unexplained=max(0.0, left - known))
+    return replace(split, straggler=part, explanations=explanations, unexplained=max(0.0, remaining - known))
 
 
 def stragglers_part(ledger: Ledger) -> float:

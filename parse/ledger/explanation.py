@@ -13,11 +13,11 @@ from parse.ledger.types import Ledger
 def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
     """What is known of the term that loses most; nothing where nothing is, or where nothing is lost."""
     lost = [(term.loss.value, term.name) for term in ledger.terms if term.loss is not None and term.loss.value > 0]
-    most, name = max(lost, default=(0.0, ""))
+    largest, name = max(lost, default=(0.0, ""))
     if name == "data" and ledger.input is not None:
         yield from late_input(ledger.input, write)
     elif name == "compute":
-        yield _compute(ledger, most, write)
+        yield _compute(ledger, largest, write)
     elif name == "communication" and ledger.standalone is not None:
         yield f"An all-reduce of these gradients takes {write.ms(ledger.standalone.standalone)} standalone"
 

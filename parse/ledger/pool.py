@@ -85,11 +85,11 @@ class Pool:
         arrays = {
             name: getattr(arrivals, name)[~its] for name in ("run", "steps", "skew", "skew_bound", "cause", "margin")
         }
-        left = replace(
+        remaining = replace(
             arrivals, **arrays, ranks=rest(arrivals.ranks), nodes=rest(arrivals.nodes), late_steps=counts,
             rank_cause=sums / np.maximum(1, counts)[:, None],
         )  # fmt: skip
-        return replace(self, arrivals=left)
+        return replace(self, arrivals=remaining)
 
     def course(self, late: Bools) -> Shape:
         """The shape of a delay: in these steps [step] it is the skew, in the others 0."""

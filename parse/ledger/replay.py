@@ -111,13 +111,13 @@ def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
     steps = []
     for each in zip(*cases, strict=True):
         first = each[0]
-        own = _by_step([_sum(stage) for stage in each])
+        work = _by_step([_sum(stage) for stage in each])
         exposed = None if first.exposed is None else _by_step([_known(stage.exposed) for stage in each])
-        steps.append((own, first, exposed))
+        steps.append((work, first, exposed))
     for step in range(len(steps[0][0])):
         called: dict[int, Ints] = {}
-        for own, stage, exposed in steps:
-            ends = ends + own[step]
+        for work, stage, exposed in steps:
+            ends = ends + work[step]
             if stage.calls is not None:
                 called[stage.calls] = ends
             if stage.waits is not None and exposed is not None:
@@ -131,10 +131,10 @@ def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
 def _by_reductions(ends: Ints, to_reduction: Stage, after: Stage) -> Ints:
     """As `replay`, of one case [rank], where ranks meet at the reduction alone: what they do from one on, until they
     call the next, moves that by as much as it takes the slowest."""
-    own = _sum(to_reduction)
+    work = _sum(to_reduction)
     rest = _known(to_reduction.exposed) + _sum(after)
-    between = (rest[:, :-1] + own[:, 1:]).max(axis=0)
-    last: Ints = (ends + own[:, 0]).max() + between.sum() + rest[:, -1]
+    between = (rest[:, :-1] + work[:, 1:]).max(axis=0)
+    last: Ints = (ends + work[:, 0]).max() + between.sum() + rest[:, -1]
     return last
 
 

@@ -41,7 +41,7 @@ NEAR = 1.05
 class Phase:
     """What a straggler does longer, of one rank and of several; `{}` is the time."""
 
-    one: str
+    singular: str
     several: str
 
 
@@ -236,13 +236,13 @@ def _late(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
-        phases = _phases(verdict, one=True, write=write)
+        phases = _phases(verdict, singular=True, write=write)
         return f"{who} take turns: {in_share} one of them {phases} than the median rank"
-    who, one = _who(verdict, ledger)
+    who, singular = _who(verdict, ledger)
     when = f"{in_share}{_in_runs(verdict)}"
     if verdict.kind == TRANSIENT:
         when = f"in {_steps(verdict, ledger)} only"
-    longer = f"{_phases(verdict, one, write)} than the median rank"
+    longer = f"{_phases(verdict, singular, write)} than the median rank"
     return f"{who} {longer} {when}{_course(verdict, write)}{_at_meeting(verdict, write)}"
 
 
@@ -254,7 +254,7 @@ def _at_meeting(verdict: Verdict, write: Figures) -> str:
     return f", {'' if ms >= NEARLY_ALL * verdict.arrival_skew else f'{write.ms(ms)} of it '}before {name}"
 
 
-def _phases(verdict: Verdict, one: bool, write: Figures) -> str:
+def _phases(verdict: Verdict, singular: bool, write: Figures) -> str:
     """What it does longer, the largest part of the arrival skew first; where that is not known, how late it comes."""
     ordered = sorted(verdict.cause.items(), key=lambda part: -part[1])
     parts = [
@@ -262,7 +262,9 @@ def _phases(verdict: Verdict, one: bool, write: Figures) -> str:
         for place, (cause, value) in enumerate(ordered)
         if not place or value >= NOTABLE_CAUSE * verdict.arrival_skew
     ] or [(ARRIVES, verdict.arrival_skew)]
-    return " and ".join((phase.one if one else phase.several).format(write.ms(value)) for phase, value in parts)
+    return " and ".join(
+        (phase.singular if singular else phase.several).format(write.ms(value)) for phase, value in parts
+    )
 
 
 def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:

@@ -41,10 +41,10 @@ def course(delays: Sequence[Floats], first_step: int) -> Shape:
         for values in (pieces, pieces - slope * at, _pieces(means - np.where(np.arange(steps) < cut, before, after)))
     )
     grows = by_slope <= by_jump
-    left, parameters = (by_slope, 2) if grows else (by_jump, 3)  # a jump has a place, too
+    residual, parameters = (by_slope, 2) if grows else (by_jump, 3)  # a jump has a place, too
     change = slope * PIECES if grows else after - before
-    explained = (whole - left) / (parameters - 1)
-    if explained <= BETTER * left / (PIECES - parameters) or abs(change) < CHANGE * abs(pieces.mean()):
+    explained = (whole - residual) / (parameters - 1)
+    if explained <= BETTER * residual / (PIECES - parameters) or abs(change) < CHANGE * abs(pieces.mean()):
         return constant
     if grows:
         kind = ShapeKind.GROWING if slope > 0 else ShapeKind.FALLING

@@ -32,15 +32,15 @@ def slow_places(
     slow nodes.
     """
     remaining = dict(times)
-    most = max(1, len({node for pair in times for node in pair}) * FEW)
+    max_links = max(1, len({node for pair in times for node in pair}) * FEW)
     slow: list[SlowPlace] = []
-    while len(slow) <= most:
+    while len(slow) <= max_links:
         slowest = _slowest_node(remaining)
         if slowest is None or not _is_slow(slowest, above, manifold):
             break
         slow.append(slowest)
         remaining = {pair: time for pair, time in remaining.items() if slowest.nodes[0] not in pair}
-    if len(slow) > most:
+    if len(slow) > max_links:
         slow, remaining = [], dict(times)
     return [*slow, *exceptions([*remaining.items()], above, manifold)]
 
@@ -48,15 +48,15 @@ def slow_places(
 def _slowest_node(times: Mapping[tuple[str, str], float]) -> SlowPlace | None:
     """The node whose fastest link is the slowest, and the median of the links without it; None where it has no two, or
     others none."""
-    own: dict[str, list[float]] = {}
+    by_node: dict[str, list[float]] = {}
     for pair, time in times.items():
         for node in pair:
-            own.setdefault(node, []).append(time)
-    slowest = max(own, key=lambda node: min(own[node]), default="")
+            by_node.setdefault(node, []).append(time)
+    slowest = max(by_node, key=lambda node: min(by_node[node]), default="")
     others = [time for pair, time in times.items() if slowest not in pair]
-    if not others or len(own[slowest]) < 2:
+    if not others or len(by_node[slowest]) < 2:
         return None
-    return SlowPlace((slowest,), min(own[slowest]), stats.median(others))
+    return SlowPlace((slowest,), min(by_node[slowest]), stats.median(others))
 
 
 def exceptions(

@@ -114,11 +114,13 @@ def beside_nccl_tests(
         curve = curve_of_test(test)
         ms = curve.time_ms(gradient_bytes)
         if ms is not None:
-            own = None if standalone is None else _bus_bandwidth(gradient_bytes, standalone.standalone, devices)
+            bus_bandwidth = (
+                None if standalone is None else _bus_bandwidth(gradient_bytes, standalone.standalone, devices)
+            )
             beside.append(
                 BesideNcclTests(
                     file=test.file, case=test.case, gradient_bytes=gradient_bytes, time=ms,
-                    bus_bandwidth=_bus_bandwidth(gradient_bytes, ms, devices), standalone_bus_bandwidth=own,
+                    bus_bandwidth=_bus_bandwidth(gradient_bytes, ms, devices), standalone_bus_bandwidth=bus_bandwidth,
                 )
             )  # fmt: skip
         elif curve.sizes:

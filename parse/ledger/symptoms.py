@@ -112,7 +112,7 @@ def _mean_pair(readings: Sequence[Mapping[str, tuple[float, float]]], quantity: 
 
 def _standstill(ledger: Ledger) -> Iterator[Symptom]:
     """How long the straggler did not run in the steps in which it is late, against the other ranks in the same."""
-    own: list[float] = []
+    stragglers: list[float] = []
     others: list[float] = []
     runs = [run for run in ledger.result.ok if run.trace is not None]
     for run, steps in zip(runs, ledger.verdict.run_steps, strict=False):
@@ -124,9 +124,9 @@ def _standstill(ledger: Ledger) -> Iterator[Symptom]:
             for rank, place in places(trace, trace.telemetry).items():
                 seconds = standstill_s(trace, place, rank, steps)
                 if seconds is not None:
-                    (own if rank in ledger.verdict.ranks else others).append(seconds)
-    if own and others and stats.mean(own) > MANIFOLD * stats.mean(others):
-        value, usual = stats.mean(own), stats.mean(others)
+                    (stragglers if rank in ledger.verdict.ranks else others).append(seconds)
+    if stragglers and others and stats.mean(stragglers) > MANIFOLD * stats.mean(others):
+        value, usual = stats.mean(stragglers), stats.mean(others)
         explains = min((value - usual) * 1e3, ledger.verdict.arrival_skew)
         yield Symptom(quantity=STANDSTILL, unit="s", value=value, usual=usual, explains=explains)
 
@@ -148,8 +148,8 @@ def _explained(rule: _Rule, ledger: Ledger, value: float, usual: float) -> float
         compute = next((at for at, term in enumerate(ledger.terms) if term.name == "compute"), None)
         if compute is None or not usual:
             return None
-        own = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*ledger.verdict.ranks}])
-        return min(own * (1 - value / usual), skew)
+        mean = stats.mean([place.terms[compute] for place in ledger.ranks if {*place.ranks} & {*ledger.verdict.ranks}])
+        return min(mean * (1 - value / usual), skew)
     return None
 
 
@@ -176,10 +176,10 @@ def compare_ranks(
     compared = [others[at] for at in spread.round().astype(int).tolist()]
     read = {}
     for quantity in QUANTITIES:
-        own = figures.of(quantity, ranks)
+        values = figures.of(quantity, ranks)
         theirs = figures.of(quantity, compared, without_nodes_of=ranks)
-        if own and theirs:
-            read[quantity.name] = (stats.mean(own), stats.median(theirs))
+        if values and theirs:
+            read[quantity.name] = (stats.mean(values), stats.median(theirs))
     return read
 
 

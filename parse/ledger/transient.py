@@ -215,7 +215,7 @@ def _strict_turns(pool: Pool, group: LastArrivals) -> list[int]:
     """Those of the group whose delays recur with one period, each in a phase of its own, and who are together last in
     most of the steps; empty where there are none."""
     for _, recurring in _recurrences(pool, group, regular=IN_TURN):
-        phases = {number: again.phase for number, again in _recurrences(pool, group, recurring.period, IN_TURN)}
+        phases = {number: member.phase for number, member in _recurrences(pool, group, recurring.period, IN_TURN)}
         if 1 < len(phases) == len({*phases.values()}) and len(phases) > MOSTLY * recurring.period:
             return sorted(phases)
     return []

@@ -318,15 +318,15 @@ class NearestLine:
 
 def nearest_line(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> NearestLine | None:
     """The first of the lines that a pattern fits furthest; None where none has even its beginning."""
-    nearest, most = None, 0.0
+    nearest, best_share = None, 0.0
     for pattern in patterns:
         tokens = pattern.tokens
         for count in range(len(tokens), 0, -1):
-            if count / len(tokens) <= most:
+            if count / len(tokens) <= best_share:
                 break
             hit = None if tokens[count - 1].kind in ("gap", "blank") else _first_match(tokens, count, lines)
             if hit is not None:
-                most = count / len(tokens)
+                best_share = count / len(tokens)
                 nearest = _nearest(pattern, count, *hit, lines)
                 break
     return nearest

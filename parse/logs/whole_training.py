@@ -68,7 +68,7 @@ def what_is_there(reading: Reading) -> str:
         ":::MLLOG lines": sum(1 for record in records if record.kind == "mllog"),
     }
     counts = [f"{count} {name}" for name, count in known.items() if count]
-    there = f"there are {', '.join(counts)}" if counts else "there is no epoch and no total either"
+    totals = f"there are {', '.join(counts)}" if counts else "there is no epoch and no total either"
     missing = []
     if not _timed(records) and not _epoch_lines(records).count:
         missing.append("the time of epochs")
@@ -77,7 +77,7 @@ def what_is_there(reading: Reading) -> str:
     elif _timed(records) and reading.facts.get("model") not in BY_EPOCHS:
         missing.append(f"a benchmark that counts epochs ({reading.facts.get('model') or 'none is named'})")
     lacking = f"; for the speed of the whole training it lacks {' and '.join(missing)}" if missing else ""
-    return f"{there}{lacking}"
+    return f"{totals}{lacking}"
 
 
 def _printed(records: Iterable[LogRecord], lines: _Epochs) -> tuple[float | None, str]:

@@ -72,15 +72,15 @@ def headline(history: History) -> tuple[Series, DatedChange] | None:
 
 def _change(history: History) -> Statement:
     question, link, link_text = "What is the change that matters most?", OVER_TIME, "Speed over time"
-    most = headline(history)
-    if most is None:
+    headlined = headline(history)
+    if headlined is None:
         judged = any(series.verdict is not Verdict.TOO_FEW for series in history.series)
         return Statement(
             question=question, link=link, link_text=link_text, doubt=not judged, sentences=[],
             figure="no change" if judged else "not known",
             of=f"is significant and larger than {_threshold(history)}" if judged else "without a verdict",
         )  # fmt: skip
-    series, change = most
+    series, change = headlined
     return Statement(
         question=question,
         figure=size_text(change),

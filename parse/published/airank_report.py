@@ -252,25 +252,25 @@ def _on_target(result: TrainingResult) -> Iterator[str]:
 
 def _on_throughput(result: TrainingResult) -> Iterator[str]:
     training, numbers = result.training, result.numbers
-    own, scope, highest = numbers.throughput, "with evaluations", STATED_OVER_PAUSES
-    if own is not None and numbers.samples is not None:
+    computed, scope, highest = numbers.throughput, "with evaluations", STATED_OVER_PAUSES
+    if computed is not None and numbers.samples is not None:
         yield f"{numbers.samples:,.0f} samples are trained until the last evaluation, as the log counts them"
-    elif own is not None:
+    elif computed is not None:
         yield f"an epoch has {numbers.samples_per_epoch:,} samples, {numbers.samples_from}"
         if training.blocks and numbers.samples_per_epoch:
             epochs = sum(block.epochs for block in training.blocks)
-            own = epochs * numbers.samples_per_epoch / sum(block.seconds for block in training.blocks)
+            computed = epochs * numbers.samples_per_epoch / sum(block.seconds for block in training.blocks)
             scope, highest = "without evaluations", STATED_HIGHER
-            yield f"without evaluations {own:.2f} samples/s in {len(training.blocks)} blocks of {epochs} epochs"
+            yield f"without evaluations {computed:.2f} samples/s in {len(training.blocks)} blocks of {epochs} epochs"
     if (stated := _stated(training)) is None:
         return
     text = f"it states a throughput of {stated:.2f} (median of {len(training.claims)})"
-    if own is None:
+    if computed is None:
         yield f"{text}: there is no own figure beside it"
         return
-    apart = stated / own - 1
+    apart = stated / computed - 1
     warning = "" if STATED_LOWER <= apart <= highest else "warning: "
-    yield f"{warning}{text}, {apart:+.1%} from {own:.2f} samples/s {scope}"
+    yield f"{warning}{text}, {apart:+.1%} from {computed:.2f} samples/s {scope}"
 
 
 def _claim_row(comparison: ClaimComparison) -> tuple[str, ...]:

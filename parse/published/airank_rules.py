@@ -143,7 +143,7 @@ def _every_epoch(result: TrainingResult) -> Iterator[Breach]:
         yield breach(form, nth=nth, epoch=after, before=before, others=len(others))
 
 
-def _count(result: TrainingResult) -> Iterator[Breach]:
+def _epoch_count(result: TrainingResult) -> Iterator[Breach]:
     """total_epoch_cnt is the number of epochs done."""
     if result.training.source == "marks" and result.training.counted_from == 0:
         yield breach("total_epoch_cnt is 0 after the first epoch: it counts from 0, one too few")
@@ -244,7 +244,7 @@ RULES: Mapping[str, Callable[[TrainingResult], Iterator[Breach]]] = {
     "time stamps": _time_stamps,
     "checksum": _checksum,
     "evaluation every epoch": _every_epoch,
-    "total_epoch_cnt": _count,
+    "total_epoch_cnt": _epoch_count,
     "target": _target,
     "target_quality_time": _target_quality_time,
     "time to train": _last_epoch,

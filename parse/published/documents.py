@@ -92,24 +92,24 @@ def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
 
 
 def point_result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[WallClock]) -> Result:
-    claimed = Claimed(
+    figures = Claimed(
         document=path, figures=tuple(point.figures), packed=tuple((run.name, run.speed) for run in point.packed)
     )
-    speed = claimed.median if claimed.median is not None else claimed.average
+    speed = figures.median if figures.median is not None else figures.average
     clock = next((candidate for candidate in clocks if speed and abs(candidate.claimed - speed) < _SAME_SPEED), None)
     if clock:
         source = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"
-        claimed = replace(claimed, wall_clock=clock.speed, wall_clock_from=source)
+        figures = replace(figures, wall_clock=clock.speed, wall_clock_from=source)
     if runs := list(_runs(requested, point)):
-        return replace(of_runs(runs), published=claimed)
+        return replace(of_runs(runs), published=figures)
     runs = []
     placeholder = " and ".join(dict.fromkeys(point.placeholders)) or ("only packed jobs" if point.packed else "")
     if speed is None and placeholder:
         unnumbered = replace(requested, run=replace(requested.run, is_numbered=False))
         runs = [Run(requested=unnumbered, attempt=None, attempts=0, placeholder=placeholder)]
     return Result(
-        requested=requested, runs=tuple(runs), planned_runs=None, median_speed=speed, average_speed=claimed.average,
-        published=claimed,
+        requested=requested, runs=tuple(runs), planned_runs=None, median_speed=speed, average_speed=figures.average,
+        published=figures,
     )  # fmt: skip
 
 

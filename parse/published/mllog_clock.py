@@ -213,8 +213,8 @@ def _with_progress(
         None if number is None else (0.0 if counts and not before else number + shift)
         for number, before in zip(numbers, begun, strict=True)
     ]
-    most = MAX_EPOCHS if benchmark is None else benchmark.max_epochs
-    reason = reason or _no_epochs(clock, [number for number in done if number is not None], most)
+    max_epochs = MAX_EPOCHS if benchmark is None else benchmark.max_epochs
+    reason = reason or _no_epochs(clock, [number for number in done if number is not None], max_epochs)
     counted = [replace(item, epochs=None if reason else number) for item, number in zip(evaluations, done, strict=True)]
     return replace(clock, evaluations=tuple(counted), no_epochs=reason,
                    counted_from=None if _goes_on(numbers, counts) else 1)  # fmt: skip
@@ -245,9 +245,9 @@ def _shift(numbers: Sequence[float | None], begun: Sequence[float], counts: Mapp
     return 0, f"its first evaluation is numbered {number:g} after {before:g} epochs had begun: these are no epochs"
 
 
-def _no_epochs(clock: Clock, done: Sequence[float], most: float) -> str:
+def _no_epochs(clock: Clock, done: Sequence[float], max_epochs: float) -> str:
     """Returns the reason why the numbers of evaluations are no epochs; empty if they may be."""
-    if done and max(done) > most * 1.05:
+    if done and max(done) > max_epochs * 1.05:
         limit = f"in {clock.benchmark_name} they are no passes over the data set" if clock.benchmark else "too many"
         return f"its evaluations are numbered up to {max(done):g}: {limit}"
     if len(done) > 1 and done[0] == done[-1]:

@@ -135,9 +135,9 @@ class _Collected:
             if record.kind == "facts":
                 self.facts = {**record.values, **self.facts}
             elif record.kind == "mllog" and record.values["key"] not in KEYS:
-                claimed, rate = self.claims.get(record.values["key"]), finite(record.values.get("rate"))
-                if claimed is not None and rate is not None and len(claimed) < MAX_RECORDS:
-                    claimed.append(rate)
+                rates, rate = self.claims.get(record.values["key"]), finite(record.values.get("rate"))
+                if rates is not None and rate is not None and len(rates) < MAX_RECORDS:
+                    rates.append(rate)
             elif record.kind in RECORD_KINDS and len(self.records) < MAX_RECORDS:
                 self.records.append(record)
             else:

@@ -31,17 +31,17 @@ class PublishedBeside:
     @property
     def speedup(self) -> float | None:
         """The speedup as printed, else by the printed medians."""
-        claimed = self.published.published
-        return claimed.speedup if claimed and claimed.speedup is not None else self.published.speedup
+        figures = self.published.published
+        return figures.speedup if figures and figures.speedup is not None else self.published.speedup
 
     @property
     def prints_speedup(self) -> bool:
         """Whether the document prints it."""
         return bool(self.published.published and self.published.published.speedup is not None)
 
-    def ratio(self, own: Result) -> float | None:
+    def ratio(self, result: Result) -> float | None:
         """The own median speed divided by the published one."""
-        return own.median_speed / self.speed if own.median_speed is not None and self.speed else None
+        return result.median_speed / self.speed if result.median_speed is not None and self.speed else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,9 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
     settings = grouped((label.partition(" ")[2], result) for label, result in named if result.speedup is not None)
     curves = {name: points for name, points in settings.items() if len(points) > 1}
     shown = [result for points in curves.values() for result in points]
-    left = max((len(result.requested.case) for result in shown), default=0)
-    right = max((len(number(result.speedup)) for result in shown), default=0)
-    cells = page.width - left - right - 4
+    case_width = max((len(result.requested.case) for result in shown), default=0)
+    speedup_width = max((len(number(result.speedup)) for result in shown), default=0)
+    cells = page.width - case_width - speedup_width - 4
     if not shown or cells < MIN_CELLS:
         return []
     largest = max(max(result.speedup or 0.0, result.run.devices) for result in shown)
@@ -35,7 +35,7 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
     for name, points in curves.items():
         lines += wrapped([name] if len(curves) > 1 else [], page.width)
         lines += [
-            f"{result.requested.case:<{left}}  {number(result.speedup):>{right}}  "
+            f"{result.requested.case:<{case_width}}  {number(result.speedup):>{speedup_width}}  "
             + _bar(result.speedup or 0.0, result.run.devices, largest, cells)
             for result in points
         ]

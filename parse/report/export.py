@@ -199,9 +199,9 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "alarms": _alarms_as_json(result),
         "runs": [_run_as_json(run_of_point) for run_of_point in result.runs],
     }
-    if claimed := result.published:
-        figures = {name: getattr(claimed, name) for name in ("median", "average", "speedup", "wall_clock")}
-        content["published"] = {"document": str(claimed.document), **figures}
+    if published := result.published:
+        figures = {name: getattr(published, name) for name in ("median", "average", "speedup", "wall_clock")}
+        content["published"] = {"document": str(published.document), **figures}
     if of is not None:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
@@ -229,12 +229,12 @@ def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str,
     """What was published of the point; none if nothing was."""
     if beside is None:
         return None
-    claimed = beside.published.published
+    figures = beside.published.published
     return {
         "table": beside.table.heading,
-        "lines": sorted({figure.line for figure in claimed.figures}) if claimed else [],
+        "lines": sorted({figure.line for figure in figures.figures}) if figures else [],
         "median_speed": beside.speed,
-        "average_speed": claimed.average if claimed else None,
+        "average_speed": figures.average if figures else None,
         "speedup": beside.speedup,
         "prints_speedup": beside.prints_speedup,
         "ratio": beside.ratio(result),

@@ -49,8 +49,8 @@ def text(summary: Summary, page: Page | None = None) -> str:
     last, last_cut = notice_lines(below, page.width, all_warnings=page.all_warnings)
     if cut_short := first_cut + last_cut:
         cut = plural(cut_short, "warning")
-        closing = f"{cut} shortened: --warnings or --format markdown gives all in full length"
-        last += wrapped([closing], page.width)
+        hint = f"{cut} shortened: --warnings or --format markdown gives all in full length"
+        last += wrapped([hint], page.width)
     blocks = [
         [*wrapped(conclusion(summary, [*before, *below], page.width), page.width), *first],
         wrapped(_shared_lines(summary, _hidden_env(summary.results)), page.width),

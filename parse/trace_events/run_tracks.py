@@ -218,9 +218,10 @@ class RunTracks:
             name = CLOCK_BOUND if alone else f"{CLOCK_BOUND} of rank {', '.join(map(str, ranks[:4]))}"
             for step in range(piece.stamps.shape[1]):
                 begins, bounds_ns = piece.stamps[ranks, step, BEGIN], piece.bounds[ranks, step, BEGIN]
-                if (there := begins != ABSENT).any():
-                    bound_us = float(bounds_ns[there].max()) / 1000
-                    self.file.counter(self.node_processes[node], name, CLOCK_UNIT, int(begins[there].min()), bound_us)
+                if (compared := begins != ABSENT).any():
+                    bound_us = float(bounds_ns[compared].max()) / 1000
+                    begin_ns = int(begins[compared].min())
+                    self.file.counter(self.node_processes[node], name, CLOCK_UNIT, begin_ns, bound_us)
 
     def _write_windows(self) -> None:
         """The measured blocks, and the times in which the clocks were compared, on a track of their own."""

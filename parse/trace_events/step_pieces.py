@@ -64,8 +64,8 @@ class Piece:
     @cached_property
     def met(self) -> Bools:
         """In which steps [step] all ranks have all meetings; in all where there are none."""
-        there: Bools = (self.meetings != ABSENT).all(axis=(0, 2, 3))
-        return there
+        complete: Bools = (self.meetings != ABSENT).all(axis=(0, 2, 3))
+        return complete
 
 
 class StepReader:
@@ -101,8 +101,8 @@ class StepReader:
     def _first_begin_ns(self) -> int:
         for first, stop in self._spans():
             begins = self.trace.globally(np.ascontiguousarray(self.trace.stamps[:, first:stop]))[..., BEGIN]
-            if (there := begins[begins != ABSENT]).size:
-                return int(there.min())
+            if (recorded := begins[begins != ABSENT]).size:
+                return int(recorded.min())
         raise TraceError(f"none of the steps {self.window.first} to {self.window.stop - 1} has a beginning")
 
     def on_axis(self, local_ns: Ints) -> Ints:

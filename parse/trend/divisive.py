@@ -147,15 +147,15 @@ def _merged(
     while True:
         edges = [0, *positions, len(series)]
         parts = [series[start:stop] for start, stop in pairwise(edges)]
-        kept = [
+        remaining = [
             Change(at=at, before=float(before.mean()), after=float(after.mean()), p_value=test(before, after))
             for at, before, after in zip(positions, parts, parts[1:], strict=False)
         ]
-        if not kept:
+        if not remaining:
             return ()
-        weakest = max(kept, key=lambda change: change.p_value)
+        weakest = max(remaining, key=lambda change: change.p_value)
         if weakest.p_value < max_p_value:
-            weakest = min(kept, key=lambda change: change.magnitude)
+            weakest = min(remaining, key=lambda change: change.magnitude)
             if weakest.magnitude > min_magnitude:
-                return tuple(kept)
+                return tuple(remaining)
         positions = [at for at in positions if at != weakest.at]

@@ -117,7 +117,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.python_version = f"3.{version[1]}"
     if not re.fullmatch(r"[a-z0-9_]+", options.machine):
         parser.error(f"--machine {options.machine}: not the name of an architecture, as x86_64 or aarch64")
-    options.extras = sorted({word.strip() for word in options.extras.split(",") if word.strip()})
+    options.extras = sorted({extra.strip() for extra in options.extras.split(",") if extra.strip()})
     return options
 
 

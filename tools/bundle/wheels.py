@@ -50,7 +50,7 @@ class Target:
     def pip_options(self) -> list[str]:
         """The options of pip that select wheels for this machine, the newest platform first."""
         names = [f"manylinux_2_{minor}" for minor in range(GLIBC_MINOR, 4, -1)] + [*LEGACY_PLATFORMS.values()]
-        platforms = [word for name in names for word in ("--platform", f"{name}_{self.machine}")]
+        platforms = [argument for name in names for argument in ("--platform", f"{name}_{self.machine}")]
         return ["--only-binary=:all:", "--implementation", "cp", "--python-version", self.python, *platforms]
 
     def applies(self, requirement: Requirement, extra: str = "") -> bool:

@@ -39,10 +39,10 @@ class Headings:
             self._epoch_steps = int(steps.epoch_steps[full[0]])
         full = full[steps.epoch_steps[full] == self._epoch_steps]
         _, first = np.unique(above[full], return_index=True)
-        kept = full[first]
-        self._epoch = NO_NUMBER if len(headings) in above[kept] else epochs[-1]
-        columns = {name: column[kept] for name, column in vars(steps).items()}
-        return dataclasses.replace(batch, steps=Steps(**{**columns, "epoch": epoch[kept]}))
+        indices = full[first]
+        self._epoch = NO_NUMBER if len(headings) in above[indices] else epochs[-1]
+        columns = {name: column[indices] for name, column in vars(steps).items()}
+        return dataclasses.replace(batch, steps=Steps(**{**columns, "epoch": epoch[indices]}))
 
 
 def _number(text: str) -> int:

@@ -148,9 +148,9 @@ class StepMerge:
                 (LogRecord(kind="pause", offset=offset, time_s=None, rank=None, values={}), OTHER_BAR)
                 for offset in others[first].tolist()
             ]
-        kept = np.flatnonzero(of_bar)
-        again = np.diff(lines.key[kept], prepend=-1) == 0
-        of_bar[kept[again]] = False
+        candidates = np.flatnonzero(of_bar)
+        repeated = np.diff(lines.key[candidates], prepend=-1) == 0
+        of_bar[candidates[repeated]] = False
         self._past_hold -= int((~of_bar[: self._past_hold]).sum())
         return lines.take(of_bar)
 
