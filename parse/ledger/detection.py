@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from parse.ledger.arrivals import Arrivals, Floats, Ints
@@ -14,6 +16,8 @@ RANKS = 8
 """As many ranks are tried in the role of the late one, spread over all."""
 MAX_SHUFFLED = 1_000_000
 """Values shuffled at most; it bounds time and memory."""
+OF_MANY = 100
+"""Of more ranks and pieces so many shuffles show how the largest mean scatters."""
 FEW = 4096
 """So many permutations are all tried."""
 HALVINGS = 30
@@ -85,10 +89,11 @@ def _costing_ns(margin: Ints, cost_ns: float, times: float = 1.0) -> float:
 def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | None:
     """The mean that a late rank needs to exceed those of permuted names: the median over ranks in that role."""
     ranks, pieces = typical.shape
-    shuffles = max(round(1 / chance), min(shuffles, MAX_SHUFFLED // typical.size))
+    shuffles = min(shuffles, MAX_SHUFFLED // typical.size)
     random = np.random.default_rng(ranks * 1_000_003 + pieces)
-    if shuffles * typical.size > MAX_SHUFFLED:  # of so many ranks none is dealt several of the late one's pieces
-        return max(float(random.permuted(typical, axis=0).mean(axis=1).max()) for _ in range(shuffles))
+    if shuffles < 1 / chance:  # of so many ranks none is dealt several of the late one's pieces
+        largest = [float(random.permuted(typical, axis=0).mean(axis=1).max()) for _ in range(OF_MANY)]
+        return _exceeded_by(chance, largest)
     exchanges = all_exchanges(ranks, pieces)
     if exchanges is not None:
         order, allowed = np.stack([exchanges < 0, exchanges > 0], axis=1).astype(np.int64), int(chance * len(exchanges))
@@ -103,6 +108,16 @@ def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | 
         if limit is not None:
             limits.append(limit)
     return float(np.median(limits)) if limits else None
+
+
+def _exceeded_by(chance: float, maxima: Sequence[float]) -> float:
+    """What maxima of many values, of which these are some, exceed with this probability.
+
+    By Gumbel's distribution with their mean and standard deviation (Coles, An Introduction to Statistical Modeling of
+    Extreme Values, 2001, 3.1).
+    """
+    scale = float(np.std(maxima, ddof=1)) * 6**0.5 / np.pi
+    return float(np.mean(maxima)) - scale * (np.euler_gamma + float(np.log(-np.log1p(-chance))))
 
 
 def all_exchanges(ranks: int, pieces: int) -> Ints | None:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from parse.ledger.arrivals import MATERIAL, NEVER, Arrivals, Floats
+from parse.ledger.arrivals import MATERIAL, Arrivals, Floats
 from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.detection import all_exchanges, detection_limit_ns
 from parse.ledger.pool import Pool, Suspect, meetings_of, named, pool_of
@@ -23,11 +23,13 @@ from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Because, Shape, Sh
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
-CHANCE = 0.005
+CHANCE, OF_ONE_RUN = 0.001, 0.005
 """The maximum false-positive rate of a persistent straggler among equal ranks whose pieces of a window are independent.
-Those of real machines are not: load lasts. With 1 % every tenth window of equal ranks on busy cores accused one."""
-SHUFFLES, FEWER_SHUFFLES, MANY = 499, 399, 10_000
-"""Permutations tried, of two ranks all if they are few; fewer where (ranks × pieces) are many."""
+Those of real machines are not: load lasts. With 1 % every tenth point of equal ranks on busy cores accused one, with
+0.5 % every thirtieth. The pieces of one run can hardly show less: two of four ranks that are late in all of them have
+0.4 %."""
+SHUFFLES, FEWER_SHUFFLES, SHUFFLED = 9999, 999, 4_000_000
+"""Permutations tried, of two ranks all if they are few; fewer where more values (ranks × pieces) would be shuffled."""
 TIMES = (4.0, 8.0, 16.0, 32.0)
 """The t of Chernoff's bound that are tried, in inverse distances of the observed mean from that of all ranks."""
 SHOWS = 0.5
@@ -67,8 +69,9 @@ def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
     if first.kind is not NONE:
         return (first,)
     limit_ns = detection_limit_ns(
-        pool.arrivals, least_ns=MATERIAL * pool.step_ns, bound_ns=pool.bound_ns, chance=CHANCE, shuffles=SHUFFLES
-    )
+        pool.arrivals, least_ns=MATERIAL * pool.step_ns, bound_ns=pool.bound_ns, chance=_max_chance(pool.runs),
+        shuffles=SHUFFLES,
+    )  # fmt: skip
     return (replace(first, limit=None if limit_ns is None else limit_ns / 1e6),)
 
 
@@ -121,7 +124,7 @@ def _judged(pool: Pool) -> tuple[Verdict, ...]:
     if bound * 1e6 > UNRESOLVED * pool.step_ns:
         return (Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=bound),)
     ranks, pieces = pool.arrivals.ranks.typical.shape
-    if max(1 / (1 + SHUFFLES), float(ranks) ** (1 - pieces)) > CHANCE:  # what the test can find at best
+    if max(1 / (1 + SHUFFLES), float(ranks) ** (1 - pieces)) > _max_chance(pool.runs):  # what the test can find at best
         return (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS, bound=bound),)
     return (Verdict(kind=NONE, bound=bound),)
 
@@ -160,7 +163,7 @@ def _persistent(pool: Pool, known: Sequence[int] = ()) -> Verdict | None:
     chance = _chance(typical[compared], pool.runs)
     if suspect.node is not None and not known:
         chance = min(chance, _chance(arrivals.nodes.typical, pool.runs))
-    if chance > CHANCE:
+    if chance > _max_chance(pool.runs):
         return None
     bound_ns = pool.bound_ns
     late_steps, causes = arrivals.late_steps[ranks], arrivals.rank_cause[ranks]
@@ -248,9 +251,13 @@ def _costs_ns(arrivals: Arrivals, suspect: Suspect) -> float:
     return float(lost.astype(np.float64).mean())
 
 
+def _max_chance(runs: int) -> float:
+    return CHANCE if runs > 1 else OF_ONE_RUN
+
+
 def _chance(typical: Floats, runs: int) -> float:
     """The probability of so large a mean over the pieces [rank, piece] if names are permuted in every piece; where it
-    is above CHANCE, a lower limit of it that is above CHANCE, too."""
+    is above what so many runs may have, a lower limit of it that is above that, too."""
     if typical.shape[1] >= 2 * PIECES * runs:
         typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES * runs, axis=1)], axis=1)
     ranks, pieces = typical.shape
@@ -258,8 +265,8 @@ def _chance(typical: Floats, runs: int) -> float:
         apart = exchanges @ (typical[0] - typical[1])
         return float((np.abs(apart) >= abs(apart[0]) * (1 - 1e-12)).mean())
     least = typical.mean(axis=1).max() * (1 - 1e-12)
-    shuffles = SHUFFLES if typical.size <= MANY else FEWER_SHUFFLES
-    if _log_chance(typical, least) + log(shuffles) < -NEVER:  # not one of them would be as large
+    shuffles = max(FEWER_SHUFFLES, min(SHUFFLES, SHUFFLED // typical.size))
+    if _log_chance(typical, least) < -log(1 + shuffles):  # less than they can show
         return 1 / (1 + shuffles)
     random = np.random.default_rng(ranks * 1_000_003 + pieces)
     by_piece = np.ascontiguousarray(typical.T)
@@ -268,7 +275,7 @@ def _chance(typical: Floats, runs: int) -> float:
     for _ in range(shuffles):
         random.permuted(by_piece, axis=1, out=shuffled)
         as_large += bool(shuffled.mean(axis=0).max() >= least)
-        if (1 + as_large) / (1 + shuffles) > CHANCE:
+        if (1 + as_large) / (1 + shuffles) > _max_chance(runs):
             break
     return (1 + as_large) / (1 + shuffles)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations, product
-from math import exp, inf
+from math import exp
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def test_the_bound_is_above_the_exact_probability(seed: int) -> None:
         assert chance <= exp(straggler._log_chance(typical, float(least))) * (1 + 1e-9)
 
 
-def test_nothing_is_permuted_where_no_permutation_could_be_as_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_permuted_where_the_bound_says_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     typical = np.random.default_rng(0).normal(0, 100.0, (64, 14))
     typical[7] += 3000
     permuted: list[int] = []
@@ -37,17 +37,24 @@ def test_nothing_is_permuted_where_no_permutation_could_be_as_large(monkeypatch:
     monkeypatch.setattr(np.random, "default_rng", counted)
     chance = straggler._chance(typical, 1)
     assert not permuted
-    monkeypatch.setattr(straggler, "NEVER", inf)
-    assert straggler._chance(typical, 1) == chance == 1 / (1 + straggler.SHUFFLES)
+    monkeypatch.setattr(straggler, "_log_chance", lambda typical, least: 0.0)
+    assert straggler._chance(typical, 1) == chance < straggler.CHANCE
     assert permuted
 
 
-def test_equal_ranks_are_permuted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("runs", "limit"), [(1, straggler.OF_ONE_RUN), (2, straggler.CHANCE)])
+def test_equal_ranks_are_permuted_until_the_chance_is_too_large(runs: int, limit: float) -> None:
     typical = np.random.default_rng(1).normal(0, 100.0, (64, 14))
-    chance = straggler._chance(typical, 1)
-    assert chance > straggler.CHANCE
-    monkeypatch.setattr(straggler, "NEVER", inf)
-    assert straggler._chance(typical, 1) == chance
+    chance = straggler._chance(typical, runs)
+    assert limit < chance <= limit + 1 / straggler.FEWER_SHUFFLES
+
+
+def test_several_runs_need_more_than_one_run_can_show() -> None:
+    """Two of four ranks that are late in all ten pieces of a run: four of 1024 permutations show as much."""
+    typical = np.zeros((4, 10))
+    typical[:2] = 10.0
+    assert straggler.CHANCE < straggler._chance(typical, 1) < straggler.OF_ONE_RUN
+    assert straggler._chance(np.tile(typical, 2), 2) < straggler.CHANCE
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -64,4 +71,4 @@ def test_of_two_ranks_all_permutations_are_tried(seed: int) -> None:
 
 def test_one_of_ten_pieces_without_the_delay_leaves_two_ranks_apart() -> None:
     typical = np.array([[0.0, *[10.0] * 9], [0.0] * 10])
-    assert straggler._chance(typical, 1) == 4 / 1024 <= straggler.CHANCE
+    assert straggler._chance(typical, 1) == 4 / 1024 <= straggler.OF_ONE_RUN
