@@ -38,7 +38,7 @@ def main() -> None:
     everywhere = os.sched_getaffinity(0)
     core = min(everywhere)
     os.sched_setaffinity(0, {core})
-    for interval_s in [float(word) for word in sys.argv[1:]] or INTERVALS_S:
+    for interval_s in [float(argument) for argument in sys.argv[1:]] or INTERVALS_S:
         for step_s in STEPS_S:
             work = work_of(step_s)
             if everywhere - {core}:
@@ -87,14 +87,14 @@ def _compare(name: str, work: Callable[[], None], step_s: float, interval_s: flo
             os.kill(process, signal.SIGCONT)
             loop()
 
-        def alone() -> None:
+        def not_copied() -> None:
             os.kill(process, signal.SIGSTOP)
             loop()
 
         try:
             limit = TIME_LIMIT if step_s == STEPS_S[0] else None
             what = f"copied every {interval_s:g} s / not, steps of {1e3 * step_s:g} ms, copier {name}"
-            comparison = compare(what, copied, alone, limit=limit, blocks=blocks, between=between)
+            comparison = compare(what, copied, not_copied, limit=limit, blocks=blocks, between=between)
             print(comparison, flush=True)
             helper_s, copied_steps = ran_s(process), sum(each.completed for each in read_progress(partial).values())
             watched_s = (blocks + 1) * comparison.ours_s

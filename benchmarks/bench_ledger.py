@@ -47,10 +47,14 @@ def _measure(folder: Path) -> None:
     taken = [[_process(path) for path in paths] for _ in range(1 + REPEATS)][1:]  # the first brings the files to memory
     small, large = ([pair[which] for pair in taken] for which in (0, 1))
     size = f"{NODES * RANKS_PER_NODE} ranks × {MEASURED_STEPS} steps"
-    print(against_limit(f"ledger of {size}", [one["seconds"] for one in small], TIME_LIMIT_S, "s"))
-    print(against_limit(f"memory for {size}", [one["above_bytes"] / 1e6 for one in small], MEMORY_LIMIT_MB, "MB"))
+    print(against_limit(f"ledger of {size}", [process["seconds"] for process in small], TIME_LIMIT_S, "s"))
+    print(
+        against_limit(f"memory for {size}", [process["above_bytes"] / 1e6 for process in small], MEMORY_LIMIT_MB, "MB")
+    )
     size = f"{TIMES} times as many ranks"
-    print(against_limit(f"memory for {size}", [one["above_bytes"] / 1e6 for one in large], MEMORY_LIMIT_MB, "MB"))
+    print(
+        against_limit(f"memory for {size}", [process["above_bytes"] / 1e6 for process in large], MEMORY_LIMIT_MB, "MB")
+    )
     ratios = [big["seconds"] / little["seconds"] / TIMES for little, big in taken]
     print(against_limit(f"time per stamp for {size} / for the smaller", ratios, RATIO_LIMIT, ""))
 
@@ -77,7 +81,7 @@ def _trace() -> Trace:
 
 def _more_ranks(trace: Trace) -> Trace:
     """The same nodes again and again."""
-    again: dict[str, Any] = {
+    repeated: dict[str, Any] = {
         name: np.concatenate([getattr(trace, name)] * TIMES)
         for name in (
             "stamps", "samples", "losses", "steps_completed", "clock_local_ns", "clock_offset_ns", "clock_bound_ns",
@@ -92,7 +96,7 @@ def _more_ranks(trace: Trace) -> Trace:
     ]
     return dataclasses.replace(
         trace, run=dataclasses.replace(trace.run, nodes=nodes), ranks=names, run_id="", point_id="",
-        clock_domains=[name for _ in range(TIMES) for name in trace.clock_domains], **again,
+        clock_domains=[name for _ in range(TIMES) for name in trace.clock_domains], **repeated,
     )  # fmt: skip
 
 

@@ -93,11 +93,11 @@ def measure(
             for handle in observer.handles[:optimizers] if names is None or "optimizer" in names else ():
                 registered = handle.hooks_dict_ref()
                 if to:
-                    registered[handle.id] = kept[handle.id]
+                    registered[handle.id] = removed[handle.id]
                 else:
-                    kept[handle.id] = registered.pop(handle.id)
+                    removed[handle.id] = registered.pop(handle.id)
 
-        kept: dict[int, Any] = {}
+        removed: dict[int, Any] = {}
         switch(not control)
         hooked = training(blocks, width, batch)
         for _ in range(WARM_UP):
@@ -136,11 +136,13 @@ def main() -> int:
     parser.add_argument("--control", action="store_true", help="no hooks on either model")
     parser.add_argument("--hook", action="append", metavar="NAME", help="of a patched attribute, or optimizer")
     arguments = parser.parse_args()
-    own = (arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size, arguments.control, arguments.hook)
+    forwarded = (
+        arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size, arguments.control, arguments.hook,
+    )  # fmt: skip
     medians = []
     for number in range(arguments.processes):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            hooked, bare = pool.submit(measure, *own).result()
+            hooked, bare = pool.submit(measure, *forwarded).result()
         middle_ms, bare_ms = (sorted(times)[len(times) // 2] for times in (hooked, bare))
         medians.append(100 * median(a - b for a, b in zip(hooked, bare, strict=True)) / STEP_MS)
         print(f"process {number + 1}: {middle_ms:.3f} ms with hooks, {bare_ms:.3f} ms without, {medians[-1]:+.3f} %")

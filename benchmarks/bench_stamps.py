@@ -83,14 +83,14 @@ def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...]
             os.kill(helper, signal.SIGCONT)
             _steps(work, timer, journal.samples)
 
-        def alone() -> None:
+        def unwatched() -> None:
             os.kill(helper, signal.SIGSTOP)
             _steps(work, nothing, journal.samples)
 
         before_s = ran_s(helper)
         try:
             comparison = compare(
-                f"stamps and telemetry / neither, {name}", watched, alone, limit=TIME_LIMIT, blocks=BLOCKS
+                f"stamps and telemetry / neither, {name}", watched, unwatched, limit=TIME_LIMIT, blocks=BLOCKS
             )
         finally:
             helper_s = ran_s(helper) - before_s

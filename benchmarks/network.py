@@ -103,7 +103,7 @@ class Network:
             "plm_rsh_agent": self._folder / "agent", "plm_rsh_no_tree_spawn": 1, "pml": "ob1", "btl": "tcp,self",
             "btl_tcp_if_include": "tap0", "oob_tcp_if_include": "tap0", "mpi_yield_when_idle": 1,
         }  # fmt: skip
-        settings = [word for name, value in tcp.items() for word in ("--mca", name, str(value))]
+        settings = [argument for name, value in tcp.items() for argument in ("--mca", name, str(value))]
         hosts = ["--host", ",".join(f"h{host}:1" for host in range(ranks)), "-np", str(ranks), "--map-by", "node"]
         command = [
             self._folder / "agent", "h0", "mpirun", "--allow-run-as-root", *settings, *hosts, "--bind-to", "none",

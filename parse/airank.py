@@ -78,7 +78,7 @@ def _parser() -> CommandParser:
         "with a loss, that loss (default: by log, see below)")  # fmt: skip
     add("--published", action="append", default=[], type=Path, metavar="DOC.md",
         help="a document whose table of times to train is put beside the recomputed one; may be repeated")  # fmt: skip
-    add("--warmup-epochs", type=_count, metavar="N",
+    add("--warmup-epochs", type=_whole_number, metavar="N",
         help="epochs left out of the throughput (default: 0; a printed avg_ips is then compared with all)")  # fmt: skip
     add("--samples-per-epoch", type=_positive, metavar="N",
         help="in place of what logs say (default for ResNet50: ImageNet's 1,281,167)")  # fmt: skip
@@ -93,14 +93,14 @@ def _target(text: str) -> float:
     return value
 
 
-def _count(text: str, least: int = 0) -> int:
+def _whole_number(text: str, least: int = 0) -> int:
     if (value := int(text)) < least:
         raise argparse.ArgumentTypeError(f"{text} is below {least}")
     return value
 
 
 def _positive(text: str) -> int:
-    return _count(text, 1)
+    return _whole_number(text, 1)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class Measurements:
         self._copies: dict[Path, Path] = {}
         self._folder_of: dict[str, str] = {}
         self._names: dict[str, str] = {}
-        self._own: dict[str, set[str]] = defaultdict(set)
+        self._originals: dict[str, set[str]] = defaultdict(set)
         self._copied: dict[str, set[str]] = defaultdict(set)
         self.apart = False
 
@@ -69,12 +69,14 @@ class Measurements:
                 self._copied[folder].add(file.key[0])
                 continue
             alike.append(file)
-            self._own[folder].add(file.key[0])
+            self._originals[folder].add(file.key[0])
             if isinstance(file.content, Attempt):
                 traced[self._run_of(file.key[0])].add(folder)
             self.apart = self.apart or (len(alike) > 1 and len({self._folder(each.path) for each in alike}) > 1)
         self.apart = self.apart or any(len(folders) > 1 for folders in traced.values())
-        above = os.path.commonpath(folders) if (folders := {*self._own, *(self._planned - {*self._copied})}) else ""
+        above = (
+            os.path.commonpath(folders) if (folders := {*self._originals, *(self._planned - {*self._copied})}) else ""
+        )
         self._names = {each: os.path.relpath(each, above) for each in {*folders, *self._planned, *self._copied}}
 
     def name(self, path: Path) -> str:
@@ -86,7 +88,7 @@ class Measurements:
     def lacks(self, plan: Path, run_id: str) -> bool:
         """Whether the run of the plan is none of its measurement, because only copies of another's files are here."""
         folder = self._folder(plan)
-        originals, copied = self._own[folder], self._copied[folder]
+        originals, copied = self._originals[folder], self._copied[folder]
         return self.apart and bool(copied) and (not originals or run_id in copied - originals)
 
     def _folder(self, path: Path) -> str:

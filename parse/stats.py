@@ -50,11 +50,11 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     n = len(values)
     if n < 2:
         return None
-    k, outside = 1, 2  # outside: 2·Σ comb(n, i) for i < k, in units of 2^-n
-    while (wider := outside + 2 * comb(n, k)) <= 2**n // UNCOVERED_PART:
-        k, outside = k + 1, wider
+    k, tail = 1, 2  # tail: 2·Σ comb(n, i) for i < k, in units of 2^-n
+    while (wider := tail + 2 * comb(n, k)) <= 2**n // UNCOVERED_PART:
+        k, tail = k + 1, wider
     ordered = sorted(values)
-    return Interval(ordered[k - 1], ordered[n - k], 1 - outside / 2**n)
+    return Interval(ordered[k - 1], ordered[n - k], 1 - tail / 2**n)
 
 
 def student(confidence: float, freedom: int) -> float:

@@ -96,7 +96,8 @@ def _of_run(drawn: DrawnRun) -> list[str]:
 
 def _of_profile(drawn: Drawn) -> str:
     left_out = [
-        f"{count} {reason}" for count, reason in ((drawn.outside, "outside of these steps"), (drawn.untimed, "untimed"))
+        f"{count} {reason}"
+        for count, reason in ((drawn.out_of_range, "outside of these steps"), (drawn.untimed, "untimed"))
         if count
     ]  # fmt: skip
     return (

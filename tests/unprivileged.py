@@ -20,9 +20,9 @@ def without_rights(
 ) -> subprocess.CompletedProcess[str]:
     """Runs this Python with these arguments and this PATH, by somebody who may not search the folder `closed`."""
     prefix = WITHOUT_RIGHTS if os.geteuid() == 0 else ()
-    probe = subprocess.run([*prefix, "ls", f"{closed}/."], capture_output=True, text=True, check=False)
-    if "Permission denied" not in probe.stderr:
-        pytest.skip(f"this user cannot be kept out of a closed folder: {probe.stderr.strip() or 'ls reads it'}")
+    listing = subprocess.run([*prefix, "ls", f"{closed}/."], capture_output=True, text=True, check=False)
+    if "Permission denied" not in listing.stderr:
+        pytest.skip(f"this user cannot be kept out of a closed folder: {listing.stderr.strip() or 'ls reads it'}")
     environ = {**with_checkout(os.environ), "PATH": path, **(env or {})}
     # setpriv itself is not on the PATH under test.
     argv = [sys.executable, *arguments]

@@ -48,7 +48,7 @@ def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: EventFile)
         "a backward did not return": returns < len(backwards),
         "the optimizer works inside the backward": segment.updated_in_backward,
         "the optimizer calls backward several times in one step": any(
-            sum(at >= update for at in backwards) > 1 for update in updates
+            sum(at >= updated for at in backwards) > 1 for updated in updates
         ),
         "whether the optimizer called backward was not yet seen": bool(unseen) and len(backwards) > 1,
         f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,

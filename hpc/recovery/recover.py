@@ -142,10 +142,10 @@ def recover(partial: Path) -> str:
 
 def _recover(partial: Path) -> str:
     stem = partial.name.removesuffix(PARTIAL)
-    if foreign := sorted(
+    if unknown := sorted(
         path.name for path in partial.iterdir() if not _ARTIFACT.fullmatch(path.name) or path.is_dir()
     ):
-        raise JournalError(f"{partial}: left alone, {foreign[0]} in it is nothing that ranks leave: move it away first")
+        raise JournalError(f"{partial}: left alone, {unknown[0]} in it is nothing that ranks leave: move it away first")
     path = partial.with_name(f"{stem}.h5")
     broken: list[str] = []
     try:

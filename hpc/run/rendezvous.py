@@ -81,7 +81,7 @@ def connect(traces: Path, environ: Mapping[str, str] = os.environ) -> Communicat
     except LaunchError as error:
         if launch is None and started > 1:
             raise LaunchError(f"mpiexec has started {started} ranks, which only MPI connects: {error}") from None
-        return join(launch or _alone(), traces)
+        return join(launch or _single(), traces)
     if comm.size == 1 and launch is not None and launch.size > 1:
         return join(launch, traces)
     if comm.size == 1 and started > 1:
@@ -144,7 +144,7 @@ def _checked(launch: Launch) -> Launch:
     return launch
 
 
-def _alone() -> Launch:
+def _single() -> Launch:
     return Launch(launcher="", rank=0, size=1, one_node=True, identity="")
 
 

@@ -177,8 +177,8 @@ def acceptance_text(acceptance: Acceptance, width: int) -> str:
         if findings:
             shown = [each for each in findings if each.state is not State.OK or title == "nodes"]
             without_fix = [dataclasses.replace(each, fix="") if each.fatal else each for each in shown]
-            fine = f": {len(findings) - len(shown)} of {len(findings)} ok" if title == "doctor" else ""
-            lines += ["", f"{title}{fine}", *as_text(without_fix, LABELS[title])]
+            passed = f": {len(findings) - len(shown)} of {len(findings)} ok" if title == "doctor" else ""
+            lines += ["", f"{title}{passed}", *as_text(without_fix, LABELS[title])]
     if acceptance.collectives:
         lines += ["", "collectives alone", *acceptance.collectives]
     return "\n".join(lines) + "\n"

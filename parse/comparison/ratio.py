@@ -77,10 +77,10 @@ def rank_and_coverage(n: int, m: int) -> tuple[int, float]:
         normal = NormalDist(n * m / 2, sqrt(n * m * (n + m + 1) / 12))
         return max(1, int(normal.inv_cdf((1 - CONFIDENCE) / 2))), CONFIDENCE
     counts, total = _rank_counts(n, m), comb(n + m, n)
-    k, outside = 1, 2 * counts[0]
-    while (wider := outside + 2 * counts[k]) <= total * (1 - CONFIDENCE):
-        k, outside = k + 1, wider
-    return k, 1 - outside / total
+    k, tail = 1, 2 * counts[0]
+    while (wider := tail + 2 * counts[k]) <= total * (1 - CONFIDENCE):
+        k, tail = k + 1, wider
+    return k, 1 - tail / total
 
 
 def _rank_counts(n: int, m: int) -> list[int]:

@@ -24,7 +24,7 @@ def numbers(ranks: Sequence[int]) -> str:
     return f"{', '.join(map(str, ranks[:NAMED]))}{more}"
 
 
-def fine(ms: float) -> str:
+def small_time(ms: float) -> str:
     """A small time: in microseconds below MICROSECONDS_BELOW_MS."""
     return f"{ms * 1e3:.1f} µs" if ms < MICROSECONDS_BELOW_MS else f"{ms:.2f} ms"
 

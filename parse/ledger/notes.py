@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, inflect, plural
-from parse.ledger.figures import NAMED, SMALL, Figures, fine, numbers, round_number
+from parse.ledger.figures import NAMED, SMALL, Figures, numbers, round_number, small_time
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.network_text import network_notes
 from parse.ledger.reasons import repeat_of, verdict_text
@@ -179,8 +179,8 @@ def _clock(ledger: Ledger) -> Iterator[str]:
     bounds = [run.bound for run in ledger.runs if run.bound is not None]
     bound = "how far the clocks leave the ranks' order open is not known"
     if bounds:
-        bound = f"the clocks leave up to {fine(max(bounds))} open" if any(bounds) else "all ranks read one clock"
-    skew = f"{fine(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
+        bound = f"the clocks leave up to {small_time(max(bounds))} open" if any(bounds) else "all ranks read one clock"
+    skew = f"{small_time(abs(ledger.skew))} {'longer' if ledger.skew >= 0 else 'shorter'}: end skew less start skew"
     yield f"{bound}; the throughput's step is {skew}"
 
 

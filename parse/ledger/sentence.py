@@ -9,7 +9,7 @@ from math import ceil
 from hpc.system.text import capitalized, inflect, plural
 from parse.ledger.compute_loss import WAITS_FOR_A_CORE
 from parse.ledger.explanation import explanation, late_input
-from parse.ledger.figures import NAMED, SMALL, Figures, fine, numbers, round_number, share, speed_text
+from parse.ledger.figures import NAMED, SMALL, Figures, numbers, round_number, share, small_time, speed_text
 from parse.ledger.network_text import network_sentences
 from parse.ledger.reasons import because_text, host_of, no_loss_text, repeat_of
 from parse.ledger.types import (
@@ -194,7 +194,7 @@ def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Ite
     if verdict.kind == CANNOT_TELL:
         because = because_text(verdict)
         text = f"Who is waited for is not known{f' ({because})' if because else ''}"
-        yield f"{text}: the clocks leave {fine(verdict.bound)} open" if verdict.because is Because.CLOCK else text
+        yield f"{text}: the clocks leave {small_time(verdict.bound)} open" if verdict.because is Because.CLOCK else text
         return
     text = f"{lead}{_late(verdict, ledger, write)}"
     text = f"{text}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else text

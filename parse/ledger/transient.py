@@ -113,8 +113,8 @@ def single_events(pool: Pool) -> Iterator[tuple[Verdict, Bools]]:
         rest = np.ones(len(arrivals.skew), np.bool_)
         for its in events[:count]:
             rest[its] = False
-        alone = arrivals.skew[events[count - 1]].max() > ONCE * arrivals.skew[rest].max(initial=0)
-        if alone and len({*arrivals.ranks.last[~rest].tolist()}) == 1:
+        stands_out = arrivals.skew[events[count - 1]].max() > ONCE * arrivals.skew[rest].max(initial=0)
+        if stands_out and len({*arrivals.ranks.last[~rest].tolist()}) == 1:
             break
     else:
         return

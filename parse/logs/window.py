@@ -196,8 +196,8 @@ class _Reader:
         if len(points):
             self.first = epoch_and_step(int(points.key[0]))
         steps = self.total - self.warmup
-        coarse = self.printed_every > max(self.warmup, 1)
-        span = max(steps, INTERVALS * self.printed_every) if coarse else steps
+        sparse = self.printed_every > max(self.warmup, 1)
+        span = max(steps, INTERVALS * self.printed_every) if sparse else steps
         from_zero = self.log_format.from_zero or _from_zero(points.step, self.printed_every)
         target = WindowTarget(
             begin_at=0 if self.whole else self.warmup,

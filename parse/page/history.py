@@ -171,7 +171,7 @@ def _blocks(series: Series, at: int) -> Iterator[Block]:
         yield Paragraph(text="No measurement of it has a speed and a date.")
     else:
         yield Chart(
-            id=f"chart-{at}", title=f"Speed ({series.unit})", text=_in_words(series), height_px=380,
+            id=f"chart-{at}", title=f"Speed ({series.unit})", text=_described(series), height_px=380,
             figure=over_time(_drawn(series), y_title=series.unit),
         )  # fmt: skip
         yield Paragraph(
@@ -222,7 +222,7 @@ def _change_row(change: DatedChange) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _in_words(series: Series) -> str:
+def _described(series: Series) -> str:
     """The levels in order of time."""
     samples = series.samples
     medians = [sample.median for sample in samples]

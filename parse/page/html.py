@@ -85,7 +85,7 @@ def _shown(value: Any) -> Any:
     """A value as the template writes it: a text without control characters, and not endless; escaped afterwards."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    text = LONG_WORD.sub(lambda word: f"{word[0][:150]}…{word[0][-40:]}", plain(value))
+    text = LONG_WORD.sub(lambda match: f"{match[0][:150]}…{match[0][-40:]}", plain(value))
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}… ({len(text)} characters)"
 
 

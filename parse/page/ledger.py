@@ -56,7 +56,7 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
     height = 130 + BAR_PX * len(names)
     yield Chart(
         id="chart-terms", title="A step, by what it is spent on (ms)", height_px=height,
-        text="; ".join(f"{name}: {_in_words(ledger, write, 'mean')}" for name, ledger in shown),
+        text="; ".join(f"{name}: {_described(ledger, write, 'mean')}" for name, ledger in shown),
         figure=stacked(
             names, {name: [_value(mean) for mean in of] for name, of in means.items()},
             x_title="ms per step, mean over ranks and steps",
@@ -69,7 +69,7 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
     losses = {name: [_term(ledger, name, "loss") for _, ledger in losing] for name in columns}
     yield Chart(
         id="chart-loss", title="What a step loses against one device (ms)", height_px=130 + BAR_PX * len(losing),
-        text="; ".join(f"{name}: {_in_words(ledger, write, 'loss')}" for name, ledger in losing),
+        text="; ".join(f"{name}: {_described(ledger, write, 'loss')}" for name, ledger in losing),
         figure=stacked(
             [name for name, _ in losing], {name: [_value(mean) for mean in of] for name, of in losses.items()},
             x_title="ms per step more than on 1n1g",
@@ -87,7 +87,7 @@ def _value(mean: Mean | None) -> float | None:
     return None if mean is None else mean.value
 
 
-def _in_words(ledger: Ledger, write: Figures, which: str) -> str:
+def _described(ledger: Ledger, write: Figures, which: str) -> str:
     parts = [(term.name, getattr(term, which)) for term in ledger.terms]
     return ", ".join(f"{name} {write.ms(mean.value)}" for name, mean in parts if mean is not None)
 

@@ -87,7 +87,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     cases = cases_of([result for _, setting in chosen for result in setting])
     unit = results[0].unit
     yield Chart(
-        id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_in_words(chosen, "speed"),
+        id=f"chart-speed{suffix}", title=f"Speed ({unit})", text=_described(chosen, "speed"),
         height_px=_height_px(len(chosen)),
         figure=lines(
             [series_of(name, setting, "speed") for name, setting in chosen],
@@ -101,7 +101,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     cases = cases_of([result for _, setting in scaled for result in setting])
     devices = [device for device, _ in cases]
     yield Chart(
-        id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_in_words(scaled, "speedup"),
+        id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_described(scaled, "speedup"),
         height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "speedup") for name, setting in scaled],
@@ -110,7 +110,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
         ),
     )  # fmt: skip
     yield Chart(
-        id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_in_words(scaled, "efficiency"),
+        id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_described(scaled, "efficiency"),
         height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "efficiency") for name, setting in scaled],
@@ -176,7 +176,7 @@ def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence
     return Line(name="ideal", x=devices, y=[baseline.median_speed * device for device in devices])
 
 
-def _in_words(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
+def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
     parts = []
     for name, setting in chosen:
         series = series_of(name, setting, quantity)

@@ -44,7 +44,7 @@ def pipeline_result(trace: PipelineTrace) -> PipelineResult:
     replayed = replayed_s(meetings, own_s, usual_s, none, all_ranks)[0]
     ideal = replayed_s(meetings, own_s, usual_s, every, all_ranks)[0]
     without = replayed_s(meetings, own_s, usual_s, operations, dp_ranks).mean(axis=1)
-    alone = replayed_s(meetings, usual_s, own_s, operations, dp_ranks).mean(axis=1)
+    only_these = replayed_s(meetings, usual_s, own_s, operations, dp_ranks).mean(axis=1)
     mean_s, ideal_s = float(replayed.mean()), float(ideal.mean())
     margin_s = stats.mean_margin(replayed.tolist())
     loss_s = mean_s - ideal_s
@@ -54,7 +54,7 @@ def pipeline_result(trace: PipelineTrace) -> PipelineResult:
             group=group, without_s=without_s, alone_s=alone_s, pays_s=mean_s - without_s,
             share=(mean_s - without_s) / loss_s if has_stragglers else None,
         )
-        for group, without_s, alone_s in zip(groups, without.tolist(), alone.tolist(), strict=True)
+        for group, without_s, alone_s in zip(groups, without.tolist(), only_these.tolist(), strict=True)
     ]  # fmt: skip
     recorded = (trace.start_s + trace.duration_s).max(axis=(0, 2)) - trace.start_s.min(axis=(0, 2))
     return PipelineResult(

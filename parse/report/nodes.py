@@ -96,11 +96,11 @@ def _title(site: PerNode) -> str:
 def _rows(site: PerNode) -> tuple[list[list[str]], str]:
     """A row for each node shown, and a line for those that are not."""
     shown: Sequence[NodeSpeed] = site.nodes
-    hidden = shown[SLOWEST:-FASTEST] if len(shown) > SLOWEST + FASTEST else ()
+    omitted = shown[SLOWEST:-FASTEST] if len(shown) > SLOWEST + FASTEST else ()
     left_out = ""
-    if hidden:
-        left_out = f"and {len(hidden)} nodes between {hidden[0].relative:+.2%} and {hidden[-1].relative:+.2%}"
-    rows = [[node.node, str(node.runs), f"{node.relative * 100:+.2f}"] for node in shown if node not in hidden]
+    if omitted:
+        left_out = f"and {len(omitted)} nodes between {omitted[0].relative:+.2%} and {omitted[-1].relative:+.2%}"
+    rows = [[node.node, str(node.runs), f"{node.relative * 100:+.2f}"] for node in shown if node not in omitted]
     return rows, left_out
 
 

@@ -96,16 +96,16 @@ FORMATS: Mapping[str, Callable[[Summary], str]] = {
 }
 
 
-def _shared_lines(summary: Summary, hidden: frozenset[str] = frozenset()) -> list[str]:
-    """The settings that all points share, without the names in `hidden`."""
+def _shared_lines(summary: Summary, omitted: frozenset[str] = frozenset()) -> list[str]:
+    """The settings that all points share, without the names in `omitted`."""
     if not summary.results:
         return []
     requested = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
     if nested := nested_summary(summary.results):
         requested.pop("placement", None)
-    if hidden and "site" in requested:
-        requested["site"] += f" (sets {plural(len(hidden), 'environment variable')})"
-    known = grouped((knowing(summary.results, name), name) for name in requested if name not in hidden)
+    if omitted and "site" in requested:
+        requested["site"] += f" (sets {plural(len(omitted), 'environment variable')})"
+    known = grouped((knowing(summary.results, name), name) for name in requested if name not in omitted)
     lines = [nested] if nested else []
     known = {(): known.pop((), []), **known}  # those of all points first, also where there is none
     for of, names in known.items():

@@ -124,7 +124,7 @@ class EventFile:
         for target in targets:
             self._add(f'{{"ph":"f","bp":"e",{common},"ts":{_us(at_ns + 1)},{self._at(target)}}}')
 
-    def foreign(self, event: Mapping[str, Any], at_ns: int | None, duration_ns: int | None) -> None:
+    def copied_event(self, event: Mapping[str, Any], at_ns: int | None, duration_ns: int | None) -> None:
         """An event of another writer, its time replaced."""
         rest = {name: value for name, value in event.items() if name not in ("ts", "dur")}
         time = "" if at_ns is None else f',"ts":{_us(at_ns)}'

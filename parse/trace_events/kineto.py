@@ -69,7 +69,7 @@ class Drawn:
 
     placed: Placed
     events: int = 0
-    outside: int = 0
+    out_of_range: int = 0
     untimed: int = 0
     bound_ns: float = 0.0
 
@@ -193,17 +193,17 @@ class ProfileTracks:
             batch, times, on_axis[: len(batch)].tolist(), on_axis[len(batch) :].tolist(), strict=True
         ):
             if (begin_ns is not None and end < begin_ns) or (end_ns is not None and begin > end_ns):
-                self.drawn.outside += 1
+                self.drawn.out_of_range += 1
                 continue
             self._place(event)
-            self.file.foreign(event, begin, None if dur is None else end - begin)
+            self.file.copied_event(event, begin, None if dur is None else end - begin)
             self.drawn.events += 1
 
     def _name(self, event: dict[str, Any]) -> None:
         """Names of threads; those of processes are written with the process."""
         if str(event.get("name", "")).startswith("thread_") and "pid" in event and "tid" in event:
             self._place(event)
-            self.file.foreign(event, 0, None)
+            self.file.copied_event(event, 0, None)
 
     def _place(self, event: dict[str, Any]) -> None:
         """Gives an event the process, thread and flow of the merged file."""

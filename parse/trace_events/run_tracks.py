@@ -214,8 +214,8 @@ class RunTracks:
         """The clocks' bounds as steps begin, a counter per node; per rank where a node has several clocks."""
         clocks = grouped(((self.nodes[rank], domain), rank) for rank, domain in enumerate(self.trace.clock_domains))
         for (node, _), ranks in clocks.items():
-            alone = sum(other == node for other, _ in clocks) == 1
-            name = CLOCK_BOUND if alone else f"{CLOCK_BOUND} of rank {', '.join(map(str, ranks[:4]))}"
+            one_clock = sum(other == node for other, _ in clocks) == 1
+            name = CLOCK_BOUND if one_clock else f"{CLOCK_BOUND} of rank {', '.join(map(str, ranks[:4]))}"
             for step in range(piece.stamps.shape[1]):
                 begins, bounds_ns = piece.stamps[ranks, step, BEGIN], piece.bounds[ranks, step, BEGIN]
                 if (compared := begins != ABSENT).any():

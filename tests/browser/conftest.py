@@ -61,7 +61,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         assert main([str(folder), "--out", str(written[name])]) == 0
     traces, logs, documents = put_together(tmp_path_factory.mktemp("together"))
     written["together"] = traces.parent.with_name("together.html")
-    published = [word for document in documents for word in ("--published", str(document))]
+    published = [argument for document in documents for argument in ("--published", str(document))]
     assert main([str(traces), str(logs), *published, "--out", str(written["together"])]) == 0
     nights = put_nights(tmp_path_factory.mktemp("nightly"), [1.0] * 7 + [0.95] * 5)
     written["history"] = nights[0].parent.with_name("history.html")

@@ -350,8 +350,8 @@ def _hold_words(damaged: Input, text: str) -> None:
         record = path.name.endswith(EXIT) or path.match("plan.*.json") or f"{OPEN.run_id}.1.rank1.json" == path.name
         trace = path.suffix == ".h5" and damage is not folder
         # Of files on which a later damage fell it is not known what is left.
-        alone = len(damaged.damages) == 1 and damaged.refused is None
-        if alone and damage in (empty, zeros, folder) and path.parent.name == "traces" and (record or trace):
+        single = len(damaged.damages) == 1 and damaged.refused is None
+        if single and damage in (empty, zeros, folder) and path.parent.name == "traces" and (record or trace):
             _true(path.name in text, f"nothing names {name}")
 
 

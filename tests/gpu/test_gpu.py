@@ -70,10 +70,10 @@ def launched(folder: Path, run: RunSpec) -> subprocess.CompletedProcess[str]:
     (folder / "run.json").write_text(json.dumps(run.to_json()))
     (folder / "job.sh").write_text("#!/bin/bash\n")
     argv = [str(folder / "run.json"), "--attempt", "1", "--traces", str(folder), "--script", str(folder / "job.sh")]
-    alone = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMI", "SLURM_"))}
     return subprocess.run(
         [sys.executable, "-m", "hpc.rank", *argv], cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**alone, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+        env={**environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
     )  # fmt: skip
 
 

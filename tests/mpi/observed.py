@@ -33,7 +33,7 @@ class Ended:
 
     @property
     def observed(self) -> list[ObservedSteps]:
-        return [steps_of(one) for one in self.recorded]
+        return [steps_of(each) for each in self.recorded]
 
     @property
     def only(self) -> ObservedSteps:
@@ -97,5 +97,5 @@ def run(
         statuses=[process.returncode for process in processes],
         output=[out for out, _ in outputs],
         errors=[err for _, err in outputs],
-        recorded=[one for path in files if (one := read_events(path)).events],
+        recorded=[each for path in files if (each := read_events(path)).events],
     )

@@ -35,8 +35,8 @@ def test_the_sharded_head_computes_what_one_process_computes(ranks: Ranks, backe
 
 def assert_partial(drawn: dict[str, Any]) -> None:
     """Two steps of two heads of one seed: each trains a tenth of the classes here, among them all that occur."""
-    first, second, *again = drawn["trained"]
-    assert [first, second] == again and first != second
+    first, second, *later = drawn["trained"]
+    assert [first, second] == later and first != second
     for trained in (first, second):
         assert {*drawn["occurring"]} <= {*trained} and len(trained) == round(0.1 * drawn["here"])
     assert len(drawn["occurring"]) < round(0.1 * drawn["here"])

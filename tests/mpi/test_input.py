@@ -101,7 +101,7 @@ def readings(ranks: StartedRanks, make: pytest.TempPathFactory, framework: str) 
             "few held out": request(few, epochs=1, workers=1),
         }
         _readings[framework] = read_all(
-            ranks, {name: {**asked, "framework": framework} for name, asked in requests.items()}
+            ranks, {name: {**request, "framework": framework} for name, request in requests.items()}
         )
     return _readings[framework]
 
@@ -136,8 +136,10 @@ def test_what_does_not_divide_by_the_ranks_is_repeated_and_named(by_request: dic
 
 
 def test_the_order_comes_from_the_seed(by_request: dict[str, ByRank]) -> None:
-    first, again, other = (by_request[f"seed {seed}, {workers} workers"] for seed, workers in ((1, 1), (1, 3), (2, 1)))
-    assert [each["batches"] for each in first] == [each["batches"] for each in again]
+    first, repeated, other = (
+        by_request[f"seed {seed}, {workers} workers"] for seed, workers in ((1, 1), (1, 3), (2, 1))
+    )
+    assert [each["batches"] for each in first] == [each["batches"] for each in repeated]
     assert [each["batches"] for each in first] != [each["batches"] for each in other]
 
 

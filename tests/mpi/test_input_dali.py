@@ -40,8 +40,8 @@ def test_every_image_is_read_once_per_epoch_in_another_order(
 
 def test_the_order_comes_from_the_seed(ranks: Ranks, tmp_path: Path) -> None:
     folder = numbered(tmp_path, 30)
-    first, again, other = (read(ranks, folder, steps=6, seed=seed, kind="dali") for seed in (1, 1, 2))
-    assert [each["batches"] for each in first] == [each["batches"] for each in again]
+    first, repeated, other = (read(ranks, folder, steps=6, seed=seed, kind="dali") for seed in (1, 1, 2))
+    assert [each["batches"] for each in first] == [each["batches"] for each in repeated]
     assert [each["batches"] for each in first] != [each["batches"] for each in other]
 
 

@@ -118,8 +118,8 @@ def test_every_image_is_read_once_per_epoch_in_another_order(readings: dict[str,
 
 
 def test_the_order_comes_from_the_seed(readings: dict[str, ByRank]) -> None:
-    first, again, other = (readings[name] for name in ("seed 1", "seed 1 again", "seed 2"))
-    assert [each["batches"] for each in first] == [each["batches"] for each in again]
+    first, repeated, other = (readings[name] for name in ("seed 1", "seed 1 again", "seed 2"))
+    assert [each["batches"] for each in first] == [each["batches"] for each in repeated]
     assert [each["batches"] for each in first] != [each["batches"] for each in other]
 
 

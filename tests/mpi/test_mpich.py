@@ -47,8 +47,8 @@ def test_a_sweep_under_mpich(tmp_path: Path, mpich: Path) -> None:
     assert (done.returncode, outcome) == (0, "ok"), done.stdout + errors
     # The script names the library too: by hand, from a shell that knows nothing of it, it does the same.
     script = tmp_path / "jobs" / "1n.sh"
-    again = subprocess.run(["bash", str(script), "--force"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stdout + again.stderr
+    forced = subprocess.run(["bash", str(script), "--force"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert forced.returncode == 0, forced.stdout + forced.stderr
     assert "MPICH" in json_of_newest_trace(tmp_path)
 
 

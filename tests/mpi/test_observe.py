@@ -47,15 +47,15 @@ def test_a_ddp_loop_is_seen_and_its_losses_are_bit_equal(tmp_path: Path) -> None
     assert ended.output == plain.output
     assert "loss" in plain.output[0]
     observed = ended.observed
-    assert counts(ended) == [(len(one.steps), sum(step.samples or 0 for step in one.steps)) for one in observed]
-    assert [one.facts["rank"] for one in ended.recorded] == [0, 1]
-    assert all(complete(one) for one in observed)
+    assert counts(ended) == [(len(rank.steps), sum(step.samples or 0 for step in rank.steps)) for rank in observed]
+    assert [rank.facts["rank"] for rank in ended.recorded] == [0, 1]
+    assert all(complete(rank) for rank in observed)
     assert pauses(observed[0]) == [(4, "checkpoint"), (5, "another loader and evaluation"), (8, "checkpoint"),
                                    (10, "another loader and evaluation")]  # fmt: skip
     assert pauses(observed[1]) == [(5, "another loader and evaluation"), (10, "another loader and evaluation")]
     assert [at for at, step in enumerate(observed[1].steps) if step.new_epoch] == [0, 6]
-    for one in observed:
-        for at, step in enumerate(one.steps):
+    for rank in observed:
+        for at, step in enumerate(rank.steps):
             # After an evaluation DDP's buffers are equal already.
             expected = [] if at in (5, 10) else [("broadcast of buffers", 0)]
             assert [(call.name, call.root) for call in step.collectives] == expected
@@ -96,8 +96,8 @@ def test_workers_of_a_loader_record_nothing(tmp_path: Path) -> None:
 
 def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "ddp_loop.py", "--compile", ranks=2))
-    assert [len(one.steps) for one in ended.observed] == [12, 12]
-    assert all(complete(one) for one in ended.observed)
+    assert [len(rank.steps) for rank in ended.observed] == [12, 12]
+    assert all(complete(rank) for rank in ended.observed)
 
 
 def test_a_rank_that_exits_at_once_leaves_its_events(tmp_path: Path) -> None:
@@ -181,19 +181,19 @@ def test_ranks_of_torchrun_are_recorded_each(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     ended = run(tmp_path, "ddp_loop.py", "--epochs", "1", launcher=torchrun)
     assert ended.statuses == [0], ended.errors
-    assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
-    assert [len(one.steps) for one in ended.observed] == [6, 6]
+    assert sorted(rank.facts["rank"] for rank in ended.recorded) == [0, 1]
+    assert [len(rank.steps) for rank in ended.observed] == [6, 6]
 
 
 def test_ranks_of_spawn_are_recorded_each(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "processes.py", "spawn", str(tmp_path / "group")))
-    assert sorted(one.facts["rank"] for one in ended.recorded) == [0, 1]
-    assert [len(one.steps) for one in ended.observed] == [6, 6]
+    assert sorted(rank.facts["rank"] for rank in ended.recorded) == [0, 1]
+    assert [len(rank.steps) for rank in ended.observed] == [6, 6]
 
 
 def test_a_forked_process_that_trains_is_recorded(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "processes.py", "fork"))
-    assert sorted(len(one.steps) for one in ended.observed) == [3, 5]
+    assert sorted(len(rank.steps) for rank in ended.observed) == [3, 5]
 
 
 @pytest.mark.parametrize("kind", ["subprocess", "exec", "plain", "catches"])
@@ -251,12 +251,12 @@ def test_samples_of_batches() -> None:
     from hpc.observe.batches import Count, nominal_size
 
     image, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
-    one = torch.zeros(3, 4, 5)
+    image = torch.zeros(3, 4, 5)
     assert Count(8).samples([image, label]) == 8
     assert Count(None).samples({"input_ids": torch.zeros(5, 7), "labels": label}) == 5
-    assert Count(2).samples(((one, one), ({"boxes": one}, {"boxes": one}))) == 2  # images of unequal sizes
+    assert Count(2).samples(((image, image), ({"boxes": image}, {"boxes": image}))) == 2  # images of unequal sizes
     assert Count(3).samples([[image[:3], image[:3]], label]) == 3
-    assert Count(4).samples([one, one, one, one]) == 4
+    assert Count(4).samples([image, image, image, image]) == 4
     assert Count(7).samples([image, label]) == 0  # 8 is not what the loader states
     assert Count(None).samples(["a", "b"]) == Count(None).samples(torch.tensor(1.0)) == 0
     rule = Count(8)

@@ -82,10 +82,13 @@ def test_buffers_are_named_by_their_group_though_another_had_its_identity(
     assert len(identities) < 5, "no identity was used again: this test shows nothing"
     assert not o.off
     recorded = e.read_events(o.recorder.path)
-    named = [(one.name, one.root) for one in collectives_of(recorded)]
+    named = [(collective.name, collective.root) for collective in collectives_of(recorded)]
     partial = ("broadcast of buffers in a group of 2", e.UNCLEAR)
     assert named == [("broadcast of buffers", root) if ranks == 4 else partial for ranks, root in calls]
-    assert all(one.ends_ns >= one.waits_ns >= one.arrives_ns > 0 for one in collectives_of(recorded))
+    assert all(
+        collective.ends_ns >= collective.waits_ns >= collective.arrives_ns > 0
+        for collective in collectives_of(recorded)
+    )
 
 
 def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ def test_the_stacks_of_a_script_that_hangs_are_among_its_ranks(tmp_path: Path) -
         while not (stacks := written(tmp_path / "traces")).count("stuck_here"):
             assert process.poll() is None and time.monotonic() < until, f"no stacks of the script: {stacks}"
             time.sleep(0.05)
-        own, _, script = stacks.partition("its script:")
-        assert "script.py" in own and "stuck_here" in script
+        of_rank, _, script = stacks.partition("its script:")
+        assert "script.py" in of_rank and "stuck_here" in script
     finally:
         process.terminate()
         process.communicate()

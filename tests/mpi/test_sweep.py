@@ -93,8 +93,8 @@ def test_find_max_tries_until_nothing_larger_fits_and_goes_on_where_it_was(tmp_p
         assert f"\n{case} mpi {workload}: the largest value of batch-size that fits is 9; 10 does not" in done.stdout
     attempts = begun(tmp_path)
     assert len(attempts) == 12
-    again = command(tmp_path, *limited)
-    assert again.returncode == 0 and begun(tmp_path) == attempts
+    second = command(tmp_path, *limited)
+    assert second.returncode == 0 and begun(tmp_path) == attempts
 
     summary = command(tmp_path, sys.executable, "-m", "parse.summarize", "traces").stdout
     assert len(re.findall(r"^[12]n1g  batch-size .* 9 +10 +6$", summary, re.MULTILINE)) == 2, summary
@@ -145,9 +145,9 @@ def test_repeats_are_added_until_the_interval_is_narrow_or_no_more_are_allowed(t
     assert ended(tmp_path) == ["ok"] * 8
 
     attempts = begun(tmp_path)
-    again = command(tmp_path, *argv)
-    assert again.returncode == 0 and begun(tmp_path) == attempts
-    assert "6 ok" in again.stdout and "after 8 runs" in again.stdout
+    second = command(tmp_path, *argv)
+    assert second.returncode == 0 and begun(tmp_path) == attempts
+    assert "6 ok" in second.stdout and "after 8 runs" in second.stdout
 
 
 def test_rerunning_a_sweep_skips_final_runs_and_repeats_lost_ones(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_rerunning_a_sweep_skips_final_runs_and_repeats_lost_ones(tmp_path: Path
     assert "attempt 1: ok" in done.stdout and "samples/s" in done.stdout
     assert ended(tmp_path) == ["ok", "ok"]
 
-    again = sweep(tmp_path, "--nodes", "1,2", *TINY)
-    assert again.returncode == 0
-    assert again.stdout.count("every run is final, nothing to submit") == 2
+    second = sweep(tmp_path, "--nodes", "1,2", *TINY)
+    assert second.returncode == 0
+    assert second.stdout.count("every run is final, nothing to submit") == 2
     assert len(list((tmp_path / "traces").glob("*.h5"))) == 2
 
     elsewhere = tmp_path / "elsewhere"

@@ -63,7 +63,7 @@ def facts(ranks: Ranks, backend: str, **fields: Any) -> dict[str, Any]:
     return _cache[key(fields)]
 
 
-def alone(script: str, *switches: str) -> Any:
+def on_one_rank(script: str, *switches: str) -> Any:
     """The JSON that a script prints in one process, without mpiexec."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *switches], cwd=ROOT, capture_output=True, text=True, check=False,
@@ -210,7 +210,7 @@ def test_a_failure_ends_all_ranks_with_a_note(
 
 
 def test_momentum_and_loss_scale_follow_torchs_formulas() -> None:
-    result = alone("tensorflow_pieces.py")
+    result = on_one_rank("tensorflow_pieces.py")
     assert result["momentum"] < 1e-14
     assert result["scaled"] == [2.0**15, "float32"]
     # Steps whose gradients are not finite are left out and halve the scale; 2000 good ones in a row double it.
@@ -225,8 +225,8 @@ def resnet50(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if missing := missing_modules("torch-ddp"):
         pytest.skip("; ".join(missing))
     artifacts = str(tmp_path_factory.mktemp("resnet50") / "torch.npz")
-    alone("resnet50_tensorflow_facts.py", "torch", artifacts)
-    result: dict[str, Any] = alone("resnet50_tensorflow_facts.py", "tensorflow", artifacts)
+    on_one_rank("resnet50_tensorflow_facts.py", "torch", artifacts)
+    result: dict[str, Any] = on_one_rank("resnet50_tensorflow_facts.py", "tensorflow", artifacts)
     return result
 
 

@@ -130,9 +130,9 @@ def test_a_killed_training_is_resumed_and_ends_like_one_that_was_not(
 def test_a_target_ends_the_training_and_one_that_is_never_reached_is_named(
     ranks: Ranks, tmp_path: Path, digits: Path
 ) -> None:
-    there = Training(ranks, tmp_path / "there", digits, "torch-ddp", target_accuracy=60.0, epochs=9)
-    assert there.attempt(1).returncode == 0
-    history = there.history(1)
+    elsewhere = Training(ranks, tmp_path / "there", digits, "torch-ddp", target_accuracy=60.0, epochs=9)
+    assert elsewhere.attempt(1).returncode == 0
+    history = elsewhere.history(1)
     assert history.reached == len(history.epochs) < 9 and (history.best or 0) >= 60
     never = Training(ranks, tmp_path / "never", digits, "torch-ddp", target_accuracy=100.0, epochs=2, eval_every=2)
     done = never.attempt(1)

@@ -150,5 +150,5 @@ def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) 
     assert re.search(r"^1n1g: half width .* after 6 runs; .*; 1 more run$", followed.stdout, re.MULTILINE)
     assert re.search(r"^1n1g: half width .* after 7 runs; .*no more runs are allowed", followed.stdout, re.MULTILINE)
     assert list(outcomes(tmp_path).values()) == ["ok"] * 7
-    again = sweep(*argv, "--ci", "0.001%")
-    assert again.returncode == 0 and len(outcomes(tmp_path)) == 7 and "submitted as" not in again.stdout
+    second = sweep(*argv, "--ci", "0.001%")
+    assert second.returncode == 0 and len(outcomes(tmp_path)) == 7 and "submitted as" not in second.stdout

@@ -190,9 +190,9 @@ def test_a_machine_with_loopback_only(new_root, tmp_path):
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("no mpi4py here: pip install mpi4py")
     user = [] if os.getuid() == 0 else ["--user", "--map-current-user", "--keep-caps"]
-    alone = ["unshare", *user, "--net", "bash", "-ec"]
+    isolated = ["unshare", *user, "--net", "bash", "-ec"]
     up = "ip link set lo up"
-    tried = subprocess.run([*alone, up], capture_output=True, text=True, check=False)
+    tried = subprocess.run([*isolated, up], capture_output=True, text=True, check=False)
     if tried.returncode:
         pytest.skip(f"no network of loopback only can be made here: {tried.stderr.strip()}")
     (tmp_path / "world.py").write_text(WORLD)
@@ -206,7 +206,7 @@ def test_a_machine_with_loopback_only(new_root, tmp_path):
         sbatch -W -N2 -o {tmp_path}/out --wrap "srun sh -c 'echo step on \\$SLURMD_NODENAME'" >/dev/null
         cat {tmp_path}/out
     """
-    argv = [*alone, script]
+    argv = [*isolated, script]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "started: 2 nodes" in done.stdout and done.stdout.endswith("stopped\n")

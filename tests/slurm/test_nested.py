@@ -178,8 +178,8 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCl
     hold.unlink()
     until(lambda: has_ended(cluster, job_id), "the job ends")
     assert {name: record for name, record in records(tmp_path).items() if name in before} == before
-    again = records(tmp_path)[f"{gone[:-1]}2"]
-    assert (again["outcome"], again["restart_count"], len(again["nodelist"].split(","))) == ("ok", 1, 2)
+    second = records(tmp_path)[f"{gone[:-1]}2"]
+    assert (second["outcome"], second["restart_count"], len(second["nodelist"].split(","))) == ("ok", 1, 2)
     assert_nested(summarized(command))
 
 

@@ -130,8 +130,8 @@ def test_trainings_go_on_after_their_rank_their_job_or_their_node_was_lost(clust
             trainings[name].wait_until_put_back(jobs[name])
         for training in trainings.values():
             training.feed_all()
-        again = trainings["rank"].submit("--force")
-        for name, job_id in {**jobs, "rank": again}.items():
+        forced = trainings["rank"].submit("--force")
+        for name, job_id in {**jobs, "rank": forced}.items():
             trainings[name].wait_for(job_id, "COMPLETED")
     finally:
         for training in trainings.values():

@@ -96,8 +96,8 @@ class FaultyWork:
         for fault in self.faults:
             if fault.how == "busy":
                 helper = _python(BUSY)
-                own = os.getpriority(os.PRIO_PROCESS, 0)
-                os.setpriority(os.PRIO_PROCESS, helper.pid, own + int(fault.amount))
+                niceness = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, helper.pid, niceness + int(fault.amount))
                 self.helpers.append(helper)
             elif fault.how == "stop":
                 self.helpers.append(_python(STOP))
@@ -140,8 +140,8 @@ def fault_pages(pages: float) -> None:
 def collect(objects: float) -> None:
     """Makes so many objects that refer to themselves, and collects them."""
     for _ in range(int(objects)):
-        one: list[object] = []
-        one.append(one)
+        cycle: list[object] = []
+        cycle.append(cycle)
     gc.collect()
 
 

@@ -31,9 +31,9 @@ def ring(nodes: int, one_way_ms: float, bandwidth: float, size_bytes: int) -> fl
 
 def links_of(nodes: int, one_way_ms: float, bandwidth: float) -> tuple[Link, ...]:
     return tuple(
-        Link(nodes=(f"n{one}", f"n{two}"), latency_ms=one_way_ms, bandwidth=bandwidth)
-        for one in range(nodes)
-        for two in range(one + 1, nodes)
+        Link(nodes=(f"n{first}", f"n{second}"), latency_ms=one_way_ms, bandwidth=bandwidth)
+        for first in range(nodes)
+        for second in range(first + 1, nodes)
     )
 
 
@@ -57,7 +57,7 @@ def kinds(network: Network) -> list[tuple[Fault, Basis]]:
     return [(finding.kind, finding.basis) for finding in network.findings]
 
 
-def why(network: Network) -> Mapping[Fault, Unknown]:
+def unknowns(network: Network) -> Mapping[Fault, Unknown]:
     return {missing.kind: missing.reason for missing in network.unknown}
 
 

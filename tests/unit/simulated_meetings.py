@@ -118,5 +118,5 @@ def _step(
 
 
 def _met(called: Int64, now: Int64, root: int, transfer_ns: int) -> Int64:
-    left: Int64 = np.maximum(now, called.max() if root < 0 else called[root]) + transfer_ns
-    return left
+    end: Int64 = np.maximum(now, called.max() if root < 0 else called[root]) + transfer_ns
+    return end

@@ -204,10 +204,10 @@ def test_fewer_samples_than_requested():
 
 def test_the_last_batch_of_an_epoch_of_files_is_smaller():
     trace = make_trace(make_run(data="imagefolder:/x"))
-    for last, rings in ((1, 0), (4, 0), (5, 1)):
+    for last, raised in ((1, 0), (4, 0), (5, 1)):
         samples = trace.samples.copy()
         samples[0, -1] = last
-        assert len(figures(judged([dataclasses.replace(trace, samples=samples)]), "not_as_asked")) == rings
+        assert len(figures(judged([dataclasses.replace(trace, samples=samples)]), "not_as_asked")) == raised
 
 
 def test_the_latest_of_two_ok_attempts_counts():

@@ -114,15 +114,15 @@ def test_printed_speeds_without_an_alarm(speed, printed, wall_clock):
     assert figures(judged(log), "rates_and_wall_clock") == []
 
 
-@pytest.mark.parametrize(("speed", "rings"), [(95.5, False), (104.5, False), (94.0, True), (106.0, True)])
-def test_a_window_and_the_whole_steady_run(speed, rings):
+@pytest.mark.parametrize(("speed", "raised"), [(95.5, False), (104.5, False), (94.0, True), (106.0, True)])
+def test_a_window_and_the_whole_steady_run(speed, raised):
     attempts = [
         read(repeat=repeat, speed=value, wall_clock=value, steady_run=100.0)
         for repeat, value in ((1, 100.0), (2, speed))
     ]
     alarms = figures(judged(*attempts), "window_and_steady_run")
-    assert bool(alarms) == rings
-    if rings:
+    assert bool(alarms) == raised
+    if raised:
         assert same(alarms[0], {"run": 2, "speed": speed, "steady_run": 100.0, "difference": speed / 100 - 1})
         (text,) = [alarm.text for alarm in judged(*attempts)[0].alarms if alarm.name == "window_and_steady_run"]
         assert text == (

@@ -37,9 +37,9 @@ def test_a_bar_is_as_long_as_its_speedup_and_the_ideal_is_marked(tmp_path: Path)
     bars = {line.split()[0]: line.partition(line.split()[1])[2].strip() for line in lines[1:]}
     room = 60 - len("1n1g") - len("1.00") - 4
     assert bars["4n1g"] == "█" * room
-    one, two = bars["1n1g"], bars["2n1g"]
-    assert one == "█" * (room // 4)
-    assert two.count("█") == room * 3 // 8 and two.endswith(IDEAL) and len(two) == room // 2
+    first, second = bars["1n1g"], bars["2n1g"]
+    assert first == "█" * (room // 4)
+    assert second.count("█") == room * 3 // 8 and second.endswith(IDEAL) and len(second) == room // 2
 
 
 def test_a_chart_needs_two_speedups_and_room(tmp_path: Path) -> None:

@@ -104,9 +104,9 @@ def test_unix_time_is_read_at_each_synchronisation():
 
 def test_the_narrowest_reading_of_unix_time_counts(monkeypatch):
     """Readings take 40, 11 and 30 ns; the second one's middle is 5 ns after it began."""
-    own = iter([0, 40, 100, 111, 200, 230])
+    readings = iter([0, 40, 100, 111, 200, 230])
     unix = iter([1_000_020, 1_000_107, 1_000_215])
-    monkeypatch.setattr("hpc.measure.clock.time.perf_counter_ns", lambda: next(own))
+    monkeypatch.setattr("hpc.measure.clock.time.perf_counter_ns", lambda: next(readings))
     monkeypatch.setattr("hpc.measure.clock.time.time_ns", lambda: next(unix))
     assert unix_offset_ns(readings=3) == (1_000_002, 7)
 
@@ -127,7 +127,7 @@ def test_a_star_of_one_is_refused():
 # Suspended systems
 
 
-def alone(slept) -> GlobalClock:
+def single(slept) -> GlobalClock:
     reported = iter(slept)
     return GlobalClock(Alone(), slept=lambda: next(reported))
 
@@ -144,7 +144,7 @@ def alone(slept) -> GlobalClock:
     ],
 )
 def test_a_system_that_may_never_have_been_suspended_is_accepted(slept):
-    clock = alone(slept)
+    clock = single(slept)
     for _ in slept:
         clock.synchronise()
     assert len(clock.points) == len(slept)
@@ -152,7 +152,7 @@ def test_a_system_that_may_never_have_been_suspended_is_accepted(slept):
 
 @pytest.mark.parametrize(("third", "words"), [((14, 20), "0.000 s"), ((3_000_000_010, 3_000_000_050), "3.000 s")])
 def test_a_suspended_system_is_named_with_the_duration(third, words):
-    clock = alone([(0, 7), (5, 10), third])
+    clock = single([(0, 7), (5, 10), third])
     clock.synchronise()
     clock.synchronise()
     with pytest.raises(ClockError, match=f"the system of rank 0 on .* was suspended for {words} since"):

@@ -115,39 +115,39 @@ def test_openmetrics_are_as_their_specification_says(sides, capsys):
     samples with distinct labels, `# EOF` as the last line."""
     _, out, _ = run(capsys, *sides, "--format", "openmetrics")
     assert out.endswith("\n# EOF\n") and out.count("# EOF") == 1
-    families: list[str] = []
+    metrics: list[str] = []
     samples = set()
     for line in out.splitlines()[:-1]:
         if line.startswith("# "):
             _, kind, name, *rest = line.split(" ", 3)
             if kind == "TYPE":
-                families.append(name)
+                metrics.append(name)
                 assert rest in (["gauge"], ["stateset"])
-            assert name == families[-1] and (kind != "UNIT" or name.endswith(f"_{rest[0]}"))
+            assert name == metrics[-1] and (kind != "UNIT" or name.endswith(f"_{rest[0]}"))
             continue
         match = METRIC.fullmatch(line)
-        assert match and match[1] == families[-1], line[:200]
+        assert match and match[1] == metrics[-1], line[:200]
         assert (match[1], match[2]) not in samples
         samples.add((match[1], match[2]))
-    assert len({*families}) == len(families) >= 4
+    assert len({*metrics}) == len(metrics) >= 4
     assert 'rankwise_compare_verdict{point="1n2g' in out
 
 
 def test_the_exit_status_is_two_where_nothing_can_be_compared(tmp_path, capsys):
-    empty, one = tmp_path / "empty", folder(tmp_path / "one", (ONE, FIVE))
+    empty, single = tmp_path / "empty", folder(tmp_path / "one", (ONE, FIVE))
     empty.mkdir()
-    for words in ([empty, one], [one, empty], [tmp_path / "none", one]):
+    for words in ([empty, single], [single, empty], [tmp_path / "none", single]):
         status, out, err = run(capsys, *words)
         assert (status, out) == (2, "") and "no point to compare" in err
     other = folder(tmp_path / "other", (TWO, FIVE))
-    status, out, _ = run(capsys, one, other)
+    status, out, _ = run(capsys, single, other)
     assert status == 2 and out.startswith("nothing could be compared") and "only in BASE: " in out
 
 
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_measurement_is_not_compared_with_itself(tmp_path, capsys, nested):
-    one = folder(tmp_path / "all" / "one", (ONE, FIVE))
-    status, _, err = run(capsys, tmp_path / "all" if nested else one, one)
+    single = folder(tmp_path / "all" / "one", (ONE, FIVE))
+    status, _, err = run(capsys, tmp_path / "all" if nested else single, single)
     assert status == 2 and "belongs to both sides (5 of the 5 files of NEW)" in err
 
 
@@ -199,6 +199,6 @@ def test_random_speeds_never_fail_and_never_call_both():
     for _ in range(8):
         counts = generator.integers(1, 8, 2)
         pair = [generator.lognormal(3, 0.3, count).tolist() for count in counts]
-        there, back = (compared(with_speeds(*a), with_speeds(*b)) for a, b in (pair, pair[::-1]))
+        forward, back = (compared(with_speeds(*a), with_speeds(*b)) for a, b in (pair, pair[::-1]))
         flipped = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
-        assert only(back).verdict == flipped.get(only(there).verdict, only(there).verdict)
+        assert only(back).verdict == flipped.get(only(forward).verdict, only(forward).verdict)

@@ -263,15 +263,16 @@ def test_a_launch_is_known_by_its_launchers_variables() -> None:
 
 
 def test_launches_at_the_same_time_have_other_names() -> None:
-    alone = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
+    single_node = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"}
     launches = [
         launch_of(variables, host)
         for variables, host in (
-            (TORCHRUN, "a"), ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}, "a"), (alone, "a"), (alone, "b"),
-            ({**TORCHRUN, "MASTER_PORT": "29501"}, "a"), (SLURM, "a"), ({**SLURM, "SLURM_STEP_ID": "1"}, "a"),
+            (TORCHRUN, "a"), ({**TORCHRUN, "TORCHELASTIC_RESTART_COUNT": "1"}, "a"), (single_node, "a"),
+            (single_node, "b"), ({**TORCHRUN, "MASTER_PORT": "29501"}, "a"), (SLURM, "a"),
+            ({**SLURM, "SLURM_STEP_ID": "1"}, "a"),
         )
     ]  # fmt: skip
-    assert len({one.identity for one in launches if one}) == len(launches)
+    assert len({launch.identity for launch in launches if launch}) == len(launches)
     assert launch_of(TORCHRUN, "b") == launches[0]
 
 
@@ -307,7 +308,7 @@ def test_mpi_connects_where_it_can_and_one_rank_never_stands_for_several(
         return Mpi()
 
     monkeypatch.setattr(rendezvous, "start_mpi", start)
-    monkeypatch.setattr(rendezvous, "join", lambda one, traces: f"tcp {one.rank} of {one.size}")
+    monkeypatch.setattr(rendezvous, "join", lambda launch, traces: f"tcp {launch.rank} of {launch.size}")
     try:
         comm: Any = connect(Path(), variables)
         assert result == ("mpi" if isinstance(comm, Mpi) else comm)

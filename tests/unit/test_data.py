@@ -77,11 +77,11 @@ def test_the_checksum_is_that_of_names_and_contents(tmp_path):
 
 
 def test_one_seed_makes_one_set_and_another_seed_another(tmp_path):
-    first, again, other = (made(tmp_path / name, "--seed", name[0]) for name in ("1a", "1b", "2"))
-    assert jpegs(first) == jpegs(again)
+    first, repeated, other = (made(tmp_path / name, "--seed", name[0]) for name in ("1a", "1b", "2"))
+    assert jpegs(first) == jpegs(repeated)
     assert not {*jpegs(first).values()} & {*jpegs(other).values()}
     for name in ("train-000000.tar", "val-000000.tar"):
-        assert (first / "webdataset" / name).read_bytes() == (again / "webdataset" / name).read_bytes()
+        assert (first / "webdataset" / name).read_bytes() == (repeated / "webdataset" / name).read_bytes()
 
 
 def test_the_tar_shards_hold_every_image_once_with_its_class(tmp_path, monkeypatch):
@@ -180,8 +180,8 @@ def test_the_digits_are_scikit_learns_split_once(tmp_path, capsys):
 
 
 def test_the_split_of_the_digits_comes_from_the_seed(tmp_path):
-    first, again, other = (make_digits(tmp_path / name, "--seed", name[0]) for name in ("1a", "1b", "2"))
-    sums = [json.loads((each / "manifest.json").read_text())["sha256"] for each in (first, again, other)]
+    first, repeated, other = (make_digits(tmp_path / name, "--seed", name[0]) for name in ("1a", "1b", "2"))
+    sums = [json.loads((each / "manifest.json").read_text())["sha256"] for each in (first, repeated, other)]
     assert sums[0] == sums[1] != sums[2] and pngs(first).keys() != pngs(other).keys()
 
 

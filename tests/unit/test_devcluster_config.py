@@ -82,10 +82,10 @@ def test_only_the_login_side_listens_beyond_the_host_name() -> None:
 
 
 def test_where_there_is_loopback_only_slurm_resolves_names_of_any_family() -> None:
-    alone = texts(replace(HOST, loopback_only=True), Shape(accounting=True))
-    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny,EnableIPv6\n" in alone["slurm.conf"]
-    assert "CommunicationParameters=NoCtldInAddrAny,EnableIPv6\n" in alone["login.conf"]
-    assert "CommunicationParameters=NoInAddrAny,EnableIPv6\n" in alone["slurmdbd.conf"]
+    isolated = texts(replace(HOST, loopback_only=True), Shape(accounting=True))
+    assert "CommunicationParameters=NoInAddrAny,NoCtldInAddrAny,EnableIPv6\n" in isolated["slurm.conf"]
+    assert "CommunicationParameters=NoCtldInAddrAny,EnableIPv6\n" in isolated["login.conf"]
+    assert "CommunicationParameters=NoInAddrAny,EnableIPv6\n" in isolated["slurmdbd.conf"]
 
 
 def test_no_gpus_means_no_gres() -> None:

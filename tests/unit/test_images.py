@@ -103,8 +103,8 @@ def test_crops_come_from_the_seed_and_cover_what_they_should() -> None:
     columns = np.tile(np.arange(200, dtype=np.uint8), (200, 1))
     image = Image.fromarray(columns).convert("RGB")
     crops = [augment(image, 16, random.Random(seed)).astype(int) for seed in range(300)]
-    again = [augment(image, 16, random.Random(seed)) for seed in range(300)]
-    assert all(np.array_equal(one, other) for one, other in zip(crops, again, strict=True))
+    repeated = [augment(image, 16, random.Random(seed)) for seed in range(300)]
+    assert all(np.array_equal(image, other) for image, other in zip(crops, repeated, strict=True))
     mirrored = sum(crop[0, 0, 0] > crop[0, -1, 0] for crop in crops)
     assert 100 < mirrored < 200
     widths = [abs(crop[0, 0, 0] - crop[0, -1, 0]) / 200 for crop in crops]

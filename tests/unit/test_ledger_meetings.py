@@ -246,9 +246,9 @@ def test_one_rank_waits_for_nobody_whatever_it_calls() -> None:
     first = {name: getattr(trace, name)[:1] for name in ("stamps", "samples", "losses", "steps_completed", "ranks")}
     clocks = {name: getattr(trace, name)[:1] for name in vars(trace) if name.startswith(("clock_", "barrier_"))}
     run = dataclasses.replace(trace.run, nodes=1, ranks_per_node=1)
-    alone = dataclasses.replace(trace, run=run, run_id="", point_id="", meetings=None, meeting_names=(),
+    without_meetings = dataclasses.replace(trace, run=run, run_id="", point_id="", meetings=None, meeting_names=(),
                                 meeting_roots=(), **first, **clocks)  # fmt: skip
-    assert names(step_breakdown(alone).borders) == TERMS
+    assert names(step_breakdown(without_meetings).borders) == TERMS
 
 
 def test_a_collective_of_some_ranks_leaves_one_term() -> None:
@@ -312,6 +312,6 @@ def test_runs_with_other_meetings_are_not_put_together() -> None:
 
 def test_communication_of_several_collectives_is_not_compared_with_an_all_reduce_of_the_gradients() -> None:
     trace = backend(run_with(HEAD), gradient_bytes=1000)
-    several, one = step_breakdown(trace), step_breakdown(dataclasses.replace(trace, meetings=None, meeting_names=(),
+    several, merged = step_breakdown(trace), step_breakdown(dataclasses.replace(trace, meetings=None, meeting_names=(),
                                                                               meeting_roots=()))  # fmt: skip
-    assert (_gradient_bytes([several]), _gradient_bytes([one])) == (0, 1000)
+    assert (_gradient_bytes([several]), _gradient_bytes([merged])) == (0, 1000)

@@ -56,7 +56,9 @@ def by_case(folder: Path, traces: Iterable[Trace]) -> dict[str, Ledger]:
     for trace in traces:
         put(folder, trace)
     read = results(load([folder]))
-    points, diagnostics = ([each for each in read if bool(each.run.diagnostic) == probe] for probe in (False, True))
+    points, diagnostics = (
+        [each for each in read if bool(each.run.diagnostic) == is_diagnostic] for is_diagnostic in (False, True)
+    )
     return {ledger.result.requested.case: ledger for ledger in ledgers(points, diagnostics)}
 
 
@@ -115,10 +117,10 @@ def test_one_run_has_the_interval_of_its_pieces(tmp_path: Path) -> None:
 def test_runs_without_reduction_tell_contention_from_interference(tmp_path: Path) -> None:
     no_sync = repeated(run_of(reduction="off"), 3, make(backward=on(*ALL_RANKS, ms=1.0)))
     traces = [*repeated(SINGLE, 3, make()), *repeated(run_of(), 3, make(backward=on(*ALL_RANKS, ms=3.0)))]
-    alone = by_case(tmp_path, traces)["2n2g"]
-    assert alone.split is not None
-    assert (alone.split.contention, alone.split.interference) == (None, None)
-    assert alone.split.unexplained == pytest.approx(losses(alone)["compute"])
+    without_others = by_case(tmp_path, traces)["2n2g"]
+    assert without_others.split is not None
+    assert (without_others.split.contention, without_others.split.interference) == (None, None)
+    assert without_others.split.unexplained == pytest.approx(losses(without_others)["compute"])
     of_cases = by_case(tmp_path, no_sync)
     assert set(of_cases) == {"1n1g", "2n2g"}
     split = of_cases["2n2g"].split
@@ -291,10 +293,14 @@ def test_why_a_straggler_s_data_is_late_is_that_of_its_own_reader(tmp_path: Path
         return dataclasses.replace(trace, input=figures, input_names=INPUT_FIGURES, ranks=ranks)
 
     ledger = by_case(tmp_path, repeated(run_of(), 2, reading))["2n2g"]
-    own = ledger.straggler_input
-    assert own is not None and (own.workers, own.usual_workers, own.cause) == (1, 8, InputCause.WORKERS)
-    assert own.late == pytest.approx(15.0, abs=0.2) and own.work == pytest.approx(26.0)
-    assert own.enough == 3
+    its_input = ledger.straggler_input
+    assert its_input is not None and (its_input.workers, its_input.usual_workers, its_input.cause) == (
+        1,
+        8,
+        InputCause.WORKERS,
+    )
+    assert its_input.late == pytest.approx(15.0, abs=0.2) and its_input.work == pytest.approx(26.0)
+    assert its_input.enough == 3
     assert (
         ". Its reader has 1 of 8 workers. 1 worker per rank is too few: 3 with cores of their own would keep up. "
         "To do: --option workers=3. By terms: "

@@ -88,20 +88,20 @@ def test_each_has_its_own_runs_and_baselines(may: Path, june: Path) -> None:
 def test_each_is_what_it_is_by_itself(may: Path, june: Path) -> None:
     together = points(may, june)
     for folder, of_folder in ((may, together[:2]), (june, together[2:])):
-        for alone, each in zip(points(folder), of_folder, strict=True):
-            plain = [(name, getattr(alone, name)) for name in ("median_speed", "interval", "cv", "speedup", "alarms")]
+        for single, each in zip(points(folder), of_folder, strict=True):
+            plain = [(name, getattr(single, name)) for name in ("median_speed", "interval", "cv", "speedup", "alarms")]
             assert plain == [(name, getattr(each, name)) for name, _ in plain]
 
 
 def test_a_point_without_its_own_baseline_has_no_speedup(may: Path, june: Path) -> None:
     for path in june.glob("1n1g*"):
         path.unlink()
-    one = make_run(nodes=2, workload="resnet50")
+    first = make_run(nodes=2, workload="resnet50")
     for plan in june.glob("plan.*"):
         plan.unlink()
-    put_plan(june, repeats(one, 2))
-    (alone,) = [each for each in points(may, june) if each.requested.measurement.folder == "traces_june"]
-    assert alone.speedup is None and alone.no_speedup is not None
+    put_plan(june, repeats(first, 2))
+    (single,) = [each for each in points(may, june) if each.requested.measurement.folder == "traces_june"]
+    assert single.speedup is None and single.no_speedup is not None
 
 
 def test_the_parent_folder_holds_two_where_each_has_a_plan(may: Path, june: Path) -> None:
@@ -116,7 +116,7 @@ def test_they_stand_side_by_side_with_folder_and_date(may: Path, june: Path) -> 
     side = next(line.split() for line in written.splitlines() if line.startswith("2n1g   "))
     assert side == ["2n1g", "80.01", "2.00", "100.01", "2.00"]
     rows = [line.split()[:6] for line in written.splitlines() if "traces_" in line and line[1:4] == "n1g"]
-    assert [(row[0], *[word for word in row if word.startswith(("traces", "2026"))]) for row in rows] == [
+    assert [(row[0], *[cell for cell in row if cell.startswith(("traces", "2026"))]) for row in rows] == [
         ("1n1g", "traces_may", "2026-05-14"), ("2n1g", "traces_may", "2026-05-14"),
         ("1n1g", "traces_june", "2026-06-13"), ("2n1g", "traces_june", "2026-06-13"),
     ]  # fmt: skip
@@ -256,12 +256,12 @@ def test_runs_that_versions_name_otherwise_are_the_same_runs(tmp_path: Path) -> 
 
 
 def test_a_copy_of_a_folder_is_counted_once(may: Path, tmp_path: Path) -> None:
-    alone = points(may)
+    single = points(may)
     shutil.copytree(may, tmp_path / "copy")
     read = points(may, tmp_path / "copy")
     assert [each.requested.measurement for each in read] == [None, None]
     assert [(each.median_speed, len(each.runs)) for each in read] == [
-        (each.median_speed, len(each.runs)) for each in alone
+        (each.median_speed, len(each.runs)) for each in single
     ]
 
 
@@ -295,17 +295,19 @@ def test_folders_that_have_no_run_in_common_are_one(tmp_path: Path) -> None:
         put_plan(tmp_path / str(nodes), [run])
         put(tmp_path / str(nodes), make_trace(run))
         record(run, MAY * nodes // nodes).write(tmp_path / str(nodes))
-    one, two = points(tmp_path / "1", tmp_path / "2")
-    assert (one.requested.measurement, two.requested.measurement, two.speedup) == (None, None, pytest.approx(2))
+    first, second = points(tmp_path / "1", tmp_path / "2")
+    assert (first.requested.measurement, second.requested.measurement, second.speedup) == (None, None, pytest.approx(2))
 
 
 def test_a_folder_of_only_traces_completes_that_of_the_records(may: Path, tmp_path: Path) -> None:
-    alone = points(may)
+    single = points(may)
     (tmp_path / "rescued").mkdir()
     for path in may.glob("2n1g*.h5"):
         path.rename(tmp_path / "rescued" / path.name)
     read = points(may, tmp_path / "rescued")
-    assert [(each.median_speed, each.speedup) for each in read] == [(each.median_speed, each.speedup) for each in alone]
+    assert [(each.median_speed, each.speedup) for each in read] == [
+        (each.median_speed, each.speedup) for each in single
+    ]
 
 
 def test_a_retried_sweep_in_one_folder_is_one(may: Path) -> None:

@@ -21,7 +21,7 @@ from parse.ledger.network import (
     node_bandwidth,
 )  # fmt: skip
 from parse.ledger.network_text import finding_text, network_notes, network_sentences
-from tests.unit.networks import VOLUME, as_text, kinds, measured, ring, why
+from tests.unit.networks import VOLUME, as_text, kinds, measured, ring, unknowns
 
 # Latency and bandwidth
 
@@ -63,7 +63,7 @@ def test_little_communication_is_not_judged() -> None:
     """A slow network that nobody waits for, since compute hides it."""
     hidden = dataclasses.replace(measured(one_way_ms=3.0), exposed_ms=0.4, step_ms=15.4)
     assert judge(hidden, VOLUME).findings == ()
-    assert why(judge(hidden, VOLUME)) == {}
+    assert unknowns(judge(hidden, VOLUME)) == {}
 
 
 def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -> None:
@@ -71,7 +71,7 @@ def test_latency_that_the_way_of_messages_cannot_explain_is_not_the_networks() -
     slow_calls = hockney((1024, 4096, 65536), (1.65, 1.7, 2.0), 2000, 1.66)
     network = judge(measured(3, 0.0185, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0), 2000)
     assert network.findings == ()
-    assert why(network) == {Fault.LATENCY: Unknown.NOT_THE_WAY, Fault.BANDWIDTH: Unknown.NOT_THE_WAY}
+    assert unknowns(network) == {Fault.LATENCY: Unknown.NOT_THE_WAY, Fault.BANDWIDTH: Unknown.NOT_THE_WAY}
     assert any("cores or software, not the network" in line for line in network_notes(network))
     unknown_way = measured(3, reduction=slow_calls, exposed_ms=3.5, step_ms=20.0, round_trips_ms={}, links=())
     assert kinds(judge(unknown_way, 2000)) == [(Fault.LATENCY, Basis.CURVE)]
@@ -81,7 +81,7 @@ def test_more_exposed_than_all_reduces_take_is_not_the_networks() -> None:
     """An all-reduce takes 1.1 ms by itself and 6.3 ms in the training, whose ranks have too few cores."""
     reduction = hockney((1024, 65536, 1 << 20), (0.1, 1.0, 14.4), 75_776, 1.1)
     network = judge(measured(3, reduction=reduction, exposed_ms=6.3, step_ms=25.4), 75_776)
-    assert (network.findings, why(network)[Fault.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
+    assert (network.findings, unknowns(network)[Fault.BANDWIDTH]) == ((), Unknown.MORE_EXPOSED)
     twice = judge(measured(3, reduction=reduction, exposed_ms=2.2, step_ms=25.4), 75_776)
     assert [(each.kind, each.explains) for each in twice.findings] == [(Fault.BANDWIDTH, pytest.approx(1.03, rel=0.01))]
 
@@ -96,11 +96,11 @@ def test_without_collectives_round_trips_prove_what_no_all_reduce_can_do_without
     near = dataclasses.replace(bare, round_trips_ms={"n1": 0.05})
     network = judge(near, VOLUME)
     assert network.findings == ()
-    assert why(network)[Fault.LATENCY] is why(network)[Fault.BANDWIDTH] is Unknown.NO_COLLECTIVES
+    assert unknowns(network)[Fault.LATENCY] is unknowns(network)[Fault.BANDWIDTH] is Unknown.NO_COLLECTIVES
     several = dataclasses.replace(near, reductions=100)
     assert judge(several, VOLUME).findings[0].explains == pytest.approx(5.0)
     merged = dataclasses.replace(bare, exposed_ms=None)
-    assert why(judge(merged, VOLUME))[Fault.LATENCY] is Unknown.NO_VOLUME
+    assert unknowns(judge(merged, VOLUME))[Fault.LATENCY] is Unknown.NO_VOLUME
 
 
 def test_a_link_that_is_full_is_what_is_waited_for() -> None:
@@ -190,8 +190,8 @@ def test_loss_is_a_share_and_held_against_other_points() -> None:
         (Fault.LOSS, Basis.SEGMENTS)
     ]
     few = judge(measured(segments=Segments(sent=900, resent=9, needless=0)), VOLUME)
-    assert (few.findings, why(few)) == ((), {Fault.LOSS: Unknown.FEW_SEGMENTS})
-    assert why(judge(measured(segments=None), VOLUME)) == {Fault.LOSS: Unknown.NO_COUNTERS}
+    assert (few.findings, unknowns(few)) == ((), {Fault.LOSS: Unknown.FEW_SEGMENTS})
+    assert unknowns(judge(measured(segments=None), VOLUME)) == {Fault.LOSS: Unknown.NO_COUNTERS}
     old_kernel = measured(segments=Segments(sent=10_000, resent=100, needless=None))
     assert kinds(judge(old_kernel, VOLUME)) == [(Fault.LOSS, Basis.SEGMENTS)]
 

@@ -18,13 +18,13 @@ from parse.ledger.network import (
     judge,
 )  # fmt: skip
 from parse.ledger.slow_links import exceptions, slow_places
-from tests.unit.networks import VOLUME, as_text, kinds, links_of, measured, why
+from tests.unit.networks import VOLUME, as_text, kinds, links_of, measured, unknowns
 
 
 def noisy(nodes: int, seed: int, scatter: float = 0.1) -> dict[tuple[str, str], float]:
     """Links of about 0.05 ms, lognormal."""
     random = np.random.default_rng(seed)
-    pairs = [(f"n{one}", f"n{two}") for one in range(nodes) for two in range(one + 1, nodes)]
+    pairs = [(f"n{first}", f"n{second}") for first in range(nodes) for second in range(first + 1, nodes)]
     return {pair: float(0.05 * np.exp(scatter * random.standard_normal())) for pair in pairs}
 
 
@@ -69,8 +69,8 @@ def test_levels_of_a_fabric_are_no_slow_links() -> None:
     for nodes in (4, 8, 32):
         times = noisy(nodes, 2)
         racked = {
-            (one, two): time * (3 if (int(one[1:]) < nodes // 2) != (int(two[1:]) < nodes // 2) else 1)
-            for (one, two), time in times.items()
+            (first, second): time * (3 if (int(first[1:]) < nodes // 2) != (int(second[1:]) < nodes // 2) else 1)
+            for (first, second), time in times.items()
         }
         assert slow_places(racked) == []
 
@@ -90,9 +90,10 @@ def test_a_slow_node_is_named_with_its_figures() -> None:
         kind=Fault.SLOW_LINK, basis=Basis.PAIRS, value=3.1, usual=0.05, quantity=Fault.LATENCY, nodes=("n2",)
     )
     assert as_text(judge(far, VOLUME)) == "The links of node n2 are slow: 3.10 ms for a small message, others 50.0 µs"
-    one = with_times({("n0", "n2"): 3.1}, exposed_ms=10.0, step_ms=26.0)
+    first = with_times({("n0", "n2"): 3.1}, exposed_ms=10.0, step_ms=26.0)
     assert (
-        as_text(judge(one, VOLUME)) == "The link between n0 and n2 is slow: 3.10 ms for a small message, others 50.0 µs"
+        as_text(judge(first, VOLUME))
+        == "The link between n0 and n2 is slow: 3.10 ms for a small message, others 50.0 µs"
     )
 
 
@@ -125,7 +126,7 @@ def test_without_pairs_the_clocks_tell_the_links_of_the_first_node() -> None:
     assert as_text(network) == "The link from the first node to n2 is slow: 3.10 ms one way, others 50.0 µs"
     alike = measured(5, 0.05, 1.0, links=(), round_trips_ms=dict.fromkeys(trips, 6.2), exposed_ms=0.1, step_ms=26.0)
     assert judge(alike, VOLUME).findings == ()
-    two = judge(measured(2, links=()), VOLUME)
-    assert why(two) == {Fault.SLOW_LINK: Unknown.TWO_NODES}
+    second = judge(measured(2, links=()), VOLUME)
+    assert unknowns(second) == {Fault.SLOW_LINK: Unknown.TWO_NODES}
     none = judge(measured(3, links=(), round_trips_ms={}), VOLUME)
-    assert why(none) == {Fault.SLOW_LINK: Unknown.NO_PAIRS}
+    assert unknowns(none) == {Fault.SLOW_LINK: Unknown.NO_PAIRS}

@@ -201,8 +201,8 @@ def test_loss_is_held_against_other_points_with_a_network(tmp_path: Path) -> Non
     """Another point loses as good as nothing; one of one node, which sends nothing, does not count."""
     quiet = {**TCP, "net.tcp_retransmitted_segments": (0.0, 26.0)}
     elsewhere = training(run_of(nodes=2, ranks_per_node=1, measured_steps=200), series=quiet)
-    alone = training(run_of(nodes=1, ranks_per_node=1, measured_steps=200), series=TCP)
-    network, text = network_of(tmp_path, training(series=TCP), elsewhere, alone)
+    single_node = training(run_of(nodes=1, ranks_per_node=1, measured_steps=200), series=TCP)
+    network, text = network_of(tmp_path, training(series=TCP), elsewhere, single_node)
     (finding,) = network.findings
     assert (finding.kind, finding.value) == (Fault.LOSS, pytest.approx(75 / 10_100, rel=1e-3))
     assert finding.usual == network.usual_loss == pytest.approx(1 / 10_026, rel=1e-2)

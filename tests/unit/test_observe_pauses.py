@@ -95,14 +95,14 @@ def test_an_evaluation_at_the_end_of_an_epoch_begins_after_the_last_request() ->
     requested = script.at(e.FETCH_IN, 1)
     script.at(e.FETCH_END, 1)
     script.evaluate()
-    again = script.at(e.ITERATE_IN, 1)
+    second = script.at(e.ITERATE_IN, 1)
     script.at(e.ITERATE_OUT, 1)
     script.step()
     script.step()
     observed = script.observed()
     pause = observed.steps[2].pause
     assert pause is not None
-    assert (pause.begin_ns, pause.end_ns) == (requested, again)
+    assert (pause.begin_ns, pause.end_ns) == (requested, second)
 
 
 def test_a_new_loader_for_each_epoch_feeds_the_training() -> None:

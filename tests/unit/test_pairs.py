@@ -45,7 +45,7 @@ def test_every_pair_meets_once_and_nobody_has_two_partners(nodes: int) -> None:
             assert other is None or (other != node and partners[other] == node)
         assert sum(other is None for other in partners.values()) == nodes % 2
         met += [(node, other) for node, other in partners.items() if other is not None and node < other]
-    assert sorted(met) == [(one, two) for one in range(nodes) for two in range(one + 1, nodes)]
+    assert sorted(met) == [(first, second) for first in range(nodes) for second in range(first + 1, nodes)]
 
 
 def test_ranks_of_two_nodes_meet_place_by_place() -> None:
@@ -73,12 +73,12 @@ def test_each_turn_is_a_block_of_the_smallest_and_of_the_largest_size() -> None:
 
 
 def test_one_node_has_no_pairs() -> None:
-    one = make_run(ranks_per_node=2)
-    run = collectives_run(one, ["all-reduce", PAIRS], SMALL)
+    first = make_run(ranks_per_node=2)
+    run = collectives_run(first, ["all-reduce", PAIRS], SMALL)
     assert run.options["operations"] == "all-reduce"
     with pytest.raises(OptionError, match="pairs alone was requested of one node; it takes two"):
-        collectives_run(one, [PAIRS], SMALL)
-    beside = collectives_beside([one, THREE], [{**SMALL, "operations": PAIRS}], {"mpi": ("all-reduce", PAIRS)})
+        collectives_run(first, [PAIRS], SMALL)
+    beside = collectives_beside([first, THREE], [{**SMALL, "operations": PAIRS}], {"mpi": ("all-reduce", PAIRS)})
     assert [run.nodes for run in beside] == [3]
 
 

@@ -75,7 +75,7 @@ def test_every_input_gives_a_section_whose_braces_and_environments_match(tmp_pat
     assert section.isascii() and max(map(len, section.splitlines())) < 20_000
     bare = re.sub(r"\\[{}]", "", section)
     assert bare.count("{") == bare.count("}")
-    opened, closed = (re.findall(rf"\\{word}\{{(\w+)", section) for word in ("begin", "end"))
+    opened, closed = (re.findall(rf"\\{command}\{{(\w+)", section) for command in ("begin", "end"))
     assert sorted(opened) == sorted(closed)
     assert not re.search(r"\\(?:input|include|write|def|csname|catcode)\b", section)
 

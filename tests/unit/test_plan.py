@@ -161,9 +161,9 @@ def test_nested_runs_use_some_nodes_of_the_larger_runs_of_their_block() -> None:
 
 def test_collectives_use_the_nodes_of_their_block() -> None:
     runs = [dataclasses.replace(run, seed=5) for run in NESTED[:3]]
-    alone = dataclasses.replace(runs[1], workload=COLLECTIVES, seed=0)
-    [job] = plan_jobs((alone, *runs), SITE, 1, None)
-    assert job.subsets[alone.run_id] == job.subsets[runs[1].run_id]
+    collectives = dataclasses.replace(runs[1], workload=COLLECTIVES, seed=0)
+    [job] = plan_jobs((collectives, *runs), SITE, 1, None)
+    assert job.subsets[collectives.run_id] == job.subsets[runs[1].run_id]
 
 
 def test_nested_jobs_are_split_between_blocks_with_a_note() -> None:

@@ -35,8 +35,8 @@ def test_two_ranks_late_for_different_causes_are_two_findings_with_their_own_sha
 
 
 def test_what_only_some_runs_show_has_their_number():
-    both, alone = {"backward": on(3, ms=15)}, {"backward": on(3, ms=15), "data": on(0, ms=10)}
-    verdicts = stragglers(breakdowns(both, alone))
+    both, in_one = {"backward": on(3, ms=15)}, {"backward": on(3, ms=15), "data": on(0, ms=10)}
+    verdicts = stragglers(breakdowns(both, in_one))
     assert [(each.kind, each.ranks, each.in_runs, each.of_runs) for each in verdicts] == [
         (PERSISTENT, (3,), 2, 2), (PERSISTENT, (0,), 1, 2),
     ]  # fmt: skip

@@ -63,8 +63,8 @@ def test_processes_are_for_large_traces(tmp_path: Path, monkeypatch):
 def test_a_page_made_in_several_processes_is_the_same(tmp_path: Path, monkeypatch):
     put_sweep(tmp_path / "traces")
     (tmp_path / "traces" / "broken.h5").write_bytes(b"none")
-    alone = render(build_page(summary_of(tmp_path / "traces"), "traces"))
+    sequential = render(build_page(summary_of(tmp_path / "traces"), "traces"))
     monkeypatch.setattr(parse.processes, "WORTH_BYTES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    assert render(build_page(summary_of(tmp_path / "traces"), "traces")) == alone
-    assert "broken.h5" in alone
+    assert render(build_page(summary_of(tmp_path / "traces"), "traces")) == sequential
+    assert "broken.h5" in sequential

@@ -39,15 +39,15 @@ def sweeps(name: str, *argv: str) -> tuple[SweepSpec, ...]:
 
 def points(requested: tuple[SweepSpec, ...], target: Target = GPUS) -> set[tuple[str, str, int, str]]:
     """Case, backend, batch size and precision of every point of a plan, less the added baselines."""
-    plain = [SweepSpec(**{**vars(one), "baseline": False}) for one in requested]
+    plain = [SweepSpec(**{**vars(sweep), "baseline": False}) for sweep in requested]
     return {
         (run.case, run.backend, run.batch_size, run.precision) for run in expand_all(plain, target, options_of).runs
     }
 
 
 def refuse(name: str, target: Target, *argv: str, unable: dict[str, str] | None = None) -> None:
-    def plan(one: SweepSpec) -> None:
-        refuse_invalid(expand(one, target, options_of).runs)
+    def plan(sweep: SweepSpec) -> None:
+        refuse_invalid(expand(sweep, target, options_of).runs)
 
     refuse_impossible(read_recipe(name), sweeps(name, *argv), plan, unable or {})
 
@@ -75,7 +75,7 @@ def test_a_recipe_that_nothing_replaces_departs_from_nothing(name: str) -> None:
     requested = sweeps(name)
     assert departures(read_recipe(name), requested, GPUS, options_of) == ()
     refuse(name, GPUS)
-    assert len({one.repeats for one in requested}) == 1
+    assert len({sweep.repeats for sweep in requested}) == 1
     of_recipe = {(each.case, each.backend, each.batch_size, each.precision) for each in read_recipe(name).points}
     assert points(requested) == of_recipe
 

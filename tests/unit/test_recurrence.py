@@ -21,8 +21,8 @@ STEPS = np.tile(np.arange(10, 110), 2)
 def last_by(delay: np.ndarray, seed: int, others: int = 3) -> np.ndarray:
     """By how much a rank with this delay comes last among others, all of the same scatter; 0 where it does not."""
     generator = np.random.default_rng(seed)
-    own = delay + generator.exponential(1.0, len(delay))
-    return np.maximum(own - generator.exponential(1.0, (others, len(delay))).max(axis=0), 0)
+    arrival = delay + generator.exponential(1.0, len(delay))
+    return np.maximum(arrival - generator.exponential(1.0, (others, len(delay))).max(axis=0), 0)
 
 
 @pytest.mark.parametrize("period", [2, 3, 7, 10, 20, 33])

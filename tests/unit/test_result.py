@@ -83,9 +83,9 @@ def test_what_is_no_training_has_no_speedup_and_is_no_baseline(tmp_path, changes
     for nodes in (1, 2):
         put(tmp_path, make_trace(make_run(nodes=nodes, **changes)))
     put(tmp_path, make_trace(make_run(nodes=2)))
-    *probes, training = sorted(results(load([tmp_path])), key=lambda result: not result.run.diagnostic)
-    assert [(probe.speedup, probe.no_speedup) for probe in probes] == [(None, NoSpeedup.NO_TRAINING)] * 2
-    assert {no_speedup_text(probe) for probe in probes} == {text}
+    *diagnostics, training = sorted(results(load([tmp_path])), key=lambda result: not result.run.diagnostic)
+    assert [(result.speedup, result.no_speedup) for result in diagnostics] == [(None, NoSpeedup.NO_TRAINING)] * 2
+    assert {no_speedup_text(result) for result in diagnostics} == {text}
     assert (training.speedup, training.no_speedup) == (None, NoSpeedup.NO_BASELINE)
 
 

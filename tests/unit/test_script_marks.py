@@ -84,15 +84,15 @@ def test_terms_of_a_step_without_further_collectives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("called", "ends", "term", "own"),
+    ("called", "ends", "term", "expected"),
     [((0.5, 1.5), (1.75, 2), "data", 2), ((5, 9), (10, 11), "compute", 18), ((26, 28), (29, 30), "optimizer", 5)],
 )
 def test_what_ranks_do_in_a_collective_is_no_work_of_theirs(
-    called: tuple[float, float], ends: tuple[float, float], term: str, own: float
+    called: tuple[float, float], ends: tuple[float, float], term: str, expected: float
 ) -> None:
     its = meeting(called, ends)
     later, of_both = called[1] - called[0], terms(its)
-    assert of_both[term] == [own - ends[0] + called[0], own - ends[1] + called[1]]
+    assert of_both[term] == [expected - ends[0] + called[0], expected - ends[1] + called[1]]
     assert of_both["wait"] == [later, 0]
     assert of_both["communication"] == [5 + ends[0] - called[1], 5 + ends[1] - called[1]]
     assert np.allclose(its.truth.terms.sum(axis=2), STEP_NS / MS)

@@ -126,7 +126,7 @@ def test_the_job_script_has_no_word_of_the_arguments(folder: Path) -> None:
     scripts = list((folder / "jobs").glob("*.sh"))
     assert scripts
     for script in scripts:
-        assert not any(word in script.read_text() for word in ("hacked", "quoted", shlex.quote(HOSTILE[1])))
+        assert not any(text in script.read_text() for text in ("hacked", "quoted", shlex.quote(HOSTILE[1])))
         assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
         if SHELLCHECK.exists():
             done = subprocess.run([str(SHELLCHECK), str(script)], capture_output=True, text=True, check=False)

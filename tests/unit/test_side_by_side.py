@@ -160,8 +160,8 @@ def test_no_point_is_lost_or_shares_its_cell(settings):
         result.requested.point for table in tables for column in table.columns for result in column.points.values()
     ]
     assert len(cells) == len(set(cells))
-    alone = [result for result in results if result.requested.point not in cells]
-    assert compare(alone) == ()
+    without_pair = [result for result in results if result.requested.point not in cells]
+    assert compare(without_pair) == ()
     for table in tables:
         assert len({column.name for column in table.columns}) == len(table.columns)
         assert all(tuple(column.points) and set(column.points) <= set(table.cases) for column in table.columns)

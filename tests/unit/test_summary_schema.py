@@ -270,7 +270,7 @@ def kind(member: Mapping[str, Any]) -> str:
     if "const" in member:
         return f"`{json.dumps(member['const'])}`"
     types = member["type"] if isinstance(member["type"], list) else [member["type"]]
-    words = ["list" if word == "array" else word for word in types]
+    words = ["list" if name == "array" else name for name in types]
     if "items" in member and ("properties" not in member["items"] or "$ref" in member["items"]):
         words[0] = f"list of {kind(member['items'])}"
     return " or ".join(words)

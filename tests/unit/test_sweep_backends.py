@@ -25,8 +25,8 @@ def test_backends_that_cannot_run_here_are_named_with_the_fix_and_stay_in_the_pl
     argv = ["--nodes", "1,2", "--backend", "torch-ddp,paddle-fleet,tensorflow-horovod", "--cluster", "local"]
     done = sweep(tmp_path, *argv, "--dry-run", env=env)
     assert done.returncode == 0, done.stderr
-    closing = "their runs end as launch_fail; the same command runs them once they can\n"
-    assert TORCH_LINE + HOROVOD_LINE + closing in done.stdout.replace(PADDLE_LINE, "")
+    advice = "their runs end as launch_fail; the same command runs them once they can\n"
+    assert TORCH_LINE + HOROVOD_LINE + advice in done.stdout.replace(PADDLE_LINE, "")
     plan = plan_of(tmp_path)
     assert {run["backend"] for run in plan["runs"]} == {"torch-ddp", "paddle-fleet", "tensorflow-horovod"}
 

@@ -245,10 +245,10 @@ def test_collectives_across_phases_or_each_other_are_left_out_and_counted(tmp_pa
 
 
 def test_several_runs_are_a_group_each_and_begin_together(tmp_path):
-    one, two = make_trace(), make_trace(make_run(repeat=2))
-    drawn = draw(tmp_path, one, two)
+    first, second = make_trace(), make_trace(make_run(repeat=2))
+    drawn = draw(tmp_path, first, second)
     runs = sorted(name for name in drawn.processes.values() if " run " in name)
-    assert runs == [f"1. run {one.run_id}.1", f"2. run {two.run_id}.1"]
+    assert runs == [f"1. run {first.run_id}.1", f"2. run {second.run_id}.1"]
     assert sorted(name for name in drawn.processes.values() if "node" in name) == ["1. node 0: n0", "2. node 0: n0"]
     begins = [event["ts"] for event in drawn.of("X") if event["name"] == "step 0"]
     assert begins == [1.0, 1.0]  # the clocks were compared 1 µs before

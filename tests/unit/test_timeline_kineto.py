@@ -130,10 +130,10 @@ def test_kernels_on_streams_of_a_gpu_are_those_of_the_profile(tmp_path):
     path = GOLDEN / "cuda_streams.json.gz"
     begin_ns, spacing_ns = read_profile(path).begin_ns, 250  # of times in microseconds as float64
     run, random = make_run(nodes=1, ranks_per_node=1, warmup_steps=6), np.random.default_rng(5)
-    alone = simulate(run, equal_ranks(random, 1, run.steps), [Clock()], random).trace
-    shape = alone.clock_local_ns.shape
-    unix = np.full(shape, begin_ns - int(alone.stamps[0, 0, 0]), np.int64)
-    trace = dataclasses.replace(alone, unix_offset_ns=unix, unix_bound_ns=np.full(shape, BOUND_NS))
+    one_rank = simulate(run, equal_ranks(random, 1, run.steps), [Clock()], random).trace
+    shape = one_rank.clock_local_ns.shape
+    unix = np.full(shape, begin_ns - int(one_rank.stamps[0, 0, 0]), np.int64)
+    trace = dataclasses.replace(one_rank, unix_offset_ns=unix, unix_bound_ns=np.full(shape, BOUND_NS))
     (tmp_path / "profiles").mkdir()
     shutil.copy(path, tmp_path / "profiles")
     kernels = """

@@ -50,8 +50,8 @@ def trained(devices: int, speed: float, *, repeat: int = 1, **changes: Any) -> A
 
 def test_time_to_train_is_the_median_and_its_speedup_that_of_times() -> None:
     results = judged([trained(1, 1), *(trained(8, speed, repeat=at) for at, speed in enumerate((4, 6, 7.8), start=1))])
-    one, eight = trainings(results)
-    assert (one.time_to_train_s, one.speedup, one.epochs, one.accuracy) == (39.0, 1.0, 3, 75.0)
+    single, eight = trainings(results)
+    assert (single.time_to_train_s, single.speedup, single.epochs, single.accuracy) == (39.0, 1.0, 3, 75.0)
     assert (eight.reached, eight.runs, eight.time_to_train_s) == (3, 3, pytest.approx(6.5))
     assert eight.speedup == pytest.approx(6) and eight.throughput == pytest.approx(3000 / 6.5)
     assert sum(dataclasses.asdict(eight.spent).values()) == pytest.approx(6.5)

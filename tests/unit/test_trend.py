@@ -59,10 +59,10 @@ def test_the_divergence_is_largest_where_the_definition_says():
         by_definition = {}
         for at in range(1, count):
             for stop in range(at + 1, count + 1):
-                left, right = series[:at], series[at:stop]
-                n, m = len(left), len(right)
-                apart = 2 * np.mean(np.abs(left[:, None] - right[None, :]))
-                by_definition[at, stop] = n * m / (n + m) * (apart - mean_within(left) - mean_within(right))
+                before, after = series[:at], series[at:stop]
+                n, m = len(before), len(after)
+                apart = 2 * np.mean(np.abs(before[:, None] - after[None, :]))
+                by_definition[at, stop] = n * m / (n + m) * (apart - mean_within(before) - mean_within(after))
         best = max(by_definition, key=by_definition.__getitem__)
         divergence, *position = most_divergent(series)
         assert tuple(position) == best and divergence == pytest.approx(by_definition[best])

@@ -176,9 +176,9 @@ class StepMerge:
         outlier = np.zeros(len(lines), np.bool_)
         for rank_number in np.unique(rank[1:][down]).tolist():
             chain = order if alike else order[rank == rank_number]
-            alone = chain[outliers(_places(lines.key[chain]))]
-            if len(alone):
-                outlier[alone] = True
+            isolated = chain[outliers(_places(lines.key[chain]))]
+            if len(isolated):
+                outlier[isolated] = True
                 continue
             judged = range(*np.searchsorted(chain, [self._past_hold, until]).tolist())
             back, continued = another_run(lines.take(chain), rank_number in self._continued, judged)

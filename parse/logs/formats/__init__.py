@@ -222,9 +222,9 @@ class _Search:
         common = len(_forms()) - 1
         counts = sum((self._counted(group, buffer, size) for group in range(common)), Counter[str]())
         if counts:
-            return _most(counts)
+            return _most_frequent(counts)
         if not self.drawn and (drawn := self._counted(common, buffer, size)):
-            self.drawn = _most(drawn).name
+            self.drawn = _most_frequent(drawn).name
         return None
 
     def _counted(self, group: int, buffer: bytearray, size: int) -> Counter[str]:
@@ -272,7 +272,7 @@ def _by_marker(group: int) -> Mapping[bytes, Sequence[_Form]]:
     return grouped((form.line.marker, form) for form in _forms()[group])
 
 
-def _most(counts: Counter[str]) -> LogFormat:
+def _most_frequent(counts: Counter[str]) -> LogFormat:
     """The format that is counted most, of several the first."""
     return format_named(max((name for name in FORMATS if name in counts), key=counts.__getitem__))
 

@@ -31,13 +31,13 @@ def _facts(arguments: Mapping[str, str]) -> Mapping[str, str]:
     if arguments.get("opt_level") in _LEVELS:
         facts["precision"] = _LEVELS[arguments["opt_level"]]
     world, spawned = arguments.get("world_size", ""), arguments.get("multiprocessing_distributed") == "True"
-    alone = world == "-1" and not spawned and arguments.get("dist_url") != "env://"
-    if arguments.get("batch_size", "").isdigit() and (alone or world.isdigit()):
-        counted = 1 if alone else max(int(world), 1)
+    single_process = world == "-1" and not spawned and arguments.get("dist_url") != "env://"
+    if arguments.get("batch_size", "").isdigit() and (single_process or world.isdigit()):
+        counted = 1 if single_process else max(int(world), 1)
         facts["global_batch_size"] = str(int(arguments["batch_size"]) * counted)
         if spawned:
             facts["nodes"] = str(counted)
-        elif not alone:
+        elif not single_process:
             facts["world_size"] = str(counted)
     return facts
 

@@ -126,7 +126,7 @@ def joined(where, comm, steps, kind, broken=False, **fields):
     return right
 
 
-def alone(where, comm, steps, kind, **fields):
+def on_one_rank(where, comm, steps, kind, **fields):
     """Prints what differs from one process on each rank's own data; True where nothing does. Hangs where ranks wait."""
     seed = {"fp32": 32, "fp64": 64}[kind]
     done = Training(
@@ -253,7 +253,7 @@ def main():
         if check in CHECKS:
             right = CHECKS[check](where, comm, int(steps))
         else:
-            learning = alone if check == "alone" else partial(joined, broken=check == "broken")
+            learning = on_one_rank if check == "alone" else partial(joined, broken=check == "broken")
             kind, timing = [*settings, "phases"][:2]
             right = learning(where, comm, int(steps), kind, timing=timing)
         if comm.rank == 0:

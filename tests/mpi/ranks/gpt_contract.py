@@ -28,11 +28,11 @@ TINY, USUAL, SENSITIVE = gpt.SIZES["tiny"], (gpt.LEARNING_RATE, gpt.EPSILON), (1
 
 def learned(run, steps):
     """The parameters of one process before and after some steps on the joined batch."""
-    one = replace(run, backend="torch-ddp", options={**run.options, "activation_checkpointing": "off"})
-    workload = TorchGPT(one, torch.device("cpu"), 0)
+    single = replace(run, backend="torch-ddp", options={**run.options, "activation_checkpointing": "off"})
+    workload = TorchGPT(single, torch.device("cpu"), 0)
     before = [parameter.detach().numpy().copy() for parameter in workload.model.parameters()]
     optimizer = workload.optimizer(foreach=False)
-    of_ranks = [gpt.TokenSequences(one, rank) for rank in range(run.ranks)]
+    of_ranks = [gpt.TokenSequences(single, rank) for rank in range(run.ranks)]
     for step in range(steps):
         joined = torch.from_numpy(np.concatenate([sequences.batch(step) for sequences in of_ranks]))
         assert len(np.unique(joined.numpy(), axis=0)) == run.global_batch_size, "sequences are alike: proves nothing"
@@ -98,8 +98,8 @@ def main(comm):
         everywhere = comm.allgather((off, distance(parameters, same), sum(samples)))
         if comm.rank == 0:
             result = {
-                "off": max(one[0] for one in everywhere), "apart": max(one[1] for one in everywhere),
-                "moved": distance(before, expected), "tokens": sum(one[2] for one in everywhere),
+                "off": max(figures[0] for figures in everywhere), "apart": max(figures[1] for figures in everywhere),
+                "moved": distance(before, expected), "tokens": sum(figures[2] for figures in everywhere),
                 "count": sum(v.size for v in parameters),
                 "ordered": bool((np.diff(stamps, axis=1) >= 0).all()), "facts": facts,
             }  # fmt: skip

@@ -18,7 +18,7 @@ from hpc.workloads import arcface, torch_margin
 
 SAMPLES = 6
 comm = MPI.COMM_WORLD
-own = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES)
+of_rank = slice(comm.rank * SAMPLES, (comm.rank + 1) * SAMPLES)
 
 
 def unsharded(features, weight, labels, margin):
@@ -98,8 +98,8 @@ def case(classes, dtype, margin, *, opposite=False, group=None):
     features.requires_grad_(), weight.requires_grad_()
     wanted = unsharded(features, weight, labels, margin)
     wanted.backward()
-    wanted_features, wanted_weight = features.grad[own].numpy(), weight.grad.numpy()
-    features, labels, weight = features.detach()[own].numpy(), labels[own].numpy(), weight.detach().numpy()
+    wanted_features, wanted_weight = features.grad[of_rank].numpy(), weight.grad.numpy()
+    features, labels, weight = features.detach()[of_rank].numpy(), labels[of_rank].numpy(), weight.detach().numpy()
     here = arcface.shard(classes, comm.size, comm.rank) if group else range(classes)
     train = make_head(weight[here.start : here.stop], here, group, margin=margin)
     loss, of_features, of_weight = train(features, labels)
@@ -123,7 +123,7 @@ def partial(classes, ratio, group):
         values = weight[here.start : here.stop].numpy()
         train = make_head(values, here, group, margin="arcface", sample_ratio=ratio)
         for _ in range(2):
-            _, _, gradient = train(features[own].numpy(), labels[own].numpy())
+            _, _, gradient = train(features[of_rank].numpy(), labels[of_rank].numpy())
             trained.append([place for place, row in enumerate(gradient) if abs(row).sum() > 0])
     occurring = [int(label) - here.start for label in labels.unique() if int(label) in here]
     return {"here": len(here), "occurring": occurring, "trained": trained}

@@ -59,8 +59,8 @@ def facts_of(run, backend, comm):
     if comm.rank == 0:
         facts["ranks_agree"] = all(np.array_equal(a, b) for its in everyone for a, b in zip(its, mine, strict=True))
         if is_user_code(run.workload):
-            alone = factory.__init__.__globals__["alone"](run, STEPS)
-            facts["off_alone"] = max(float(np.abs(a - b).max()) for a, b in zip(mine, alone, strict=True))
+            on_one_rank = factory.__init__.__globals__["on_one_rank"](run, STEPS)
+            facts["off_alone"] = max(float(np.abs(a - b).max()) for a, b in zip(mine, on_one_rank, strict=True))
     return facts
 
 

@@ -43,7 +43,7 @@ class KerasDense:
         return len(batch[0])
 
 
-def alone(run, steps):
+def on_one_rank(run, steps):
     """The parameters that Keras learns in one process from the joined batch, from rank 0's beginning."""
     model, optimizer = dense(seed=0), keras.optimizers.SGD(0.1, momentum=0.9)
     for step in range(steps):

@@ -221,8 +221,8 @@ def test_an_index_of_a_two_character_marker_passes_few_others():
 def test_one_time_stamp_is_what_it_is_among_many(text):
     form = form_of(text)
     many = form.seconds(np.frombuffer(text * 3, np.uint8).reshape(3, -1))
-    one = form.seconds_of_one(text)
-    assert one is None if np.isnan(many[0]) else many.tolist() == pytest.approx([one] * 3, abs=1e-6)
+    seconds = form.seconds_of_one(text)
+    assert seconds is None if np.isnan(many[0]) else many.tolist() == pytest.approx([seconds] * 3, abs=1e-6)
 
 
 def test_equal_lines_are_all_read(tmp_path):

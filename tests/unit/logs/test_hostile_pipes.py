@@ -13,10 +13,10 @@ WITHIN_S = 300
 """A command that waits for a pipe waits for ever: it is ended then, and the test fails."""
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "parse.summarize", *map(str, words)], capture_output=True, text=True, timeout=WITHIN_S,
-        check=False,
+        [sys.executable, "-m", "parse.summarize", *map(str, arguments)], capture_output=True, text=True,
+        timeout=WITHIN_S, check=False,
     )  # fmt: skip
 
 
@@ -27,11 +27,11 @@ def pipe(tmp_path: Path) -> Path:
     return folder / "train.log"
 
 
-@pytest.mark.parametrize("words", [["{pipe}"], ["{folder}"], ["--explain", "{pipe}"], ["--kind", "table", "{pipe}"],
+@pytest.mark.parametrize("arguments", [["{pipe}"], ["{folder}"], ["--explain", "{pipe}"], ["--kind", "table", "{pipe}"],
                                    ["--kind", "table", "{folder}"], ["--kind", "logs", "{folder}"],
                                    ["--kind", "traces", "{pipe}"]])  # fmt: skip
-def test_nothing_waits_for_a_pipe(pipe, words):
-    ended = run(*(word.format(pipe=pipe, folder=pipe.parent) for word in words))
+def test_nothing_waits_for_a_pipe(pipe, arguments):
+    ended = run(*(argument.format(pipe=pipe, folder=pipe.parent) for argument in arguments))
     assert ended.returncode in (1, 2)
-    assert "train.log" in ended.stderr or words == ["--kind", "table", "{folder}"]  # which reads documents alone
+    assert "train.log" in ended.stderr or arguments == ["--kind", "table", "{folder}"]  # which reads documents alone
     assert "Traceback" not in ended.stderr

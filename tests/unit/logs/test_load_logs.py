@@ -189,8 +189,8 @@ def test_plans_beside_logs_ask_for_traces_only(tmp_path):
     put(tmp_path, trace)
     log(tmp_path, "1n1g/r50_b128_fp32_1.log")
     assert len(load([tmp_path]).requested) == 1
-    alone = load([tmp_path / "1n1g"])
-    assert alone.remarks == ()
+    single = load([tmp_path / "1n1g"])
+    assert single.remarks == ()
 
 
 def test_pipes_and_broken_links_are_refused(tmp_path):
@@ -255,8 +255,8 @@ def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):
         ("a", "1n1g"), ("a", "1n8g"), ("b", "1n1g"), ("b", "1n8g"),
     ]  # fmt: skip
     assert len({run.point for run in requested}) == 4 and len({run.baseline_point for run in requested}) == 2
-    alone = [run.requested for run in load([tmp_path / "a"]).attempts]
-    assert [run.extra for run in alone] == [{}, {}] and alone[1].baseline_point == alone[0].point
+    single = [run.requested for run in load([tmp_path / "a"]).attempts]
+    assert [run.extra for run in single] == [{}, {}] and single[1].baseline_point == single[0].point
 
 
 def test_one_run_twice_counts_once_where_it_is_the_same(tmp_path):

@@ -26,7 +26,7 @@ from tests.unit.logs.nccl_lines import NEW, OLD, ONE_NODE, TAGGED, TWO_NODES, WI
 from tests.unit.traces import put
 
 
-def one(text: str) -> NcclTest:
+def single_test(text: str) -> NcclTest:
     (test,) = nccl_tests(text, "x.txt")
     return test
 
@@ -42,7 +42,7 @@ def one(text: str) -> NcclTest:
     ids=["one node", "srun --label", "mpirun -tag-output", "2020"],
 )
 def test_forms(text, operation, case, model, nccl, average, wrong, last):
-    test = one(text)
+    test = single_test(text)
     assert (test.operation, test.case, test.models, test.nccl) == (operation, case, (model,), nccl)
     assert (test.average, test.wrong, test.groups, test.cpu_time) == (average, wrong, 1, False)
     row = test.rows[-1]
@@ -52,7 +52,7 @@ def test_forms(text, operation, case, model, nccl, average, wrong, last):
 
 
 def test_every_row_of_a_table():
-    rows = one(TWO_NODES).rows
+    rows = single_test(TWO_NODES).rows
     assert [row.bytes for row in rows] == [8388608, 134217728, 8589934592]
     first = rows[0].out_of_place
     assert dataclasses.astuple(first) == (215.3, 38.96, 73.04, None)
@@ -75,8 +75,8 @@ def test_several_tests_in_one_file_of_the_newest_form():
 
 def test_the_operation_is_that_of_the_command_or_of_the_bandwidths():
     scatter = ONE_NODE.replace("382.34", "191.17").replace("413.97", "206.99").replace("476.53", "238.26")
-    assert one(scatter).operation == ""
-    assert one("+ srun ./build/reduce_scatter_perf -b 128M\n" + scatter).operation == "reduce-scatter"
+    assert single_test(scatter).operation == ""
+    assert single_test("+ srun ./build/reduce_scatter_perf -b 128M\n" + scatter).operation == "reduce-scatter"
     twice = "./all_gather_perf\n" + ONE_NODE + ONE_NODE
     assert [test.operation for test in nccl_tests(twice, "x")] == ["all-gather", "all-reduce"]
 
@@ -91,20 +91,20 @@ def test_processes_without_mpi_are_refused():
 
 def test_wrong_elements_groups_and_times_of_launches():
     wrong = ONE_NODE.replace("413.97      0", "413.97      7").replace("values : 0 OK", "values : 7 FAILED")
-    assert one(wrong).wrong == 7
-    assert problems(one(wrong))[0].startswith("all-reduce of nccl-tests on 1n8g: 7 wrong elements")
+    assert single_test(wrong).wrong == 7
+    assert problems(single_test(wrong))[0].startswith("all-reduce of nccl-tests on 1n8g: 7 wrong elements")
     old = OLD.replace("values : 0 OK", "values : 248 FAILED")
-    assert one(old).wrong == 248
+    assert single_test(old).wrong == 248
     groups = "".join(
         line.replace("Group  0", f"Group  {at % 2}") + "\n" for at, line in enumerate(ONE_NODE.splitlines())
     )
-    test = one(groups)
+    test = single_test(groups)
     assert (test.devices, test.groups, test.nodes) == (4, 2, 1)
     assert "2 groups of devices reduced at once" in problems(test)[0]
-    cpu = one(ONE_NODE.replace("    time   algbw", " cputime   algbw"))
+    cpu = single_test(ONE_NODE.replace("    time   algbw", " cputime   algbw"))
     assert (cpu.cpu_time, cpu.rows) == (True, ())
     assert "times are those of the launches" in problems(cpu)[0]
-    begun = one(ONE_NODE[: ONE_NODE.index("   134217728 ")])
+    begun = single_test(ONE_NODE[: ONE_NODE.index("   134217728 ")])
     assert "it ended before its first size" in problems(begun)[0]
 
 
@@ -112,10 +112,10 @@ def test_not_applicable_in_place():
     # github.com/NVIDIA/nccl-tests/issues/287
     row = "33554432 8388608 float none -1    19.56  1715.44    0.00      0     0.78  43046.10    0.00    N/A\n"
     text = ONE_NODE[: ONE_NODE.index("   134217728 ")] + row
-    assert one(text).rows[0].in_place == dataclasses.replace(
-        one(text).rows[0].out_of_place, time_us=0.78, algbw=43046.1, wrong=None
+    assert single_test(text).rows[0].in_place == dataclasses.replace(
+        single_test(text).rows[0].out_of_place, time_us=0.78, algbw=43046.1, wrong=None
     )
-    none = one(text.replace(" 0.78  43046.10    0.00    N/A", "  N/A       N/A     N/A    N/A")).rows[0]
+    none = single_test(text.replace(" 0.78  43046.10    0.00    N/A", "  N/A       N/A     N/A    N/A")).rows[0]
     assert none.in_place is None
     assert none.timing == none.out_of_place
 
@@ -201,13 +201,13 @@ STANDALONE = Standalone(gradient_bytes=134217728, standalone=1.0, exposed=0.5, r
 
 
 def test_beside_the_standalone_reduction_of_as_many_devices():
-    tests = (one(ONE_NODE), one(TWO_NODES), *nccl_tests(NEW, "spark.txt"))
+    tests = (single_test(ONE_NODE), single_test(TWO_NODES), *nccl_tests(NEW, "spark.txt"))
     (beside,), remarks = beside_nccl_tests(8, 134217728, STANDALONE, tests)
     assert (beside.case, beside.time, remarks) == ("1n8g", 0.6143, ())
     assert beside.bus_bandwidth == pytest.approx(382.34, rel=1e-4)
     assert beside.standalone_bus_bandwidth == pytest.approx(134217728 / 1e6 * 1.75)
-    (alone,), _ = beside_nccl_tests(16, 134217728, None, tests)
-    assert (alone.case, alone.standalone_bus_bandwidth) == ("2n8g", None)
+    (only,), _ = beside_nccl_tests(16, 134217728, None, tests)
+    assert (only.case, only.standalone_bus_bandwidth) == ("2n8g", None)
     assert beside_nccl_tests(4, 134217728, None, tests) == ((), ())
     none, (remark,) = beside_nccl_tests(8, 1 << 20, None, tests)
     assert none == ()
@@ -249,13 +249,13 @@ def test_the_ledger_note_has_both_bandwidths():
 
 
 def test_what_is_wrong_or_of_several_groups_does_not_count():
-    good = one(ONE_NODE)
+    good = single_test(ONE_NODE)
     for changed in ({"wrong": 1}, {"groups": 2}, {"operation": "all-gather"}, {"rows": ()}):
         assert beside_nccl_tests(8, 134217728, None, [dataclasses.replace(good, **changed)]) == ((), ())
 
 
 def test_the_bandwidths_read_have_the_printed_average():
-    test = one(ONE_NODE)
+    test = single_test(ONE_NODE)
     values = [timing.busbw for row in test.rows for timing in (row.out_of_place, row.in_place) if timing]
     assert test.average is not None
     assert sum(values) / len(values) == pytest.approx(test.average, rel=1e-4)

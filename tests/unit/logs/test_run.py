@@ -207,9 +207,9 @@ def test_a_run_without_a_model_has_no_workload():
 
 def test_the_printed_speed_is_used_on_request_or_without_time_stamps():
     assert attempt(options={"speed": "printed"}).measured.throughput == pytest.approx(2570)
-    alone = attempt(log_window=window(seconds=None, resolution_s=None))
-    assert alone.measured.throughput == pytest.approx(2570)
-    assert (alone.log.wall_clock, alone.measured.clock_share) == (None, 0)
+    single = attempt(log_window=window(seconds=None, resolution_s=None))
+    assert single.measured.throughput == pytest.approx(2570)
+    assert (single.log.wall_clock, single.measured.clock_share) == (None, 0)
 
 
 def test_durations_divide_the_batch():
@@ -341,8 +341,8 @@ def test_numbered_as_another_repeat_of_a_campaign():
     assert other.run_id == other.requested.run_id and other.run_id.endswith("_r7")
     same = numbered_as(result, folder="", repeat=7, numbered=True)
     assert same.requested.point == result.requested.point and same.requested.key != result.requested.key
-    again = numbered_as(result, folder="", repeat=8, numbered=False).requested
-    assert again.point == same.requested.point and again.key != same.requested.key
+    renumbered = numbered_as(result, folder="", repeat=8, numbered=False).requested
+    assert renumbered.point == same.requested.point and renumbered.key != same.requested.key
     nowhere = attempt({}, NAMELESS)
     assert numbered_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
 

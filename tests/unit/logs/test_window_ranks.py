@@ -76,8 +76,8 @@ def test_buffered_blocks_of_ranks_are_not_taken_for_runs(sizes) -> None:
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("stamped", [True, False])
 @pytest.mark.parametrize("labelled", [True, False])
-@pytest.mark.parametrize(("stopped", "again"), [(60, 0), (300, 0), (300, 251), (60, 20), (60, 57)])
-def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, again, small, monkeypatch) -> None:
+@pytest.mark.parametrize(("stopped", "second_run"), [(60, 0), (300, 0), (300, 251), (60, 20), (60, 57)])
+def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, second_run, small, monkeypatch) -> None:
     if small:
         monkeypatch.setattr(step_merge, "BLOCK", 16)
         monkeypatch.setattr(step_merge, "HOLD", 8)
@@ -90,9 +90,9 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, ag
             for step in range(begin, end)
         ]
 
-    lines = [*run(0, stopped + 1, T0, 0.5), *run(again, 400, T0 + 1000, 1.0)]
+    lines = [*run(0, stopped + 1, T0, 0.5), *run(second_run, 400, T0 + 1000, 1.0)]
     reading = read(lines, cut=11 if small else 1000)
-    back = remark(Oddity.ANOTHER_RUN, passed=(0, stopped), to=(0, again), byte=(stopped + 1) * WIDTH)
+    back = remark(Oddity.ANOTHER_RUN, passed=(0, stopped), to=(0, second_run), byte=(stopped + 1) * WIDTH)
     assert back in reading.remarks
     assert reading.last == (0, stopped) and reading.step_lines == len(lines)
     if stopped < 120:
@@ -126,8 +126,8 @@ def test_buffered_blocks_are_followed_however_much_of_them_is_read_at_once(monke
 def test_ranks_that_took_up_their_lines_long_ago_are_known(monkeypatch) -> None:
     monkeypatch.setattr(step_merge, "BLOCK", 50)
     monkeypatch.setattr(step_merge, "HOLD", 250)
-    alone = [Row(step, duration=0.5) for step in range(120, 620)]
-    reading = read([*blocks([60], 2, 120), *alone, *blocks([60], 2, 700)], cut=20)
+    single = [Row(step, duration=0.5) for step in range(120, 620)]
+    reading = read([*blocks([60], 2, 120), *single, *blocks([60], 2, 700)], cut=20)
     assert goes_back(reading) == ((0, 619), (0, 0))
 
 
@@ -169,8 +169,8 @@ def test_a_log_is_followed_beyond_its_window_in_bounded_memory() -> None:
             given += len(following.add(batch(steady(range(at, at + 10)), at).steps, ()))
             assert sum(map(len, following._waiting)) < 40
         assert 180 < following.last < 200 + (1 << 40) and 160 < given < 200
-        again = [dataclasses.replace(row, time=row.time + 600) for row in steady(range(0, 50))]
-        following.add(batch(again, 200).steps, ())
+        second_run = [dataclasses.replace(row, time=row.time + 600) for row in steady(range(0, 50))]
+        following.add(batch(second_run, 200).steps, ())
     assert following.back is not None and following.back.offset == 200 * WIDTH
 
 
@@ -192,8 +192,8 @@ def test_an_older_run_behind_a_newer_one_is_another_run_too() -> None:
 
 def test_a_log_that_goes_back_to_an_epoch_before_is_another_run() -> None:
     first = [Row(step, epoch=epoch, time=T0 + 200 * epoch + step) for epoch in range(3) for step in range(150)]
-    again = [Row(step, epoch=1, time=T0 + 5000 + step) for step in range(150)]
-    reading = read([*first, *again], PER_EPOCH)
+    second_run = [Row(step, epoch=1, time=T0 + 5000 + step) for step in range(150)]
+    reading = read([*first, *second_run], PER_EPOCH)
     assert goes_back(reading) == ((2, 149), (1, 0))
     assert reading.last == (2, 149)
 

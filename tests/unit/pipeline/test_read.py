@@ -34,11 +34,11 @@ def row_of(rows: Rows, kind: str, **values: int) -> int:
 
 def without(rows: Rows, *kinds: str, **values: int) -> Rows:
     """The rows without those of these kinds with these values."""
-    kept = [
+    remaining = [
         at for at, kind in enumerate(rows["optype"])
         if kind not in kinds or any(rows[name][at] != value for name, value in values.items())
     ]  # fmt: skip
-    return {name: [column[at] for at in kept] for name, column in rows.items()}
+    return {name: [column[at] for at in remaining] for name, column in rows.items()}
 
 
 def changed(rows: Rows, column: str, value: object, at: int = 5) -> Rows:
