@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 import numpy as np
 import pytest
 
-from hpc.model.spec import RunSpec
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
 from parse.ledger.straggler import stragglers
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT
+from tests.truth.limits import Count, Size, count, drawn
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
-from tests.unit.simulated import JITTERS, draw_clocks, equal_ranks, simulate
 from tests.unit.traces import make_run
 
 
@@ -139,47 +137,18 @@ def test_an_event_of_the_persistent_straggler_is_not_averaged_with_its_other_del
 
 # What would have been detected
 
-SIZES = ((2, 1, 100, 2), (2, 2, 60, 5), (4, 4, 60, 3))
-"""Nodes, ranks per node, steps, runs."""
-
-
-def drawn(
-    generator: np.random.Generator, run: RunSpec, runs: int, late: int | None = None, by_ms: float = 0, **how: float
-) -> list[StepBreakdown]:
-    """Runs of equal ranks, but for one that is late in every step."""
-    where = np.broadcast_to(np.arange(run.ranks)[:, None] == (-1 if late is None else late), (run.ranks, run.steps))
-    return [
-        step_breakdown(
-            simulate(
-                run, equal_ranks(generator, run.ranks, run.steps, **how).longer("backward", where, round(by_ms * 1e6)),
-                draw_clocks(generator, run.nodes), generator, bound_ns=1e3,
-            ).trace
-        )
-        for _ in range(runs)
-    ]  # fmt: skip
+SIZES = (
+    Size(nodes=2, ranks_per_node=1, steps=100, runs=2), Size(nodes=2, ranks_per_node=2, steps=60, runs=5),
+    Size(nodes=4, ranks_per_node=4, steps=60, runs=3),
+)  # fmt: skip
 
 
 @pytest.mark.slow
 def test_a_rank_at_the_detection_limit_is_named_in_nine_of_ten_measurements():
-    counts: Counter[str] = Counter()
-    for size, (nodes, ranks_per_node, steps, runs) in enumerate(SIZES):
-        run = make_run(nodes=nodes, ranks_per_node=ranks_per_node, warmup_steps=6, measured_steps=steps)
-        for draw in range(36):
-            generator = np.random.default_rng([size, draw])
-            how = {"jitter": JITTERS[draw % 3], "spread": (0.03, 0.1)[draw % 2], "memory": (0.0, 0.3)[draw % 2]}
-            alike, *_ = stragglers(drawn(generator, run, runs, **how))
-            counts["drawn"] += 1
-            counts["accused"] += bool(alike.ranks)
-            if alike.limit is None:
-                continue
-            late = int(generator.integers(run.ranks))
-            named, *_ = stragglers(drawn(generator, run, runs, late, alike.limit, **how))
-            counts["with a limit"] += 1
-            counts["named"] += (named.kind, named.ranks) == (PERSISTENT, (late,))
-    print(dict(counts))
-    assert counts["accused"] <= 0.03 * counts["drawn"]
-    assert counts["with a limit"] >= 0.97 * counts["drawn"]
-    assert 0.85 <= counts["named"] / counts["with a limit"] <= 0.95
+    counts = [count(size, points=36) for size in SIZES]
+    total = sum(counts, Count())
+    assert total.holds, counts
+    assert total.limited >= 0.97 * total.drawn
 
 
 @pytest.mark.slow
