@@ -14,10 +14,10 @@ SIGMAS_OF_POWER = 1.2816 * 2**0.5
 measured, with the same error (normal distribution)."""
 RANKS = 8
 """As many ranks are tried in the role of the late one, spread over all."""
-MAX_SHUFFLED = 1_000_000
-"""Values shuffled at most; it bounds time and memory."""
-OF_MANY = 100
-"""Of more ranks and pieces so many shuffles show how the largest mean scatters."""
+SHUFFLED = 1_000_000
+"""So many values are shuffled, or more where 1 in `chance` shuffles take them."""
+MANY, OF_MANY = 5_000, 100
+"""Of more values (ranks × pieces) so many shuffles show how the largest mean scatters; it bounds time and memory."""
 FEW = 4096
 """So many permutations are all tried."""
 HALVINGS = 30
@@ -89,9 +89,9 @@ def _costing_ns(margin: Ints, cost_ns: float, times: float = 1.0) -> float:
 def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | None:
     """The mean that a late rank needs to exceed those of permuted names: the median over ranks in that role."""
     ranks, pieces = typical.shape
-    shuffles = min(shuffles, MAX_SHUFFLED // typical.size)
+    shuffles = max(round(1 / chance), min(shuffles, SHUFFLED // typical.size))
     random = np.random.default_rng(ranks * 1_000_003 + pieces)
-    if shuffles < 1 / chance:  # of so many ranks none is dealt several of the late one's pieces
+    if typical.size > MANY:  # of so many ranks none is dealt several of the late one's pieces
         largest = [float(random.permuted(typical, axis=0).mean(axis=1).max()) for _ in range(OF_MANY)]
         return _exceeded_by(chance, largest)
     exchanges = all_exchanges(ranks, pieces)
