@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,8 @@ def test_a_failure_ends_all_ranks_with_a_note(
 
 def test_momentum_and_loss_scale_follow_torchs_formulas() -> None:
     result = on_one_rank("tensorflow_pieces.py")
+    assert result["taken_along"] == []  # by Keras: sklearn, matplotlib
+    assert result["found_later"] == [name for name in ("sklearn", "matplotlib") if find_spec(name)]
     assert result["momentum"] < 1e-14
     assert result["scaled"] == [2.0**15, "float32"]
     # Steps whose gradients are not finite are left out and halve the scale; 2000 good ones in a row double it.

@@ -1,7 +1,8 @@
 """The contract's model for TensorFlow."""
 
 import contract_model as model
-import tensorflow as tf
+
+from hpc.workloads.tensorflow_base import tf
 
 
 class Perceptron(tf.Module):

@@ -69,8 +69,7 @@ def by_torch():
 
 
 def by_tensorflow(ours):
-    import tensorflow as tf
-
+    from hpc.workloads.tensorflow_base import tf
     from hpc.workloads.tensorflow_models import ResNet50, TensorFlowResNet50, from_torch
 
     values, images = beginning("tensorflow-horovod")

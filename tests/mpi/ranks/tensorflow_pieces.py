@@ -1,12 +1,16 @@
 """Pieces of the TensorFlow backends by themselves, as JSON: momentum, the loss scale. One process, no ranks."""
 
+import importlib.util
 import json
+import sys
 
 import numpy as np
-import tensorflow as tf
 
 from hpc.backends.tensorflow_precision import LossScale
-from hpc.workloads.tensorflow_base import Momentum
+from hpc.workloads.tensorflow_base import Momentum, tf
+
+TAKEN_ALONG = [name for name in ("sklearn", "matplotlib") if name in sys.modules]
+FOUND_LATER = [name for name in ("sklearn", "matplotlib") if importlib.util.find_spec(name)]
 
 
 def momentum():
@@ -44,6 +48,8 @@ scale = LossScale(None)
 print(
     json.dumps(
         {
+            "taken_along": TAKEN_ALONG,
+            "found_later": FOUND_LATER,
             "momentum": momentum(),
             "scaled": [float(scale.scaled(tf.constant(0.5))), scale.scaled(tf.constant(0.5, tf.float16)).dtype.name],
             "dynamic": scales(None, [[unit, 0.0], [inf, 0.0], [unit, float("nan")], [unit, 0.0]]),
