@@ -250,16 +250,16 @@ def test_samples_of_batches() -> None:
 
     from hpc.observe.batches import Count, nominal_size
 
-    image, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
+    images, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
     image = torch.zeros(3, 4, 5)
-    assert Count(8).samples([image, label]) == 8
+    assert Count(8).samples([images, label]) == 8
     assert Count(None).samples({"input_ids": torch.zeros(5, 7), "labels": label}) == 5
     assert Count(2).samples(((image, image), ({"boxes": image}, {"boxes": image}))) == 2  # images of unequal sizes
-    assert Count(3).samples([[image[:3], image[:3]], label]) == 3
+    assert Count(3).samples([[images[:3], images[:3]], label]) == 3
     assert Count(4).samples([image, image, image, image]) == 4
-    assert Count(7).samples([image, label]) == 0  # 8 is not what the loader states
+    assert Count(7).samples([images, label]) == 0  # 8 is not what the loader states
     assert Count(None).samples(["a", "b"]) == Count(None).samples(torch.tensor(1.0)) == 0
     rule = Count(8)
-    assert [rule.samples([image, label]), rule.samples([image[:5], label[:5]])] == [8, 5]
+    assert [rule.samples([images, label]), rule.samples([images[:5], label[:5]])] == [8, 5]
     loader = torch.utils.data.DataLoader(torch.zeros(4, 1), batch_size=2)
     assert nominal_size(loader) == 2 and nominal_size(iter(loader)) is None
