@@ -37,58 +37,79 @@ def hooks(
     """
     if not all(hasattr(module, name) for name in ("_are_we_tracing", "_maybe_wrap_tensor", "wait_tensor")):
         return {}  # of another torch, whose results are not known here
-    calls: list[int] = []  # the collective that is being called
-    going: dict[int, int] = {}  # of each whose result nobody has waited for yet, by the memory of the result
+    makers = _Makers(module, arrived, waits, ended, failed)
+    of_calls = {name: makers.of_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
+    return {**of_calls, "_maybe_wrap_tensor": makers.result, "wait_tensor": makers.wait}
 
-    def make_call(name: str, place: int) -> Callable[[Any], Any]:
+
+class _Makers:
+    """Each makes what stands in the place of an original; the arguments are those of `hooks`."""
+
+    def __init__(
+        self,
+        module: Any,
+        arrived: Callable[[str, int, Any], int],
+        waits: Callable[[int], None],
+        ended: Callable[[int], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._is_tracing = module._are_we_tracing
+        self._arrived, self._waits, self._ended, self._failed = arrived, waits, ended, failed
+        self._calls: list[int] = []  # the collective that is being called
+        self._going: dict[int, int] = {}  # of each whose result nobody has waited for yet, by the memory of the result
+
+    def of_call(self, name: str, place: int) -> Callable[[Any], Any]:
+        """Makes a function that announces the collective of that name; the group is at this place of its arguments."""
+
         def make(original: Any) -> Any:
             def call(*values: Any, **named: Any) -> Any:
-                if calls or module._are_we_tracing():
+                if self._calls or self._is_tracing():
                     return original(*values, **named)
                 try:
                     group = named["group"] if "group" in named else values[place]
-                    calls.append(arrived(f"functional {name}", _size(group), values[0]))
+                    self._calls.append(self._arrived(f"functional {name}", _size(group), values[0]))
                 except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                    failed(error)
+                    self._failed(error)
                 try:
                     return original(*values, **named)
                 finally:
-                    calls.clear()
+                    self._calls.clear()
 
             return call
 
         return make
 
-    def make_result(original: Any) -> Any:
-        def result(tensor: Any) -> Any:
+    def result(self, original: Any) -> Any:
+        """Makes a function that keeps in mind whose result the tensor is."""
+
+        def wrapped(tensor: Any) -> Any:
             try:
-                if calls and calls[0] >= 0:
-                    going[_memory(tensor)] = calls[0]
+                if self._calls and self._calls[0] >= 0:
+                    self._going[_memory(tensor)] = self._calls[0]
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                failed(error)
+                self._failed(error)
             return original(tensor)
 
-        return result
+        return wrapped
 
-    def make_wait(original: Any) -> Any:
-        def wait(tensor: Any) -> Any:
+    def wait(self, original: Any) -> Any:
+        """Makes a function that says when a result is waited for, and when it is there."""
+
+        def waited(tensor: Any) -> Any:
             number = -1
             try:
-                if going and not module._are_we_tracing():
-                    number = going.pop(_memory(tensor), -1)
+                if self._going and not self._is_tracing():
+                    number = self._going.pop(_memory(tensor), -1)
                 if number >= 0:
-                    waits(number)
+                    self._waits(number)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                failed(error)
+                self._failed(error)
             result = original(tensor)
             if number >= 0:
-                ended(number)
+                self._ended(number)
             return result
 
-        return wait
-
-    wrappers = {name: make_call(*its) for name, its in PLACES.items() if hasattr(module, name)}
-    return {**wrappers, "_maybe_wrap_tensor": make_result, "wait_tensor": make_wait}
+        return waited
 
 
 def _memory(tensor: Any) -> int:
