@@ -13,13 +13,13 @@ from parse.result import Result, by_setting
 
 def not_nested(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
     """A smaller case of the same block ran on a node that this one did not run on."""
-    not_nested: list[Figures] = [
-        {"run": repeat, "case": other.requested.case, "not_nested": sorted(smaller - nodes), "nodes": sorted(nodes)}
+    outside: list[Figures] = [
+        {"run": repeat, "case": other.requested.case, "outside": sorted(smaller - nodes), "nodes": sorted(nodes)}
         for other, repeat, smaller, nodes in _pairs(result, neighbours.setting)
         if smaller - nodes
     ]
-    if not_nested:
-        yield {"not_nested": not_nested}
+    if outside:
+        yield {"outside": outside}
 
 
 def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[Figures]:

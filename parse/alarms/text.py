@@ -61,9 +61,9 @@ def _baseline_elsewhere(fact: str, values: Sequence[str], baseline: Sequence[str
     return f"its baseline ran with another {fact}: {' and '.join(baseline)}, not {' and '.join(values)}"
 
 
-def _not_nested(not_nested: Sequence[Mapping[str, Any]]) -> str:
+def _not_nested(outside: Sequence[Mapping[str, Any]]) -> str:
     runs = ["run {run}: {case} on {on}, not among {among}".format(
-        **run, on=_nodes(run["not_nested"]), among=_nodes(run["nodes"])) for run in not_nested]  # fmt: skip
+        **run, on=_nodes(run["outside"]), among=_nodes(run["nodes"])) for run in outside]  # fmt: skip
     listed = first_of(runs, SHOWN, "; ")
     return f"requested nested, and is not: {listed}: a difference between nodes may pass for scaling"
 
