@@ -114,7 +114,7 @@ def _exceeded_by(chance: float, maxima: Sequence[float]) -> float:
     """What maxima of many values, of which these are some, exceed with this probability.
 
     By Gumbel's distribution with their mean and standard deviation (Coles, An Introduction to Statistical Modeling of
-    Extreme Values, 2001, 3.1).
+    Extreme Values, 2001, 3.1). Means of several values reach it slowly: for these it is a few per cent too large.
     """
     scale = float(np.std(maxima, ddof=1)) * 6**0.5 / np.pi
     return float(np.mean(maxima)) - scale * (np.euler_gamma + float(np.log(-np.log1p(-chance))))
