@@ -90,7 +90,10 @@ class Step:
         look = look_at_trace(files.trace, expected=True, trusted=True) if not exit_status else None
         recovers = look is None or not look.whole
         if recovers and not ends_now:
-            self._recover(name)
+            try:
+                self._await_traces(begin)  # nothing can be brought to them while they are away
+            finally:
+                self._recover(name)  # or says where on the nodes it stays
         status = self._record(begin, exit_status, look)
         if recovers and ends_now:  # little time remained: the record came first
             self._recover(name)

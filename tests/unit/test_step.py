@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_reruns
+from hpc.recovery.folders import attempt_folders
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -218,6 +222,31 @@ def test_unwritable_traces_end_the_job_with_a_reason(tmp_path: Path) -> None:
     done = subprocess.run(["bash", str(job)], check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"cannot write to {folders.traces}" in done.stdout
+
+
+LEAVES_ITS_NOTE_ON_THE_NODE = """
+import json, sys
+from pathlib import Path
+from hpc.recovery.folders import attempt_folder
+traces, stem = Path(sys.argv[1]), sys.argv[2]
+note = {"rank": 0, "outcome": "oom", "exception": "E", "message": "m", "step": 3, "hostname": "h"}
+(attempt_folder(traces, stem) / f"{stem}.rank0.json").write_text(json.dumps(note))
+traces.rename(traces.with_name("away"))
+"""
+
+
+def test_what_ranks_left_is_fetched_when_the_traces_are_back(tmp_path: Path) -> None:
+    """The traces go before the ranks end, and come back when the step says that it waits for them."""
+    program = f"PYTHONPATH={shlex.quote(str(ROOT))} {sys.executable} -c {shlex.quote(LEAVES_ITS_NOTE_ON_THE_NODE)}"
+    job, traces = write_job(tmp_path, f'{STEM}{program} "$t" "{RUN.run_id}.$a"; exit 9'), tmp_path / "traces"
+    with subprocess.Popen(["bash", str(job)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(f"waits for {traces}" in line for line in process.stdout)
+        (tmp_path / "away").rename(traces)
+        process.communicate()
+    record = read_exit_record(traces / f"{RUN.run_id}.1.exit.json")
+    assert (record.outcome, record.local_copies) == (Outcome.OOM, "")
+    assert attempt_folders(traces, f"{RUN.run_id}.1") == []
 
 
 def test_a_full_disk_ends_the_job_and_leaves_no_file(tmp_path: Path) -> None:
