@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun, WorkloadError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
 
+_HEARTBEAT_S = 120
 _MIB = 2**20
 _NO_PROXY = "no_grpc_proxy"
 
@@ -97,6 +99,7 @@ def _make_strategy(workers: list[str], rank: int, device: str, communication: An
         rpc_layer="grpc",
         num_accelerators={} if device == CPU else {"GPU": 1},
     )
+    _be_patient()
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
     except tf.errors.UnknownError as error:
@@ -106,6 +109,20 @@ def _make_strategy(workers: list[str], rank: int, device: str, communication: An
             f"rank {rank} of {socket.gethostname()} chose {workers[rank]}; it was free then, and is taken now that "
             "TensorFlow binds it: another attempt chooses another one"
         ) from error
+
+
+def _be_patient() -> None:
+    """Has TensorFlow give up a rank that does not answer after _HEARTBEAT_S, instead of its own 10 s.
+
+    A node that is busy for seconds ends no run so; a rank that dies is noticed by what started it. The strategy
+    configures the service itself, and has no option for the limit.
+    """
+    from tensorflow.python.eager import context
+
+    its = context.context()
+    its.configure_coordination_service = partial(
+        its.configure_coordination_service, heartbeat_timeout_in_ms=1000 * _HEARTBEAT_S
+    )
 
 
 def _communication(options: Any) -> Any:

@@ -140,6 +140,13 @@ def test_keras_computes_in_the_precision_of_the_run(ranks: Ranks) -> None:
     assert 1e-6 < result["off_alone"] < 0.05
 
 
+def test_a_rank_that_does_not_answer_for_seconds_ends_no_run(ranks: Ranks, tmp_path: Path) -> None:
+    attempt = Attempt(ranks, tmp_path, spec(backend=STRATEGY, workload=f"{USERS}:StopsForAWhile"))
+    trace = attempt.trace()
+    assert trace.outcome is Outcome.OK
+    assert (trace.stamps[1, :, BATCH_READY] - trace.stamps[1, :, BEGIN]).max() > 15e9, "it was not stopped"
+
+
 @pytest.mark.parametrize(
     ("backend", "fields"),
     [(HOROVOD, {"timing": "step", "precision": "bf16"}), (STRATEGY, {"options": {"xla": "on"}})],

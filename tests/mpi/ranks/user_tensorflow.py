@@ -1,5 +1,9 @@
 """TensorFlow workloads of people's own: one of Keras as it should be, and others that are wrong in one way each."""
 
+import os
+import signal
+import subprocess
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -41,6 +45,16 @@ class KerasDense:
 
     def samples(self, batch):
         return len(batch[0])
+
+
+class StopsForAWhile(KerasDense):
+    """Rank 1 is stopped for 20 s in a step, as on a node that is too busy to answer."""
+
+    def batch(self, step):
+        if (self.rank, step) == (1, 7):
+            subprocess.Popen(["sh", "-c", f"sleep 20; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().batch(step)
 
 
 def on_one_rank(run, steps):
