@@ -153,7 +153,7 @@ def _not_started(
     if os.sep in command[0]:
         failure = Failure.ABSENT if isinstance(error, FileNotFoundError) else Failure.FORBIDDEN
         return Answer(argv=command, failure=failure, reason=f"{command[0]}: {reason}")
-    closed = [folder for folder in os.get_exec_path(env) if Path(folder).is_dir() and not os.access(folder, os.X_OK)]
+    closed = [folder for folder in os.get_exec_path(env) if _is_closed(Path(folder))]
     unsearched = f"folders of PATH that may not be searched: {', '.join(closed)}" if closed else ""
     return Answer(argv=command, failure=Failure.ABSENT, reason=unsearched)
 
@@ -163,6 +163,14 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # in a folder that may not be searched
         return False
+
+
+def _is_closed(folder: Path) -> bool:
+    """Whether this user may not search the folder, or one above it."""
+    try:
+        return folder.is_dir() and not os.access(folder, os.X_OK)
+    except PermissionError:
+        return True
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
