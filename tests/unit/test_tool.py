@@ -54,10 +54,12 @@ def test_the_path_of_the_tools_own_environment_counts(tmp_path: Path) -> None:
     assert find_tool("tool", {"PATH": "/nonexistent"}) is None
 
 
-def test_behind_a_closed_folder_of_path_a_tool_is_absent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", ["", "/bin"])
+def test_behind_a_closed_folder_of_path_a_tool_is_absent(tmp_path: Path, below: str) -> None:
     """execvp reports EACCES there, also where the tool is nowhere: `make demo` died of it for a user without rights."""
     (closed := tmp_path / "closed").mkdir()
-    script(closed, "hidden", "true")
+    (folder := Path(f"{closed}{below}")).mkdir(exist_ok=True)  # of PATH: closed itself, or below what is closed
+    script(folder, "hidden", "true")
     (tools := tmp_path / "tools").mkdir()
     forbidden = script(tools, "forbidden", "true", mode=0o644)
     code = (
@@ -65,16 +67,16 @@ def test_behind_a_closed_folder_of_path_a_tool_is_absent(tmp_path: Path) -> None
     )
 
     def described(*argv: str) -> str:
-        done = without_rights(closed, "-c", code, *argv, path=f"{closed}:{tools}", cwd=tmp_path)
+        done = without_rights(closed, "-c", code, *argv, path=f"{folder}:{tools}", cwd=tmp_path)
         return done.stdout.strip() or done.stderr
 
     closed.chmod(0)
     try:
-        absent = f"absent {{}} is not installed here (folders of PATH that may not be searched: {closed})"
+        absent = f"absent {{}} is not installed here (folders of PATH that may not be searched: {folder})"
         assert described("nowhere") == absent.format("nowhere")
         assert described("hidden") == absent.format("hidden")
         assert described("forbidden") == f"forbidden forbidden cannot be run: {forbidden}: Permission denied"
-        assert described(f"{closed}/hidden") == f"forbidden hidden cannot be run: {closed}/hidden: Permission denied"
+        assert described(f"{folder}/hidden") == f"forbidden hidden cannot be run: {folder}/hidden: Permission denied"
         script(tools, "nowhere", "true")
         assert described("nowhere") == "None"
     finally:
