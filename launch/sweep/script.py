@@ -37,7 +37,10 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     script = str(values["script"])
     check_script(script)
     check_arguments(arguments)
-    settings = {"backend": (SCRIPT,), "workload": (script,), "precision": (UNKNOWN,), "arguments": arguments}
+    settings: dict[str, Any] = {
+        "backend": (SCRIPT,), "workload": (script,), "precision": (UNKNOWN,), "arguments": arguments,
+        "baseline": bool(values.get("baseline")),  # one of several ranks, a pipeline, cannot start as 1n1g
+    }  # fmt: skip
     return settings if values.get("batch_size") is not None else {**settings, "batch_size": (0,)}
 
 

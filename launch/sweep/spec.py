@@ -141,7 +141,8 @@ class SweepSpec:
         "separate", choice(PLACEMENTS), "P",
         "{default} (default): a job, and so an allocation, for each node count; nested: one for all, the smaller cases "
         "on some of the larger ones' nodes, in blocks shuffled by seed")
-    baseline: bool = _method(True, truth, "", "do not add 1n1g runs: there will be no speedup", name="no_baseline")
+    baseline: bool = _method(
+        True, truth, "", "add no 1n1g runs, as with --script: speedup is against the smallest case", name="no_baseline")
     collectives: bool = _method(
         False, truth, "",
         "add to every set of ranks that trains one run of its collectives alone: what communication could cost at best "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
 from hpc.model.recipe import Recipe
+from hpc.model.spec import RunSpec
 from hpc.model.verdict import cause
+from hpc.system.groups import grouped
 from hpc.system.text import inflect, plural
 from launch import queue
 from launch.jobs.plan import WrittenJob, describe_nested
@@ -35,6 +37,8 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
         yield from describe_nested(jobs)
     elif any(job.subsets for job in jobs):
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
+    if base := describe_base(plan.runs):
+        yield base
     if prepared.recipe is not None:
         yield from _describe_recipe(prepared.recipe, prepared.departs)
     if plan.reduced:
@@ -51,6 +55,23 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     yield from (*unable.values(), *prepared.notes)
     if unable:
         yield "their runs end as launch_fail; the same command runs them once they can"
+
+
+def describe_base(runs: Iterable[RunSpec]) -> str:
+    """The case that speedup will be against; empty where nothing is measured against another."""
+    settings = grouped((run.baseline().point_id, run) for run in runs if run.repeat == 1 and not run.diagnostic)
+    bases: dict[str, RunSpec] = {}
+    for of_setting in settings.values():
+        base = min(of_setting, key=lambda run: (run.devices, run.nodes))
+        if any(run.case != base.case for run in of_setting):
+            bases.setdefault(base.case, base)
+    if not bases:
+        return ""
+    line = f"speedup will be against {' or '.join(bases)}"
+    if all(base.devices == 1 for base in bases.values()):
+        return line
+    smallest = "the smallest case" if len(bases) == 1 else "the smallest case of each setting"
+    return f"{line}, {smallest}"
 
 
 def _describe_recipe(recipe: Recipe, departs: Sequence[str]) -> Iterator[str]:

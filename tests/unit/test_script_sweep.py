@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.spec import SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError
+from launch.sweep.text import describe_base
 from parse.run_fields import RunFields
 from tests.unit.sweep_command import plan_of, sweep
 
@@ -51,6 +52,44 @@ def test_script_and_arguments_are_planned_as_they_were_given(folder: Path) -> No
         assert (run.backend, run.workload, list(run.arguments)) == (SCRIPT, str(folder / "train.py"), HOSTILE)
         assert run.steps == SCRIPT_STEPS
         assert run.precision == run.data == UNKNOWN
+
+
+def test_no_run_on_one_rank_is_added_to_a_script(folder: Path) -> None:
+    cases = [run.case for run in planned(folder, "--script", "train.py", "--ranks-per-node", "2")]
+    assert cases == ["1n2g", "2n2g"]
+    requested = planned(folder, "--script", "train.py", "--ranks-per-node", "2", "--cases", "1n1g")
+    assert [run.case for run in requested] == ["1n1g", "1n2g", "2n2g"]
+    (folder / "sweep.toml").write_text("baseline = true\n")
+    from_file = planned(folder, "--script", "train.py", "--ranks-per-node", "2", "--config", "sweep.toml")
+    assert [run.case for run in from_file] == ["1n1g", "1n2g", "2n2g"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("--nodes", "1,2", "--ranks-per-node", "2"), "speedup will be against 1n1g"),
+        (
+            ("--nodes", "1,2", "--ranks-per-node", "2", "--no-baseline"),
+            "speedup will be against 1n2g, the smallest case",
+        ),
+        (("--cases", "4n1g,1n4g,2n4g", "--no-baseline"), "speedup will be against 1n4g, the smallest case"),
+        (
+            ("--script", "train.py", "--nodes", "1,2", "--ranks-per-node", "2"),
+            "speedup will be against 1n2g, the smallest case",
+        ),
+        (("--script", "train.py", "--nodes", "1", "--ranks-per-node", "2"), ""),
+    ],
+)
+def test_a_dry_run_says_which_case_speedup_will_be_against(folder: Path, arguments: tuple[str, ...], line: str) -> None:
+    done = sweep(folder, *arguments, "--repeats", "1", "--cluster", "local", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert [each for each in done.stdout.splitlines() if "speedup" in each] == ([line] if line else [])
+
+
+def test_settings_with_different_smallest_cases_are_told_apart() -> None:
+    others = [run(arguments=("--lr", "0.2"), nodes=nodes) for nodes in (2, 4)]
+    line = "speedup will be against 1n2g or 2n2g, the smallest case of each setting"
+    assert describe_base([run(), run(nodes=2), *others]) == line
 
 
 def test_steps_end_a_run(folder: Path) -> None:
