@@ -34,8 +34,11 @@ class Scheduler(JobStates, Protocol):
     def name_of(self, job: WrittenJob) -> str:
         """The job's name in the scheduler."""
 
-    def submit(self, job: WrittenJob) -> str:
-        """The id of the job. Raises TransientSubmitError for a transient refusal, SubmitError for any other."""
+    def submit(self, job: WrittenJob, time_min: int) -> str:
+        """The id of the job, which requests `time_min` minutes where the scheduler limits it.
+
+        Raises TransientSubmitError for a transient refusal, SubmitError for any other.
+        """
 
     def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
         """The jobs with these names that have not ended, id → name; TransientSubmitError if that is not known."""
@@ -49,6 +52,9 @@ class Runs(Protocol):
 
     def remaining(self, job: WrittenJob) -> Sequence[str]:
         """The job's runs that are not final now."""
+
+    def time_min(self, job: WrittenJob) -> int:
+        """The minutes to request for the job's remaining runs."""
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
@@ -80,6 +86,7 @@ class Submitted:
     script: str
     job_id: str
     runs: int  # remaining ones
+    time_min: int | None = None  # requested in place of the script's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,13 +264,15 @@ class Queue:
                 del self._waiting[script]
                 yield Joined(script=script, job_ids=holders)
             elif self._has_room(active_jobs):
-                job_id = self._scheduler.submit(job)
+                time_min = self._runs.time_min(job)
+                job_id = self._scheduler.submit(job, time_min)
                 # A sweep that dies before this line finds the job by its name.
                 remember(job, name, (*records[name].job_ids, job_id))
                 self._ids[script] = (job_id,)
                 del self._waiting[script]
                 active_jobs[job_id] = name
-                yield Submitted(script=script, job_id=job_id, runs=len(remaining))
+                shorter = time_min if time_min != job.plan.time_min else None
+                yield Submitted(script=script, job_id=job_id, runs=len(remaining), time_min=shorter)
 
     def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
         names = set(self._names.values())

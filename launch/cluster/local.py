@@ -139,8 +139,8 @@ class LocalCluster:
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
         return self._logs / f"{job.script.stem}.local.out"
 
-    def submit(self, job: WrittenJob) -> str:
-        """Starts the script; its job id, `local-<host>-<process>-<n>`."""
+    def submit(self, job: WrittenJob, time_min: int) -> str:
+        """Starts the script; its job id, `local-<host>-<process>-<n>`. Nothing limits its time here."""
         self._submitted += 1
         host = f"local-{socket.gethostname()}"
         # The id contains the process id, which the process itself must read before it becomes the script.

@@ -114,8 +114,8 @@ class SlurmCluster:
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
         return self.logs / f"{job.plan.name}.{job_id}.out"
 
-    def submit(self, job: WrittenJob) -> str:
-        """The id of the job that Slurm made of the script.
+    def submit(self, job: WrittenJob, time_min: int) -> str:
+        """The id of the job that Slurm made of the script, with a limit of `time_min` minutes.
 
         Raises TransientSubmitError if sbatch refuses for a transient reason or does not answer: the job may exist
         nevertheless, see `active_jobs`. Raises SubmitError with sbatch's message on any other refusal. submitit keeps a
@@ -135,7 +135,9 @@ class SlurmCluster:
                 # without output: it is ended, and run again after the reason was shown.
                 timeout = ["timeout", "--kill-after=5", str(COMMAND_TIMEOUT_S)]
                 unset = [flag for variable in parent_job_variables() for flag in ("-u", variable)]
-                return [*timeout, "env", *unset, "sbatch", f"--job-name={name}", str(submission_file_path)]
+                shorter = [f"--time={time_min}"] if time_min != job.plan.time_min else []
+                request = [f"--job-name={name}", *shorter, str(submission_file_path)]
+                return [*timeout, "env", *unset, "sbatch", *request]
 
         try:
             with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error's text

@@ -206,7 +206,7 @@ def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
     script.write_text(text, encoding="utf-8", errors="surrogateescape")
     cluster = SlurmCluster(folders.logs)
     try:
-        job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text))
+        job_id = cluster.submit(WrittenJob(plan=plan, script=script, text=text), plan.time_min)
     except TransientSubmitError as error:
         raise SubmitError(f"not now: {error}") from None
     if sys.stderr.isatty():

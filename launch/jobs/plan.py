@@ -21,6 +21,8 @@ from launch.jobs.script import Folders
 from launch.jobs.site import Site
 
 RequestValue = str | int | bool
+_NAME_CHARACTERS = 40
+"""As many of a workload's name are in a job's name."""
 
 
 class PlanError(ValueError):
@@ -30,13 +32,15 @@ class PlanError(ValueError):
 @dataclass(frozen=True, kw_only=True)
 class JobPlan:
     """One job: its name (`2n`, `2n-part2`, `4n-nested`), its request in the scheduler's words, its runs in order.
-    `subsets` has by id of each nested run the indices of the job's nodes that it uses."""
+    `subsets` has by id of each nested run the indices of the job's nodes that it uses. `minutes_per_run` is what its
+    limit allows each run, None where the limit of jobs was requested (--time)."""
 
     name: str
     nodes: int
     time_min: int
     request: Mapping[str, RequestValue]
     runs: tuple[RunSpec, ...]
+    minutes_per_run: int | None = None
     subsets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
@@ -76,12 +80,16 @@ def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_mi
     for name, nodes, blocks in groups:
         for part, chosen in enumerate(_parts(blocks, limit, minutes_per_run), start=1):
             part_name = name if part == 1 else f"{name}-part{part}"
-            minutes = time_min if time_min is not None and limit == time_min else len(chosen) * minutes_per_run
+            whole_job = time_min if limit == time_min else None
+            minutes = whole_job or len(chosen) * minutes_per_run
             request = _request(part_name, nodes, chosen, site, minutes)
             subsets = _subsets(chosen, nodes)
             jobs.append(
-                JobPlan(name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets)
-            )
+                JobPlan(
+                    name=part_name, nodes=nodes, time_min=minutes, runs=chosen, request=request, subsets=subsets,
+                    minutes_per_run=None if whole_job else minutes_per_run,
+                )
+            )  # fmt: skip
     return jobs
 
 
@@ -161,7 +169,8 @@ def describe_nested(jobs: Sequence[JobPlan]) -> list[str]:
 
 def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes: int) -> dict[str, RequestValue]:
     request: dict[str, RequestValue] = {
-        "job_name": f"rankwise-{name}", "nodes": nodes, "ntasks_per_node": max(run.ranks_per_node for run in runs),
+        "job_name": f"rankwise-{_trained(runs)}-{name}", "nodes": nodes,
+        "ntasks_per_node": max(run.ranks_per_node for run in runs),
         "cpus_per_task": max(run.cpus_per_rank for run in runs), "time": minutes,
     }  # fmt: skip
     if gpus := max(run.gpus_per_node for run in runs):
@@ -175,6 +184,15 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
         if isinstance(value, str) and ("\n" in value or "\r" in value):
             raise PlanError(f"{key}: {value!r} holds a line break, which no line of a job script's header can")
     return request
+
+
+def _trained(runs: Sequence[RunSpec]) -> str:
+    """The workload of the runs, as part of a job's name; of several the number."""
+    workloads = {run.workload for run in runs if run.workload != COLLECTIVES} or {COLLECTIVES}
+    if len(workloads) > 1:
+        return f"{len(workloads)}-workloads"
+    name = Path(workloads.pop().partition(":")[0]).name.removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_NAME_CHARACTERS]
 
 
 def write_sweep(

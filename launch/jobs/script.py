@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import UNKNOWN, RunSpec, SpecError
+from hpc.system.groups import grouped
+from hpc.system.sanitize import plain
+from hpc.system.text import plural
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
 from launch.jobs.options import DEFAULT_LIMITS, RunLimits
 from launch.jobs.site import Site
@@ -41,6 +47,13 @@ class Folders:
     def run_file(self, run: RunSpec) -> Path:
         """RUN.json, the input of `hpc.rank`."""
         return self.jobs / "runs" / f"{run.run_id}.json"
+
+
+MAX_DESCRIBED = 4
+_DESCRIBED = (
+    "data", "data_cache", "timing", "block_steps", "telemetry", "placement", "epochs", "target_accuracy", "container",
+)  # fmt: skip
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(RunSpec)}
 
 
 @dataclass(frozen=True)
@@ -122,9 +135,10 @@ def _render(
         name = points.setdefault(point_of(run), f"point{len(points) + 1}")
         nodes = ",".join(f"${{node[{index}]}}" for index in subsets.get(run.run_id, ()))
         lines.append(" ".join([name, shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
+    first, *rest = [line for line in header.splitlines() if line and line != "# Parameters"]
     limits = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
-        header=Raw("\n".join(line for line in header.splitlines() if line and line != "# Parameters")),
+        header=Raw("\n".join([first, *describe(runs), *rest])),
         traces=folders.traces, jobs=folders.jobs, checkout=CHECKOUT, options=Raw(options), limits=Raw(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[
@@ -135,6 +149,35 @@ def _render(
         runs=[Raw(line) for line in lines],
         **values,
     )  # fmt: skip
+
+
+def describe(runs: Sequence[RunSpec]) -> list[str]:
+    """Comments that say what a job measures: its runs by their settings, of which the first MAX_DESCRIBED."""
+    settings = grouped((", ".join(_settings(run)), run.case) for run in runs)
+    lines = []
+    for text, cases in list(settings.items())[:MAX_DESCRIBED]:
+        counts = ", ".join(f"{plural(count, 'run')} on {case}" for case, count in Counter(cases).items())
+        lines += wrap(plain(f"{text}: {counts}"), 118, break_long_words=False, break_on_hyphens=False)
+    if len(settings) > MAX_DESCRIBED:
+        lines.append(f"and {len(settings) - MAX_DESCRIBED} settings more")
+    return [f"# {line}" for line in lines]
+
+
+def _settings(run: RunSpec) -> Iterator[str]:
+    """What a run trains and how, as text: every setting that is not the default."""
+    if run.diagnostic:
+        yield f"{run.diagnostic} runs beside the training"
+    yield shlex.join([run.workload, *run.arguments]) if run.is_script else f"{run.backend} {run.workload}"
+    if run.batch_size:
+        yield f"batch size {run.batch_size} {'in all' if run.scaling == 'strong' else 'per device'}"
+    if run.precision != UNKNOWN:
+        yield run.precision
+    yield f"{run.scaling} scaling"
+    for name in _DESCRIBED:
+        if (value := getattr(run, name)) != _DEFAULTS[name]:
+            yield f"{name} {value}"
+    yield from (f"{name}={value}" for name, value in (*run.options.items(), *run.env.items()))
+    yield f"{run.measured_steps} steps after {run.warmup_steps}"
 
 
 def render_doctor(

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
+from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
@@ -37,7 +38,7 @@ from launch.sweep.spec import SweepSpec
 from launch.sweep.speeds import measured_in
 from launch.sweep.target import TargetError
 from launch.sweep.text import describe_event, describe_plan, describe_runs
-from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s
+from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s, minutes_to_request
 
 FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
             OSError)  # fmt: skip
@@ -167,6 +168,11 @@ class Sweep:
     def remaining(self, job: WrittenJob) -> list[str]:
         return pending_runs(_ids([job]), self._traces)
 
+    def time_min(self, job: WrittenJob) -> int:
+        if self._prepared.site is None:
+            return job.plan.time_min  # nothing limits it here
+        return minutes_to_request(job.plan, self._remaining_runs(job), *self._durations())
+
     def cancelled(self) -> bool:
         return cancelled_at_ns(self._prepared.folders, self._prepared.plan.sweep_id) != self._cancelled_at_ns
 
@@ -204,16 +210,20 @@ class Sweep:
         """Warns of time limits shorter than earlier attempts took; TimeLimitTooShort if not even the first run fits."""
         if self._prepared.site is None:
             return  # no scheduler limits the jobs here
-        records = exit_records(self._traces)
-        took, cut_off = (
-            durations_s(self._prepared.plan.runs, records, outcome) for outcome in (Outcome.OK, Outcome.TIMEOUT)
-        )
+        took, cut_off = self._durations()
         for job in written:
-            remaining = set(self.remaining(job))
             budget = TimeBudget(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
-            runs = [run for run in job.plan.runs if run.run_id in remaining]
-            for line in check_budget(budget, runs, took, cut_off):
+            for line in check_budget(budget, self._remaining_runs(job), took, cut_off):
                 self.say(f"warning: {line}")
+
+    def _remaining_runs(self, job: WrittenJob) -> list[RunSpec]:
+        remaining = set(self.remaining(job))
+        return [run for run in job.plan.runs if run.run_id in remaining]
+
+    def _durations(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
+        records, runs = exit_records(self._traces), self._prepared.plan.runs
+        return durations_s(runs, records, Outcome.OK), durations_s(runs, records, Outcome.TIMEOUT)
 
     def _submit_and_leave(self, queue: FollowedQueue) -> int:
         """Submits without following; the exit status, 1 if a job could not be submitted."""

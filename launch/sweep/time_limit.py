@@ -1,19 +1,25 @@
-"""Checks a job's time limit against the durations of earlier attempts of its points."""
+"""The time limit of a job, by the durations of earlier attempts of its points: checked, and requested."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from hpc.system.groups import grouped
+from launch.jobs.plan import JobPlan
 
 
 class TimeLimitTooShort(Exception):
     """Not even the first run of a job fits its time limit; the text has the figures and the fix."""
 
 
+START_S = 120
+"""Seconds that a run is allowed to start, and to be ended and recorded before the limit."""
+SHORTEST_MIN = 5
+"""No job requests less, if its limit allows that."""
 _NEARLY = 0.8
 """An attempt that was cut off after this fraction of the present time limit may be cut off again: it began later than
 its job."""
@@ -38,6 +44,30 @@ def durations_s(
         for record in records.get(run.run_id, ())
         if record.outcome is outcome
     )
+
+
+def minutes_to_request(
+    job: JobPlan,
+    remaining: Sequence[RunSpec],
+    took: Mapping[str, Sequence[float]],
+    cut_off: Mapping[str, Sequence[float]],
+) -> int:
+    """The minutes to request for the job's remaining runs, at most its limit.
+
+    Each run is allowed twice what the longest attempt of its point that ended `ok` took, and START_S; the
+    minutes of the plan where none has ended so, or a time limit has ended one. A limit that was requested for whole
+    jobs stays.
+    """
+    if job.minutes_per_run is None:
+        return job.time_min
+    planned_s = 60 * job.minutes_per_run
+    allowed_s = sum(
+        min(planned_s, 2 * max(took[run.point_id]) + START_S)
+        if took.get(run.point_id) and not cut_off.get(run.point_id)
+        else planned_s
+        for run in remaining
+    )
+    return min(job.time_min, max(SHORTEST_MIN, ceil(allowed_s / 60)))
 
 
 def check_budget(

@@ -1,4 +1,6 @@
 #!/bin/bash
+# torch-ddp mlp, batch size 8 per device, fp32, weak scaling, placement nested, NCCL_ALGO=Ring, 5 steps after 5: 5 runs
+# on 1n2g, 5 runs on 2n2g, 5 runs on 4n2g
 #SBATCH --account=p42
 #SBATCH --constraint=a100
 #SBATCH --cpus-per-task=4
@@ -6,7 +8,7 @@
 #SBATCH --exclude=node13
 #SBATCH --exclusive
 #SBATCH --gpus-per-node=2
-#SBATCH --job-name=rankwise-4n-nested-c8198474
+#SBATCH --job-name=rankwise-mlp-4n-nested-c8198474
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=2
 #SBATCH --open-mode=append
@@ -17,9 +19,7 @@
 #SBATCH --reservation=bench
 #SBATCH --signal=B:USR1@60
 #SBATCH --time=150
-# A Rankwise job. Submit it again whenever you like, from any folder:
-#     sbatch THIS_FILE              runs what is pending
-#     sbatch THIS_FILE --force      runs all of it again
+# A Rankwise job: `sbatch THIS_FILE`, from any folder, runs what is pending; with --force it runs all of it again.
 # `python -m launch.step` makes one attempt of a run: it starts the command behind --, ends it where it hangs, and leaves
 # in $traces a trace (.h5) and an exit record (.exit.json) with outcome and evidence. Output is in $jobs/logs.
 { umask o-w; script=$(<"$0")  # bash reads to the last brace before it does any of this: the file may be edited meanwhile

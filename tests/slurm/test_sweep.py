@@ -39,7 +39,7 @@ def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, swe
         name = (
             command("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%j")
             .stdout.strip()
-            .removeprefix("rankwise-")
+            .removeprefix("rankwise-delay-")
             .rpartition("-")[0]
         )
         held = command("scontrol", "write", "batch_script", job_id, "-").stdout

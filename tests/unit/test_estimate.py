@@ -7,7 +7,9 @@ import dataclasses
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
-from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s
+from launch.jobs.plan import plan_jobs
+from launch.jobs.site import Site
+from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s, minutes_to_request
 from tests.unit.traces import make_run
 
 RUN = make_run()
@@ -77,3 +79,24 @@ def test_an_attempt_that_was_cut_off_needs_more_time() -> None:
     assert check_budget(BUDGET, RUNS, {RUN.point_id: [70.0]}, cut_off) == []
     [line] = check_budget(BUDGET, [OTHER, *RUNS], {OTHER.point_id: [70.0]}, cut_off)
     assert f"{first} may not end in that" in line
+
+
+@pytest.mark.parametrize(
+    ("remaining", "took", "cut_off", "minutes"),
+    [
+        (3, [], [], 30),
+        (1, [], [], 10),  # what the plan allows one run, not three
+        (3, [90.0, 70.0], [], 15),  # three times 2 x 90 s and two minutes
+        (1, [5.0], [], 5),
+        (3, [1000.0], [], 30),  # never more than the script
+        (3, [90.0], [590.0], 30),  # a time limit ended one of these
+    ],
+)
+def test_the_time_requested_follows_what_runs_took(
+    remaining: int, took: list[float], cut_off: list[float], minutes: int
+) -> None:
+    [job] = plan_jobs(RUNS, Site(name="s"), minutes_per_run=10, time_min=None)
+    known = [{RUN.point_id: seconds} if seconds else {} for seconds in (took, cut_off)]
+    assert minutes_to_request(job, RUNS[:remaining], *known) == minutes
+    [requested] = plan_jobs(RUNS, Site(name="s"), minutes_per_run=10, time_min=45)
+    assert minutes_to_request(requested, RUNS[:remaining], *known) == 45

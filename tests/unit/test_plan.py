@@ -57,7 +57,7 @@ def test_the_request_is_the_largest_of_its_runs() -> None:
     runs = (RUN, dataclasses.replace(RUN, ranks_per_node=8, gpus_per_node=8))
     [job] = plan_jobs(runs, Site(name="s", qos="q", exclusive=False), 10, None)
     assert job.request == {
-        "job_name": "rankwise-1n", "nodes": 1, "ntasks_per_node": 8, "cpus_per_task": 4, "time": 20,
+        "job_name": "rankwise-mlp-1n", "nodes": 1, "ntasks_per_node": 8, "cpus_per_task": 4, "time": 20,
         "gpus_per_node": 8, "qos": "q",
     }  # fmt: skip
 

@@ -53,7 +53,7 @@ def job(tmp_path: Path) -> WrittenJob:
 def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
     fake("sbatch", f"printf '%s\\n' \"sbatch: error: {message}\" >&2; exit 1")
     with pytest.raises(TransientSubmitError, match=r"^sbatch: sbatch: error: "):
-        SlurmCluster(tmp_path / "logs").submit(job)
+        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
     assert not list((tmp_path / "logs").iterdir())
 
 
@@ -68,13 +68,13 @@ def test_transient_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path:
 def test_final_refusals(fake: Fake, job: WrittenJob, message: str, tmp_path: Path) -> None:
     fake("sbatch", f"echo 'sbatch: error: {message}' >&2; echo refused >&2; exit 1")
     with pytest.raises(SubmitError, match=r"^sbatch refused 1n\.sh: sbatch: error: .* refused$"):
-        SlurmCluster(tmp_path / "logs").submit(job)
+        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
 
 
 def test_an_sbatch_that_times_out_is_transient(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
     fake("timeout", "exit 124")
     with pytest.raises(TransientSubmitError, match="no answer within 60 s"):
-        SlurmCluster(tmp_path / "logs").submit(job)
+        SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
 
 
 def test_the_environment_does_not_rename_a_job(
@@ -82,9 +82,17 @@ def test_the_environment_does_not_rename_a_job(
 ) -> None:
     monkeypatch.setenv("SBATCH_JOB_NAME", "mine")
     fake("sbatch", f'echo "$@" >{tmp_path}/arguments; echo Submitted batch job 17')
-    assert SlurmCluster(tmp_path / "logs").submit(job) == "17"
+    assert SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min) == "17"
     assert f"--job-name={job_name(job.plan, tmp_path)} " in (tmp_path / "arguments").read_text()
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["17_submission.sh"]
+
+
+def test_a_shorter_limit_is_requested_beside_the_script(fake: Fake, job: WrittenJob, tmp_path: Path) -> None:
+    fake("sbatch", f'echo "$@" >{tmp_path}/arguments; echo Submitted batch job 17')
+    SlurmCluster(tmp_path / "logs").submit(job, 3)
+    assert " --time=3 " in (tmp_path / "arguments").read_text()
+    SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
+    assert "--time" not in (tmp_path / "arguments").read_text()
 
 
 def test_a_job_inherits_nothing_of_the_job_that_submits_it(
@@ -95,11 +103,11 @@ def test_a_job_inherits_nothing_of_the_job_that_submits_it(
     for name in (*of_the_job, "SLURM_CONF", "OMPI_MCA_btl"):
         monkeypatch.setenv(name, "5")
     fake("sbatch", f"env >{tmp_path}/variables; echo Submitted batch job 7")
-    assert SlurmCluster(tmp_path / "logs").submit(job) == "7"
+    assert SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min) == "7"
     variables = {line.partition("=")[0] for line in (tmp_path / "variables").read_text().splitlines()}
     assert variables >= {"SLURM_CONF", "OMPI_MCA_btl", "PATH"} and not variables.intersection(of_the_job)
     monkeypatch.delenv("SLURM_JOB_ID")  # outside of a job, what a person set is meant
-    SlurmCluster(tmp_path / "logs").submit(job)
+    SlurmCluster(tmp_path / "logs").submit(job, job.plan.time_min)
     assert "SLURM_CPU_BIND=5" in (tmp_path / "variables").read_text()
 
 
@@ -107,7 +115,7 @@ def test_a_job_name_identifies_its_folder_and_its_runs(job: WrittenJob, tmp_path
     [longer] = plan_jobs([RUN], Site(name="s", partition="p"), 20, None)
     [more] = plan_jobs([RUN, dataclasses.replace(RUN, repeat=2)], Site(name="s"), 10, None)
     name = job_name(job.plan, tmp_path)
-    assert name.startswith("rankwise-1n-") and len(name) == len("rankwise-1n-") + 8
+    assert name.startswith("rankwise-delay-1n-") and len(name) == len("rankwise-delay-1n-") + 8
     assert job_name(longer, tmp_path) == name
     assert len({name, job_name(more, tmp_path), job_name(job.plan, tmp_path / "other")}) == 3
 
@@ -128,7 +136,7 @@ def test_a_reused_job_id_is_not_the_job(fake: Fake, job: WrittenJob, tmp_path: P
     fake("scontrol", "exit 1")
     fake("sacct", "exit 1")
     cluster = SlurmCluster(tmp_path / "logs")
-    cluster.submit(job)
+    cluster.submit(job, job.plan.time_min)
     for name, state in ((job_name(job.plan, tmp_path), JobState.RUNNING), ("rankwise-9n-of-another", JobState.UNKNOWN)):
         fake("squeue", f"printf '17|RUNNING|node1|main|0|1|{name}|None|\\n'")
         assert cluster.states(["17"]) == {"17": state}
@@ -161,7 +169,7 @@ def test_a_failed_query_does_not_forget_a_job(fake: Fake, job: WrittenJob, tmp_p
     fake("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
     fake("sacct", "exit 1")
     cluster = SlurmCluster(tmp_path / "logs")
-    cluster.submit(job)
+    cluster.submit(job, job.plan.time_min)
     assert cluster.states(["17"]) == {"17": JobState.UNREACHABLE}
     assert cluster.ends(["17"]) == {}
 
