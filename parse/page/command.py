@@ -109,7 +109,8 @@ def _write(options: argparse.Namespace, where: dict[str, list[str]], recipe: Rec
     page = render(build_page(dataclasses.replace(summary, ledgers=_what_ifs(summary)), source, progress_bar()))
     out = options.out or Path("report.html")
     write_output(out, page)
-    return [f"{out}: {len(page.encode()) / 1e6:.1f} MB"]
+    size = len(page.encode())
+    return [f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}"]
 
 
 def _summaries(

@@ -1,7 +1,7 @@
 """Charts as plain dicts for Plotly, from numbers: lines with intervals, values over time, stacked bars, heat maps.
 
-Colours are those of Okabe and Ito, which people with any colour vision tell apart, on white and on black; what a theme
-decides (text, grid, background) is left to the page.
+Colours are names of the page's stylesheet, which has them for the light and the dark theme, after Okabe and Ito: people
+with any colour vision tell them apart. Text, grid and background are left to the page.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from parse.page.types import Figure
 from parse.text import cut, shortened
 
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
-    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#808890",
-)  # fmt: skip
+    f"var(--{name})" for name in ("blue", "orange", "green", "vermilion", "sky", "purple", "grey")
+)
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star")
 """Beside the colours, so that no series is known by its colour alone."""
 TERM_COLOURS = {
-    "data": SKY, "compute": BLUE, "wait": VERMILION, "communication": ORANGE, "optimizer": PURPLE,
+    name: f"var(--{name})" for name in ("data", "compute", "wait", "communication", "optimizer")
 }  # fmt: skip
 LABEL_WIDTH = 48
 """Cells of a name in a chart."""
@@ -257,7 +257,7 @@ def stacked(
                 "name": label(part),
                 "y": labels_of(names),
                 "x": numbers(values),
-                "marker": {"color": colour},
+                "marker": {"color": colour, "line": {"color": "var(--ground)", "width": 1}},
                 "customdata": [label(text) for text in shown[part]] if shown else [""] * len(names),
                 "hovertemplate": f"%{{y}}: {label(part)} %{{x}}%{{customdata}}<extra></extra>",
             }

@@ -29,20 +29,24 @@ UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028
 
 
 def render(page: Page) -> str:
-    """The HTML of the page. Every text is escaped; what a policy in its head forbids is everything but its scripts."""
+    """The HTML of the page. Every text is escaped; what a policy in its head forbids is everything but its scripts.
+
+    The charts' library is in a page that has a chart.
+    """
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, finalize=_shown,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    plotly, script = _text(PLOTLY), _text(HERE / "templates" / "page.js")
+    figures = {chart.id: chart.figure for chart in _charts(page)}
+    plotly, script = _text(PLOTLY) if figures else "", _text(HERE / "templates" / "page.js")
     return environment.get_template("page.html.j2").render(
         page=page,
-        data=Markup(as_script_data({chart.id: chart.figure for chart in _charts(page)})),
+        data=Markup(as_script_data(figures)) if figures else "",
         style=Markup(_text(HERE / "templates" / "page.css")),
         plotly=Markup(plotly),
         script=Markup(script),
         licence=Markup(_text(LICENCE).replace("--", "- -")),
-        policy=content_policy([plotly, script]),
+        policy=content_policy([plotly, script] if figures else [script]),
         version=__version__,
     )
 

@@ -177,6 +177,7 @@ def test_every_chart_is_saved_as_svg_and_png(open_page: Open, pages: dict[str, P
             else:
                 drawn = ElementTree.fromstring(path.read_text())
                 assert drawn.tag.endswith("svg") and len(list(drawn.iter())) > 30
+                assert "var(--" not in path.read_text()
 
 
 def background(page: Page) -> int:
@@ -230,6 +231,42 @@ def test_nothing_is_wider_than_a_telephone(open_page: Open, pages: dict[str, Pat
     page = open_page(pages[name], size=NARROW)
     show_all(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_a_cut_table_shows_where_it_goes_on(open_page: Open, pages: dict[str, Path]):
+    """At the edges that hide something, and beside its caption; nothing of that where all of it is seen."""
+    page = open_page(pages["sweep"], size=NARROW)
+    table, wide = page.locator("#points"), open_page(pages["sweep"]).locator("#points")
+    edges = "edges => [...getComputedStyle(edges).backgroundSize.matchAll(/[^ ,]+/g)].map(String)"
+    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'right'")
+    assert table.locator(".cue").text_content() == "scrolls ↔"
+    assert table.locator(".edges").evaluate(edges) == ["0px", "100%", "20px", "100%", "100%", "0px", "100%", "0px"]
+    table.locator(".scroll").evaluate("scroll => { scroll.scrollLeft = 30; }")
+    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'left right'")
+    table.locator(".scroll").evaluate("scroll => { scroll.scrollLeft = 9999; }")
+    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'left'")
+    wide.page.wait_for_function("document.querySelector('#points').dataset.hidden === ''")
+    assert wide.locator(".cue").text_content() == ""
+
+
+def test_a_long_table_shows_that_it_goes_on_below(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["sweep"])
+    page.evaluate(
+        """() => {
+          const table = document.querySelector("#points tbody");
+          for (let row = 0; row < 60; row++) table.append(table.rows[0].cloneNode(true));
+          document.querySelector("#points .scroll").classList.add("tall");
+        }"""
+    )
+    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'down'")
+    assert page.locator("#points .cue").text_content() == "scrolls ↕"
+
+
+@pytest.mark.parametrize("width", [1400, 900, 810])
+def test_the_cards_stand_beside_one_another_and_are_equally_high(open_page: Open, pages: dict[str, Path], width: int):
+    page = open_page(pages["sweep"], size={"width": width, "height": 900})
+    boxes = [card.bounding_box() for card in page.locator(".statement").all()]
+    assert len({(box["y"], box["height"]) for box in boxes if box}) == 1 and len(boxes) == 3
 
 
 def test_the_keyboard_reaches_and_opens_everything(open_page: Open, pages: dict[str, Path]):

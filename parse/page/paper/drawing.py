@@ -6,12 +6,14 @@ import io
 import math
 from collections.abc import Sequence
 
-from parse.page.figures import COLOURS, Line
+from parse.page.figures import Line
 from parse.page.paper.content import Curves
 from parse.text import shortened
 
 NO_MATPLOTLIB = "matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
 SIZE_INCHES = (4.6, 3.2)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Those of Okabe and Ito, which people with any colour vision tell apart, in print and on white."""
 MARKERS = ("o", "s", "D", "^", "X", "*")
 """Beside the colours, so that no series is known by its colour alone."""
 NAME_WIDTH = 48

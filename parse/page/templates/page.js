@@ -17,30 +17,42 @@
   const status = document.getElementById("status");
   const narrow = () => window.innerWidth < 640;
   const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
-  const LIGHT = { ink: "#1b2430", soft: "#525d6b", line: "#d9dee5", grid: "#e7eaef", panel: "#ffffff" };
 
-  function colours() {
-    const style = getComputedStyle(root);
-    return Object.fromEntries(Object.keys(LIGHT).map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  // The stylesheet has the colours of both themes; figures name them as it does.
+  function colour(name) { return getComputedStyle(root).getPropertyValue(`--${name}`).trim(); }
+  function coloured(value, key) {
+    if (Array.isArray(value)) return typeof value[0] === "object" ? value.map((each) => coloured(each)) : value;
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, coloured(each, name)]));
+    }
+    const named = (key === "color" || key === "fillcolor") && /^var\(--([a-z]+)\)$/.exec(value);
+    return named ? colour(named[1]) : value;
+  }
+  function inLight(make) {
+    const chosen = root.dataset.theme;
+    root.dataset.theme = "light";
+    try { return make(); } finally {
+      if (chosen) root.dataset.theme = chosen; else delete root.dataset.theme;
+    }
   }
 
-  function axis(given, of, theme) {
+  function axis(given) {
     return {
-      gridcolor: theme.grid, zerolinecolor: theme.line, linecolor: theme.line, tickcolor: theme.line, ticks: "outside",
+      gridcolor: colour("grid"), zerolinecolor: colour("line"), linecolor: colour("line"), tickcolor: colour("line"), ticks: "outside",
       ticklen: 4, automargin: true, fixedrange: false, ...given,
-      title: { ...(given && given.title), font: { size: 12, color: theme.soft }, standoff: 8 },
+      title: { ...(given && given.title), font: { size: 12, color: colour("soft") }, standoff: 8 },
     };
   }
 
-  function layoutOf(id, height, theme) {
-    const given = figure(id).layout;
+  function layoutOf(id, height) {
+    const given = coloured(figure(id).layout);
     return {
       ...given, height, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
-      dragmode: narrow() ? false : "zoom", font: { family: FONT, size: 12.5, color: theme.ink },
+      dragmode: narrow() ? false : "zoom", font: { family: FONT, size: 12.5, color: colour("ink") },
       margin: { l: 12, r: 12, t: 12, b: 12, pad: 2 },
       legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0, xanchor: "left", font: { size: 12 } },
       hoverlabel: { font: { family: FONT, size: 12.5 }, namelength: -1 },
-      xaxis: axis(given.xaxis, "x", theme), yaxis: axis(given.yaxis, "y", theme),
+      xaxis: axis(given.xaxis), yaxis: axis(given.yaxis),
     };
   }
 
@@ -50,7 +62,7 @@
   function draw(plot) {
     const id = plot.dataset.plot;
     drawn.add(plot);
-    return plotly().react(plot, figure(id).data, layoutOf(id, Number(plot.dataset.height), colours()), config);
+    return plotly().react(plot, coloured(figure(id).data), layoutOf(id, Number(plot.dataset.height)), config);
   }
 
   const plots = [...document.querySelectorAll("[data-plot]")];
@@ -107,8 +119,11 @@
   async function image(id, format) {
     const width = format === "png" ? 1000 : 900;
     const height = Number(document.querySelector(`[data-plot="${CSS.escape(id)}"]`).dataset.height) + 40;
-    const layout = { ...layoutOf(id, height, LIGHT), width, height, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" };
-    await plotly().downloadImage({ data: figure(id).data, layout }, { format, width, height, scale: format === "png" ? 2 : 1, filename: id });
+    const [data, layout] = inLight(() => {
+      const ground = colour("ground");
+      return [coloured(figure(id).data), { ...layoutOf(id, height), width, height, paper_bgcolor: ground, plot_bgcolor: ground }];
+    });
+    await plotly().downloadImage({ data, layout }, { format, width, height, scale: format === "png" ? 2 : 1, filename: id });
   }
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("button");
@@ -118,6 +133,22 @@
     } else if (button.dataset.image) {
       image(button.dataset.chart, button.dataset.image).then(() => say("Saved"), () => say("The browser allows no saving here"));
     }
+  });
+
+  // A table that is cut says so: shaded edges where it goes on, and words beside its caption.
+  function showCut(scroll) {
+    const right = scroll.scrollWidth - scroll.clientWidth, down = scroll.scrollHeight - scroll.clientHeight;
+    const { scrollLeft: x, scrollTop: y } = scroll;
+    const hidden = { left: x > 1, right: x < right - 1, up: y > 1, down: y < down - 1 };
+    const table = scroll.closest(".table");
+    table.dataset.hidden = Object.keys(hidden).filter((edge) => hidden[edge]).join(" ");
+    table.querySelector(".cue").textContent = [right > 1 ? "scrolls ↔" : "", down > 1 ? "scrolls ↕" : ""].join(" ").trim();
+  }
+  const resized = new ResizeObserver((entries) => entries.forEach((each) => showCut(each.target.closest(".scroll"))));
+  document.querySelectorAll(".scroll").forEach((scroll) => {
+    scroll.addEventListener("scroll", () => showCut(scroll), { passive: true });
+    resized.observe(scroll);
+    resized.observe(scroll.firstElementChild);
   });
 
   // A link to what lies in a folded panel opens it.
