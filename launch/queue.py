@@ -243,7 +243,7 @@ class Queue:
         return next((state for state in order if state in present), JobState.ENDED)
 
     def _submit_what_fits(self) -> Iterator[Event]:
-        records = {record.job_name: record for record in recall(self._lock.path.parent)}
+        records = {record.job_name: record for record in recall(self._lock.path.parent).values()}
         for script, name in self._names.items():
             if name not in records:  # so that jobs submitted by hand are recognised as this sweep's
                 records[name] = remember(self._jobs[script], name, ())
@@ -289,15 +289,16 @@ def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRe
     return record
 
 
-def recall(jobs: Path) -> list[SubmissionRecord]:
-    """The submission records of all scripts in the folder; unreadable ones, of other versions, are skipped."""
-    records = []
+def recall(jobs: Path) -> dict[Path, SubmissionRecord]:
+    """The submission records in the folder by script; unreadable ones, of other versions, are skipped."""
+    records = {}
     for path in sorted(jobs.glob(f"*{MEMORY}")):
         with contextlib.suppress(RecordError, KeyError, TypeError):
             values = read_object(path)
             listed = {name: tuple(str(item) for item in values[name]) for name in ("job_ids", "runs")}
             texts = {name: str(values[name]) for name in ("job_name", "user", "host")}
-            records.append(SubmissionRecord(job_ids=listed["job_ids"], runs=listed["runs"], **texts))
+            script = path.with_name(f"{path.name.removesuffix(MEMORY)}.sh")
+            records[script] = SubmissionRecord(job_ids=listed["job_ids"], runs=listed["runs"], **texts)
     return records
 
 

@@ -109,7 +109,7 @@ class SlurmCluster:
     _names: dict[str, str] = field(default_factory=dict)
 
     def name_of(self, job: WrittenJob) -> str:
-        return job_name(job.plan, job.script.parent)
+        return job.submitted_as or job_name(job.plan, job.script.parent)
 
     def output_of(self, job: WrittenJob, job_id: str) -> Path:
         return self.logs / f"{job.plan.name}.{job_id}.out"

@@ -52,12 +52,13 @@ class JobPlan:
 @dataclass(frozen=True, kw_only=True)
 class WrittenJob:
     """A job with its script. `passed_over` are scripts of the same runs with other texts: changed by hand, or made with
-    other options."""
+    other options. `submitted_as` is the job's name in the scheduler where it was submitted before."""
 
     plan: JobPlan
     script: Path
     text: str
     passed_over: tuple[Path, ...] = ()
+    submitted_as: str = ""
 
 
 def plan_jobs(runs: Iterable[RunSpec], site: Site, minutes_per_run: int, time_min: int | None) -> list[JobPlan]:

@@ -3,7 +3,7 @@
     python -m hpc.sweep --nodes 1,2,4            plan, submit, follow the runs
     python -m hpc.sweep status                   show how every run stands
     python -m hpc.sweep cancel                   end the jobs of this folder
-    python -m hpc.sweep retry oom --nodes 1,2,4  run again what ended with oom
+    python -m hpc.sweep retry oom                run again what ended with oom
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
     python -m hpc.sweep accept --reference FILE  test a machine
     python -m hpc.sweep list                     show workloads, recipes, sites…
@@ -45,9 +45,9 @@ from launch.sweep.request import (
 
 _USAGE = f"""{PROGRAM} --nodes N,… [options]
        {PROGRAM} status | cancel [--out DIR | options]
-       {PROGRAM} retry OUTCOME,… | find-max NAME --nodes N,… [options]
-       {PROGRAM} accept --reference FILE [options]
-       {PROGRAM} list"""
+       {PROGRAM} retry OUTCOME,… [--out DIR | options]
+       {PROGRAM} find-max NAME --nodes N,… [options]
+       {PROGRAM} list | accept --reference FILE [options]"""
 _MORE_EXAMPLES = f"""more examples:
   {PROGRAM} --nodes 1,2,4 --ranks-per-node 8 --batch-size 128,256 --precision fp32,amp-fp16 --site mysite
   {PROGRAM} --cases 1n1g,1n8g,4n8g --env NCCL_ALGO=Ring,Tree --dry-run
@@ -103,13 +103,16 @@ docs/accept.md has more.
 
 Exit status 0: shown; 2: usage.
 """,
-    "retry": """Runs a sweep, and again those of its runs that ended with these outcomes.
+    "retry": """Runs again what ended with these outcomes in the sweeps of a folder.
 
 OUTCOME is one of invalid, oom, rank_fail; runs with any other outcome but ok
-are run again without asking. Takes the options of the sweep.
+need no asking. Without options, or with --out, --detach, --dry-run and
+--max-jobs alone: all sweeps planned in the folder, by the job scripts that are
+there, as they are. With the options of a sweep of the folder: that sweep, and
+its scripts are written anew (another --time or --partition, for example).
 
-Exit status 0: every run is ok; 1: a run is not ok, or the sweep cannot start;
-2: usage.
+Exit status 0: every run of these jobs is ok; 1: a run is not ok, or the jobs
+cannot start; 2: usage, or no run ended so.
 """,
 }
 

@@ -38,12 +38,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(request: Request) -> int:
     with importing():
-        from launch.sweep import accept, auto_repeats, find_max, status, submit
+        from launch.sweep import accept, auto_repeats, find_max, retry, status, submit
 
     if request.subcommand in ("status", "cancel"):
         return (status.show if request.subcommand == "status" else status.cancel)(request.sweeps, request.launch)
     if request.accepted is not None:
         return accept.accept(request.accepted, request.launch, request.limits, request.options)
+    if request.subcommand == "retry":
+        wanted = retry.matching(request.sweeps, request.launch, request.options.retry)
+        if not request.sweeps:
+            return retry.retry(wanted, request.options)
     parts = request.sweeps, request.launch, request.limits, request.options
     if request.sought:
         return find_max.find_max(request.sought, *parts)

@@ -41,6 +41,8 @@ SUBCOMMANDS = {
 """The subcommands other than measuring, and how each is typed. A file cannot request them."""
 MEASURING = ("", "retry", "find-max")
 """The subcommands that take the options of a sweep; the empty one is none."""
+OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
+"""The options of a `retry` that takes the jobs of the folder as they are."""
 RENAMED_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
 """Options of earlier versions, and their present forms. A file may still have `stamps`."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
@@ -150,8 +152,14 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
     sweeps: tuple[SweepSpec, ...] = ()
     if "recipe" in measured:
         sweeps = _sweeps_of_recipe(measured)
-    elif measured or subcommand in MEASURING:
+    elif measured or subcommand in ("", "find-max"):
         sweeps = (SweepSpec.from_mapping(measured),)
+    elif subcommand == "retry" and (others := sorted(set(values) - OF_FOLDER)):
+        flags = ", ".join(row.flag for row in OPTIONS if row.field in others)
+        raise SpecError(
+            f"retry {operand} submits the folder's jobs as they were written: leave out {flags}, or give the options "
+            "of the sweep too (--nodes …), so that its jobs are written anew"
+        )
     for sweep in sweeps:
         _refuse_limits_of_auto(sweep)
     sought = operand if subcommand == "find-max" else ""

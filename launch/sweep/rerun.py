@@ -15,6 +15,7 @@ from hpc.model.outcome import (
     requested_reruns,
 )
 from hpc.model.spec import RunSpec
+from hpc.system.text import plural
 from launch.jobs.site import Site
 from launch.sweep.provenance import changes_since
 from launch.sweep.request import SweepOptions
@@ -34,7 +35,7 @@ def choose_reruns(
     if options.retry:
         retried = [run_id for run_id, record in latest.items() if record.outcome in options.retry]
         chosen += retried
-        say(f"retry {','.join(options.retry)}: {len(retried)} runs once more")
+        say(f"retry {','.join(options.retry)}: {plural(len(retried), 'run')} once more")
     if options.rerun_if_changed:
         measured = [(run, latest[run.run_id]) for run in final if latest[run.run_id].outcome is Outcome.OK]
         chosen += _changed(measured, traces, site, say)

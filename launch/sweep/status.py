@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from hpc.model.outcome import RecordError
-from hpc.model.spec import SpecError
+from hpc.model.spec import RunSpec, SpecError
+from hpc.system.text import first_of, plural
 from launch.cluster.local import ended_here, script_processes
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
@@ -34,6 +35,8 @@ from launch.sweep.run_status import RunStatus, describe_states, planned_sweeps, 
 from launch.sweep.spec import SweepSpec
 from launch.sweep.submit import echo
 
+MAX_SWEEPS = 4
+"""Sweeps that a refusal describes."""
 UNKNOWN = "unknown"
 """The state of a job that cannot be queried from here."""
 PATIENCE_S = 600
@@ -44,20 +47,24 @@ PATIENCE_S = 600
 class Selection:
     """The runs of the selected sweeps by sweep id, and their folders. `problems` names unreadable plans."""
 
-    sweeps: Mapping[str, Sequence[str]]
+    sweeps: Mapping[str, Sequence[RunSpec]]
     folders: Folders
     problems: Sequence[str] = ()
 
     @property
+    def runs(self) -> dict[str, RunSpec]:
+        """Every run once, in order, by its id."""
+        return {run.run_id: run for runs in self.sweeps.values() for run in runs}
+
+    @property
     def run_ids(self) -> list[str]:
-        """Every run once, in order."""
-        return list(dict.fromkeys(run_id for runs in self.sweeps.values() for run_id in runs))
+        return list(self.runs)
 
     @property
     def jobs(self) -> list[SubmissionRecord]:
         """The submission records of these sweeps, without those that hold runs of other sweeps too."""
         runs = set(self.run_ids)
-        return [record for record in recall(self.folders.jobs) if set(record.runs) <= runs]
+        return [record for record in recall(self.folders.jobs).values() if set(record.runs) <= runs]
 
     @property
     def job_ids(self) -> list[str]:
@@ -68,7 +75,7 @@ class Selection:
 def show(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
     """Prints the status of the runs of these sweeps, none for all sweeps of the folder; 0 if all are ok."""
     say = echo(Console(soft_wrap=True))
-    selection = _select(sweeps, launch)
+    selection = select(sweeps, launch)
     states, names = _job_states(selection)
     runs = run_statuses(selection.run_ids, selection.folders.traces)
     width = max(map(len, selection.run_ids), default=0)
@@ -86,7 +93,7 @@ def show(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
 def cancel(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
     """Ends the sweep's jobs, waits for that, and records the end of their attempts; 1 if one remains."""
     say = echo(Console(soft_wrap=True))
-    selection = _select(sweeps, launch)
+    selection = select(sweeps, launch)
     for sweep_id in selection.sweeps:
         note_cancel(selection.folders, sweep_id)
     ids = selection.job_ids
@@ -105,23 +112,37 @@ def cancel(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
     return 1 if remaining else 0
 
 
-def _select(requested: Sequence[SweepSpec], launch: LaunchOptions) -> Selection:
+def select(requested: Sequence[SweepSpec], launch: LaunchOptions) -> Selection:
+    """The requested sweeps, none for all of the folder. Raises SpecError where the folder holds none of them."""
     folders = Folders.under(launch.out)
     broken: list[RecordError] = []
     if requested:
-        plan = prepare(requested, launch).plan
+        plan, planned = prepare(requested, launch).plan, planned_sweeps(folders.traces, broken)
+        if not any((folder / f"plan.{plan.sweep_id}.json").exists() for folder in (folders.traces, folders.jobs)):
+            raise SpecError(_describe_absent(folders, planned))
         sweeps = {plan.sweep_id: plan.runs}
         if any(sweep.repeats == AUTO for sweep in requested):  # the repeats that were added are sweeps of their own
             points = {run.point_id for run in plan.runs}
-            planned = planned_sweeps(folders.traces, broken)
             sweeps |= {key: runs for key, runs in planned.items() if points.issuperset(run.point_id for run in runs)}
     elif not (sweeps := planned_sweeps(folders.traces, broken)):
         nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"
         if any(folders.jobs.glob("plan.*.json")):
             nothing += f", or give the options of the sweep too: in {folders.jobs} are dry runs alone"
         raise SpecError("; ".join(map(str, broken)) or nothing)
-    runs = {sweep_id: [run.run_id for run in runs] for sweep_id, runs in sweeps.items()}
-    return Selection(sweeps=runs, folders=folders, problems=[str(error) for error in broken])
+    return Selection(sweeps=sweeps, folders=folders, problems=[str(error) for error in broken])
+
+
+def _describe_absent(folders: Folders, planned: Mapping[str, Sequence[RunSpec]]) -> str:
+    """That the folder holds no sweep with the requested options, and which ones it holds."""
+    absent = f"no sweep with these options was planned in {folders.traces}"
+    if not planned:
+        return f"{absent}, and no other: name the folder of the sweep with --out"
+    present = []
+    for sweep_id, runs in planned.items():
+        kinds = dict.fromkeys(f"{run.backend} {run.workload}" for run in runs)
+        cases = dict.fromkeys(run.case for run in runs)
+        present.append(f"{sweep_id} ({', '.join(kinds)}: {plural(len(runs), 'run')} at {', '.join(cases)})")
+    return f"{absent}; there are {first_of(present, MAX_SWEEPS)}: without options all of them are meant"
 
 
 def _job_states(selection: Selection) -> tuple[dict[str, str], dict[str, str]]:

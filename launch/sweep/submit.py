@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from launch.cluster.slurm import SlurmCluster, SubmitError, warning_s
 from launch.follow.follower import Follower, follow
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
+from launch.jobs.script import Folders
 from launch.jobs.site import SiteError
 from launch.queue import Ended, Event, Queue
 from launch.sweep.finalize import cancelled_at_ns, close_ended, mend_records
@@ -67,7 +69,7 @@ def run_prepared(prepared: Prepared, options: SweepOptions, console: Console) ->
         site = prepared.plan.target.site
         raise SubmitError(f"no Slurm controller answers here, and site {site} is a Slurm site: {reason}")
     try:
-        return Sweep(prepared, options, console).run()
+        return PlannedSweep(prepared, options, console).run()
     except KeyboardInterrupt:
         return 130
 
@@ -118,22 +120,30 @@ def _write(prepared: Prepared, console: Console, *, dry_run: bool = False) -> li
         return prepared.write(progress, dry_run=dry_run)
 
 
-class Sweep:
-    """One running sweep: the lock of its folder, its jobs, its scheduler."""
+class Sweep(ABC):
+    """One running sweep: the lock of its folder, its jobs, its scheduler. `here`: this machine runs them."""
 
-    def __init__(self, prepared: Prepared, options: SweepOptions, console: Console) -> None:
-        self._prepared, self._options, self._console = prepared, options, console
+    summary_options = ""
+    """Options of the command that shows the result."""
+
+    def __init__(
+        self, folders: Folders, sweep_ids: Sequence[str], options: SweepOptions, console: Console, *, here: bool
+    ) -> None:
+        self._folders, self._sweep_ids, self._options, self._console = folders, sweep_ids, options, console
         self.say = echo(console)
-        self._traces = prepared.folders.traces
-        self.lock = FolderLock(prepared.folders.jobs)
-        self._cancelled_at_ns = cancelled_at_ns(prepared.folders, prepared.plan.sweep_id)
+        self._traces = folders.traces
+        self.lock = FolderLock(folders.jobs)
+        self._cancelled_at_ns = self._last_cancelled()
         self._forgotten: set[str] = set()  # scripts whose jobs the scheduler had forgotten
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row without a measurement
         self.cluster = (
-            LocalCluster(prepared.folders.logs, self.lock) if prepared.site is None
-            else SlurmCluster(prepared.folders.logs, max_jobs=options.max_jobs)
+            LocalCluster(folders.logs, self.lock) if here else SlurmCluster(folders.logs, max_jobs=options.max_jobs)
         )  # fmt: skip
+
+    @abstractmethod
+    def begin(self) -> list[WrittenJob]:
+        """Shows the jobs, and requests reruns of their final runs that are wanted again. The folder is locked."""
 
     def run(self) -> int:
         """Submits, follows and closes. On this machine the lock is held to the end, else only while submitting."""
@@ -142,16 +152,11 @@ class Sweep:
             _end_like_ctrl_c()
         with ExitStack() as stack:
             stack.enter_context(self.lock.held(lambda holder: self.say(f"waiting for {holder}: {_WAIT_REASONS[here]}")))
-            written = _write(self._prepared, self._console)
-            for line in describe_plan(self._prepared, written):
-                self.say(line)
-            mend_records(self._prepared.folders, self.say)
-            choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
-            self._check_limits(written)
+            written = self.begin()
             self._jobs = {job.script.name: job for job in written}
             queue = FollowedQueue(self, written)
             if self._options.detach and here and any(map(self.remaining, written)):
-                if (process := _fork(self._prepared.folders.logs / "detached.out")) is not None:
+                if (process := _fork(self._folders.logs / "detached.out")) is not None:
                     self.say(f"running in process {process}")
                     return 0
                 self.lock.sign()
@@ -169,12 +174,13 @@ class Sweep:
         return pending_runs(_ids([job]), self._traces)
 
     def time_min(self, job: WrittenJob) -> int:
-        if self._prepared.site is None:
-            return job.plan.time_min  # nothing limits it here
-        return minutes_to_request(job.plan, self._remaining_runs(job), *self._durations())
+        return job.plan.time_min
 
     def cancelled(self) -> bool:
-        return cancelled_at_ns(self._prepared.folders, self._prepared.plan.sweep_id) != self._cancelled_at_ns
+        return self._last_cancelled() != self._cancelled_at_ns
+
+    def _last_cancelled(self) -> list[int]:
+        return [cancelled_at_ns(self._folders, sweep_id) for sweep_id in self._sweep_ids]
 
     def handle(self, event: Event, queue: Queue) -> None:
         """Shows an event; closes the attempts of jobs that have ended, and submits their script again or not."""
@@ -183,7 +189,7 @@ class Sweep:
             return
         ends = self.cluster.ends(event.job_ids)
         self._ended[event.script] = ", ".join(f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state)
-        close_ended(ends, self._prepared.folders, self.say)
+        close_ended(ends, self._folders, self.say)
         decision = resubmit(self._history(event, ends))
         if decision is Decision.FORGOTTEN:
             self._forgotten.add(event.script)
@@ -205,25 +211,6 @@ class Sweep:
             requested=frozenset(run for run, record in last.items() if record.stem in rerun_requests),
             measured=measured, in_vain=self._in_vain[event.script], forgotten_before=event.script in self._forgotten,
         )  # fmt: skip
-
-    def _check_limits(self, written: Sequence[WrittenJob]) -> None:
-        """Warns of time limits shorter than earlier attempts took; TimeLimitTooShort if not even the first run fits."""
-        if self._prepared.site is None:
-            return  # no scheduler limits the jobs here
-        took, cut_off = self._durations()
-        for job in written:
-            budget = TimeBudget(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
-            for line in check_budget(budget, self._remaining_runs(job), took, cut_off):
-                self.say(f"warning: {line}")
-
-    def _remaining_runs(self, job: WrittenJob) -> list[RunSpec]:
-        remaining = set(self.remaining(job))
-        return [run for run in job.plan.runs if run.run_id in remaining]
-
-    def _durations(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-        """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
-        records, runs = exit_records(self._traces), self._prepared.plan.runs
-        return durations_s(runs, records, Outcome.OK), durations_s(runs, records, Outcome.TIMEOUT)
 
     def _submit_and_leave(self, queue: FollowedQueue) -> int:
         """Submits without following; the exit status, 1 if a job could not be submitted."""
@@ -259,12 +246,12 @@ class Sweep:
         self._close(queue)
 
     def _close(self, queue: Queue) -> None:
-        close_ended(self.cluster.ends(queue.all_job_ids), self._prepared.folders, self.say)
+        close_ended(self.cluster.ends(queue.all_job_ids), self._folders, self.say)
 
     def _conclude(self, written: Sequence[WrittenJob], queue: Queue) -> int:
         """Shows the outcomes of the whole sweep and the next command; the exit status, 0 if every run is ok."""
         runs = run_statuses(_ids(written), self._traces)
-        for line in describe_runs(runs, self._prepared.folders):
+        for line in describe_runs(runs, self._folders):
             self.say(line)
         never = {run.run_id for run in runs if run.attempts == 0}
         for job in written:
@@ -273,9 +260,51 @@ class Sweep:
                 where = f"see {output}" if output.exists() else f"there is no {output}"
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
-        against = f" --against {self._prepared.recipe.name}" if self._prepared.recipe is not None else ""
-        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}{against}")
+        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}")
         return 0 if whole(runs) else 1
+
+
+class PlannedSweep(Sweep):
+    """A sweep that was prepared: its jobs are written first."""
+
+    def __init__(self, prepared: Prepared, options: SweepOptions, console: Console) -> None:
+        super().__init__(prepared.folders, [prepared.plan.sweep_id], options, console, here=prepared.site is None)
+        self._prepared = prepared
+        if prepared.recipe is not None:
+            self.summary_options = f" --against {prepared.recipe.name}"
+
+    def begin(self) -> list[WrittenJob]:
+        written = _write(self._prepared, self._console)
+        for line in describe_plan(self._prepared, written):
+            self.say(line)
+        mend_records(self._folders, self.say)
+        choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
+        self._check_limits(written)
+        return written
+
+    def time_min(self, job: WrittenJob) -> int:
+        if self._prepared.site is None:
+            return job.plan.time_min  # nothing limits it here
+        return minutes_to_request(job.plan, self._remaining_runs(job), *self._durations())
+
+    def _check_limits(self, written: Sequence[WrittenJob]) -> None:
+        """Warns of time limits shorter than earlier attempts took; TimeLimitTooShort if not even the first run fits."""
+        if self._prepared.site is None:
+            return  # no scheduler limits the jobs here
+        took, cut_off = self._durations()
+        for job in written:
+            budget = TimeBudget(job=job.script.name, limit_s=60 * job.plan.time_min, margin_s=warning_s(job.plan))
+            for line in check_budget(budget, self._remaining_runs(job), took, cut_off):
+                self.say(f"warning: {line}")
+
+    def _remaining_runs(self, job: WrittenJob) -> list[RunSpec]:
+        remaining = set(self.remaining(job))
+        return [run for run in job.plan.runs if run.run_id in remaining]
+
+    def _durations(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
+        records, runs = exit_records(self._traces), self._prepared.plan.runs
+        return durations_s(runs, records, Outcome.OK), durations_s(runs, records, Outcome.TIMEOUT)
 
 
 class FollowedQueue(Queue):

@@ -48,6 +48,8 @@ class Person:
         """A sweep that goes on; what it prints goes to a file that `output` reads."""
         subcommands = 2 if arguments[0] == "retry" else int(not arguments[0].startswith("-"))
         where = ("--site", str(self.cluster.site_file), "--out", out)
+        if len(arguments) == subcommands:  # words about the folder
+            where = ("--out", out)
         argv = sweep_argv(*arguments[:subcommands], *where, *arguments[subcommands:])
         with (self.folder / f"output{len(self._started)}").open("w") as file:
             process = subprocess.Popen(argv, cwd=self.folder, env=env or self.env, stdout=file, stderr=file, text=True)
@@ -169,11 +171,17 @@ def test_failed_runs_are_rerun_on_request(person: Person, tmp_path: Path) -> Non
     gate.touch()
     status, output = person.sweep(*options)
     assert (status, "every run is final" in output, "ValueError: broken" in output) == (1, True, True), output
-    status, output = person.sweep("retry", "oom", *options)
-    assert (status, "retry oom: 0 runs once more" in output) == (1, True), output
-    status, output = person.sweep("retry", "oom,rank_fail", *options)
-    assert (status, "retry oom,rank_fail: 1 runs once more" in output) == (0, True), output
+    scripts = {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.sh")}
+    status, output = person.sweep("retry", "oom")
+    assert (status, "retry oom: no run in" in output, "1 rank_fail" in output) == (2, True, True), output
+    status, output = person.sweep("retry", "oom,rank_fail")
+    assert (status, "retry oom,rank_fail: 1 run once more" in output) == (0, True), output
     assert ended(tmp_path) == {"rank_fail": 1, "ok": 1}
+    assert {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.sh")} == scripts
+    record = json.loads((tmp_path / "jobs" / "1n.job.json").read_text())
+    assert len(record["job_ids"]) == 2 and record["runs"]
+    status, output = person.sweep("retry", "rank_fail", *options)
+    assert (status, "no run in" in output, "1 ok" in output) == (2, True, True), output
 
 
 def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_outcomes_that_cannot_be_retried_are_refused_with_the_reason(text: str, 
 def test_retry_requests_reruns_of_runs_with_these_outcomes(traces: Path) -> None:
     """An oom before an ok is not the run's outcome."""
     assert outcomes_to_retry(" oom, invalid") == (Outcome.OOM, Outcome.INVALID)
-    assert request(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["retry oom,invalid: 1 runs once more"]
+    assert request(traces, retry=(Outcome.OOM, Outcome.INVALID)) == ["retry oom,invalid: 1 run once more"]
     assert requested_reruns(traces) == {f"{OOM}.1"}
     assert pending_runs([OK, OOM, FAILED, LATE], traces) == [OOM, LATE]
     assert request(traces, retry=(Outcome.OOM,)) == ["retry oom: 0 runs once more"]  # it is wanted already

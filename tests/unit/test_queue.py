@@ -250,7 +250,7 @@ def test_ended_jobs_are_reported_once_and_submitted_again_on_request(sweep: Swee
     sweep.resubmitted = set()
     sweep.scheduler.queue.clear()
     assert sweep.poll(queue) == {"1n.sh": OVER, "2n.sh": OVER}
-    assert {record.job_name: record.job_ids for record in recall(tmp_path)} == {
+    assert {record.job_name: record.job_ids for record in recall(tmp_path).values()} == {
         "rankwise-1n": ("1",), "rankwise-2n": ("2", "3"),
     }  # fmt: skip
 
@@ -290,9 +290,9 @@ def test_nothing_is_submitted_after_a_cancel(sweep: Sweep) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"job_id": "7"}', '{"job_name": "a", "job_ids": 3, "runs": []}'])
 def test_records_of_other_versions_are_skipped(tmp_path: Path, text: str) -> None:
     (tmp_path / f"1n{MEMORY}").write_text(text)
-    assert recall(tmp_path) == []
+    assert recall(tmp_path) == {}
     [job] = jobs(tmp_path, 1)
-    assert remember(job, "n", ["1"]) == recall(tmp_path)[0]
+    assert {job.script: remember(job, "n", ["1"])} == recall(tmp_path)
     assert json.loads((tmp_path / f"1n{MEMORY}").read_text())["runs"] == [job.plan.runs[0].run_id]
 
 
