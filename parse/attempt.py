@@ -71,8 +71,8 @@ class RequestedRun:
         return self.run.key(self.distinction)
 
     @cached_property
-    def baseline_point(self) -> str:
-        """The point at 1n1g with all else equal."""
+    def setting(self) -> str:
+        """Equal for points that differ in size only: the key of the one at 1n1g."""
         return dataclasses.replace(self.run.baseline(), repeat=1).key(self.distinction)
 
     @property

@@ -22,6 +22,17 @@ DEFAULT_THRESHOLD = "3%"
 WHERE_HELP = "only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated"
 
 
+BASE_HELP = (
+    "what speedups are measured against: the point of this case, e.g. 1n8g, in each setting that has it; else, and by "
+    "default, 1n1g or the smallest case that there is"
+)
+
+
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """Adds --base, the case that speedups are measured against."""
+    parser.add_argument("--base", default="", metavar="CASE", help=BASE_HELP)
+
+
 def add_where(parser: argparse.ArgumentParser) -> None:
     """Adds --where, whose values `conditions` reads."""
     parser.add_argument("--where", action="append", default=[], metavar="NAME=VALUE", help=WHERE_HELP)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpc.model.findings import Finding
-from hpc.model.outcome import ExitRecord
+from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord
 from hpc.system.groups import grouped
 from parse import stats
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt, facts_of
@@ -32,11 +32,16 @@ class NoSpeedup(Enum):
 
     NO_TRAINING = 1
     NOT_OK = 2
-    NO_BASELINE = 3
-    BASELINE_NOT_OK = 4
+    NO_BASE = 3
+    """It is the only case of its setting."""
+    BASE_NOT_OK = 4
     PLACEHOLDER = 5
     """Its document prints a word in the place of the speed."""
-    BASELINE_PLACEHOLDER = 6
+    BASE_PLACEHOLDER = 6
+
+
+class BaseError(ValueError):
+    """No point has the case that was chosen as base; the text names the cases that there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,13 @@ class Run:
     @property
     def trace(self) -> Path | None:
         return self.attempt.trace if self.attempt else None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it may still get a number: one of a log or a document may not, others until they are final."""
+        if self.attempt is None:
+            return not self.placeholder
+        return not self.log and self.attempt.outcome not in FINAL_OUTCOMES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,11 +148,27 @@ class Claimed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Base:
+    """The point of a setting that its speedups are measured against: its key, its case and its devices.
+
+    `chosen`: by its case (`--base`), not as the smallest. `smaller` are the smaller points that have no speed and will
+    get none, each as (case, outcome).
+    """
+
+    point: str
+    case: str
+    devices: int
+    chosen: bool = False
+    smaller: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """A point. Speeds are in its `unit`, over its ok runs; None where there is no such run, or too few for the number.
 
-    `planned_runs` is None if no plan has their number. `no_speedup` is the reason if there is no speedup, and
-    `placeholders` are the words that the document prints in the place of its speed, or of its baseline's.
+    `planned_runs` is None if no plan has their number. `speedup` is against `base`, None where the setting has none;
+    `no_speedup` is the reason if there is no speedup, and `placeholders` are the words that the document prints in the
+    place of its speed, or of its base's.
     `step_time_ms` is of single steps: a log that prints every tenth has none. `meetings_ms` are those of `Measured`, a
     mean over the runs. `mfu` is the median MFU over the ok runs, a share; `no_mfu` why there is none where the FLOPs of
     a token are recorded; both are empty where they are not. `published` is set if it was read from a document: without
@@ -154,6 +182,7 @@ class Result:
     average_speed: float | None = None
     cv: float | None = None
     interval: stats.Interval | None = None
+    base: Base | None = None
     speedup: float | None = None
     no_speedup: NoSpeedup | None = None
     placeholders: tuple[str, ...] = ()
@@ -180,8 +209,13 @@ class Result:
         return tuple(run for run in self.runs if run.measured)
 
     @property
+    def ideal(self) -> float | None:
+        """The speedup of ideal scaling: its devices over those of its base."""
+        return None if self.base is None else self.run.devices / self.base.devices
+
+    @property
     def scaling_efficiency(self) -> float | None:
-        return None if self.speedup is None else self.speedup / self.run.devices
+        return None if self.speedup is None or self.ideal is None else self.speedup / self.ideal
 
     @property
     def oversubscribed(self) -> str:
@@ -208,7 +242,7 @@ class Result:
 
 
 def results(loaded: Loaded) -> tuple[Result, ...]:
-    """The result of every point that is planned or was run, baselines before what is measured against them."""
+    """The result of every point that is planned or was run, smaller cases before larger ones."""
     points = grouped((run.requested.point, run) for run in _runs(loaded))
     planned = {requested.key for requested in loaded.requested}
     return with_speedups([of_runs(runs, planned) for runs in points.values()])
@@ -216,14 +250,60 @@ def results(loaded: Loaded) -> tuple[Result, ...]:
 
 def with_speedups(results_of_points: Iterable[Result]) -> tuple[Result, ...]:
     """The results of different points, each with its speedup or the reason why it has none, in the order of a table."""
+    return tuple(sorted(against_base(results_of_points), key=_order))
+
+
+def against_base(results_of_points: Iterable[Result], case: str = "") -> tuple[Result, ...]:
+    """The results with their speedups against the point of that case in each setting that has it, else against the
+    smallest. Raises BaseError where no setting has the case."""
     unscaled = list(results_of_points)
-    points = {result.requested.point: result for result in unscaled if not result.run.diagnostic}
-    return tuple(sorted((_with_speedup(result, points) for result in unscaled), key=_order))
+    settings = by_setting(result for result in unscaled if not result.run.diagnostic)
+    cases = {result.requested.case: _size(result) for points in settings.values() for result in points}
+    if case and cases and case not in cases:
+        raise BaseError(
+            f"no point is of the case {case}; known here are {', '.join(sorted(cases, key=cases.__getitem__))}"
+        )
+    bases = {name: _base(points, case) for name, points in settings.items()}
+    return tuple(_with_speedup(result, bases) for result in unscaled)
 
 
 def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
-    """The results by the 1n1g point that is equal in all else."""
-    return grouped((result.requested.baseline_point, result) for result in results_of_points)
+    """The results by their settings: those of one differ in size only."""
+    return grouped((result.requested.setting, result) for result in results_of_points)
+
+
+def _size(result: Result) -> tuple[int, int]:
+    """Devices and nodes."""
+    return result.run.devices, result.run.nodes or 1
+
+
+def _base(points: Sequence[Result], case: str) -> tuple[Base, Result] | None:
+    """What speedups of a setting are measured against, and its result: the point of that case where there is one, else
+    the smallest that has a speed or may still get one. None where a single point has nothing to be compared with."""
+    ordered = sorted(points, key=_size)
+    chosen = next((result for result in ordered if result.requested.case == case), None)
+    smallest = (at for at, result in enumerate(ordered) if result.median_speed is not None or _is_pending(result))
+    first = next(smallest, 0)
+    result = chosen or ordered[first]
+    if len(points) == 1 and result.run.devices > 1:
+        return None
+    base = Base(
+        point=result.requested.point,
+        case=result.requested.case,
+        devices=result.run.devices,
+        chosen=chosen is not None,
+        smaller=() if chosen else tuple((other.requested.case, _end(other)) for other in ordered[:first]),
+    )
+    return base, result
+
+
+def _is_pending(result: Result) -> bool:
+    return any(run.is_pending for run in result.runs)
+
+
+def _end(result: Result) -> str:
+    """What became of the runs of a point without a speed."""
+    return " and ".join(dict.fromkeys(run.outcome_text for run in result.runs)) or UNREACHED
 
 
 def _runs(loaded: Loaded) -> list[Run]:
@@ -293,23 +373,24 @@ def _step_time_ms(measured: Sequence[Measured]) -> dict[int, float]:
     return dict(zip(PERCENTILES, step_ms.tolist(), strict=True))
 
 
-def _with_speedup(result: Result, points: Mapping[str, Result]) -> Result:
-    """The result with its speedup against the 1n1g point that is equal in all else, or the reason why it has none."""
-    baseline = points.get(result.requested.baseline_point)
+def _with_speedup(result: Result, bases: Mapping[str, tuple[Base, Result] | None]) -> Result:
+    """The result with its base and its speedup against it, or the reason why it has none."""
+    base, of_base = (None if result.run.diagnostic else bases[result.requested.setting]) or (None, None)
     placeholders: tuple[str, ...] = ()
+    speedup, reason = None, None
     if result.run.diagnostic:
         reason = NoSpeedup.NO_TRAINING
     elif result.median_speed is None:
         placeholders = _placeholders(result)
         reason = NoSpeedup.PLACEHOLDER if placeholders else NoSpeedup.NOT_OK
-    elif baseline is None:
-        reason = NoSpeedup.NO_BASELINE
-    elif baseline.median_speed is None:
-        placeholders = _placeholders(baseline)
-        reason = NoSpeedup.BASELINE_PLACEHOLDER if placeholders else NoSpeedup.BASELINE_NOT_OK
+    elif of_base is None:
+        reason = NoSpeedup.NO_BASE
+    elif of_base.median_speed is None:
+        placeholders = _placeholders(of_base)
+        reason = NoSpeedup.BASE_PLACEHOLDER if placeholders else NoSpeedup.BASE_NOT_OK
     else:
-        return dataclasses.replace(result, speedup=result.median_speed / baseline.median_speed)
-    return dataclasses.replace(result, no_speedup=reason, placeholders=placeholders)
+        speedup = result.median_speed / of_base.median_speed
+    return dataclasses.replace(result, base=base, speedup=speedup, no_speedup=reason, placeholders=placeholders)
 
 
 def _placeholders(result: Result) -> tuple[str, ...]:
@@ -329,7 +410,7 @@ def _order(result: Result) -> tuple[str, str, int, str, str, str, str, int, int]
         run.backend,
         run.batch_size or 1,
         run.precision or "fp32",
-        dataclasses.replace(result.requested, measurement=None).baseline_point,
+        dataclasses.replace(result.requested, measurement=None).setting,
         date,
         folder,
         run.devices,

@@ -14,7 +14,7 @@ from hpc.system.command_line import importing, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_where, conditions, progress_bar, put_out, recipe_named, text_width
+from parse.command_options import add_base, add_where, conditions, progress_bar, put_out, recipe_named, text_width
 from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
 from parse.watch import watch
 
@@ -45,7 +45,7 @@ KIND_HELP = (
 )
 FORMAT_HELP = (
     "default: %(default)s. dlperf is the reference suite's result JSON: points without a speed are left out, "
-    "speedup is null where there is no 1n1g baseline. ai-rank writes the logs of whole trainings, GPUxN.log, and "
+    "speedup is null where it is not against one device. ai-rank writes the logs of whole trainings, GPUxN.log, and "
     "system_information.json into the folder --out"
 )
 # What parse.report.table offers; importing it here would make --help slow.
@@ -70,7 +70,7 @@ WARNINGS_HELP = "every warning of the format table in full length, not in one li
 VERBOSE_HELP = "--warnings, and each file of folders that is no log with the reason, in place of their number"
 WATCH_HELP = "in a terminal: the table again whenever a file has changed, for a sweep that is running; ends at Ctrl-C"
 LEDGER_FORMATS = ("table", "markdown", "json")
-OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "against")
+OF_SUMMARIES = ("what_if", "ledger", "wide", "warnings", "verbose", "watch", "out", "where", "base", "against")
 """Options that --explain has no use for."""
 
 
@@ -150,6 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="FILE", help="write there, not to standard output; a folder for ai-rank"
     )
     add_where(parser)
+    add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     add_log_options(parser.add_argument_group("logs"))
     return with_version(parser)
@@ -186,9 +187,12 @@ def _summarize(
         from parse.report.summary import TableError, choose
         from parse.report.table import FORMATS as WRITERS
         from parse.report.table import text
+        from parse.result import BaseError
 
     try:
         summary, logs = _summary(options, how)
+    except BaseError as error:
+        raise _OptionUnused(f"--base: {error}") from error
     except TraceError as error:  # a process that read them was killed
         print(plain(str(error)), file=sys.stderr)
         return 1
@@ -259,8 +263,10 @@ def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summar
         from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
-        return read_documents(options.paths), 0
-    return read_summary(options.paths, options.kind, how, verbose=options.verbose, progress=progress_bar())
+        return read_documents(options.paths, options.base), 0
+    return read_summary(
+        options.paths, options.kind, how, base=options.base, verbose=options.verbose, progress=progress_bar()
+    )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def nested_summary(results: Sequence[Result]) -> str:
     settings = by_setting(nested)
     if any(result.run.nodes != 1 and result.ok and not _hosts(result) for result in nested):
         return "placement nested: the order of the runs was shuffled; their nodes have no names of their own"
-    pairs = [pair for result in nested for pair in _pairs(result, settings[result.requested.baseline_point])]
+    pairs = [pair for result in nested for pair in _pairs(result, settings[result.requested.setting])]
     if not pairs:
         return "placement nested: no block has two cases with known nodes, so nesting cannot be checked"
     hosts = {host for _, _, smaller, nodes in pairs for host in smaller | nodes}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpc.model.findings import Figures
-from parse.alarms.scaling import Neighbours, baseline_of
+from parse.alarms.scaling import Neighbours, base_of
 from parse.result import Figure, Result
 
 RUNS_UNIT = 0.01
@@ -60,7 +60,7 @@ def _rounding(figure: Figure, result: Result, neighbours: Neighbours) -> float:
     half_unit = 0.5 * 10.0**-figure.decimals * (1 + 1e-9)
     if figure.what != "speedup":
         return half_unit + (0.5 * RUNS_UNIT if result.ok else 0.0)
-    baseline = baseline_of(result, neighbours)
+    baseline = base_of(result, neighbours)
     if baseline is None or not baseline.median_speed or not result.median_speed or result.speedup is None:
         return half_unit
     relative = _unit(result) / result.median_speed + _unit(baseline) / baseline.median_speed

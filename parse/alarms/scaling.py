@@ -29,36 +29,38 @@ def speed_interval(result: Result) -> Interval | None:
     return Interval(result.median_speed * (1 - SINGLE_FIGURE), result.median_speed * (1 + SINGLE_FIGURE), 0.0)
 
 
-def baseline_of(result: Result, neighbours: Neighbours) -> Result | None:
-    """Returns the point at 1n1g with all else equal."""
-    wanted = result.requested.baseline_point
-    return next((other for other in neighbours.setting if other.requested.point == wanted), None)
+def base_of(result: Result, neighbours: Neighbours) -> Result | None:
+    """Returns the point that its speedup is measured against."""
+    point = result.base.point if result.base else None
+    return next((other for other in neighbours.setting if other.requested.point == point), None)
 
 
 def superlinear(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
-    """The least speedup that the intervals allow is above the number of devices."""
-    baseline = baseline_of(result, neighbours)
-    if baseline is None or result is baseline or result.speedup is None:
+    """The least speedup over one device that the intervals allow is above the number of devices."""
+    of_base = base_of(result, neighbours)
+    if of_base is None or result is of_base or result.speedup is None or of_base.run.devices > 1:
         return
-    interval, base = speed_interval(result), speed_interval(baseline)
+    interval, base = speed_interval(result), speed_interval(of_base)
     if interval and base and (speedup_low := interval.low / base.high) > result.run.devices:
         yield {
             "speedup": result.speedup,
             "speedup_low": speedup_low,
             "devices": result.run.devices,
-            "single_figures": not (result.interval and baseline.interval),
+            "single_figures": not (result.interval and of_base.interval),
         }
 
 
 def rising(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
-    """Speed per device is higher than in a smaller case, beyond both intervals; `superlinear` compares with 1n1g."""
+    """Speed per device is higher than in a smaller case, beyond both intervals; `superlinear` compares with a base of
+    one device."""
     if (interval := speed_interval(result)) is None or result.median_speed is None:
         return
-    devices = result.run.devices
+    devices, base = result.run.devices, result.base
     smaller = [
         (its.high / other.run.devices, other)
         for other in neighbours.setting
-        if 1 < other.run.devices < devices
+        if other.run.devices < devices
+        and (other.run.devices > 1 or not base or base.devices > 1)
         and (its := speed_interval(other))
         and its.high / other.run.devices < interval.low / devices
     ]
@@ -96,11 +98,12 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
 
 
 def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
-    """The baseline met another device, driver or version, so the speedup compares more than the scale."""
-    baseline = baseline_of(result, neighbours)
-    if baseline is None or baseline is result:
+    """The base met another device, driver or version, so the speedup compares more than the scale."""
+    of_base = base_of(result, neighbours)
+    if of_base is None or of_base is result:
         return
-    facts, baseline_facts = result.facts, baseline.facts
-    for name in sorted(facts.keys() & baseline_facts.keys()):
-        if name != "transport" and not facts[name] & baseline_facts[name]:
-            yield {"fact": name, "values": sorted(facts[name]), "baseline": sorted(baseline_facts[name])}
+    facts, base_facts = result.facts, of_base.facts
+    for name in sorted(facts.keys() & base_facts.keys()):
+        if name != "transport" and not facts[name] & base_facts[name]:
+            yield {"fact": name, "values": sorted(facts[name]), "baseline": sorted(base_facts[name]),
+                   "base": of_base.requested.case}  # fmt: skip

@@ -54,7 +54,7 @@ def _neighbours(results: Sequence[Result]) -> list[Neighbours]:
     settings_by_column = grouped(((settings[name][0].unit, column), name) for name, column in columns.items() if column)
     neighbours = []
     for result in results:
-        name = result.requested.baseline_point
+        name = result.requested.setting
         setting = tuple(settings[name])
         alike = (
             settings_by_column.get((result.unit, columns[name]), ())[: MAX_SAME_SPEEDS + 1]

@@ -57,8 +57,9 @@ def _disagreement(fact: str, runs: Mapping[str, Sequence[int]]) -> str:
     return f"runs or ranks differ in {fact}: {values}"
 
 
-def _baseline_elsewhere(fact: str, values: Sequence[str], baseline: Sequence[str]) -> str:
-    return f"its baseline ran with another {fact}: {' and '.join(baseline)}, not {' and '.join(values)}"
+def _baseline_elsewhere(fact: str, values: Sequence[str], baseline: Sequence[str], base: str) -> str:
+    other, its = " and ".join(baseline), " and ".join(values)
+    return f"{base}, which it is measured against, ran with another {fact}: {other}, not {its}"
 
 
 def _not_nested(outside: Sequence[Mapping[str, Any]]) -> str:

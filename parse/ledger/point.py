@@ -104,7 +104,7 @@ class _Reader:
     def ledger(self, result: Result) -> Ledger:
         """The ledger of a point that has step breakdowns."""
         read = self.read(result)
-        baseline = self.points.get(result.requested.baseline_point)
+        baseline = self.points.get(result.requested.setting)
         against = self.read(baseline) if baseline and baseline.requested.point != result.requested.point else _Read()
         base = against.breakdowns
         borders = _common_borders((*read.breakdowns, *base))

@@ -15,7 +15,7 @@ from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_where, conditions, progress_bar, recipe_named
+from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
@@ -65,8 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with importing():
         from hpc.model.trace import TraceError
         from parse.report.summary import TableError
+        from parse.result import BaseError
     try:
         lines = _write(options, where, recipe)
+    except BaseError as error:
+        parser.error(f"--base: {error}")
     except OSError as error:
         print(plain(f"{error.filename or options.out}: cannot be written ({error.strerror})"), file=sys.stderr)
         return 1
@@ -84,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the PATHs hold; default: %(default)s, both")
     add_where(parser)
+    add_base(parser)
     parser.add_argument("--against", metavar="NAME", help=AGAINST_HELP)
     parser.add_argument("--published", action="append", default=[], type=Path, metavar="DOCUMENT", help=PUBLISHED_HELP)
     return with_version(parser)
@@ -92,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
 def _write(options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None) -> list[str]:
     """Writes what --format asks for, and returns lines that say what.
 
-    Raises TableError where --where leaves no point or names an unknown setting, TraceError where a trace changes while
-    it is read, and OSError where a file cannot be written.
+    Raises TableError where --where leaves no point or names an unknown setting, BaseError where no point has the case
+    of --base, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
     with importing():
         from parse.page.build import build_page
@@ -122,7 +126,9 @@ def _summaries(
         from parse.report.reading import read_summary
         from parse.report.summary import TableError, choose
 
-    summary, _ = read_summary(options.paths, options.kind, documents=options.published, progress=progress_bar())
+    summary, _ = read_summary(
+        options.paths, options.kind, base=options.base, documents=options.published, progress=progress_bar()
+    )
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:
         raise TableError("no point has all that --where asks for")

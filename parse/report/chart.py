@@ -17,9 +17,9 @@ MIN_CELLS = 16
 
 
 def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
-    """A bar for each point with a speedup, from 0 to the largest speedup or number of devices.
+    """A bar for each point with a speedup, from 0 to the largest speedup or ideal one; a chart for each base.
 
-    Points with the same settings stand together. Empty where no two of these have one: a baseline alone is no scaling.
+    Points with the same settings stand together. Empty where no two of these have one: a base alone is no scaling.
     """
     named = zip(labels(results), results, strict=True)
     settings = grouped((label.partition(" ")[2], result) for label, result in named if result.speedup is not None)
@@ -30,16 +30,36 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
     cells = page.width - case_width - speedup_width - 4
     if not shown or cells < MIN_CELLS:
         return []
-    largest = max(max(result.speedup or 0.0, result.run.devices) for result in shown)
-    lines = wrapped([f"speedup against 1n1g; {IDEAL} as many times as there are devices"], page.width)
-    for name, points in curves.items():
-        lines += wrapped([name] if len(curves) > 1 else [], page.width)
-        lines += [
-            f"{result.requested.case:<{case_width}}  {number(result.speedup):>{speedup_width}}  "
-            + _bar(result.speedup or 0.0, result.run.devices, largest, cells)
-            for result in points
-        ]
+    lines: list[str] = []
+    for base in sorted({_base(result) for result in shown}, key=lambda base: base[1]):
+        of_base = {
+            name: those
+            for name, points in curves.items()
+            if (those := [each for each in points if _base(each) == base])
+        }
+        lines += wrapped([_title(*base)], page.width)
+        largest = max(
+            max(result.speedup or 0.0, result.ideal or 0.0) for points in of_base.values() for result in points
+        )
+        for name, points in of_base.items():
+            lines += wrapped([name] if len(curves) > 1 else [], page.width)
+            lines += [
+                f"{result.requested.case:<{case_width}}  {number(result.speedup):>{speedup_width}}  "
+                + _bar(result.speedup or 0.0, result.ideal or 0.0, largest, cells)
+                for result in points
+            ]
     return lines
+
+
+def _base(result: Result) -> tuple[str, int]:
+    """Case and devices of its base."""
+    assert result.base is not None
+    return result.base.case, result.base.devices
+
+
+def _title(case: str, devices: int) -> str:
+    ideal = "as many times as there are devices" if devices == 1 else f"as many times as there are devices of {case}"
+    return f"speedup against {case}; {IDEAL} {ideal}"
 
 
 def _bar(value: float, ideal: float, largest: float, cells: int) -> str:

@@ -42,7 +42,7 @@ def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
         yield f"best of {len(scaled)} settings, {scaled[0][0]}: {_speedup(scaled[0][1])}"
         yield f"worst, {scaled[-1][0]}: {_speedup(scaled[-1][1])}"
     if without := len(settings) - len(scaled):
-        yield f"{without} of {len(settings)} settings: no speedup over more than one device"
+        yield f"{without} of {len(settings)} settings: no speedup over a smaller case"
 
 
 def setting_names(firsts: Sequence[Result]) -> list[str]:
@@ -53,7 +53,7 @@ def setting_names(firsts: Sequence[Result]) -> list[str]:
 
 def _largest(setting: Sequence[Result]) -> Result | None:
     """The largest case that has a speedup over a smaller one."""
-    scaled = [result for result in setting if result.speedup is not None and result.run.devices > 1]
+    scaled = [result for result in setting if result.speedup is not None and (result.ideal or 0.0) > 1]
     return max(scaled, key=lambda result: (result.run.devices, result.run.nodes), default=None)
 
 
@@ -64,7 +64,7 @@ def _of_setting(setting: Sequence[Result]) -> str:
             result for result in setting if result.median_speed is None and result.run.devices > largest.run.devices
         ]
         absent = f"; no speed of {', '.join(result.requested.case for result in larger)}" if larger else ""
-        return f"{_speedup(largest)}{absent}"
+        return f"{_speedup(largest)}{absent}{_smaller(largest)}"
     measured = [result for result in setting if result.median_speed is not None]
     if not measured:
         return f"no speed of {', '.join(result.requested.case for result in setting)}"
@@ -74,13 +74,21 @@ def _of_setting(setting: Sequence[Result]) -> str:
     return f"{speed} on {largest_measured.requested.case}; no speedup: {reason}"
 
 
+def _smaller(result: Result) -> str:
+    """The smaller cases that are not what it is measured against, because they have no speed."""
+    smaller = result.base.smaller if result.base else ()
+    return "".join(f"; not against {case}: {outcome}" for case, outcome in smaller)
+
+
 def _speedup(result: Result) -> str:
-    assert result.speedup is not None and result.scaling_efficiency is not None
+    """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`."""
+    assert result.speedup is not None and result.scaling_efficiency is not None and result.base and result.ideal
     flags = {"oversubscribed": result.oversubscribed, "nodes simulated": result.nodes_simulated}
     reasons = [name for name, reason in flags.items() if reason]
     but = f", not a scaling result ({', '.join(reasons)})" if reasons else ""
+    on = "" if result.base.devices == 1 else f"on {result.ideal:g} times the devices "
     return (
-        f"{result.requested.case} runs {result.speedup:.2f} × as fast as 1n1g "
+        f"{result.requested.case} runs {result.speedup:.2f} × as fast as {result.base.case} {on}"
         f"({result.scaling_efficiency:.0%} of ideal){but}".replace("%", " %")
     )
 

@@ -29,6 +29,8 @@ from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
     Summary,
     TableError,
+    against_text,
+    base_case,
     differences,
     named_ledgers,
     no_speedup_text,
@@ -51,7 +53,8 @@ PROVENANCE = ("folder", "date", *MACHINE, "versions", "header")
 CSV_COLUMNS = (
     "point_id", "case", "nodes", "ranks_per_node", "devices", "backend", "workload", "precision", "scaling",
     "batch_size_per_device", "global_batch_size", "runs_ok", "runs_requested", "median_speed", "average_speed",
-    "interval_coverage", "cv", "speedup", "no_speedup", "scaling_efficiency", "oversubscribed", "nodes_simulated",
+    "interval_coverage", "cv", "speedup", "no_speedup", "scaling_efficiency", "base", "base_devices", "oversubscribed",
+    "nodes_simulated",
     "alarms", "runs", "interval_low", "interval_high", "requested", "hosts", *PROVENANCE,
 )  # fmt: skip
 """The columns that every CSV page has, also one without a point."""
@@ -113,7 +116,8 @@ def as_json(summary: Summary) -> str:
 
 
 def dlperf(summary: Summary) -> str:
-    """The reference suite's result JSON: by workload and case, two decimals; `speedup` is null where there is none.
+    """The reference suite's result JSON: by workload and case, two decimals; `speedup` is that against one device, else
+    null.
 
     Points without a speed are left out. Raises TableError where two points would have the same place, or where a speed
     is in tokens/s: the format has samples/s only.
@@ -141,7 +145,7 @@ def dlperf(summary: Summary) -> str:
             "average_speed": _rounded(results[0].average_speed),
             "batch_size_per_device": results[0].run.local_batch_size,
             "median_speed": _rounded(results[0].median_speed),
-            "speedup": _rounded(results[0].speedup),
+            "speedup": None if against_text(results[0]) else _rounded(results[0].speedup),
         }
     if not content:
         raise TableError("no point has a run that ended ok, so there is no speed to write")
@@ -189,6 +193,8 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "speedup": result.speedup,
         "no_speedup": no_speedup_text(result),
         "scaling_efficiency": result.scaling_efficiency,
+        "base": base_case(result) or None,
+        "base_devices": result.base and result.base.devices,
         "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
         "meetings_ms": dict(result.meetings_ms),
         "oversubscribed": result.oversubscribed,
@@ -260,6 +266,7 @@ def _comparison_as_json(comparison: SideBySide) -> dict[str, Any]:
                 "column": column.name,
                 "speed": _significant(column.points[case].median_speed),
                 "speedup": _significant(column.points[case].speedup),
+                "base": base_case(column.points[case]) or None,
                 "outcome": outcomes(column.points[case])[0],
                 "point_id": _point_id(column.points[case]),
                 "folder": requested_values(column.points[case]).get("folder"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpc.system.text import inflect
 from parse.report.against import HEADS, Against
 from parse.report.notices import runs_ok
-from parse.report.summary import by_unit, of_logs, requested_values, varying
+from parse.report.summary import against_text, by_base, by_unit, of_logs, requested_values, varying
 from parse.result import Result
 from parse.text import (
     Head,
@@ -33,10 +33,11 @@ FIRST_LEFT_OUT = (
 
 
 def points_text(results: Sequence[Result], page: Page, beside: Against | None = None) -> list[str]:
-    """The table as lines of at most `page.width` cells, and a line for the columns left out; one for each unit."""
-    units = by_unit(results)
-    if len(units) > 1:
-        tables = [points_text(of_unit, page, beside) for of_unit in units]
+    """The table as lines of at most `page.width` cells, and a line for the columns left out; one for each unit and for
+    each base that speedups are against."""
+    parts = points_tables(results)
+    if len(parts) > 1:
+        tables = [points_text(part, page, beside) for part in parts]
         return [line for table in tables for line in (*table, "")][:-1]
     heads, rows = points_cells(results, beside)
     keys = ["case", *varying(results)]
@@ -63,14 +64,20 @@ def points_text(results: Sequence[Result], page: Page, beside: Against | None = 
     return lines
 
 
+def points_tables(results: Sequence[Result]) -> list[list[Result]]:
+    """The results of each table: of one unit, and with speedups against one base."""
+    return [of_base for of_unit in by_unit(results) for of_base in by_base(of_unit)]
+
+
 def points_cells(results: Sequence[Result], beside: Against | None = None) -> tuple[list[Head], list[list[str]]]:
-    """Heads as (name, unit), and a row of texts per result of one unit, published figures `beside` its own."""
+    """Heads as (name, unit), and a row of texts per result of one table, published figures `beside` its own."""
     differ, (unit,) = varying(results), {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
     heads += [("runs", "ok/total"), ("median", unit)]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
     heads += [("average", unit), ("interval", unit)]
-    heads += [("coverage", "%"), ("CV", "%"), ("speedup", ""), ("efficiency", "%"), ("MFU", "%")]
+    base = next((text for result in results if (text := against_text(result))), "")
+    heads += [("coverage", "%"), ("CV", "%"), ("speedup", base), ("efficiency", f"% {base}".strip()), ("MFU", "%")]
     heads += [("step p50", "ms"), ("step p95", "ms")]
     rows = [_row(result, differ) for result in results]
     if beside is not None:

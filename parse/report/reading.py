@@ -14,7 +14,7 @@ from parse.ledger.what_if import what_ifs
 from parse.load import load
 from parse.published.documents import published
 from parse.report.summary import Summary
-from parse.result import Result, results
+from parse.result import Result, against_base, results
 
 if TYPE_CHECKING:
     from parse.load_logs import HowToRead
@@ -23,10 +23,12 @@ T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
 
 
-def read_documents(paths: Sequence[Path]) -> Summary:
-    """The judged results of documents with published tables."""
+def read_documents(paths: Sequence[Path], base: str = "") -> Summary:
+    """The judged results of documents with published tables. Raises BaseError as `against_base`."""
     printed = published(paths)
-    return Summary(results=judge(printed.results), remarks=printed.remarks, refusals=printed.refusals)
+    return Summary(
+        results=judge(against_base(printed.results, base)), remarks=printed.remarks, refusals=printed.refusals
+    )
 
 
 def read_summary(
@@ -35,16 +37,18 @@ def read_summary(
     how: HowToRead | None = None,
     *,
     documents: Sequence[Path] = (),
+    base: str = "",
     verbose: bool = False,
     progress: Progress[Path] | None = None,
 ) -> tuple[Summary, int]:
     """The judged results of traces and logs, and of `documents` beside them; and the number of logs among the files.
 
-    `kind`, `how` and `verbose` are those of `parse.load.load`. Never raises because of a file's content.
+    `kind`, `how` and `verbose` are those of `parse.load.load`, `base` is the case that speedups are measured against.
+    Never raises because of a file's content, and BaseError where no point has that case.
     """
     loaded = load(paths, progress, kind, how, verbose=verbose)
     printed = published(documents)
-    judged = judge((*results(loaded), *printed.results))
+    judged = judge(against_base((*results(loaded), *printed.results), base))
     summary = Summary(
         results=tuple(result for result in judged if not result.run.diagnostic),
         diagnostics=tuple(result for result in judged if result.run.diagnostic),
@@ -59,9 +63,9 @@ def read_summary(
 def read_ledgers(
     summary: Summary, chosen: Sequence[Result], *, what_if: bool = False, progress: Progress[Result] | None = None
 ) -> tuple[Ledger, ...]:
-    """Those of the chosen points; their baselines are read with them. With `what_if`, what changes would be worth."""
+    """Those of the chosen points; their bases are read with them. With `what_if`, what changes would be worth."""
     points = {result.requested.point for result in chosen}
-    read = points | {result.requested.baseline_point for result in chosen}
+    read = points | {result.base.point for result in chosen if result.base}
     of = [result for result in summary.results if result.requested.point in read]
     chosen_ledgers = tuple(
         ledger

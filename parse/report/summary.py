@@ -34,11 +34,11 @@ NO_TRAINING = {
     COLLECTIVES: "collectives are no training",
     FIND_MAX: "a try of find-max is no measurement",
 }
-"""Why a run that explains others has no speedup, by its kind; it is no baseline either."""
+"""Why a run that explains others has no speedup, by its kind; it is no base either."""
 NO_SPEEDUP = {
     NoSpeedup.NOT_OK: "no run ended ok",
-    NoSpeedup.NO_BASELINE: "no 1n1g baseline with all else equal is here",
-    NoSpeedup.BASELINE_NOT_OK: "no run of its 1n1g baseline ended ok",
+    NoSpeedup.NO_BASE: "no other case with all else equal is here",
+    NoSpeedup.BASE_NOT_OK: "no run of {base} ended ok, which it is measured against; --base CASE chooses another",
 }
 
 
@@ -107,12 +107,32 @@ def no_speedup_text(result: Result) -> str:
             return NO_TRAINING[result.run.diagnostic]
         case NoSpeedup.PLACEHOLDER:
             return f"its document prints {words} for {result.requested.case}"
-        case NoSpeedup.BASELINE_PLACEHOLDER:
-            return f"its document prints {words} for 1n1g"
+        case NoSpeedup.BASE_PLACEHOLDER:
+            return f"its document prints {words} for {base_case(result)}"
         case None:
             return ""
         case reason:
-            return NO_SPEEDUP[reason]
+            return NO_SPEEDUP[reason].format(base=base_case(result))
+
+
+def base_case(result: Result) -> str:
+    """The case that its speedup is measured against; empty where there is none."""
+    return result.base.case if result.base else ""
+
+
+def against_text(result: Result) -> str:
+    """`against 1n8g`, what the head of its speedup says; empty for a base of one device, which is the usual one, and
+    where there is no speedup."""
+    base = result.base if result.speedup is not None else None
+    return "" if base is None or base.devices == 1 else f"against {base.case}"
+
+
+def by_base(results: Sequence[Result]) -> list[list[Result]]:
+    """The results by what their speedups are against, so that no column has two of these; those without a speedup stand
+    with the first."""
+    scaled = [result for result in results if result.speedup is not None]
+    first = against_text(scaled[0]) if scaled else ""
+    return list(grouped((first if each.speedup is None else against_text(each), each) for each in results).values())
 
 
 def names_of_points(summary: Summary) -> dict[str, str]:

@@ -19,9 +19,9 @@ from parse.report.largest import largest_markdown, largest_text
 from parse.report.ledger import ledger_markdown, ledger_text
 from parse.report.nodes import nodes_markdown, nodes_text
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines
-from parse.report.points_table import points_cells, points_text
+from parse.report.points_table import points_cells, points_tables, points_text
 from parse.report.side_by_side import Column, SideBySide, compare, outcomes
-from parse.report.summary import USUAL, Summary, by_unit, knowing, labels, shared, varying
+from parse.report.summary import USUAL, Summary, against_text, knowing, labels, shared, varying
 from parse.report.trainings import trainings_markdown, trainings_text
 from parse.result import Result
 from parse.text import (
@@ -75,8 +75,8 @@ def markdown(summary: Summary) -> str:
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (comparison_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*comparison_cells(comparison))]
-    for of_unit in by_unit(summary.results):
-        heads, rows = points_cells(of_unit, summary.against)
+    for part in points_tables(summary.results):
+        heads, rows = points_cells(part, summary.against)
         parts += [markdown_table(with_units(heads), rows)]
     parts += [markdown_list(_against_lines(summary))]
     parts += [*trainings_markdown(summary), *largest_markdown(summary), *nodes_markdown(summary)]
@@ -178,12 +178,18 @@ def _block(pillars: Sequence[Sequence[str]], cases: Sequence[str], width: int) -
 
 def _pillar(column: Column, comparison: SideBySide, short: Mapping[str, str]) -> list[str]:
     """Lines of equal width: the column's name in several, units, and a line for each case."""
-    pairs = [(comparison.unit, "speedup"), *(_cell(column, case) for case in comparison.cases)]
+    pairs = [(comparison.unit, _speedup_head(column)), *(_cell(column, case) for case in comparison.cases)]
     widths = [max(map(cell_len, side)) for side in zip(*pairs, strict=True)]
     lines = [plain(short.get(part, part)) for part in column.words]
     lines += [f"{speed.rjust(widths[0])}  {speedup.rjust(widths[1])}" for speed, speedup in pairs]
     width = max(map(cell_len, lines))
     return [padded(line, width, align_left=False) for line in lines]
+
+
+def _speedup_head(column: Column) -> str:
+    """`speedup`, and what it is against where that is not one device: the points of a column have one base."""
+    base = next((text for result in column.points.values() if (text := against_text(result))), "")
+    return f"speedup {base}".strip()
 
 
 def _cell(column: Column, case: str) -> tuple[str, str]:
@@ -198,8 +204,8 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
 
 
 def comparison_cells(comparison: SideBySide) -> tuple[list[str], list[list[str]]]:
-    names = [f"{column.name} ({comparison.unit})" for column in comparison.columns]
-    heads = ["case", *(head for name in names for head in (name, "speedup"))]
+    pairs = [(f"{column.name} ({comparison.unit})", _speedup_head(column)) for column in comparison.columns]
+    heads = ["case", *(head for pair in pairs for head in pair)]
     return heads, [
         [case, *(cell for column in comparison.columns for cell in _cell(column, case))] for case in comparison.cases
     ]

@@ -71,7 +71,7 @@ def _time_to_train(histories: Sequence[TrainingHistory]) -> float | None:
 
 def _row(result: Result, histories: Sequence[TrainingHistory], times: Mapping[str, float | None]) -> TrainingRow:
     first, time_s = histories[0], times[result.requested.point]
-    baseline_s = times.get(result.requested.baseline_point)
+    baseline_s = times.get(result.requested.setting)
     speedup, no_speedup = None, ""
     if not first.target:
         no_speedup = "no target was set"

@@ -122,7 +122,7 @@ def points_of(traces: Path, sweeps: Sequence[Sweep], *, distance_s: int) -> list
         for sweep in sweeps:
             value = sweep.value_of(ledger.result.run)
             if value is not None:
-                baseline = by_point.get(ledger.result.requested.baseline_point) if sweep.baseline else None
+                baseline = by_point.get(ledger.result.requested.setting) if sweep.baseline else None
                 points.append(
                     Point(
                         sweep=sweep,

@@ -281,7 +281,7 @@ TEXTS = {
     "falling": "6078.64 samples/s at most on 16 devices, on 8 (1n8g) 6793.55 or more: more devices, less throughput",
     "average_and_median": "average 2014.63 and median 2802.14 are -28.1% apart",
     "disagreement": "runs or ranks differ in driver: 535.0 and 570.1 (run 1)",
-    "baseline_elsewhere": "its baseline ran with another driver: 535.0, not 570.1",
+    "baseline_elsewhere": "1n1g, which it is measured against, ran with another driver: 535.0, not 570.1",
     "loose_clocks": "the ranks' clocks are known so loosely that they leave 4.0% of the speed open",
     "repeated": "run 1: attempts 1, 3 ended ok; attempt 3 counts",
 }

@@ -6,13 +6,17 @@ import dataclasses
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import COLLECTIVES
+from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, END
+from parse.attempt import RequestedRun
 from parse.load import load
 from parse.report.summary import no_speedup_text
-from parse.result import MISSING, UNENDED, UNMEASURED, NoSpeedup, Result, results
+from parse.result import MISSING, UNENDED, UNMEASURED, Base, BaseError, NoSpeedup, Result, against_base, results
+from parse.run_fields import RunFields
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 # 1n1g, 1n4g and the clean runs of 1n8g as the NGC PyTorch report prints them.
@@ -57,18 +61,61 @@ def test_step_times_are_pooled_over_the_ok_runs(tmp_path):
     assert result.step_time_ms == pytest.approx({5: 100, 50: 200, 95: 300, 99: 300})
 
 
-# Baselines
+# What speedups are measured against
 
 
-def test_without_its_baseline_a_point_has_no_speedup(tmp_path):
+def requested(run: RunSpec) -> RequestedRun:
+    return RequestedRun(run=RunFields.of(run), run_id=run.run_id)
+
+
+def put_cases(folder, speeds: dict[int, float], **changes) -> None:
+    """Traces of 8 ranks a node, by nodes; a node count of 0 is 1n1g."""
+    for nodes, speed in speeds.items():
+        ranks = 8 if nodes else 1
+        run = make_run(nodes=max(1, nodes), ranks_per_node=ranks, gpus_per_node=ranks, **changes)
+        put(folder, make_trace(run, speed=speed))
+
+
+def test_without_1n1g_the_smallest_case_is_the_base(tmp_path):
+    put_cases(tmp_path, {4: 365.71, 1: 116.36, 2: 213.33})
+    small, double, four = results(load([tmp_path]))
+    assert small.base == double.base == four.base
+    assert four.base == Base(point=small.requested.point, case="1n8g", devices=8)
+    assert [result.speedup for result in (small, double, four)] == pytest.approx([1, 1.8334, 3.1429], abs=1e-4)
+    assert [result.ideal for result in (small, double, four)] == [1, 2, 4]
+    efficiencies = [result.scaling_efficiency for result in (small, double, four)]
+    assert efficiencies == pytest.approx([1, 0.9167, 0.7857], abs=1e-4)
+
+
+def test_1n1g_is_the_base_where_it_is_there(tmp_path):
+    put_cases(tmp_path, {0: 15, 1: 110, 2: 210})
+    single, eight, sixteen = results(load([tmp_path]))
+    assert {result.base.case for result in (single, eight, sixteen)} == {"1n1g"}
+    assert sixteen.speedup == pytest.approx(14) and sixteen.scaling_efficiency == pytest.approx(14 / 16)
+
+
+def test_a_chosen_case_is_the_base_of_every_setting_that_has_it(tmp_path):
+    put_cases(tmp_path, {0: 15, 1: 110, 2: 210})
+    put_cases(tmp_path, {2: 50, 4: 90}, seed=7)
+    scaled = against_base(results(load([tmp_path])), "1n8g")
+    assert [(result.base.case, result.base.chosen, round(result.speedup, 2)) for result in scaled] == [
+        ("1n8g", True, 0.14), ("1n8g", True, 1.0), ("1n8g", True, 1.91), ("2n8g", False, 1.0), ("2n8g", False, 1.8),
+    ]  # fmt: skip
+    assert scaled[0].ideal == 1 / 8 and scaled[0].scaling_efficiency == pytest.approx(15 / 110 * 8)
+    with pytest.raises(BaseError, match="no point is of the case 3n8g; known here are 1n1g, 1n8g, 2n8g, 4n8g"):
+        against_base(scaled, "3n8g")
+
+
+def test_a_case_alone_has_nothing_to_be_compared_with(tmp_path):
     run = make_run(nodes=2)
     put(tmp_path, make_trace(run))
     for other in (make_run(batch_size=8), make_run(env={"A": "1"}), make_run(seed=3), make_run(precision="bf16")):
         put(tmp_path, make_trace(other))
     result = case(results(load([tmp_path])), "2n1g")
-    assert result.speedup is None
+    assert result.base is None and result.speedup is None and result.ideal is None
     assert result.scaling_efficiency is None
-    assert result.no_speedup is NoSpeedup.NO_BASELINE
+    assert result.no_speedup is NoSpeedup.NO_BASE
+    assert no_speedup_text(result) == "no other case with all else equal is here"
 
 
 @pytest.mark.parametrize(
@@ -79,23 +126,68 @@ def test_without_its_baseline_a_point_has_no_speedup(tmp_path):
         ({"search": "batch-size"}, "a try of find-max is no measurement"),
     ],
 )
-def test_what_is_no_training_has_no_speedup_and_is_no_baseline(tmp_path, changes, text):
+def test_what_is_no_training_has_no_speedup_and_is_no_base(tmp_path, changes, text):
     for nodes in (1, 2):
         put(tmp_path, make_trace(make_run(nodes=nodes, **changes)))
     put(tmp_path, make_trace(make_run(nodes=2)))
     *diagnostics, training = sorted(results(load([tmp_path])), key=lambda result: not result.run.diagnostic)
     assert [(result.speedup, result.no_speedup) for result in diagnostics] == [(None, NoSpeedup.NO_TRAINING)] * 2
     assert {no_speedup_text(result) for result in diagnostics} == {text}
-    assert (training.speedup, training.no_speedup) == (None, NoSpeedup.NO_BASELINE)
+    assert (training.speedup, training.no_speedup) == (None, NoSpeedup.NO_BASE)
 
 
-def test_a_baseline_that_never_ended_ok_gives_no_speedup(tmp_path):
-    put(tmp_path, make_trace(make_run(nodes=2)))
-    put(tmp_path, cut_short(make_trace(), 3, Outcome.OOM))
+@pytest.mark.parametrize("outcome", [Outcome.OOM, Outcome.RANK_FAIL, Outcome.INVALID])
+def test_a_smaller_case_that_will_get_no_speed_is_passed_over_and_named(tmp_path, outcome):
+    put_cases(tmp_path, {1: 110, 2: 210})
+    put(tmp_path, cut_short(make_trace(make_run(gpus_per_node=1)), 3, outcome))
+    single, eight, sixteen = results(load([tmp_path]))
+    assert (single.speedup, single.no_speedup) == (None, NoSpeedup.NOT_OK)
+    assert (eight.base.case, eight.base.smaller) == ("1n8g", (("1n1g", outcome.value),))
+    assert sixteen.scaling_efficiency == pytest.approx(210 / 110 / 2)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PREEMPTED, Outcome.TIMEOUT, Outcome.NODE_FAIL])
+def test_a_smaller_case_that_is_still_to_be_measured_is_the_base(tmp_path, outcome):
+    put_cases(tmp_path, {1: 110, 2: 210})
+    put(tmp_path, cut_short(make_trace(make_run(gpus_per_node=1)), 3, outcome))
     point_results = results(load([tmp_path]))
-    assert case(point_results, "2n1g").no_speedup is NoSpeedup.BASELINE_NOT_OK
+    sixteen = case(point_results, "2n8g")
+    assert (sixteen.speedup, sixteen.no_speedup) == (None, NoSpeedup.BASE_NOT_OK)
+    text = "no run of 1n1g ended ok, which it is measured against; --base CASE chooses another"
+    assert no_speedup_text(sixteen) == text
     assert case(point_results, "1n1g").no_speedup is NoSpeedup.NOT_OK
-    assert case(point_results, "1n1g").median_speed is None
+    assert case(against_base(point_results, "1n8g"), "2n8g").speedup == pytest.approx(210 / 110)
+
+
+def test_a_smaller_case_that_is_planned_and_missing_is_the_base(tmp_path):
+    run = make_run(nodes=2, ranks_per_node=8, gpus_per_node=8)
+    put_plan(tmp_path, [run.baseline(), run])
+    put_cases(tmp_path, {1: 110, 2: 210})
+    assert case(results(load([tmp_path])), "2n8g").no_speedup is NoSpeedup.BASE_NOT_OK
+
+
+@given(
+    st.dictionaries(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), st.floats(1e-3, 1e6), min_size=2, max_size=6),
+    st.sampled_from(["weak", "strong"]),
+    st.data(),
+)
+def test_speedups_are_ratios_to_the_base_in_every_setting(speeds, scaling, data):
+    runs = {n: make_run(nodes=n, ranks_per_node=8, gpus_per_node=8, scaling=scaling, batch_size=512) for n in speeds}
+    points = {n: Result(requested=requested(run), runs=(), planned_runs=None, median_speed=speeds[n])
+              for n, run in runs.items()}  # fmt: skip
+    chosen = data.draw(st.sampled_from([None, *speeds]))
+    scaled = against_base(points.values(), "" if chosen is None else f"{chosen}n8g")
+    base = chosen or min(speeds)
+    for n, result in zip(speeds, scaled, strict=True):
+        assert (result.base.case, result.base.devices, result.base.chosen) == (
+            f"{base}n8g",
+            8 * base,
+            chosen is not None,
+        )
+        assert result.speedup == pytest.approx(speeds[n] / speeds[base])
+        assert result.ideal == n / base
+        per_device = speeds[n] / n / (speeds[base] / base)
+        assert result.scaling_efficiency == pytest.approx(per_device)
 
 
 def test_strong_scaling_compares_equal_global_batches(tmp_path):
@@ -107,7 +199,7 @@ def test_strong_scaling_compares_equal_global_batches(tmp_path):
     assert result.scaling_efficiency == pytest.approx(0.75)
 
 
-def test_points_of_two_settings_have_a_baseline_each(tmp_path):
+def test_points_of_two_settings_have_a_base_each(tmp_path):
     for algorithm, speed in (("Ring", 100), ("Tree", 50)):
         for nodes in (1, 2):
             put(tmp_path, make_trace(make_run(nodes=nodes, env={"NCCL_ALGO": algorithm}), speed=speed * nodes))

@@ -254,9 +254,9 @@ def test_campaigns_never_mix_and_keep_their_baseline(tmp_path):
     assert sorted((run.extra["folder"], run.case) for run in requested) == [
         ("a", "1n1g"), ("a", "1n8g"), ("b", "1n1g"), ("b", "1n8g"),
     ]  # fmt: skip
-    assert len({run.point for run in requested}) == 4 and len({run.baseline_point for run in requested}) == 2
+    assert len({run.point for run in requested}) == 4 and len({run.setting for run in requested}) == 2
     single = [run.requested for run in load([tmp_path / "a"]).attempts]
-    assert [run.extra for run in single] == [{}, {}] and single[1].baseline_point == single[0].point
+    assert [run.extra for run in single] == [{}, {}] and single[1].setting == single[0].point
 
 
 def test_one_run_twice_counts_once_where_it_is_the_same(tmp_path):

@@ -164,7 +164,7 @@ def test_options_fill_in_unknown_sizes_only():
 def test_the_baseline_of_8_gpus_is_1_gpu_at_any_place():
     eight, single = attempt({}, PathFacts(devices=8)).requested, attempt({}, PathFacts(devices=1)).requested
     assert (eight.case, single.case) == ("8g", "1n1g")
-    assert eight.baseline_point == single.point
+    assert eight.setting == single.point
     assert eight.point != attempt({}, PLACE).requested.point
     assert eight.point != attempt({}, PathFacts(devices=16)).requested.point
 
@@ -172,7 +172,7 @@ def test_the_baseline_of_8_gpus_is_1_gpu_at_any_place():
 @pytest.mark.parametrize("place", ["/c/1n8g/r50_b128_fp32_1.log", "/c/4n8g/r50_b128_fp32_1.log"])
 def test_the_baseline_of_a_campaign_is_known(place):
     small = attempt({}, place_of(Path("/c/1n1g/r50_b128_fp32_1.log"))).requested
-    assert attempt({}, place_of(Path(place))).requested.baseline_point == small.point
+    assert attempt({}, place_of(Path(place))).requested.setting == small.point
 
 
 def test_the_header_overrides_the_file_name_for_model_and_precision():
