@@ -274,7 +274,7 @@ def test_json_has_it_as_data():
     cells = {(cell["case"], cell["column"]): cell for cell in table["cells"]}
     assert cells["2n2g", "torch-ddp"] == {
         "case": "2n2g", "column": "torch-ddp", "speed": pytest.approx(158.9), "speedup": pytest.approx(3.857, abs=1e-3),
-        "outcome": "ok", "point_id": "2n2g_torch-ddp_resnet50_b4_fp32_cd9fa20bcd", "folder": None,
+        "base": "1n1g", "outcome": "ok", "point_id": "2n2g_torch-ddp_resnet50_b4_fp32_cd9fa20bcd", "folder": None,
     }  # fmt: skip
     oom = cells["2n2g", "paddle-fleet"]
     assert (oom["speed"], oom["speedup"], oom["outcome"]) == (None, None, "oom")
