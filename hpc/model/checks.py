@@ -21,10 +21,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A declared check. `fixed`: no site can change its level, because no run is valid without it."""
+    """A declared check. `fixed`: no site can change its level, because no run is valid without it. `fix_here` is the
+    fix on a machine without a scheduler, where it is another."""
 
     level: Level
     fix: str
+    fix_here: str = ""
     fixed: bool = False
 
 
@@ -67,6 +69,7 @@ CHECKS: Mapping[str, Check] = {
     "cores": Check(
         level=Level.ALARM,
         fix="give each rank cores of its own: --cpus-per-task and --cpu-bind=cores (mpirun: --bind-to core)",
+        fix_here="start only as many ranks as have cores of their own: fewer --nodes or --ranks-per-node",
     ),
     "cores_near_gpu": Check(
         level=Level.ALARM,
@@ -76,14 +79,17 @@ CHECKS: Mapping[str, Check] = {
     "gpu_idle": Check(
         level=Level.ALARM,
         fix="end what runs there, or take the node exclusively (exclusive = true in the site)",
+        fix_here="end what runs there",
     ),
     "load": Check(
         level=Level.ALARM,
         fix="take the nodes exclusively (exclusive = true in the site), or leave the busy ones out (exclude)",
+        fix_here="end these processes, or measure when they have ended",
     ),
     "host_memory": Check(
         level=Level.ALARM,
         fix="ask for more memory (--mem), or end what else fills the node",
+        fix_here="end what else fills the memory, or take a smaller --batch-size",
     ),
     "images": Check(
         level=Level.FATAL,

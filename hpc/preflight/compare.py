@@ -39,7 +39,8 @@ def judge(stage: Stage, seen: Seen, levels: Mapping[str, Level]) -> list[Finding
         if level is Level.OFF or (name in CHECKS_OF_GPUS and not seen.run.gpus_per_node):
             continue
         if result := look(seen):
-            fix = (result.fix or CHECKS[name].fix) if result.state is State.FAILED else ""
+            declared = (seen.simulated and CHECKS[name].fix_here) or CHECKS[name].fix
+            fix = (result.fix or declared) if result.state is State.FAILED else ""
             severity = Severity(level)
             findings.append(Finding(name=name, severity=severity, state=result.state, text=result.text, fix=fix))
     return findings

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hpc.model import findings
 from hpc.model.findings import FigureValue, Finding, Severity, State
-from hpc.system.text import first_of
+from hpc.system.text import first_of, plural
 
 _MAX_HOSTS = 8
 _LABELS: dict[str, str] = {Severity.ALARM: "CHANGE", Severity.FATAL: "CHANGE"}
@@ -42,9 +42,12 @@ def hosts(names: Iterable[str]) -> str:
 
 
 def as_text(results: Sequence[Finding]) -> str:
-    """A line for each finding, its fix below it, and the number of changes."""
+    """A line for each finding, its fix below it, and how many of them must be changed, and may be."""
     changes = sum(map(to_change, results))
-    return "\n".join([*findings.as_text(results, _LABELS), f"{changes} to change" if changes else "nothing to change"])
+    advice = sum(bool(finding.fix) and not to_change(finding) for finding in results)
+    closing = f"{changes} to change" if changes else "nothing must be changed" if advice else "nothing to change"
+    advised = f"; {plural(advice, 'note')} with advice" if advice else ""
+    return "\n".join([*findings.as_text(results, _LABELS), f"{closing}{advised}"])
 
 
 def as_json(results: Sequence[Finding]) -> str:

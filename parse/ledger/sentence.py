@@ -222,7 +222,7 @@ def _no_straggler(verdict: Verdict, write: Figures) -> str:
 def _lower(limit: float, lowering: Lowering, write: Figures) -> str:
     """What would lower the detection limit, or why nothing does."""
     if lowering.times is not None:
-        return f"{ceil(lowering.times)} times as many runs or steps would halve that"
+        return f"{ceil(lowering.times)} times as many runs or steps would halve that limit"
     lowest = f"more runs or steps lower that to {write.ms(lowering.least)} at most"
     if limit <= NEAR * lowering.least:
         lowest = "more runs or steps would not lower that"
@@ -338,7 +338,7 @@ def _confidence(ledger: Ledger, write: Figures) -> Iterator[str]:
 
 def _interval(ledger: Ledger, write: Figures) -> str:
     """`Confidence (95 %): [28.38, 32.63] ms slower, by 3 runs and 3 of 1n1g; 7 of each (--repeats 7) would halve
-    that`."""
+    the interval`."""
     loss, repeats = ledger.loss, ledger.repeats
     assert loss is not None
     runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of 1n1g"
@@ -352,4 +352,4 @@ def _interval(ledger: Ledger, write: Figures) -> str:
         return f"{text}, of this window only: --repeats 3 or more shows how runs differ"
     if repeats.for_half is None:
         return text
-    return f"{text}; {repeats.for_half} of each (--repeats {repeats.for_half}) would halve that"
+    return f"{text}; {repeats.for_half} of each (--repeats {repeats.for_half}) would halve the interval"

@@ -14,7 +14,7 @@ from launch.cluster.partitions import SINFO
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.command import DoctorError, _parser, _sized_job, main
 from launch.doctor.diagnosis import of_job, of_site
-from launch.doctor.findings import as_json, as_text
+from launch.doctor.findings import as_json, as_text, change, note
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
 from launch.jobs.site import Site
 from tests.unit.fake_commands import fake_in
@@ -69,6 +69,13 @@ def test_a_healthy_cluster_has_nothing_to_change() -> None:
     findings = [*of_site(site(), cluster()), *of_job(site(), job(node(), node("n1")))]
     assert {finding.state for finding in findings} == {State.OK}
     assert as_text(findings).endswith("\nnothing to change")
+
+
+def test_advice_does_not_stand_beside_nothing_to_change() -> None:
+    advised = [note("cores", "2 ranks share a core", "start fewer ranks"), note("KillWait", "5 s")]
+    assert as_text(advised).endswith("\nnothing must be changed; 1 note with advice")
+    both = [*advised, change("mpi", "no ranks", 'mpi = "pmix"')]
+    assert as_text(both).endswith("\n1 to change; 1 note with advice")
 
 
 @pytest.mark.parametrize(

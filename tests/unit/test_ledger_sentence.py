@@ -164,7 +164,7 @@ def test_parts_of_the_sentence(ledger, parts):
     ("margin", "repeats", "text"),
     [
         (20.0, Repeats(point=2, baseline=2, for_half=3),
-         "[13.90, 53.90] ms slower, by 2 runs and 2 of 1n1g; 3 of each (--repeats 3) would halve that."),
+         "[13.90, 53.90] ms slower, by 2 runs and 2 of 1n1g; 3 of each (--repeats 3) would halve the interval."),
         (2.0, Repeats(point=5, baseline=5, for_half=18), "[31.90, 35.90] ms slower, by 5 runs and 5 of 1n1g."),
         (20.0, Repeats(point=2, baseline=2, for_half=None), "ms slower, by 2 runs and 2 of 1n1g."),
         (20.0, Repeats(point=1, baseline=1, for_half=None),
@@ -179,7 +179,7 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
     ("lowering", "text"),
     [
         (None, ". "),
-        (Lowering(times=3.6, least=0.4, floor=Floor.SHARE), "; 4 times as many runs or steps would halve that. "),
+        (Lowering(times=3.6, least=0.4, floor=Floor.SHARE), "; 4 times as many runs or steps would halve that limit. "),
         (Lowering(times=None, least=1.0, floor=Floor.SHARE),
          "; more runs or steps lower that to 1.00 ms at most: a straggler is late by 1 % of a step in most steps. "),
         (Lowering(times=None, least=1.78, floor=Floor.CLOCK),

@@ -126,6 +126,16 @@ def test_unbound_ranks_with_enough_cores_are_ok() -> None:
     assert (by_name.state, by_name.text) == (State.OK, "ranks are not bound; there are cores enough")
 
 
+def test_on_this_machine_no_fix_names_an_option_of_slurm() -> None:
+    crowded = {number: {"cores": (0,)} for number in range(4)}
+    fix = {simulated: findings(seen(crowded, simulated=simulated))["cores"].fix for simulated in (False, True)}
+    assert "--cpu-bind" in fix[False]
+    assert fix[True] == CHECKS["cores"].fix_here and "--cpu-bind" not in fix[True]
+    of_slurm = ("--cpu-bind", "--mem", "exclusive", "exclude")
+    assert not [name for name in ("cores", "load", "gpu_idle", "host_memory")
+                if not CHECKS[name].fix_here or any(word in CHECKS[name].fix_here for word in of_slurm)]  # fmt: skip
+
+
 def test_simulated_nodes_share_the_cores_of_their_machine() -> None:
     together = every(hostname="here")
     assert findings(seen(together))["cores"].state is State.OK

@@ -28,6 +28,7 @@ COLUMNS = (
     "runs",
     "median",
     "interval",
+    "coverage",
     "speedup",
     "efficiency",
     "MFU",
@@ -158,7 +159,7 @@ def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedT
             legend, rows = numbered([name for name, _ in heads], rows, UNWRAPPED)
         legends += filter(None, legend)
         several = f" ({of_unit[0].unit})" if number or len(by_unit(summary.results)) > 1 else ""
-        interval = ", its interval" if any(name == "interval" for name, _ in heads) else ""
+        interval = ", its interval and that interval's coverage" if any(name == "interval" for name, _ in heads) else ""
         table = Table(
             id=f"scaling-{number}" if number else "scaling",
             caption=f"Median speed of each case{several}{interval}, speedup over 1n1g, and efficiency",
