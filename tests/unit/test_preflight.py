@@ -133,7 +133,7 @@ def test_on_this_machine_no_fix_names_an_option_of_slurm() -> None:
     assert fix[True] == CHECKS["cores"].fix_here and "--cpu-bind" not in fix[True]
     of_slurm = ("--cpu-bind", "--mem", "exclusive", "exclude")
     assert not [name for name in ("cores", "load", "gpu_idle", "host_memory")
-                if not CHECKS[name].fix_here or any(word in CHECKS[name].fix_here for word in of_slurm)]  # fmt: skip
+                if not CHECKS[name].fix_here or any(option in CHECKS[name].fix_here for option in of_slurm)]  # fmt: skip
 
 
 def test_simulated_nodes_share_the_cores_of_their_machine() -> None:
