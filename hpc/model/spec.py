@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from hpc.system.regular_file import MAX_INTEGER, MIN_INTEGER
 from hpc.system.sanitize import without_secrets
 
 Thing = TypeVar("Thing")
@@ -25,6 +26,9 @@ DATA_CACHES = ("off", "device")
 _CHOICES = {
     "precision": PRECISIONS, "scaling": SCALINGS, "timing": TIMINGS, "placement": PLACEMENTS, "data_cache": DATA_CACHES
 }  # fmt: skip
+_SCALARS: Mapping[str, Any] = {"int": int, "str": str, "float": int | float}
+_KINDS: Mapping[str, Any] = {**_SCALARS, "Sequence[str]": list | tuple, "Mapping[str, str]": Mapping}
+"""What a description's fields of a RunSpec may be, by the type there."""
 PLAN_VERSION = 2
 """Schema of the plan; 2 calls `stamps` of a run `timing`."""
 MIN_WARMUP_STEPS = 5
@@ -47,6 +51,14 @@ SCRIPT_STEPS = 100_000
 """The steps of a script that are recorded where it runs to its end."""
 FIND_MAX = "find-max"
 """A try whether a value of a setting fits into the memory."""
+BATCH_SIZE = "batch-size"
+"""The setting that `find-max` seeks by this name; all others are options of the backend or the workload."""
+MAX_COUNT, MAX_RANKS, MAX_BLOCKS = 10**9, 1 << 20, 100_000
+"""Beyond every machine and every run. A description of a run may come from anywhere, and sizes follow from it."""
+_COUNTS = (
+    "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "batch_size", "warmup_steps", "measured_steps",
+    "repeat", "block_steps", "epochs", "eval_every",
+)  # fmt: skip
 
 
 class SpecError(ValueError):
@@ -68,6 +80,19 @@ def check_arguments(arguments: Iterable[str]) -> None:
                 "an argument of the script looks like a secret, and arguments are written into plans and traces: let "
                 "the script read it from a variable that you export where you start it, or from a file"
             )
+
+
+def require_types(described: Mapping[str, Any]) -> None:
+    """Raises SpecError where a field of a description of a run has another type than RunSpec's."""
+    for each in dataclasses.fields(RunSpec):
+        if each.name not in described:
+            continue
+        value, kind = described[each.name], str(each.type)
+        entries = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
+        if not isinstance(value, _KINDS[kind]) or (
+            kind not in _SCALARS and not all(isinstance(entry, str) for entry in entries)
+        ):
+            raise SpecError(f"the description of the run has {each.name} = {value!r:.99}")
 
 
 def with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,6 +206,26 @@ class RunSpec:
                 f"strong scaling: the global batch of {self.batch_size} samples does not divide by the "
                 f"{self.devices} devices of {self.case}"
             )
+        self._require_bounds()
+
+    def _require_bounds(self) -> None:
+        """Raises SpecError for what no machine has and no search sought."""
+        for name in _COUNTS:
+            if getattr(self, name) > MAX_COUNT:
+                raise SpecError(f"{name} is {getattr(self, name)}; it can be {MAX_COUNT} at most")
+        if not MIN_INTEGER <= self.seed <= MAX_INTEGER:
+            raise SpecError("seed has more than 64 bits")
+        if max(self.ranks, self.devices) > MAX_RANKS or self._block_count > MAX_BLOCKS:
+            raise SpecError(
+                f"{self.ranks} ranks, {self.devices} devices, {self._block_count} blocks of steps: there can be "
+                f"{MAX_RANKS}, {MAX_RANKS} and {MAX_BLOCKS} at most"
+            )
+        if self.search not in ("", BATCH_SIZE):
+            sought = self.options.get(self.search, "")
+            if not sought.isdecimal() or len(sought) > len(str(MAX_INTEGER)):
+                raise SpecError(
+                    f"search is {self.search!r}; it must be {BATCH_SIZE} or an option of the run that is a whole number"
+                )
 
     @property
     def is_script(self) -> bool:
@@ -208,7 +253,7 @@ class RunSpec:
 
         MIN_WARMUP_STEPS unmeasured steps precede each; the clocks are synchronised before these.
         """
-        count = -(-self.measured_steps // (self.block_steps or self.measured_steps))
+        count = self._block_count
         blocks, stop = [], self.warmup_steps - MIN_WARMUP_STEPS
         for block in range(count):
             first = stop + MIN_WARMUP_STEPS
@@ -219,7 +264,11 @@ class RunSpec:
     @property
     def steps(self) -> int:
         """All steps of the run: warm-up, measured, and those through which blocks are entered."""
-        return self.blocks[-1][1]
+        return self.warmup_steps + self.measured_steps + MIN_WARMUP_STEPS * (self._block_count - 1)
+
+    @property
+    def _block_count(self) -> int:
+        return -(-self.measured_steps // (self.block_steps or self.measured_steps))
 
     @property
     def diagnostic(self) -> str:
@@ -302,6 +351,7 @@ class RunSpec:
         Raises SpecError where a field is missing or the ids do not fit the fields.
         """
         values = with_current_names(values)
+        require_types(values)
         required = {name for name, default in _DEFAULTS.items() if default is dataclasses.MISSING}
         if missing := required - set(values):
             raise SpecError(f"a run's description lacks {', '.join(sorted(missing))}")

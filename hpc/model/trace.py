@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hpc.model.clock_model import ClockError, ClockModel
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
-from hpc.model.spec import RunSpec, SpecError, with_current_names
+from hpc.model.spec import RunSpec, SpecError, require_types, with_current_names
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.training import TrainingHistory
 
@@ -235,17 +235,14 @@ def run_of(described: Mapping[str, Any]) -> tuple[RunSpec, dict[str, Any]]:
     Missing fields take their defaults. Raises TraceError where one without a default is missing or a value is
     impossible.
     """
-    kinds: Mapping[str, Any] = {"int": int, "str": str, "float": int | float, "Sequence[str]": list | tuple}
     described = with_current_names(described)
     known = {f.name: f for f in fields(RunSpec)}
     for name, f in known.items():
-        if name not in described:
-            if f.default is MISSING and f.default_factory is MISSING:
-                raise TraceError(f"the description of the run lacks {name}")
-        elif not isinstance(described[name], kinds.get(str(f.type), Mapping)):
-            raise TraceError(f"the description of the run has {name} = {described[name]!r}")
+        if name not in described and f.default is MISSING and f.default_factory is MISSING:
+            raise TraceError(f"the description of the run lacks {name}")
     extra = {k: v for k, v in described.items() if k not in known and k not in ("run_id", "point_id")}
     try:
+        require_types(described)
         return RunSpec(**{k: v for k, v in described.items() if k in known}), extra
     except SpecError as error:
         raise TraceError(f"the description of the run is impossible: {error}") from None

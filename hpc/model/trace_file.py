@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError, run_of
 from hpc.model.trace_rows import Rows, with_waits
 from hpc.model.training import TrainingHistory
-from hpc.system.regular_file import NotRegularError, open_regular
+from hpc.system.regular_file import TOO_MUCH, NotRegularError, open_regular, parse_json, too_much
 
 SCHEMA = "rankwise-trace"
 SCHEMA_VERSION = 2
@@ -50,6 +52,11 @@ _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
     "values": {"axes": "node, sample, series", "absent": "NaN"},
 }
+_MAX_TEXT_BYTES, _MAX_FACTS_BYTES, _MAX_ATTRIBUTE_BYTES = 1 << 24, 1 << 16, 1 << 22
+"""Of one text of a trace, and on top of it for each rank; of one attribute."""
+_CLOCK_POINTS = 1000
+"""Comparisons of the clocks that a run without steps has, at most."""
+_MAX_REASON = 300
 
 
 def load_hdf5() -> None:
@@ -213,14 +220,18 @@ def open_trace(path: Path) -> Iterator[Trace]:
     """As read_trace, but stamps, samples and losses stay in the file, so that any trace takes bounded memory.
 
     `stamps[:, first:stop]` reads those steps of all ranks, `stamps[:, first:stop, END]` one stamp of these, and they
-    have no other operation. The trace is valid inside the `with` only.
+    have no other operation. The trace is valid inside the `with` only. What its numbers make too large for the memory
+    or for a type, inside the `with` too, is a TraceError that names the file.
     """
     with ExitStack() as stack:
         with _naming(path):
             file = stack.enter_context(_opened(path))
             raw = stack.enter_context(open_regular(path))
             trace = _read(file, path.stat().st_size, raw.fileno())
-        yield trace
+        try:
+            yield trace
+        except TOO_MUCH as error:
+            raise TraceError(f"{path}: {too_much(error)}") from error
 
 
 def visible_defect(path: Path) -> str:
@@ -262,6 +273,8 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except TraceError as error:
         raise TraceError(f"{path}: {error}") from None
+    except TOO_MUCH as error:
+        raise TraceError(f"{path}: {too_much(error)}") from error
     # Raised by the file system, HDF5 and JSON on an absent, cut, overwritten or foreign file.
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise TraceError(f"{path}: {_unreadable_reason(error)}") from error
@@ -277,99 +290,185 @@ def _unreadable_reason(error: Exception) -> str:
         return "not an HDF5 file"
     if "truncated file" in text:
         return f"the file is cut off ({text})"
-    return f"damaged, or not a trace ({type(error).__name__}: {text})"
+    return f"damaged, or not a trace ({type(error).__name__}: {text[:_MAX_REASON]})"
 
 
 def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     """The trace; with a `descriptor` of the file, arrays in _OF_STEPS stay in it."""
-    schema, version = _decoded(file.attrs.get("schema")), file.attrs.get("schema_version")
+    stored = _StoredTrace(file, size_bytes)
+    schema, version = stored.attribute("schema"), stored.attribute("schema_version")
     if schema != SCHEMA:
         raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
     if int(version) > SCHEMA_VERSION:
         raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
-    described = _json(file, "run", dict, size_bytes)
+    described = stored.json("run", dict)
     run, extra = run_of(described)
-    injected, meetings, read = file.get(_INJECTED), file.get(_MEETINGS), file.get(_INPUT)
+    stored.limit_to(run)
     stays = _OF_STEPS if descriptor is not None else ()
 
-    def array(name: str, where: str) -> Any:
-        return (
-            Rows(_possible(file, where, size_bytes), descriptor) if name in stays else _array(file, where, size_bytes)
-        )
+    def array(name: str, where: str, axes: str) -> Any:
+        dataset = stored.dataset(where, axes)
+        return Rows(dataset, descriptor) if name in stays else dataset[()]
 
-    stored = {**_ARRAYS, **{name: described for name, described in _UNIX.items() if described[0] in file}}
-    arrays = {name: array(name, where) for name, (where, _) in stored.items()}
+    present = {**_ARRAYS, **{name: described for name, described in _UNIX.items() if described[0] in stored}}
+    arrays = {name: array(name, where, attributes["axes"]) for name, (where, attributes) in present.items()}
+    has_injected, has_meetings, has_input = (name in stored for name in (_INJECTED, _MEETINGS, _INPUT))
     return Trace(
         run=run,
         run_extra=extra,
         run_id=str(described.get("run_id", "")),
         point_id=str(described.get("point_id", "")),
-        attempt=int(file.attrs["attempt"]),
-        outcome=Outcome(_decoded(file.attrs["outcome"])),
-        recovered=bool(file.attrs["recovered"]),
-        evidence=_text(file, "evidence", size_bytes),
-        script=_text(file, "script", size_bytes),
-        ranks=_json(file, "ranks", list, size_bytes),
-        environment=_json(file, "environment", dict, size_bytes),
-        clock_domains=[_decoded(domain) for domain in _array(file, "clock/domains", size_bytes)],
-        injected_ns=None if injected is None else _array(file, _INJECTED, size_bytes),
-        injected_phases=[] if injected is None else [_decoded(phase) for phase in injected.attrs["phases"]],
-        meetings=None if meetings is None else with_waits(array(_MEETINGS, _MEETINGS)),
-        meeting_names=[] if meetings is None else [_decoded(name) for name in meetings.attrs["names"]],
-        meeting_roots=[] if meetings is None else _roots(meetings),
-        input=None if read is None else array(_INPUT, _INPUT),
-        input_names=[] if read is None else [_decoded(name) for name in read.attrs["names"]],
-        telemetry=_telemetry(file, size_bytes),
-        history=TrainingHistory.from_json(_json(file, _TRAINING, dict, size_bytes)) if _TRAINING in file else None,
+        attempt=int(stored.attribute("attempt")),
+        outcome=Outcome(stored.attribute("outcome")),
+        recovered=bool(stored.attribute("recovered")),
+        evidence=stored.text("evidence"),
+        script=stored.text("script"),
+        ranks=stored.json("ranks", list),
+        environment=stored.json("environment", dict),
+        clock_domains=stored.texts("clock/domains", "rank"),
+        injected_ns=array(_INJECTED, _INJECTED, "rank, step, phase") if has_injected else None,
+        injected_phases=stored.attribute("phases", _INJECTED) if has_injected else [],
+        meetings=with_waits(array(_MEETINGS, _MEETINGS, "rank, step, meeting, moment")) if has_meetings else None,
+        meeting_names=stored.attribute("names", _MEETINGS) if has_meetings else [],
+        meeting_roots=_roots(stored) if has_meetings else [],
+        input=array(_INPUT, _INPUT, "rank, step, figure") if has_input else None,
+        input_names=stored.attribute("names", _INPUT) if has_input else [],
+        telemetry=_telemetry(stored),
+        history=TrainingHistory.from_json(stored.json(_TRAINING, dict)) if _TRAINING in stored else None,
         **arrays,
     )
 
 
-def _roots(meetings: Any) -> list[int]:
-    roots = meetings.attrs.get("roots")
-    return [-1] * meetings.shape[2] if roots is None else np.asarray(roots).tolist()
+def _roots(stored: _StoredTrace) -> list[int]:
+    roots = stored.attribute("roots", _MEETINGS)
+    return [-1] * len(stored.attribute("names", _MEETINGS)) if roots is None else list(roots)
 
 
-def _telemetry(file: Any, size_bytes: int) -> Telemetry | None:
-    if "telemetry" not in file:
+def _telemetry(stored: _StoredTrace) -> Telemetry | None:
+    if "telemetry" not in stored:
         return None
-    arrays = {name: _array(file, f"telemetry/{name}", size_bytes) for name in _TELEMETRY}
-    series = [_decoded(name) for name in _array(file, "telemetry/series", size_bytes)]
-    return Telemetry(series=series, **arrays)
+    arrays = {
+        name: stored.dataset(f"telemetry/{name}", described["axes"])[()] for name, described in _TELEMETRY.items()
+    }
+    return Telemetry(series=stored.texts("telemetry/series", "series"), **arrays)
 
 
-def _dataset(file: Any, name: str) -> Any:
-    import h5py
+class _StoredTrace:
+    """The objects of a trace's file. Each is checked by its header before any of its content is read.
 
-    dataset = file.get(name)
-    if not isinstance(dataset, h5py.Dataset):
-        raise TraceError(f"the dataset {name} is missing")
-    return dataset
+    A file is data: what refers to other files (links, external storage, virtual datasets) is refused, and so is all
+    that a trace is never made of and that takes memory or time out of proportion: filters, chunks, strings of variable
+    length, references, shapes beyond the run's ranks and steps, more bytes than the file has. Raises TraceError.
+    """
 
+    def __init__(self, file: Any, size_bytes: int) -> None:
+        from h5py import h5g
 
-def _possible(file: Any, name: str, size_bytes: int) -> Any:
-    """The dataset. A damaged header can claim any shape; memory is allocated only if the file can hold the data."""
-    dataset = _dataset(file, name)
-    if dataset.chunks is None and dataset.nbytes > size_bytes:
-        raise TraceError(f"the dataset {name} claims {dataset.nbytes} bytes in a file of {size_bytes}")
-    return dataset
+        self._root = h5g.open(file.id, b"/")
+        self._remaining_bytes = size_bytes
+        self._lengths: Mapping[str, int] = {}
+        self._max_text_bytes = _MAX_TEXT_BYTES
 
+    def limit_to(self, run: RunSpec) -> None:
+        """Refuses from here on what is longer than this run can have made it."""
+        compared = _CLOCK_POINTS + 4 * run.steps  # the clocks, before and after each block at most
+        self._lengths = {
+            "rank": run.ranks, "node": run.ranks, "step": run.steps, "block": run.steps, "point": compared,
+            "barrier": compared,
+        }  # fmt: skip
+        self._max_text_bytes = _MAX_TEXT_BYTES + run.ranks * _MAX_FACTS_BYTES
 
-def _array(file: Any, name: str, size_bytes: int) -> Any:
-    return _possible(file, name, size_bytes)[()]
+    def __contains__(self, name: str) -> bool:
+        return self._object(name) is not None
 
+    def dataset(self, name: str, axes: str = "") -> Any:
+        """The dataset of numbers or texts. Its axes that are the run's have at most its lengths."""
+        from h5py import Dataset, h5d
 
-def _text(file: Any, name: str, size_bytes: int) -> str:
-    return _decoded(_array(file, name, size_bytes))
+        found = self._object(name)
+        if not isinstance(found, h5d.DatasetID):
+            raise TraceError(f"the dataset {name} is missing")
+        self._require_inside(found, name)
+        self._require_plain(found.get_type(), f"the dataset {name}")
+        for length, axis in zip(found.shape, axes.split(", "), strict=False):
+            if length > (limit := self._lengths.get(axis, length)):
+                raise TraceError(
+                    f"the dataset {name} claims {length} entries ({axis}) where the run has at most {limit}"
+                )
+        size_bytes = prod(map(int, found.shape)) * found.get_type().get_size()
+        if size_bytes > self._remaining_bytes or size_bytes > found.get_storage_size():
+            raise TraceError(f"the dataset {name} claims {size_bytes} bytes, more than the file has for it")
+        self._remaining_bytes -= size_bytes
+        return Dataset(found, readonly=True)
 
+    def text(self, name: str) -> str:
+        """A text as stored."""
+        dataset = self.dataset(name)
+        if dataset.shape != () or dataset.dtype.kind != "S" or dataset.dtype.itemsize > self._max_text_bytes:
+            raise TraceError(f"{name} is no text of at most {self._max_text_bytes} bytes")
+        return bytes(dataset[()]).decode("utf-8")
 
-def _decoded(stored: Any) -> str:
-    """A string as h5py gives it, whether its file (or a tool that rewrote it) has fixed or variable lengths."""
-    return stored.decode("utf-8") if isinstance(stored, bytes) else str(stored)
+    def texts(self, name: str, axes: str) -> list[str]:
+        """Several texts as stored."""
+        dataset = self.dataset(name, axes)
+        if len(dataset.shape) != 1 or dataset.dtype.kind != "S":
+            raise TraceError(f"{name} is no list of texts")
+        return [text.decode("utf-8") for text in dataset[()].tolist()]
 
+    def json(self, name: str, kind: type) -> Any:
+        """The value of this kind in a text of JSON."""
+        value = parse_json(self.text(name))
+        if not isinstance(value, kind):
+            raise TraceError(f"{name} holds no JSON {kind.__name__}")
+        return value
 
-def _json(file: Any, name: str, kind: type, size_bytes: int) -> Any:
-    value = json.loads(_text(file, name, size_bytes))
-    if not isinstance(value, kind):
-        raise TraceError(f"{name} holds no JSON {kind.__name__}")
-    return value
+    def attribute(self, name: str, of: str = "") -> Any:
+        """An attribute of the file or of a dataset, as Python's numbers and texts; None where it is absent."""
+        from h5py import h5a
+
+        owner = self._object(of) if of else self._root
+        if owner is None or not h5a.exists(owner, name.encode()):
+            return None
+        stored = h5a.open(owner, name.encode())
+        self._require_plain(stored.get_type(), f"the attribute {name}")
+        if stored.get_storage_size() > _MAX_ATTRIBUTE_BYTES:
+            raise TraceError(f"the attribute {name} has more than {_MAX_ATTRIBUTE_BYTES} bytes")
+        value = np.empty(stored.shape, stored.dtype)
+        stored.read(value)
+        return np.char.decode(value, "utf-8").tolist() if value.dtype.kind == "S" else value.tolist()
+
+    def _object(self, name: str) -> Any:
+        """The object below the root, reached by hard links alone; None where there is none."""
+        from h5py import h5g, h5l, h5o
+
+        here: Any = self._root
+        for part in name.encode().split(b"/"):
+            if not isinstance(here, h5g.GroupID) or not here.links.exists(part):
+                return None
+            if here.links.get_info(part).type != h5l.TYPE_HARD:
+                raise TraceError(f"{name} is a link to elsewhere (soft or external), which is not followed")
+            here = h5o.open(here, part)
+        return here
+
+    def _require_inside(self, dataset: Any, name: str) -> None:
+        """Raises TraceError unless the content lies in this file, as it is."""
+        from h5py import h5d
+
+        plist = dataset.get_create_plist()
+        layout = plist.get_layout()
+        if layout == h5d.VIRTUAL or plist.get_external_count():
+            kind = "a virtual dataset" if layout == h5d.VIRTUAL else "external storage"
+            raise TraceError(f"the dataset {name} has its content in other files ({kind}), which are not read")
+        if layout == h5d.CHUNKED or plist.get_nfilters():
+            raise TraceError(
+                f"the dataset {name} is chunked or compressed, as in no trace: h5repack -l CONTI -f NONE undoes that"
+            )
+
+    def _require_plain(self, stored_type: Any, name: str) -> None:
+        """Raises TraceError unless it holds numbers or texts of fixed length."""
+        from h5py import h5t
+
+        kind = stored_type.get_class()
+        is_text = kind == h5t.STRING and not stored_type.is_variable_str()
+        if not is_text and not (kind in (h5t.INTEGER, h5t.FLOAT) and stored_type.get_size() <= 8):
+            raise TraceError(f"{name} holds neither numbers nor texts of fixed length")

@@ -22,7 +22,7 @@ class Rows:
     def __init__(self, dataset: Any, descriptor: int | None) -> None:
         assert descriptor is not None
         self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
-        self._dataset, self._descriptor, self._offset = dataset, descriptor, dataset.id.get_offset()
+        self._descriptor, self._offset = descriptor, dataset.id.get_offset()
         self._step_bytes = self.dtype.itemsize * prod(self.shape[2:])
 
     def __len__(self) -> int:
@@ -33,8 +33,6 @@ class Rows:
         column = key[2:]
         if key[0] != slice(None) or key[1].step not in (None, 1) or not all(isinstance(at, int) for at in column):
             raise IndexError("what stays in the file is read as [:, first:stop] or [:, first:stop, column]")
-        if self._offset is None:  # another tool stored it in chunks
-            return np.asarray(self._dataset[(slice(None), slice(first, stop), *column)])
         steps = max(0, stop - first)
         if not column:
             out = np.empty((self.shape[0], steps, *self.shape[2:]), self.dtype)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from hpc.model.options import Option
 from hpc.model.outcome import Outcome
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import BATCH_SIZE, RunSpec, SpecError
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
 from launch.sweep.request import SweepOptions
@@ -24,8 +24,6 @@ from launch.sweep.spec import SMALL_STEPS, SweepSpec
 from launch.sweep.submit import echo, run_prepared
 from launch.sweep.target import TargetError, options_of
 
-BATCH_SIZE = "batch-size"
-"""The setting that is sought by this name; all others are options of the backend or the workload."""
 RESOLUTION = 0.01
 """A search ends where the largest value that fits and the smallest that does not are within this share of one another,
 or neighbours."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpc.model.outcome import Outcome
-from hpc.model.spec import FIND_MAX
+from hpc.model.spec import BATCH_SIZE, FIND_MAX
 from hpc.system.groups import grouped
 from parse.report.summary import Summary, requested_values, telling
 from parse.result import Result
@@ -53,20 +53,20 @@ def _without_value(result: Result) -> str:
     """Equal for the tries of one point."""
     run, sought = result.run, result.run.search
     options = {name: value for name, value in run.options.items() if name != sought}
-    size = 1 if sought == "batch-size" else run.batch_size
+    size = 1 if sought == BATCH_SIZE else run.batch_size
     return dataclasses.replace(run, options=options, batch_size=size, repeat=1).key(result.requested.distinction)
 
 
 def _value(result: Result) -> int:
     run = result.run
-    return (run.batch_size or 0) if run.search == "batch-size" else int(run.options[str(run.search)])
+    return (run.batch_size or 0) if run.search == BATCH_SIZE else int(run.options[str(run.search)])
 
 
 def _largest(tries: Sequence[Result]) -> Largest:
     ended = [(_value(result), run.outcome_text) for result in tries for run in result.runs]
     first = tries[0]
     sought = str(first.run.search)
-    value_name = "batch_size" if sought == "batch-size" else f"{OPTION}{sought}"
+    value_name = "batch_size" if sought == BATCH_SIZE else f"{OPTION}{sought}"
     return Largest(
         case=first.requested.case,
         sought=sought,

@@ -276,7 +276,9 @@ def change(path: Path, edit) -> Path:
 
 
 def replace(name: str, **dataset: object):
-    """Puts another dataset in the place of one; a text is of variable length, as other tools write it."""
+    """Puts another dataset in the place of one; a text is of fixed length."""
+    if isinstance(dataset.get("data"), str):
+        dataset["data"] = np.bytes_(dataset["data"])
 
     def edit(file: h5py.File) -> None:
         del file[name]
@@ -295,12 +297,13 @@ def put_group(file: h5py.File) -> None:
     [
         (lambda file: file.attrs.__setitem__("schema_version", SCHEMA_VERSION + 1), "newer version .schema 3"),
         (lambda file: file.attrs.__delitem__("schema_version"), "damaged, or not a trace"),
-        (lambda file: file.attrs.__setitem__("outcome", "splendid"), "splendid"),
+        (lambda file: file.attrs.__setitem__("outcome", np.bytes_("splendid")), "splendid"),
         (lambda file: file.__delitem__("stamps"), "dataset stamps is missing"),
         (lambda file: file.__delitem__("clock"), "dataset clock/local_ns is missing"),
         (replace("samples", data=np.ones((1, 3), np.int32)), r"samples is int32 \[1, 3\]; it must be int32 \[1, 15\]"),
         (replace("samples", data=np.ones((1, 15), np.float32)), r"samples is float32 \[1, 15\]"),
-        (replace("stamps", shape=(2**20, 2**20, 6), dtype=np.int64), "claims .* bytes"),
+        (replace("stamps", shape=(2**20, 2**20, 6), dtype=np.int64), r"claims 1048576 entries \(rank\)"),
+        (replace("stamps", shape=(1, 15, 6), dtype=np.int64), "claims 720 bytes, more than the file has"),
         (put_group, "dataset run is missing"),
         (replace("run", data="{"), "damaged"),
         (replace("run", data="[]"), "no JSON dict"),

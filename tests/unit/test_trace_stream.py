@@ -125,15 +125,17 @@ def test_only_requested_steps_are_in_memory(tmp_path):
     assert peak_bytes - before_bytes < whole_bytes / 10
 
 
-def test_stamps_that_another_tool_has_compressed_are_the_same(tmp_path):
+def test_stamps_that_another_tool_has_compressed_are_refused_with_what_to_do(tmp_path):
     expected = drawn_trace()
     path = put(tmp_path, expected)
     with h5py.File(path, "r+") as file:
         del file["stamps"]
         file.create_dataset("stamps", data=expected.stamps, chunks=(2, 10, 6), compression="gzip")
-    with open_trace(path) as opened:
-        np.testing.assert_array_equal(opened.stamps[:, 20:30], expected.stamps[:, 20:30])
-        np.testing.assert_array_equal(opened.stamps[:, 20:30, END], expected.stamps[:, 20:30, END])
+    with (
+        pytest.raises(TraceError, match=r"stamps is chunked or compressed.*h5repack -l CONTI -f NONE"),
+        open_trace(path),
+    ):
+        pass
 
 
 def test_a_file_that_is_no_trace_or_is_cut_is_refused_by_name(tmp_path):
