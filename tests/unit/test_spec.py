@@ -206,7 +206,7 @@ def test_the_run_id_depends_on_every_requested_setting_and_nothing_else() -> Non
         "batch_size": 64, "precision": "bf16", "scaling": "strong", "warmup_steps": 10, "measured_steps": 50,
         "repeat": 2, "seed": 1, "site": "other", "data": "imagefolder", "timing": "step", "container": "x.sif",
         "code_digest": "ab", "options": {"a": "1"}, "env": {"A": "1"}, "block_steps": 20, "reduction": "off",
-        "telemetry": "off", "placement": "nested", "search": "classes", "data_cache": "device", "epochs": 9,
+        "telemetry": "off", "placement": "nested", "search": "batch-size", "data_cache": "device", "epochs": 9,
         "target_accuracy": 75.9, "eval_every": 3, "arguments": ("--lr", "0.1"),
     }  # fmt: skip
     assert set(changes) == {f.name for f in dataclasses.fields(RunSpec)}
