@@ -385,21 +385,21 @@ class _StoredTrace:
         """The dataset of numbers or texts. Its axes that are the run's have at most its lengths."""
         from h5py import Dataset, h5d
 
-        found = self._object(name)
-        if not isinstance(found, h5d.DatasetID):
+        header = self._object(name)
+        if not isinstance(header, h5d.DatasetID):
             raise TraceError(f"the dataset {name} is missing")
-        self._require_inside(found, name)
-        self._require_plain(found.get_type(), f"the dataset {name}")
-        for length, axis in zip(found.shape, axes.split(", "), strict=False):
+        self._require_inside(header, name)
+        self._require_plain(header.get_type(), f"the dataset {name}")
+        for length, axis in zip(header.shape, axes.split(", "), strict=False):
             if length > (limit := self._lengths.get(axis, length)):
                 raise TraceError(
                     f"the dataset {name} claims {length} entries ({axis}) where the run has at most {limit}"
                 )
-        size_bytes = prod(map(int, found.shape)) * found.get_type().get_size()
-        if size_bytes > self._remaining_bytes or size_bytes > found.get_storage_size():
+        size_bytes = prod(map(int, header.shape)) * header.get_type().get_size()
+        if size_bytes > self._remaining_bytes or size_bytes > header.get_storage_size():
             raise TraceError(f"the dataset {name} claims {size_bytes} bytes, more than the file has for it")
         self._remaining_bytes -= size_bytes
-        return Dataset(found, readonly=True)
+        return Dataset(header, readonly=True)
 
     def text(self, name: str) -> str:
         """A text as stored."""
