@@ -12,12 +12,12 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT, AttemptFiles, set_aside
+from hpc.model.files import BEGIN, BEGIN_RECORD, EXIT, AttemptFiles, host_path, set_aside
 from hpc.model.outcome import (
     BeginRecord,
     ExitRecord,
@@ -46,11 +46,25 @@ _NOT_YET = frozenset({"", "RUNNING", "COMPLETING", "PENDING", "SUSPENDED", "REQU
 
 
 @dataclass(frozen=True, kw_only=True)
+class AttemptOutput:
+    """What an attempt left outside the traces folder.
+
+    `error` is its launcher's standard error. `on_node` are its folders on this node, with what its ranks could not
+    write to the traces. `collected` is what the collecting of these on all nodes printed, if `error` may lack it.
+    """
+
+    error: Path
+    on_node: Sequence[Path] = ()
+    collected: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptArtifacts:
     """The files that an attempt left beside the traces.
 
     `look` is the result of looking at its trace, `steps` is as in Evidence, `local_copies` as in ExitRecord. `hang` is
     the watchdog's reason for ending the run, `signal` the name of the signal that ended the job, and the time.
+    `kept_trace` is the place, HOST:PATH, of a whole trace that rank 0 could not write to the traces; empty without one.
     """
 
     notes: tuple[RankNote, ...]
@@ -59,28 +73,61 @@ class AttemptArtifacts:
     hang: str
     signal: str
     local_copies: str
+    kept_trace: str = ""
 
 
-def read_artifacts(files: AttemptFiles, look: TraceLook | None = None) -> AttemptArtifacts:
+def read_artifacts(
+    files: AttemptFiles, look: TraceLook | None = None, output: AttemptOutput | None = None
+) -> AttemptArtifacts:
     """Reads the attempt's files. A file that cannot be read counts as absent and is reported on standard error.
 
     `look` saves a second look at the trace where the caller has looked at it already.
     """
     unread: list[RecordError] = []
-    notes = read_rank_notes(files, unread)
+    notes = {note.rank: note for note in read_rank_notes(files, unread)}
+    of_node = [AttemptFiles(folder, files.run_id, files.attempt) for folder in (output.on_node if output else ())]
+    for each in of_node:
+        notes = {note.rank: note for note in read_rank_notes(each, unread)} | notes
     for error in unread:
         print(f"rankwise: {plain(str(error))}", file=sys.stderr)
     look = look or look_at_trace(files.trace)
-    copies = [note.local_copies for note in notes]
+    copies = [note.local_copies for note in notes.values()]
     copies += [line.removeprefix("kept:").strip() for line in _text(files.local_copies).splitlines()]
+    copies += [host_path(each.trace) for each in of_node if look_at_trace(each.trace).whole]
+    if output is not None:
+        copies += places_in(f"{_end_of(output.error)}\n{output.collected}", files.stem)
+    remaining = _remaining_places(copies)
+    if look.whole:
+        remaining = [place for place in remaining if not place.endswith(f"/{files.trace.name}")]
     return AttemptArtifacts(
-        notes=notes,
+        kept_trace=next((place for place in remaining if place.endswith(f"/{files.trace.name}")), ""),
+        notes=tuple(notes[rank] for rank in sorted(notes)),
         look=look,
-        steps=max([look.steps, *(note.step + 1 for note in notes)]),
+        steps=max([look.steps, *(note.step + 1 for note in notes.values())]),
         hang=_hang_reason(_text(files.hang)),
         signal="".join(_text(files.signal).strip().splitlines()[:1])[:_SIGNAL_LENGTH],
-        local_copies=", ".join(filter(None, dict.fromkeys(copies))),
+        local_copies=", ".join(remaining),
     )
+
+
+def places_in(output: str, stem: str) -> list[str]:
+    """The places on nodes, HOST:PATH, that rank 0 and the collecting of an attempt's files name in their output.
+
+    Only a path in the attempt's own folder on a node is believed.
+    """
+    folder = rf"[^\s:]+:/(?:\S.*?/)?rankwise-\d+/{re.escape(stem)}-[0-9a-f]{{8}}(?:/{re.escape(stem)}\.h5)?"
+    return re.findall(rf"(?:the whole trace is kept at|kept:) ({folder})(?![^\s;,)])", output)
+
+
+def _remaining_places(copies: Sequence[str]) -> list[str]:
+    """The places that are named, without those on this node that are gone and folders of which a file is named."""
+    here = host_path(Path("/"))
+    places = [
+        place
+        for place in dict.fromkeys(filter(None, copies))
+        if not place.startswith(here) or os.path.lexists(place[len(here) - 1 :])
+    ]
+    return [place for place in places if not any(other.startswith(f"{place}/") for other in places)]
 
 
 def evidence_of(
@@ -96,6 +143,7 @@ def evidence_of(
     return Evidence(
         exit_status=exit_status, trace=artifacts.look.whole, steps=artifacts.steps, ended_by=ended_by, reason=reason,
         notes=artifacts.notes, error=_end_of(error), job=job, job_id=job_id, unreadable=artifacts.look.unreadable,
+        kept_trace=artifacts.kept_trace,
     )  # fmt: skip
 
 
@@ -181,15 +229,18 @@ def exit_of(begin: Path) -> Path:
     return begin.with_name(f"{begin.name.removesuffix(BEGIN)}{EXIT}")
 
 
-def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None) -> ExitRecord:
-    """Decides an attempt by its files and writes its exit record.
+def close_attempt(
+    begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | None, on_node: Sequence[Path] = ()
+) -> ExitRecord:
+    """Decides an attempt by its files and writes its exit record; `on_node` is as in AttemptOutput.
 
     A damaged record is renamed first, which is reported on standard error. Raises OSError where the record cannot be
     written.
     """
     files = begin.files(traces)
-    artifacts = read_artifacts(files)
-    evidence = evidence_of(artifacts, files.error(logs), job=job, job_id=begin.job_id)
+    output = AttemptOutput(error=files.error(logs), on_node=on_node)
+    artifacts = read_artifacts(files, output=output)
+    evidence = evidence_of(artifacts, output.error, job=job, job_id=begin.job_id)
     record = _record_of(begin, files, artifacts, evidence)
     if is_damaged(files.exit_record):
         text = f"an earlier record could not be read and is kept as {set_aside(files.exit_record).name}"
@@ -203,36 +254,38 @@ def close_attempt(begin: BeginRecord, logs: Path, traces: Path, job: JobEnd | No
 
 def close_attempts(
     traces: Path, logs: Path, job_id: str, end: JobEnd, *, before: int | None = None, recover: Callable[[str], None],
-    say: Callable[[str], None],
+    say: Callable[[str], None], on_node: Callable[[Path, str], Sequence[Path]] = lambda traces, stem: (),
 ) -> None:  # fmt: skip
     """Closes the open attempts of an ended job, or of its starts before number `before`; `say` gets each outcome.
 
     `recover` is called with each attempt's stem before it is judged, and makes a trace of its ranks' journals.
+    `on_node` returns the folders of an attempt on this node.
     """
     for begin in open_attempts(traces, job_id, before):
         recover(begin.stem)
         try:
-            say(f"{begin.stem}: {describe(close_attempt(begin, logs, traces, end))}")
+            record = close_attempt(begin, logs, traces, end, on_node(traces, begin.stem))
+            say(f"{begin.stem}: {describe(record)}")
         except OSError as error:
             say(f"{begin.stem} cannot be closed: {error.filename or traces}: {error.strerror}")
 
 
 def judge_ended(
-    begin: BeginRecord, traces: Path, error: Path, *, exit_status: int, job_text: str | None = None,
+    begin: BeginRecord, traces: Path, output: AttemptOutput, *, exit_status: int, job_text: str | None = None,
     end_unix_s: int | None = None, warning_s: float = WARNING_S, look: TraceLook | None = None,
 ) -> ExitRecord | None:  # fmt: skip
     """The record of an attempt whose launcher was seen to return with `exit_status`; nothing is written.
 
-    `error` is the launcher's standard error. `job_text` is the output of `scontrol -o show job`: empty where it does
-    not answer, None where there is no scheduler. `end_unix_s` is when the job's time limit ends it, where that is known
-    from elsewhere. `look` is the trace before anything was recovered; without it the trace is opened, as it may be a
-    recovered one. Returns None where a signal ended the job and the scheduler does not answer: the attempt is closed
-    later, when the scheduler can be queried.
+    `job_text` is the output of `scontrol -o show job`: empty where it does not answer, None where there is no
+    scheduler. `end_unix_s` is when the job's time limit ends it, where that is known from elsewhere. `look` is the
+    trace before anything was recovered; without it the trace is opened, as it may be a recovered one. Returns None
+    where a signal ended the job and the scheduler does not answer: the attempt is closed later, when the scheduler can
+    be queried.
     """
     files = begin.files(traces)
-    artifacts = read_artifacts(files, look if look is not None and look.whole else None)
+    artifacts = read_artifacts(files, look if look is not None and look.whole else None, output)
     job = job_end(job_text or "", begin.restart_count)
-    evidence = evidence_of(artifacts, error, exit_status=exit_status, job=job, job_id=begin.job_id)
+    evidence = evidence_of(artifacts, output.error, exit_status=exit_status, job=job, job_id=begin.job_id)
     if look is not None and not evidence.trace:
         evidence = replace(evidence, unreadable=evidence.unreadable or look.unreadable)
     if evidence.ended_by is EndedBy.SIGNAL:
@@ -281,7 +334,8 @@ def corrected_record(record: ExitRecord, traces: Path) -> ExitRecord | None:
     if record.outcome is Outcome.OK or not os.path.lexists(trace) or not look_at_trace(trace).whole:
         return None
     before = f"recorded before as {record.outcome}: {record.evidence[0] if record.evidence else 'without evidence'}"
-    return replace(record, outcome=Outcome.OK, evidence=("rank 0 wrote a whole trace", before, *record.evidence[1:]))
+    evidence = ("rank 0 wrote a whole trace", before, *record.evidence[1:])
+    return replace(record, outcome=Outcome.OK, evidence=evidence, local_copies="")
 
 
 def describe(record: ExitRecord) -> str:

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -119,6 +120,11 @@ class AttemptFiles:
     def error(self, logs: Path) -> Path:
         """Standard error of the attempt's launcher."""
         return logs / f"{self.stem}.err"
+
+
+def host_path(path: Path) -> str:
+    """The path of a file or folder of this node as HOST:PATH."""
+    return f"{socket.gethostname()}:{path}"
 
 
 def aside_of(path: Path) -> Path:

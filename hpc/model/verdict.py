@@ -48,7 +48,8 @@ class Evidence:
     `steps` is the most steps that any rank is known to have completed, -1 if unknown. `error` is the end of
     the step's standard error. `job` is None if the scheduler was not queried or did not answer; `job_id` is the number
     that Slurm's own messages in standard error must name to be believed. `unreadable` is the reason why the presence of
-    a trace could not be determined.
+    a trace could not be determined. `kept_trace` is the place of a whole trace that rank 0 could not write to the
+    traces.
     """
 
     exit_status: int | None
@@ -61,6 +62,7 @@ class Evidence:
     job: JobEnd | None = None
     job_id: str = ""
     unreadable: str = ""
+    kept_trace: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +141,9 @@ RANK_STATUSES = frozenset({1, 3, 4, 5})
 def decide(evidence: Evidence) -> Verdict:
     """The outcome of an attempt, from the first rule that decides; the sentences of the other rules follow it.
 
-    The rules are those of docs/outcomes.md: a whole trace; the reason why the step was ended; notes and messages with a
-    cause of the run's own; an end by the scheduler; failed ranks; the scheduler's state; the number of steps.
+    The rules are those of docs/outcomes.md: a whole trace; one that is kept on a node; the reason why the step was
+    ended; notes and messages with a cause of the run's own; an end by the scheduler; failed ranks; the scheduler's
+    state; the number of steps.
     """
     if finished := _finished(evidence):
         return Verdict(outcome=finished[0], evidence=(finished[1],))
@@ -168,6 +171,16 @@ def _finished(evidence: Evidence) -> Decision | None:
     else:
         end = f"only then {_returned(evidence)}"
     return Outcome.OK, f"rank 0 wrote a whole trace; {end}"
+
+
+def _trace_kept(evidence: Evidence) -> Decision | None:
+    """A run that was measured to its end, whose trace is still on a node: it is not measured again unless requested."""
+    if not evidence.kept_trace:
+        return None
+    note = _first(note for note in evidence.notes if note.local_copies)
+    return Outcome.RANK_FAIL, (
+        _describe(note) if note else f"rank 0 could not write its whole trace, which is kept at {evidence.kept_trace}"
+    )
 
 
 def _ended(evidence: Evidence) -> Decision | None:
@@ -282,7 +295,7 @@ def _otherwise(evidence: Evidence) -> Decision:
 
 
 _RULES: tuple[Callable[[Evidence], Decision | None], ...] = (
-    _ended, _run_cause, _ended_by_scheduler, _stopped, _exited, _failed, _secondary,
+    _trace_kept, _ended, _run_cause, _ended_by_scheduler, _stopped, _exited, _failed, _secondary,
 )  # fmt: skip
 
 

@@ -5,7 +5,7 @@
 
 `collect` moves what the ranks of an attempt left, stamps and stacks to TRACES/STEM.partial/, a trace or a note that
 could not be written to TRACES, and removes shared memory of theirs. The job script calls it on each node after a failed
-attempt; by hand, once the attempt has ended, it fetches what the exit record says is `kept`, and
+attempt; by hand, once the attempt has ended, it fetches what the exit record names as `local_copies`, and
 hpc.recovery.recover makes a trace of it. `clean` removes what dead ranks of all attempts left here, but no trace.
 docs/recovery.md has all of it.
 
@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpc.model.files import AttemptFiles, FolderReplaced
+from hpc.model.files import AttemptFiles, FolderReplaced, host_path
 from hpc.recovery.collect import collect
-from hpc.recovery.folders import BEGUN, attempt_folders, clean, host_path
+from hpc.recovery.folders import BEGUN, attempt_folders, clean
 from hpc.recovery.stale_shm import remove_shared_memory
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
@@ -59,7 +59,9 @@ def _collect(traces: Path, stem: str) -> int:
         print(f"{stem}: collected the journals of {collect(traces, stem)} ranks")
     except OSError as error:
         print(f"{stem}: {traces} cannot be written ({error}): what the ranks left stays on this node", file=sys.stderr)
-        lines = [f"kept: {host_path(folder)}" for folder in attempt_folders(traces, stem)]
+        folders = attempt_folders(traces, stem)
+        trace_paths = [path for folder in folders for path in folder.glob("*.h5")]
+        lines = [f"kept: {host_path(path)}" for path in trace_paths or folders]
         print(*lines, sep="\n", file=sys.stderr)
         if not isinstance(error, FolderReplaced):
             _add_lines(AttemptFiles.of_stem(traces, stem).local_copies, lines)

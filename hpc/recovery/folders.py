@@ -120,14 +120,15 @@ def attempt_folders(traces: Path, stem: str) -> list[Path]:
     return [folder for base in _private_folders() if (folder := base / _key(traces, stem)).is_dir()]
 
 
+def kept_traces(traces: Path) -> list[Path]:
+    """The whole traces on this node that rank 0 of an attempt could not write to the traces folder."""
+    paths = [path for base in _private_folders() for path in base.glob(f"*-{_digest(traces)}/*.h5")]
+    return sorted(path for path in paths if path.parent.name == _key(traces, path.stem))
+
+
 def lives(folder: Path, rank: int) -> bool:
     """Whether the rank with files in this folder is there, or a child of it: it holds a lock on one of them."""
     return any(_locked(folder / f"rank{rank}.{kind}") for kind in ("stamps", "stacks"))
-
-
-def host_path(folder: Path) -> str:
-    """The path of a file or folder of this node as HOST:PATH."""
-    return f"{socket.gethostname()}:{folder}"
 
 
 def clean(older_s: float = 0.0) -> int:
@@ -163,7 +164,11 @@ def _begun_s(folder: Path) -> float:
 
 def _key(traces: Path, stem: str) -> str:
     """The part of a name that distinguishes sweeps with the same attempt, from the traces folder."""
-    return f"{stem}-{hashlib.sha256(os.fsencode(traces.resolve())).hexdigest()[:8]}"
+    return f"{stem}-{_digest(traces)}"
+
+
+def _digest(traces: Path) -> str:
+    return hashlib.sha256(os.fsencode(traces.resolve())).hexdigest()[:8]
 
 
 def _bases() -> list[Path]:

@@ -21,7 +21,7 @@ from hpc.measure.clock import GlobalClock
 from hpc.measure.input_record import input_record_of
 from hpc.measure.meetings import Meetings
 from hpc.model.data_source import INPUT_FIGURES
-from hpc.model.files import TracesFolder
+from hpc.model.files import TracesFolder, host_path
 from hpc.model.outcome import Outcome
 from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec
@@ -30,7 +30,7 @@ from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.model.training import TrainingHistory
 from hpc.node_agent.agent import NodeAgent, Recording
-from hpc.recovery.folders import JournalError, host_path, in_attempt_folder
+from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.progress import name_ranks
 from hpc.run.rank_end import attempted

@@ -287,7 +287,7 @@ def _open_attempts_of(traces: Path, ends: Mapping[str, JobEnd]) -> list[BeginRec
 
 def _close(traces: Path, begin: BeginRecord, end: JobEnd, logs: Path) -> ExitRecord:
     job = end if begin.restart_count >= end.restarts else _former_start(begin, end)
-    return close_attempt(begin, logs, traces, job)
+    return close_attempt(begin, logs, traces, job, attempt_folders(traces, begin.stem))
 
 
 def _former_start(begin: BeginRecord, end: JobEnd) -> JobEnd:

@@ -10,15 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
 from typing import BinaryIO
 
-from hpc.model.evidence import close_attempts, describe, judge_ended
+from hpc.model.evidence import AttemptOutput, close_attempts, describe, judge_ended
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import JobEnd
+from hpc.recovery.collect import bring_home
+from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_atomic
 from hpc.system.sanitize import plain
 from hpc.system.tool import Failure, run_tool
@@ -62,6 +65,8 @@ class StepOptions:
 class Step:
     def __init__(self, options: StepOptions, job: Job, signals: SignalLog, script: bytes) -> None:
         self._options, self._job, self._signals, self._script = options, job, signals, script
+        self._collected = ""
+        """What the collecting of the ranks' files printed to standard error."""
         self._claim = Claim(
             options.run, options.traces, job, force=options.force, say=say, close=self._close,
             pause=signals.sleep,
@@ -74,6 +79,8 @@ class Step:
             self._close(self._job.job_id, JobEnd(
                 state="", source="SLURM_RESTART_COUNT", restarts=self._job.restarts, requeued=True
             ), before=self._job.restarts)  # fmt: skip
+        for line in bring_home(options.traces):
+            say(line)
         begin = self._take()
         if isinstance(begin, int):
             return begin
@@ -132,8 +139,7 @@ class Step:
         options, signals = self._options, self._signals
 
         def say_beside(text: str) -> None:
-            error.write(f"rankwise: watchdog: {name}: {plain(text)}\n".encode(errors="replace"))
-            error.flush()
+            _add(error, f"rankwise: watchdog: {name}: {plain(text)}\n".encode(errors="replace"))
 
         attempt = name.rpartition(".")[2]
         command = [*options.command, "--attempt", attempt, "--script", str(self._keep_script()),
@@ -144,7 +150,7 @@ class Step:
                 preexec_fn=end_with_parent,  # noqa: PLW1509 - this process has one thread
             )  # fmt: skip
         except OSError as problem:
-            error.write(f"{command[0]}: {problem.strerror}\n".encode())
+            _add(error, f"{command[0]}: {problem.strerror}\n".encode())
             return 126 if isinstance(problem, PermissionError) else 127
         launcher = Launcher(process, signals.pause)
         watchdog = Watchdog(options.traces, name, launcher, options.limits, say_beside)
@@ -178,8 +184,10 @@ class Step:
         self._await_traces(begin)
         was_signalled = bool(self._signals.first) and self._job.in_slurm
         end_s = os.environ.get("SLURM_JOB_END_TIME", "")
+        on_node = attempt_folders(options.traces, name)
+        output = AttemptOutput(error=self._log(name, "err"), on_node=on_node, collected=self._collected)
         record = judge_ended(
-            begin, options.traces, self._log(name, "err"), exit_status=exit_status,
+            begin, options.traces, output, exit_status=exit_status,
             job_text=self._job_text() if was_signalled else None,
             end_unix_s=int(end_s) if end_s.isdecimal() else None, warning_s=options.warning_s, look=look,
         )  # fmt: skip
@@ -238,24 +246,33 @@ class Step:
             command = once_per_node_argv(
                 options.launcher, options.nodes, options.nodelist, options.container, [python, *command[1:]]
             )
-        self._run_logged(name, [*command, "--stem", name, "--to", str(options.traces)], 20 if ends_now else 120)
+        collects = [*command, "--stem", name, "--to", str(options.traces)]
+        self._collected = self._run_logged(name, collects, 20 if ends_now else 120)
         self._run_logged(name, [python, "-m", "hpc.recovery.recover", str(options.traces), "--stem", name], None)
 
-    def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> None:
-        with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
+    def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> str:
+        """Runs a command to its end; what it printed to standard error, which is also in the attempt's log where that
+        takes it."""
+        memory = os.fdopen(os.memfd_create("stderr"), "w+b", buffering=0)  # the logs' file system may be full
+        with memory as printed, self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             try:
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=error)
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=printed)
             except OSError as problem:
-                error.write(f"{command[0]}: {problem.strerror}\n".encode())
-                return
+                _add(error, f"{command[0]}: {problem.strerror}\n".encode())
+                return ""
             launcher = Launcher(process, self._signals.pause)
             if not launcher.wait(timeout_s if timeout_s is not None else 1e9) and launcher.end(5.0):
-                error.write(f"rankwise: {name}: {command[0]} was killed after {timeout_s:.0f} s\n".encode())
+                printed.write(f"rankwise: {name}: {command[0]} was killed after {timeout_s:.0f} s\n".encode())
+            printed.seek(0)
+            text = printed.read()
+            _add(error, text)
+        return text.decode(errors="replace")
 
     def _close(self, job_id: str, end: JobEnd, before: int | None = None) -> None:
         close_attempts(
-            self._options.traces, self._options.logs, job_id, end, before=before, recover=self._recover, say=say
-        )
+            self._options.traces, self._options.logs, job_id, end, before=before, recover=self._recover, say=say,
+            on_node=attempt_folders,
+        )  # fmt: skip
 
     def _await_controller(self) -> None:
         """Waits while the controller is away: without it srun fails within a minute or two."""
@@ -287,10 +304,10 @@ class Step:
     def _open_log(self, name: str, kind: str) -> BinaryIO:
         """The file for the attempt's output; the job's own output if the file cannot be opened after some tries."""
         path, opened = self._log(name, kind), list[BinaryIO]()
-        if self._try_to_write(lambda: opened.append(path.open("ab"))):
+        if self._try_to_write(lambda: opened.append(path.open("ab", buffering=0))):
             return opened[0]
         say(f"what {name} prints comes here: {path} cannot be opened")
-        return os.fdopen(os.dup(1 if kind == "out" else 2), "ab")
+        return os.fdopen(os.dup(1 if kind == "out" else 2), "ab", buffering=0)
 
     def _log(self, name: str, kind: str) -> Path:
         return self._options.logs / f"{name}.{kind}"
@@ -299,6 +316,12 @@ class Step:
 def say(text: str) -> None:
     """Prints a line into the job's output."""
     print(f"rankwise {time.strftime('%F %T')}: {plain(text)}", flush=True)
+
+
+def _add(log: BinaryIO, content: bytes) -> None:
+    """Writes to a log of the attempt, as far as it takes it: a full disk must not end a measurement."""
+    with suppress(OSError):
+        log.write(content)
 
 
 def end_with_parent() -> None:

@@ -9,15 +9,29 @@ from hpc.model.files import AttemptFiles
 from hpc.model.outcome import RecordError, exit_records
 from hpc.model.trace import TraceError
 from hpc.model.verdict import JobEnd
-from hpc.recovery.folders import JournalError
+from hpc.recovery.collect import bring_home, collect
+from hpc.recovery.folders import JournalError, attempt_folders, kept_traces
 from hpc.system.atomic import write_atomic
 from launch.follow.follower import write_missing_records
 from launch.jobs.script import Folders
 
 
-def close_ended(ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str], None]) -> None:
-    """Records the end of attempts whose jobs ended without doing so; makes traces of their copies."""
-    write_missing_records(folders.traces, ends, folders.logs, lambda name: _recover(folders, name, say))
+def close_ended(
+    ends: Mapping[str, JobEnd], folders: Folders, say: Callable[[str], None], last_lines: dict[str, str] | None = None
+) -> None:
+    """Records the end of attempts whose jobs ended without doing so; makes traces of their copies.
+
+    `last_lines` has the last line about each attempt: a caller that tries again says it once, until it changes.
+    """
+    last_lines = {} if last_lines is None else last_lines
+
+    def recover(name: str) -> None:
+        line = _recover(folders, name)
+        if line and last_lines.get(name) != line:
+            say(line)
+        last_lines[name] = line
+
+    write_missing_records(folders.traces, ends, folders.logs, recover)
 
 
 def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
@@ -26,9 +40,11 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
 
     for begin in damaged_attempts(folders.traces):
         name = begin.stem
-        _recover(folders, name, say)
+        if line := _recover(folders, name):
+            say(line)
         try:
-            record = close_attempt(begin, folders.logs, folders.traces, None)
+            here = attempt_folders(folders.traces, name)
+            record = close_attempt(begin, folders.logs, folders.traces, None, here)
         except OSError as error:
             say(f"{folders.traces / name}: what was recorded of it cannot be read, nor written anew ({error})")
             continue
@@ -36,7 +52,7 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
             f"{folders.traces / name}: what was recorded of it cannot be read; judged anew by what else it left: "
             f"{record.outcome}: {record.evidence[0]}"
         )
-    for line in tidy(folders.traces):
+    for line in (*bring_home(folders.traces), *tidy(folders.traces)):
         say(line)
     _correct_records(folders, say)
 
@@ -57,17 +73,18 @@ def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:
                 say(f"{name}: {describe(corrected)}; {corrected.evidence[1]}")
 
 
-def _recover(folders: Folders, name: str, say: Callable[[str], None]) -> None:
-    """Makes a trace of the attempt's copies, if there are any."""
+def _recover(folders: Folders, name: str) -> str:
+    """Fetches the attempt's trace where this node keeps it, else makes one of its copies; a line about it, empty where
+    there is neither."""
     partial = AttemptFiles.of_stem(folders.traces, name).partial
-    if not partial.is_dir():
-        return
     from hpc.recovery.recover import recover
 
     try:
-        say(recover(partial))
+        if any(path.stem == name for path in kept_traces(folders.traces)):
+            collect(folders.traces, name)
+        return recover(partial) if partial.is_dir() else ""
     except (JournalError, TraceError, RecordError, OSError) as error:
-        say(f"not recovered: {error}; python -m hpc.recovery.recover {partial.parent} tries again")
+        return f"not recovered: {error}; python -m hpc.recovery.recover {partial.parent} tries again"
 
 
 def note_cancel(folders: Folders, sweep_id: str) -> None:

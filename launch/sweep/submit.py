@@ -135,6 +135,7 @@ class Sweep(ABC):
         self.lock = FolderLock(folders.jobs)
         self._cancelled_at_ns = self._last_cancelled()
         self._forgotten: set[str] = set()  # scripts whose jobs the scheduler had forgotten
+        self._last_lines: dict[str, str] = {}  # by attempt: the last line about what became of its files
         self._ended: dict[str, str] = {}  # by script: how its last jobs ended, as text
         self._in_vain: Counter[str] = Counter()  # by script: jobs in a row without a measurement
         self.cluster = (
@@ -189,7 +190,7 @@ class Sweep(ABC):
             return
         ends = self.cluster.ends(event.job_ids)
         self._ended[event.script] = ", ".join(f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state)
-        close_ended(ends, self._folders, self.say)
+        close_ended(ends, self._folders, self.say, self._last_lines)
         decision = resubmit(self._history(event, ends))
         if decision is Decision.FORGOTTEN:
             self._forgotten.add(event.script)
@@ -246,7 +247,7 @@ class Sweep(ABC):
         self._close(queue)
 
     def _close(self, queue: Queue) -> None:
-        close_ended(self.cluster.ends(queue.all_job_ids), self._folders, self.say)
+        close_ended(self.cluster.ends(queue.all_job_ids), self._folders, self.say, self._last_lines)
 
     def _conclude(self, written: Sequence[WrittenJob], queue: Queue) -> int:
         """Shows the outcomes of the whole sweep and the next command; the exit status, 0 if every run is ok."""

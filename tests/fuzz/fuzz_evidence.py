@@ -227,7 +227,9 @@ def _read_everything(out: Path, rng: random.Random) -> None:
     job_text = rng.choice(("", "JobState=FAILED Restarts=x"))
     job = Job(job_id="4711", name="other", nodelist="n1")
     begin = BeginRecord(run_id=OPEN.run_id, attempt=1, job_id=JOB, begin_unix_s=SINCE)
-    standard_error = folders.logs / f"{stem}.err"
+    output = evidence.AttemptOutput(
+        error=folders.logs / f"{stem}.err", on_node=[out / "node"], collected=rng.choice(("", "kept: \x00:/"))
+    )
     command = ["--cluster", "local", "--backend", "mpi", "--workload", "delay", "--nodes", "1", "--dry-run"]
 
     def planned() -> None:
@@ -251,7 +253,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         (lambda: claim(job).next_attempt(), ()),
         (lambda: claim(job).status(), ()),
         (lambda: closed(evidence.job_end(job_text, 0) or JobEnd(state="", source="squeue")), ()),
-        (lambda: evidence.judge_ended(begin, traces, standard_error, exit_status=1, job_text=job_text), ()),
+        (lambda: evidence.judge_ended(begin, traces, output, exit_status=1, job_text=job_text), ()),
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),

@@ -64,8 +64,8 @@ class Faults:
             replacements["slurm"] = "script"
             self.notes.append(f"no trial was made on Slurm: {missing}")
         if mounts_refused():
-            replacements["mount"] = "moved"
-            self.notes.append("no mount was taken away: only root may mount here")
+            replacements |= {"mount": "moved", "full": "script"}
+            self.notes.append("no mount was taken away or full: only root may mount here")
         return replacements
 
 

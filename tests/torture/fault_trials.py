@@ -1,4 +1,4 @@
-"""Runs in which calls fail, folders go and come back, and ranks hang at their exit."""
+"""Runs in which calls fail, folders go and come back or are full, and ranks hang at their exit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +47,7 @@ SHARED_ONLY = frozenset({"ESTALE", "ENOENT"})
 NEVER_FAILS = frozenset({("node", "close"), ("node", "unlink")})
 """Calls that cannot fail in a node's memory."""
 TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
-TWENTY = ("script",) * 11 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("mount", "hang")
+TWENTY = ("script",) * 9 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("full",) * 2 + ("mount", "hang")
 """The kinds of twenty trials."""
 KINDS = tuple(dict.fromkeys(TWENTY))
 INJECTED = frozenset({"script", "sweep", "slurm"})
@@ -54,6 +55,9 @@ BEFORE_THE_NEXT_STEP, AFTER_THE_RANKS, AFTER_THE_JOB = "before the next step", "
 RETURNS = (BEFORE_THE_NEXT_STEP,) * 5 + (AFTER_THE_RANKS,) * 5 + (AFTER_THE_JOB,)
 """When a folder comes back. A job waits two minutes for it: few trials take so long."""
 HANGS = ("thread", "atexit", "finalize")
+FULL, ROOM_PAGES = ("traces", "out"), (0, 1, 2, 3)
+"""Which folder is full from the ranks' last steps on, and how much room small files have in it still."""
+_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +193,36 @@ def unmounted(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
         store.rename(trial.traces)
 
 
+def full(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
+    """The traces, or all folders of the sweep, are full from a step on, and have room again for the next command; needs
+    root."""
+    place, room = {"traces": trial.traces, "out": trial.out}[rng.choice(FULL)], rng.choice(ROOM_PAGES)
+    store, filler = trial.folder / "store", place / ".filler"
+    shutil.copytree(place, store)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)], check=True)
+    try:
+        shutil.copytree(store, place, dirs_exist_ok=True)
+        shutil.rmtree(store)
+        trial.hold.touch()
+        with trial.started(["bash", str(trial.script)], {"TORTURE_HOLD": str(trial.hold)}) as process:
+            held = until_held(trial, process)
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(_PAGE_BYTES))
+            os.truncate(filler, max(0, filler.stat().st_size - room * _PAGE_BYTES))
+            trial.hold.unlink()
+            trial.wait(process)
+        if not held:
+            raise TrialError(f"the run ended before the folder was full; see {trial.folder}")
+        filler.unlink()
+        shutil.copytree(place, store)
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    shutil.rmtree(place)
+    store.rename(place)
+    return f"{place.name} with room for {room} pages", True, []
+
+
 def mounts_refused() -> bool:
     """Whether this user may not mount."""
     tried = ["unshare", "--mount", "mount", "--bind", "/var", "/mnt"]
@@ -213,7 +247,7 @@ def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) ->
     elif kind == "hang":
         what = hang(trial, rng)
     else:
-        what, met, wrong = (unmounted if kind == "mount" else moved)(trial, rng)
+        what, met, wrong = {"moved": moved, "mount": unmounted, "full": full}[kind](trial, rng)
     trial.next_command()
     wrong += trial.hanging + [f"left running: {text}" for text in until_none(lambda: processes_of(folder), 30)]
     truth = read_truth(trial.truth, ranks=RANKS, planned=STEPS)

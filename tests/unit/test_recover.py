@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hpc.model import files
-from hpc.model.evidence import judge_ended
+from hpc.model.evidence import AttemptOutput, judge_ended
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace_file import read_trace
@@ -248,7 +248,8 @@ def test_a_trace_that_was_recovered_while_the_attempt_still_ran_makes_it_no_ok(t
     begin = BeginRecord(run_id=STEM.rpartition(".")[0], attempt=1, job_id="7", begin_unix_s=5)
     soon = time.strftime("%FT%T", time.localtime(time.time() + 30))
     record = judge_ended(
-        begin, tmp_path, tmp_path / "none", exit_status=137, job_text=f"JobState=RUNNING EndTime={soon}"
-    )
+        begin, tmp_path, AttemptOutput(error=tmp_path / "none"), exit_status=137,
+        job_text=f"JobState=RUNNING EndTime={soon}",
+    )  # fmt: skip
     assert record is not None
     assert (record.outcome, record.is_final) == (Outcome.TIMEOUT, False)

@@ -17,14 +17,26 @@ import pytest
 
 from hpc.model import trace_look
 from hpc.model.evidence import corrected_record
-from hpc.model.outcome import ExitRecord, Outcome, exit_records, read_exit_record, read_own_record
+from hpc.model.outcome import (
+    BeginRecord,
+    ExitRecord,
+    Outcome,
+    exit_records,
+    read_exit_record,
+    read_own_record,
+)
+from hpc.model.spec import RunSpec
 from hpc.model.trace_look import LOOK_PAUSES_S, look_at_trace
+from hpc.recovery import collect
+from hpc.recovery.folders import attempt_folder
+from launch.cluster.local import ended_here
 from launch.jobs.options import RunLimits
 from launch.jobs.script import Folders
 from launch.step import attempt as step
+from launch.step import watch
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
 from launch.step.claim import Job
-from launch.sweep.finalize import mend_records
+from launch.sweep.finalize import close_ended, mend_records
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outcome_of, whole_trace, write_job
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_exit_record
 from tests.waiting import until
@@ -212,6 +224,136 @@ def test_an_attempt_runs_without_its_logs(
     monkeypatch.setattr(Path, "open", opened)
     assert make_step(tmp_path, f"{whole_trace(tmp_path)} echo printed", Signals()).run() == DONE
     assert ("printed" in capfd.readouterr().out) is (times == 99)
+
+
+def kept_on_this_node(traces: Path, run: RunSpec) -> Path:
+    """Leaves a whole trace of the first attempt of this run where rank 0 leaves one that it cannot write."""
+    folder = attempt_folder(traces, f"{run.run_id}.1")
+    return put(folder, make_trace(run))
+
+
+def test_a_trace_kept_on_the_node_is_named_where_the_logs_are_full_too(
+    tmp_path: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fake Python finds the traces full when it collects, and no log takes a byte."""
+    (tmp_path / "traces").mkdir()
+    place = f"there:/dev/shm/rankwise-7/{RUN.run_id}.1-0123abcd/{RUN.run_id}.1.h5"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/bash\ncase "$*" in *" collect "*) echo "kept: {place}" >&2; exit 1;; esac\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(step.sys, "executable", str(python))
+    monkeypatch.setattr(step, "_add", lambda log, content: None)
+    assert make_step(tmp_path, "exit 1", Signals()).run() == NOT_OK
+    record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
+    assert (record.outcome, record.local_copies) == (Outcome.RANK_FAIL, place)
+
+
+def test_a_full_log_ends_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog has something to say while the logs are full; the launcher goes on once it has."""
+
+    def look(watchdog: watch.Watchdog) -> None:
+        watchdog._say("waits")
+        (tmp_path / "said").touch()
+
+    monkeypatch.setattr(Step, "_log", lambda attempt, name, kind: Path("/dev/full"))
+    monkeypatch.setattr(watch.Watchdog, "look", look)
+    body = f"{whole_trace(tmp_path)} until [ -e {tmp_path}/said ]; do sleep 0.05; done"
+    assert make_step(tmp_path, body, Signals()).run() == DONE
+
+
+def test_the_next_command_brings_home_what_a_node_kept(tmp_path: Path, places: list[Path]) -> None:
+    folders = Folders.under(tmp_path)
+    folders.traces.mkdir()
+    put_exit_record(folders.traces, WHOLE, Outcome.RANK_FAIL)
+    path = kept_on_this_node(folders.traces, WHOLE)
+    places_file = folders.traces / f"{WHOLE.run_id}.1.kept"
+    places_file.write_text(f"kept: {os.uname().nodename}:{path}\n")
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    [record] = exit_records(folders.traces)[WHOLE.run_id]
+    assert (record.outcome, record.local_copies) == (Outcome.OK, "")
+    assert (
+        messages[0]
+        == f"{WHOLE.run_id}.1: its trace, kept at {os.uname().nodename}:{path}, has been brought to the traces"
+    )
+    assert look_at_trace(folders.traces / path.name).whole
+    assert not path.parent.exists() and not places_file.exists()
+
+
+def test_what_a_node_keeps_is_left_there_while_the_traces_are_full(
+    tmp_path: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = Folders.under(tmp_path)
+    folders.traces.mkdir()
+    put_exit_record(folders.traces, WHOLE, Outcome.RANK_FAIL)
+    path = kept_on_this_node(folders.traces, WHOLE)
+    messages: list[str] = []
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(collect.shutil, "copyfileobj", full)
+        mend_records(folders, messages.append)
+    assert messages == [
+        f"{WHOLE.run_id}.1: its trace stays at {os.uname().nodename}:{path}: {folders.traces} cannot be written "
+        "([Errno 28] No space left on device)"
+    ]
+    assert exit_records(folders.traces)[WHOLE.run_id][0].outcome is Outcome.RANK_FAIL
+    assert path.exists()
+
+
+def test_the_job_script_brings_home_what_its_node_kept(tmp_path: Path, places: list[Path]) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    put_exit_record(traces, RUN, Outcome.RANK_FAIL)
+    kept_on_this_node(traces, RUN)
+    assert make_step(tmp_path, "exit 1", Signals()).run() == DONE
+    assert read_exit_record(traces / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
+
+
+def test_a_whole_trace_replaces_one_that_was_recovered_meanwhile(tmp_path: Path, places: list[Path]) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    recovered = put(traces, cut_short(make_trace(WHOLE, recovered=True), 6, Outcome.RANK_FAIL))
+    kept_on_this_node(traces, WHOLE)
+    collect.collect(traces, f"{WHOLE.run_id}.1")
+    assert look_at_trace(recovered).whole
+    other = kept_on_this_node(traces, WHOLE)
+    collect.collect(traces, f"{WHOLE.run_id}.1")
+    assert other.exists()  # a whole one is never overwritten
+
+
+def test_a_follower_says_once_what_it_cannot_write(
+    tmp_path: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tries every half second to close an attempt whose traces are full."""
+    folders = Folders.under(tmp_path)
+    folders.traces.mkdir()
+    begin = BeginRecord(run_id=WHOLE.run_id, attempt=1, job_id="local-h-1-1", begin_unix_s=5)
+    assert begin.take(folders.traces)
+    kept_on_this_node(folders.traces, WHOLE)
+    messages: list[str] = []
+    last_lines: dict[str, str] = {}
+    ends = {"local-h-1-1": ended_here("FAILED")}
+
+    def failing_with(number: int) -> None:
+        def fails(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(collect.shutil, "copyfileobj", fails)
+            patched.setattr(ExitRecord, "write", fails)
+            for _ in range(3):
+                with pytest.raises(OSError, match=os.strerror(number)):
+                    close_ended(ends, folders, messages.append, last_lines)
+
+    failing_with(errno.ENOSPC)
+    failing_with(errno.EROFS)
+    assert ["No space left on device" in each for each in messages] == [True, False]
+    close_ended(ends, folders, messages.append, last_lines)
+    assert exit_records(folders.traces)[WHOLE.run_id][0].outcome is Outcome.OK
+    assert len(messages) == 2
 
 
 def test_the_error_of_a_missing_launcher_is_quoted(tmp_path: Path) -> None:

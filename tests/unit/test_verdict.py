@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpc.model.evidence import close_attempts, describe, job_end, judge_ended, open_attempts, read_artifacts
+from hpc.model.evidence import (
+    AttemptOutput,
+    close_attempts,
+    describe,
+    job_end,
+    judge_ended,
+    open_attempts,
+    read_artifacts,
+)
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.verdict import RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_end import EXIT_STATUS
+from tests.unit.traces import make_run, make_trace, put
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")
 UNSEEN = Evidence(exit_status=None, trace=False)
@@ -176,7 +187,7 @@ def judged(folder: Path, job_text: str | None = None, **more: Any) -> ExitRecord
     begin = BeginRecord(
         run_id="a_r1", attempt=2, job_id="7", begin_unix_s=5, restart_count=1, nodelist="node[1-2]", job_name="a"
     )
-    return judge_ended(begin, folder, folder / "none", exit_status=143, job_text=job_text, **more)
+    return judge_ended(begin, folder, AttemptOutput(error=folder / "none"), exit_status=143, job_text=job_text, **more)
 
 
 def test_the_record_combines_begin_record_notes_and_local_copies(tmp_path: Path) -> None:
@@ -188,6 +199,68 @@ def test_the_record_combines_begin_record_notes_and_local_copies(tmp_path: Path)
     assert (record.run_id, record.attempt, record.restart_count, record.job_id) == ("a_r1", 2, 1, "7")
     assert (record.nodelist, record.begin_unix_s, record.exit_status) == ("node[1-2]", 5, 143)
     assert record.local_copies == "node2:/tmp/x.h5, node1:/dev/shm/y"
+
+
+KEPT = f"rankwise-7/a_r1.2-{'0a' * 4}"
+
+
+def with_error(folder: Path, text: str, *, collected: str = "", on_node: Sequence[Path] = ()) -> ExitRecord:
+    (folder / "a_r1.2.err").write_text(text)
+    begin = BeginRecord(run_id="a_r1", attempt=2, job_id="7", begin_unix_s=5)
+    output = AttemptOutput(error=folder / "a_r1.2.err", collected=collected, on_node=on_node)
+    record = judge_ended(begin, folder, output, exit_status=1)
+    assert record is not None
+    return record
+
+
+def test_a_trace_that_rank_0_could_not_write_is_found_in_its_output(tmp_path: Path) -> None:
+    place = f"node2:/dev/shm/{KEPT}/a_r1.2.h5"
+    record = with_error(
+        tmp_path, f"x.TraceKept: /t/a_r1.2.h5: full; the whole trace is kept at {place}\nrank 0: over\n"
+    )
+    assert (record.outcome, record.local_copies, record.is_final) == (Outcome.RANK_FAIL, place, True)
+    assert record.evidence[0] == f"rank 0 could not write its whole trace, which is kept at {place}"
+
+
+def test_what_collecting_printed_counts_where_the_log_could_not_take_it(tmp_path: Path) -> None:
+    record = with_error(tmp_path, "", collected=f"kept: node2:/tmp/my dir/{KEPT}/a_r1.2.h5\n")
+    assert (record.outcome, record.local_copies) == (Outcome.RANK_FAIL, f"node2:/tmp/my dir/{KEPT}/a_r1.2.h5")
+    record = with_error(tmp_path, "", collected=f"kept: node2:/tmp/{KEPT}\n")  # of ranks that died: no trace
+    assert (record.outcome, record.local_copies) == (Outcome.LAUNCH_FAIL, f"node2:/tmp/{KEPT}")
+
+
+@pytest.mark.parametrize(
+    "place", ["node2:/etc/passwd", "node2:/dev/shm/rankwise-7/a_r1.1-0a0a0a0a/a_r1.1.h5", f"node2:/dev/shm/{KEPT}/x.h5",
+              f"../{KEPT}/a_r1.2.h5"],
+)  # fmt: skip
+def test_a_place_that_is_not_the_attempts_own_is_not_believed(tmp_path: Path, place: str) -> None:
+    record = with_error(tmp_path, f"the whole trace is kept at {place}\n")
+    assert (record.outcome, record.local_copies) == (Outcome.LAUNCH_FAIL, "")
+
+
+def test_traces_and_notes_on_the_node_count(tmp_path: Path) -> None:
+    folder = tmp_path / KEPT
+    folder.mkdir(parents=True)
+    run = make_run()
+    put(folder, make_trace(run)).rename(folder / "a_r1.2.h5")
+    here = f"{os.uname().nodename}:{folder}/a_r1.2.h5"
+    record = with_error(tmp_path, "", on_node=[folder])
+    assert (record.outcome, record.local_copies) == (Outcome.RANK_FAIL, here)
+    replace(BOOM, rank=0, local_copies=here, message="full").write(folder, "a_r1.2")
+    record = with_error(tmp_path, f"kept: {os.uname().nodename}:{folder}\n", on_node=[folder])
+    assert (record.outcome, record.local_copies) == (Outcome.RANK_FAIL, here)
+    assert record.evidence[0] == "rank 0 on node2 after step 4: ValueError: full"
+    (folder / "a_r1.2.h5").rename(tmp_path / "a_r1.2.h5")  # brought home
+    record = with_error(tmp_path, f"the whole trace is kept at {here}\n", on_node=[folder])
+    assert (record.outcome, record.local_copies) == (Outcome.OK, "")
+
+
+def test_a_whole_trace_on_a_node_counts_whatever_ended_the_job(tmp_path: Path) -> None:
+    (tmp_path / "a_r1.2.signal").write_text("SIGTERM at noon\n")
+    (tmp_path / "a_r1.2.rank1.json").write_text(json.dumps({**asdict(BOOM), "outcome": "oom"}))
+    record = with_error(tmp_path, f"the whole trace is kept at node2:/dev/shm/{KEPT}/a_r1.2.h5\n")
+    assert record.outcome is Outcome.RANK_FAIL
+    assert [each.split(" ")[0] for each in record.evidence] == ["rank", "rank", "the", "the"]
 
 
 def test_a_hang_is_believed_before_a_signal(tmp_path: Path) -> None:
