@@ -211,6 +211,7 @@ def _trace(
     sentences = [_odd_losses(gathered["losses"])] if losses_known else []
     sentences += _skipped([report for _, report, _ in described])
     sentences += _remarks([report for _, report, _ in described])
+    sentences += _helper_problems([report for _, report, _ in described])
     if (history := gathered["history"]) is not None:
         sentences += [f"no checkpoint {error}" for error in history.checkpoint_errors]
     sentences += _missing([*enumerate(of_ranks), (0, problems)])
@@ -248,6 +249,20 @@ def _remarks(reports: Sequence[Mapping[str, Any]]) -> list[str]:
         for remark in (report.get("script") or {}).get("remarks", ())
     )
     return [f"{name_ranks(of_remark)}: {remark}" for remark, of_remark in ranks.items()]
+
+
+def _helper_problems(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each reason why a node's helper did not do all of its work, with what lacks, and the nodes."""
+    lacking: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for report in reports:
+        for part, name in (("telemetry", "telemetry"), ("copies", "copies of the time stamps")):
+            if problem := (report.get(part) or {}).get("problem"):
+                parts, hosts = lacking.setdefault(problem, ({}, {}))
+                parts[name] = hosts[str(report.get("hostname", "?"))] = None
+    return [
+        f"{' and '.join(parts)} incomplete on {first_of([*hosts], MAX_SKIPPED_NAMED)} (the helper {problem})"
+        for problem, (parts, hosts) in lacking.items()
+    ]
 
 
 def _missing(problems: Iterable[tuple[int, Mapping[str, str]]]) -> list[str]:

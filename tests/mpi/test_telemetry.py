@@ -76,6 +76,13 @@ def test_no_helper_outlives_its_run(ranks: Ranks, tmp_path: Path, workload: str)
     until(lambda: not helpers(mark), "no helper is left")
 
 
+def test_a_killed_helper_costs_telemetry_and_copies_and_that_is_stated(ranks: Ranks, tmp_path: Path) -> None:
+    trace = Attempt(ranks, tmp_path, spec(workload=f"{HERE / 'user_workloads.py'}:KillsItsHelper")).trace()
+    host = trace.ranks[0]["hostname"]
+    lacking = f"telemetry and copies of the time stamps incomplete on {host} (the helper ended early: signal 9)"
+    assert (trace.outcome, trace.evidence) == ("ok", lacking)
+
+
 def gathered(ranks: Ranks, limit: int, who: str = "some") -> Any:
     done = ranks(4, HERE / "telemetry_ranks.py", str(limit), who)
     return json.loads(done.stdout.splitlines()[-1])

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -35,6 +37,19 @@ class Line:
 
     def samples(self, batch):
         return len(batch)
+
+
+class KillsItsHelper(Line):
+    """Kills the helper beside the ranks of its node in step 3."""
+
+    def batch(self, step):
+        if step == 3 and self.rank == 0:
+            for stat in Path("/proc").glob("[0-9]*/stat"):
+                with suppress(OSError):
+                    parent = int(stat.read_text().rpartition(")")[2].split()[1])
+                    if parent == os.getpid() and b"hpc.node_agent" in stat.with_name("cmdline").read_bytes():
+                        os.kill(int(stat.parent.name), signal.SIGKILL)
+        return super().batch(step)
 
 
 class RaisesInItsFactory(Line):
