@@ -1,19 +1,19 @@
-"""What is known to explain that a point computes longer than its baseline: its straggler, and what telemetry shows."""
+"""What is known to explain that a point computes longer than its base: its straggler, and what telemetry shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from parse import stats
 from parse.ledger.telemetry import ConditionChange
-from parse.ledger.types import PERSISTENT, TRANSIENT, ComputeSplit, Explanation, Ledger
+from parse.ledger.types import PERSISTENT, TRANSIENT, ComputeSplit, Explanation, Ledger, Place, Verdict
 
 WAITS_FOR_A_CORE = "a rank ready to run waits for a core"
 CLOCKS = ("SM clock", "CPU frequency")
 """Compute takes longer as these are lower."""
 LOWER = (*CLOCKS, "GPU memory clock", "lowest CPU frequency")
-"""Quantities that make compute longer where they are lower than the baseline's."""
+"""Quantities that make compute longer where they are lower than the base's."""
 HIGHER = (
     WAITS_FOR_A_CORE, "times that heat slowed cores down", "a rank loses its core", "major page faults of a rank",
     "minor page faults of a rank", "the hypervisor takes from the ranks", "swapped out",
@@ -32,21 +32,23 @@ def explained(ledger: Ledger) -> ComputeSplit | None:
         return None
     names = [term.name for term in ledger.terms]
     term = ledger.terms[names.index("compute")]
+    part = max(0.0, stragglers_part(ledger.verdict, names, ledger.ranks) - ledger.straggler_at_base.compute)
     if split.contention is not None or term.loss is None:
-        return replace(split, straggler=stragglers_part(ledger))
-    part = stragglers_part(ledger)
+        return replace(split, straggler=part)
     remaining = max(0.0, term.loss.value - part)
     explanations = tuple(_explanations(ledger, term.mean.value, remaining))
     known = sum(explanation.explains or 0.0 for explanation in explanations)
     return replace(split, straggler=part, explanations=explanations, unexplained=max(0.0, remaining - known))
 
 
-def stragglers_part(ledger: Ledger) -> float:
-    """What the straggler's ranks add to the mean compute by exceeding the median rank, ms; 0 where there is none."""
-    verdict, names = ledger.verdict, [term.name for term in ledger.terms]
+def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Place]) -> float:
+    """What the straggler's ranks add to the mean compute by exceeding the median rank, ms; 0 where there is none.
+
+    `names` are those of the terms of `ranks`, one place each.
+    """
     if verdict.kind not in (PERSISTENT, TRANSIENT) or "compute" not in names:
         return 0.0
-    ms = {rank: place.terms[names.index("compute")] for place in ledger.ranks for rank in place.ranks}
+    ms = {rank: place.terms[names.index("compute")] for place in ranks for rank in place.ranks}
     median = stats.median([*ms.values()])
     return sum(max(0.0, ms[rank] - median) for rank in verdict.ranks) / len(ms)
 

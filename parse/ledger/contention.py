@@ -1,4 +1,4 @@
-"""Whether a point's baseline had its machine for itself, by its telemetry."""
+"""Whether a point's base had its machine for itself, by its telemetry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LIMITS = {
     "the hypervisor takes from the ranks": 0.05,
     "swapped out": 1.0,
 }
-"""By quantity, in its unit: what more than this makes a baseline slower than its machine is."""
+"""By quantity, in its unit: what more than this makes a base slower than its machine is."""
 
 
-def contention(baseline: Sequence[Conditions]) -> Iterator[Contention]:
-    """The quantities in which the runs of a baseline, in the mean, are beyond LIMITS."""
+def contention(base: Sequence[Conditions]) -> Iterator[Contention]:
+    """The quantities in which the runs of a base, in the mean, are beyond LIMITS."""
     for quantity in QUANTITIES:
-        figures = [figure.mean for run in baseline for figure in run.figures.get(quantity.name, {}).values()]
+        figures = [figure.mean for run in base for figure in run.figures.get(quantity.name, {}).values()]
         if quantity.name in LIMITS and figures and (value := stats.mean(figures)) > LIMITS[quantity.name]:
             yield Contention(quantity=quantity.name, unit=quantity.unit, value=value)

@@ -56,9 +56,9 @@ def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
         return ""
     if split.explanations:
         shown = split.explanations[0]
-        baseline = "" if shown.usual is None else f" ({round_number(shown.usual)} alone)"
+        usual = "" if shown.usual is None else f" ({round_number(shown.usual)} at the base)"
         up_to = "" if shown.explains is None else f", which explains up to {write.ms(shown.explains)} of compute"
-        return f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip() + baseline + up_to
+        return f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip() + usual + up_to
     if split.unexplained < SMALL * lost:
         return ""
     unexplained = f"Of compute {write.ms(split.unexplained)} are" if split.straggler else "Compute is"

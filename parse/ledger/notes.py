@@ -51,20 +51,20 @@ def what_if_text(what_if: WhatIf, unit: str) -> str:
 
 
 def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
-    """`SM clock 1755 MHz against 1980 MHz alone (−11.4 %) on node n1`."""
+    """`SM clock 1755 MHz against 1980 MHz at the base (−11.4 %) on node n1`."""
     if isinstance(change, TooFewSamples):
-        whose = "the baseline's" if change.of_baseline else "this point's"
+        whose = "the base's" if change.of_base else "this point's"
         samples = f"{change.largest} of the {MIN_SAMPLES} samples that it takes"
         return f"telemetry: {whose} runs have at most {samples} in their windows"
     quantity, usual = change.quantity, change.usual
     unit = f" {quantity.unit}" if quantity.unit else ""
     text = f"{quantity.name} {round_number(change.value)}{unit}"
     if usual is not None and (quantity.fault or not usual):
-        text += f" against {round_number(usual)} alone"
+        text += f" against {round_number(usual)} at the base"
     elif usual is not None:
         percent = (change.value - usual) / abs(usual) * 100
         ratio = f" ({'−' if percent < 0 else '+'}{round_number(abs(percent))} %)" if abs(percent) < MANIFOLD else ""
-        text += f" against {round_number(usual)}{unit} alone{ratio}"
+        text += f" against {round_number(usual)}{unit} at the base{ratio}"
     where = f" on {inflect(len(change.hosts), 'node')} {first_of(change.hosts, MAX_HOSTS)}" if change.hosts else ""
     return f"{text}{where}"
 

@@ -1,8 +1,9 @@
-"""From traces to the ledger of each point: means over its runs, against the baseline's, and what explains the loss."""
+"""From traces to the ledger of each point: means over its runs, against the base's, and what explains the loss."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import MATERIAL, Floats, LastArrivals, pooled
 from parse.ledger.breakdown import StepBreakdown, merge, names, step_breakdown
-from parse.ledger.compute_loss import explained
+from parse.ledger.compute_loss import explained, stragglers_part
 from parse.ledger.contention import contention
 from parse.ledger.detection import lowering
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
@@ -40,6 +41,7 @@ from parse.ledger.types import (
     Repeats,
     RunLedger,
     Standalone,
+    StragglerAtBase,
     Term,
     Verdict,
 )  # fmt: skip
@@ -95,6 +97,7 @@ class _Reader:
         self.nccl_tests = nccl_tests
         self.collectives = [result for result in points.values() if result.run.diagnostic == COLLECTIVES]
         self._read: dict[str, _Read] = dict(read or {})
+        self._verdicts: dict[str, tuple[tuple[RunLedger, ...], tuple[Verdict, ...]]] = {}
 
     def read(self, result: Result) -> _Read:
         if result.requested.point not in self._read:
@@ -104,13 +107,11 @@ class _Reader:
     def ledger(self, result: Result) -> Ledger:
         """The ledger of a point that has step breakdowns."""
         read = self.read(result)
-        baseline = self.points.get(result.requested.setting)
-        against = self.read(baseline) if baseline and baseline.requested.point != result.requested.point else _Read()
-        base = against.breakdowns
+        of_base = self._base(result)
+        against = self.read(of_base) if of_base else _Read()
+        base, scale = against.breakdowns, _scale(result)
         borders = _common_borders((*read.breakdowns, *base))
-        ours, theirs = _samples(read.breakdowns, borders), _samples(base, borders)
-        if result.run.scaling == "strong":
-            theirs = theirs / result.run.devices
+        ours, theirs = _samples(read.breakdowns, borders), scale * _samples(base, borders)
         loss = _difference(ours.sum(axis=1), theirs.sum(axis=1)) if base else None
         terms = _terms(names(borders), ours, theirs if base else None, loss)
         volume = _gradient_bytes(read.breakdowns)
@@ -120,18 +121,18 @@ class _Reader:
             result, read.networks, self._other_networks(result), float(ours.sum(axis=1).mean()),
             _exposed(terms), volume, self.collectives,
         )  # fmt: skip
-        runs = tuple(map(_run_ledger, read.breakdowns))
-        judged, *further = _together(read.breakdowns, runs)
+        runs, (judged, *further) = self._judged(result)
         merged = dict.fromkeys(breakdown.merged for breakdown in (*read.breakdowns, *base))
         step = _mean(ours.sum(axis=1))
         ledger = Ledger(
             result=result, terms=terms, step=step, input=input_of_point(read.inputs, step.value),
             median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in read.breakdowns]),
             skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in read.breakdowns]),
-            loss=loss, no_loss=None if base else _no_loss(result, baseline),
+            loss=loss, no_loss=None if base else _no_loss(result),
             merged=tuple(reason for reason in merged if reason), verdict=judged, further=tuple(further), runs=runs,
             ranks=_ranks(read.breakdowns, borders), nodes=_nodes(read.breakdowns, borders),
-            split=self._split(result, borders, ours, theirs) if base else None,
+            split=self._split(result, of_base, borders, ours, theirs) if base and of_base else None,
+            straggler_at_base=self._straggler_at(of_base, borders, scale) if base and of_base else StragglerAtBase(),
             telemetry=compare_conditions(read.conditions, against.conditions),
             contention=tuple(contention(against.conditions)),
             repeats=_repeats(read.breakdowns, base, ours, theirs, loss),
@@ -149,20 +150,48 @@ class _Reader:
         others = [each for at, each in self.points.items() if at != point and not each.run.diagnostic]
         return [each for other in others if (other.run.nodes or 1) > 1 for each in self.read(other).networks]
 
-    def _split(self, result: Result, borders: frozenset[str], ours: Floats, theirs: Floats) -> ComputeSplit | None:
+    def _base(self, result: Result) -> Result | None:
+        """The point that it is measured against; None where that is itself, or not here."""
+        base = result.base
+        return None if base is None or base.point == result.requested.point else self.points.get(base.point)
+
+    def _judged(self, result: Result) -> tuple[tuple[RunLedger, ...], tuple[Verdict, ...]]:
+        """The runs of a point and the verdicts on its stragglers, judged once."""
+        point = result.requested.point
+        if point not in self._verdicts:
+            breakdowns = self.read(result).breakdowns
+            runs = tuple(map(_run_ledger, breakdowns))
+            self._verdicts[point] = runs, _together(breakdowns, runs)
+        return self._verdicts[point]
+
+    def _straggler_at(self, base: Result, borders: frozenset[str], scale: float) -> StragglerAtBase:
+        if base.run.ranks == 1:
+            return StragglerAtBase()
+        _, (judged, *_) = self._judged(base)
+        compute = stragglers_part(judged, names(borders), _ranks(self.read(base).breakdowns, borders))
+        return StragglerAtBase(costs=scale * judged.costs, compute=scale * compute)
+
+    def _split(
+        self, result: Result, base: Result, borders: frozenset[str], ours: Floats, theirs: Floats
+    ) -> ComputeSplit | None:
         if "compute" not in names(borders):
             return None
         at = names(borders).index("compute")
-        no_sync = self._no_sync(result)
-        if not no_sync:
+        unreduced = self._unreduced(result)
+        # One rank reduces nothing; of several, reduction lengthens the compute of the base, too.
+        of_base = theirs[:, at] if base.run.ranks == 1 else _scale(result) * self._unreduced(base)
+        if not (len(unreduced) and len(of_base)):
             unexplained = float(ours[:, at].mean() - theirs[:, at].mean())
             return ComputeSplit(contention=None, interference=None, unexplained=unexplained)
-        unreduced = _samples(no_sync, _common_borders(no_sync))[:, 1]
-        return ComputeSplit(
-            contention=_difference(unreduced, theirs[:, at]),
-            interference=_difference(ours[:, at], unreduced),
-            unexplained=0.0,
-        )
+        interference = _difference(ours[:, at], unreduced)
+        if base.run.ranks != 1:
+            interference = _less(interference, _difference(theirs[:, at], of_base))
+        return ComputeSplit(contention=_difference(unreduced, of_base), interference=interference, unexplained=0.0)
+
+    def _unreduced(self, result: Result) -> Floats:
+        """Mean compute in ms of its no-sync runs; of one run, of every piece of its window."""
+        no_sync = self._no_sync(result)
+        return _samples(no_sync, _common_borders(no_sync))[:, 1] if no_sync else np.empty(0)
 
     def _no_sync(self, result: Result) -> tuple[StepBreakdown, ...]:
         """The runs of the same ranks and work with reduction switched off, where compute is a term of theirs."""
@@ -210,6 +239,12 @@ def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Fl
     return merge(np.stack([breakdown.mean_ns for breakdown in breakdowns]), borders) / 1e6
 
 
+def _scale(result: Result) -> float:
+    """What the base's times are multiplied by: under strong scaling its share of the devices."""
+    base = result.base
+    return base.devices / result.run.devices if base and result.run.scaling == "strong" else 1.0
+
+
 def _terms(of: Sequence[str], ours: Floats, theirs: Floats | None, loss: Mean | None) -> tuple[Term, ...]:
     if theirs is None or loss is None:
         return tuple(Term(name=name, mean=_mean(values)) for name, values in zip(of, ours.T, strict=True))
@@ -230,6 +265,12 @@ def _difference(values: Floats, others: Floats) -> Mean:
     return _with_margin(float(values.mean() - others.mean()), margin)
 
 
+def _less(mean: Mean, other: Mean) -> Mean:
+    """The difference of two means that are independent of one another."""
+    margins = [each.high - each.value for each in (mean, other) if each.high is not None]
+    return _with_margin(mean.value - other.value, math.hypot(*margins) if len(margins) == 2 else None)
+
+
 def _with_margin(value: float, margin: float | None) -> Mean:
     return Mean(value=value) if margin is None else Mean(value=value, low=value - margin, high=value + margin)
 
@@ -247,10 +288,10 @@ def _repeats(
     return Repeats(point=len(ours_read), baseline=len(base), for_half=for_half)
 
 
-def _no_loss(result: Result, baseline: Result | None) -> NoLoss:
-    if baseline is None:
-        return NoLoss.NO_BASELINE
-    return NoLoss.IS_BASELINE if baseline.requested.point == result.requested.point else NoLoss.BASELINE_NOT_OK
+def _no_loss(result: Result) -> NoLoss:
+    if result.base is None:
+        return NoLoss.NO_BASE
+    return NoLoss.IS_BASE if result.base.point == result.requested.point else NoLoss.BASE_NOT_OK
 
 
 def _gradient_bytes(breakdowns: Sequence[StepBreakdown]) -> int:

@@ -7,16 +7,23 @@ from collections.abc import Iterator, Sequence
 
 from parse.ledger.types import CANNOT_TELL, Ledger, Merged, NoLoss, RunLedger, StampErrors, Verdict
 
-NO_LOSS = {
-    NoLoss.IS_BASELINE: "it is the baseline",
-    NoLoss.NO_BASELINE: "no 1n1g baseline with all else equal is here",
-    NoLoss.BASELINE_NOT_OK: "no run of its 1n1g baseline ended ok with a trace",
-}
+
+def base_case(ledger: Ledger) -> str:
+    """The case that its loss is against; empty where there is none."""
+    return ledger.result.base.case if ledger.result.base else ""
 
 
 def no_loss_text(ledger: Ledger) -> str:
     """Why there is no loss; empty where there is one."""
-    return NO_LOSS[ledger.no_loss] if ledger.no_loss else ""
+    match ledger.no_loss:
+        case None:
+            return ""
+        case NoLoss.IS_BASE:
+            return "it is the base"
+        case NoLoss.NO_BASE:
+            return "it is the only case of its setting"
+        case NoLoss.BASE_NOT_OK:
+            return f"no run of its base, {base_case(ledger)}, ended ok with a trace"
 
 
 def merged_text(reasons: Sequence[Merged]) -> str:

@@ -11,7 +11,7 @@ from parse.ledger.compute_loss import WAITS_FOR_A_CORE
 from parse.ledger.explanation import explanation, late_input
 from parse.ledger.figures import NAMED, SMALL, Figures, numbers, round_number, share, small_time, speed_text
 from parse.ledger.network_text import network_sentences
-from parse.ledger.reasons import because_text, host_of, no_loss_text, repeat_of
+from parse.ledger.reasons import base_case, because_text, host_of, no_loss_text, repeat_of
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -59,7 +59,7 @@ PHASES = {
 ARRIVES = Phase("comes to the reduction {} later", "come to the reduction {} later")
 """Where the cause is not known."""
 CONTENTION = {
-    WAITS_FOR_A_CORE: "its rank waits for a core {} % of the time",
+    WAITS_FOR_A_CORE: "a rank waits for a core {} % of the time",
     "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
     "swapped out": "it swaps out {} MB a second",
 }
@@ -144,18 +144,19 @@ def _parts(ledger: Ledger, write: Figures) -> Iterator[str]:
 def _slower(ledger: Ledger, loss_ms: float, write: Figures) -> str:
     """`30.51 ms a step slower than 1n1g (88.82 instead of 58.31 ms)`."""
     ideal = write.ms(sum(term.baseline or 0.0 for term in ledger.terms))
-    baseline, scaling = "1n1g", ""
-    if ledger.result.run.scaling == "strong":
-        baseline, scaling = f"1n1g divided by {ledger.result.run.devices} devices", ", strong scaling"
+    base, scaling, times_devices = base_case(ledger), "", ledger.result.ideal
+    if ledger.result.run.scaling == "strong" and times_devices:
+        base = f"{base} divided by {times_devices:.3g}"
+        scaling = f", strong scaling on {times_devices:.3g} times the devices"
     way = "faster" if loss_ms < 0 else "slower"
     times = f"{write.bare(ledger.step.value)} instead of {ideal}{scaling}"
-    return f"{write.ms(abs(loss_ms))} a step {way} than {baseline} ({times})"
+    return f"{write.ms(abs(loss_ms))} a step {way} than {base} ({times})"
 
 
 def _by_terms(ledger: Ledger, write: Figures) -> str:
     """The losses of SMALL and more, the largest part of the whole first, and the rest as one: they add up to it.
 
-    Where there is no baseline, the terms themselves.
+    Where there is no base, the terms themselves.
     """
     whole = ledger.step if ledger.loss is None else ledger.loss
     pairs = [(term, term.mean if ledger.loss is None else term.loss) for term in ledger.terms]
@@ -174,13 +175,14 @@ def _by_terms(ledger: Ledger, write: Figures) -> str:
 
 
 def straggler_first(ledger: Ledger) -> bool:
-    """Whether the straggler costs more than any term but the wait for it; without a baseline, more than SMALL."""
+    """Whether more is lost to the straggler than in any term but the wait for it; without a base, whether it costs more
+    than SMALL."""
     if ledger.verdict.kind not in (PERSISTENT, ROTATING, TRANSIENT) or len(ledger.ranks) < 2:
         return False
     if ledger.loss is None:
         return ledger.verdict.costs > SMALL * ledger.step.value
     others = [term.loss.value for term in ledger.terms if term.loss is not None and term.name != "wait"]
-    return ledger.verdict.costs > max(others, default=0.0)
+    return ledger.straggler_loss > max(others, default=0.0)
 
 
 def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Iterator[str]:
@@ -197,7 +199,10 @@ def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Ite
         yield f"{text}: the clocks leave {small_time(verdict.bound)} open" if verdict.because is Because.CLOCK else text
         return
     text = f"{lead}{_late(verdict, ledger, write)}"
-    text = f"{text}, which costs {write.ms(verdict.costs)} a step" if verdict.costs > 0 else text
+    if verdict.costs > 0:
+        at_base = ledger.straggler_at_base.costs
+        already = f", and one costs {write.ms(at_base)} on {base_case(ledger)} already" if at_base > 0 else ""
+        text = f"{text}, which costs {write.ms(verdict.costs)} a step{already}"
     if without := ledger.without_straggler:
         speeds = f"{speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
         text = f"{text}; without that {speeds}"
@@ -331,7 +336,8 @@ def _confidence(ledger: Ledger, write: Figures) -> Iterator[str]:
         yield _interval(ledger, write)
     for shown in ledger.contention[:1]:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
-        yield f"Warning: 1n1g did not have its machine for itself ({disturbed}), so that the loss is larger than this"
+        case = base_case(ledger)
+        yield f"Warning: {case} did not have its machine for itself ({disturbed}), so that the loss is larger than this"
     if any(run.problems for run in ledger.runs):
         yield "The measurement has errors"
 
@@ -341,7 +347,9 @@ def _interval(ledger: Ledger, write: Figures) -> str:
     the interval`."""
     loss, repeats = ledger.loss, ledger.repeats
     assert loss is not None
-    runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of 1n1g"
+    runs = (
+        "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of {base_case(ledger)}"
+    )
     if loss.low is None or loss.high is None:
         return f"Confidence: too few steps for an interval{runs}"
     sign, way = (-1, "faster") if loss.value < 0 else (1, "slower")

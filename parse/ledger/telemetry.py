@@ -1,4 +1,4 @@
-"""Differences of clocks, power, load and counters beside a point's ranks from the baseline's."""
+"""Differences of clocks, power, load and counters beside a point's ranks from the base's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Float64 = npt.NDArray[np.float64]
 MIN_SAMPLES = 3
 """Fewer samples of a node in a run's window are ignored."""
 NOTABLE = 0.02
-"""A difference up to this share of the baseline's is not worth a line."""
+"""A difference up to this share of the base's is not worth a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Quantity:
     """A figure of a node, made of the series whose whole names match `series`: their mean, or their sum.
 
     `kind` is `level` (as read), `rate` (a counter's growth per second) or `count` (a counter's growth in the window).
-    It is compared with the baseline's; a `fault` should be 0 and is reported without a baseline, too. Differences up to
+    It is compared with the base's; a `fault` should be 0 and is reported without a base, too. Differences up to
     `floor` are never reported. `scale` converts to the unit.
     """
 
@@ -214,7 +214,7 @@ def _moments(values: Float64, valid: Bools, weights: Float64) -> tuple[Float64, 
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionChange:
-    """A quantity that differs notably from `usual`, the baseline's mean, None where the baseline has none. `hosts` are
+    """A quantity that differs notably from `usual`, the base's mean, None where the base has none. `hosts` are
     the nodes where it differs; empty: all."""
 
     quantity: Quantity
@@ -225,35 +225,33 @@ class ConditionChange:
 
 @dataclass(frozen=True, kw_only=True)
 class TooFewSamples:
-    """No run of the point, or of its baseline, has more than `largest` samples of a node in its window."""
+    """No run of the point, or of its base, has more than `largest` samples of a node in its window."""
 
-    of_baseline: bool
+    of_base: bool
     largest: int
 
 
 def compare_conditions(
-    point: Sequence[Conditions], baseline: Sequence[Conditions]
+    point: Sequence[Conditions], base: Sequence[Conditions]
 ) -> tuple[ConditionChange | TooFewSamples, ...]:
-    """Each quantity that differs notably from the baseline's, on all nodes or on those that it names.
+    """Each quantity that differs notably from the base's, on all nodes or on those that it names.
 
     Notable is what differs by more than NOTABLE, by more than one sample scatters on either side, and by more than the
-    runs: none of the point's lies among the baseline's. Notable is a fault whose mean is more than it ever was there.
+    runs: none of the point's lies among the base's. Notable is a fault whose mean is more than it ever was there.
     """
     changes: list[ConditionChange | TooFewSamples] = []
     for quantity in QUANTITIES:
-        changes += _changes(quantity, point, baseline)
-    if point and baseline:
-        for of_baseline, conditions in ((False, point), (True, baseline)):
+        changes += _changes(quantity, point, base)
+    if point and base:
+        for of_base, conditions in ((False, point), (True, base)):
             if not any(run_conditions.figures for run_conditions in conditions):
                 counts = [count for run_conditions in conditions for count in run_conditions.samples.values()]
-                changes.append(TooFewSamples(of_baseline=of_baseline, largest=max(counts, default=0)))
+                changes.append(TooFewSamples(of_base=of_base, largest=max(counts, default=0)))
     return tuple(changes)
 
 
-def _changes(
-    quantity: Quantity, point: Sequence[Conditions], baseline: Sequence[Conditions]
-) -> Iterator[ConditionChange]:
-    usual = [figure for run in baseline for figure in run.figures.get(quantity.name, {}).values()]
+def _changes(quantity: Quantity, point: Sequence[Conditions], base: Sequence[Conditions]) -> Iterator[ConditionChange]:
+    usual = [figure for run in base for figure in run.figures.get(quantity.name, {}).values()]
     if not usual and not quantity.fault:
         return
     usual_mean = stats.mean([figure.mean for figure in usual]) if usual else None

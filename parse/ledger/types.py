@@ -43,9 +43,9 @@ class Because(StrEnum):
 class NoLoss(Enum):
     """Why a point has no loss."""
 
-    IS_BASELINE = 1
-    NO_BASELINE = 2
-    BASELINE_NOT_OK = 3
+    IS_BASE = 1
+    NO_BASE = 2
+    BASE_NOT_OK = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,8 @@ class Mean:
 class Term:
     """One term of a point: its mean over ranks, steps and ok runs.
 
-    `baseline` is that of the 1n1g point (under strong scaling divided by the devices), `loss` the difference; None
-    without a baseline. `share` of the whole loss, 0…1, only where the whole loss is larger than its interval.
+    `baseline` is that of the base (under strong scaling times base.devices / devices), `loss` the difference; None
+    without a base. `share` of the whole loss, 0…1, only where the whole loss is larger than its interval.
     """
 
     name: str
@@ -226,8 +226,8 @@ class RunLedger:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A quantity of the telemetry in which ranks that compute longer than the baseline's differ from it: its mean,
-    `usual` on the baseline, and how many ms of compute it `explains` at most, None if unknown."""
+    """A quantity of the telemetry in which ranks that compute longer than the base's differ from it: its mean,
+    `usual` at the base, and how many ms of compute it `explains` at most, None if unknown."""
 
     quantity: str
     unit: str
@@ -239,9 +239,10 @@ class Explanation:
 @dataclass(frozen=True, kw_only=True)
 class ComputeSplit:
     """The parts of the loss in compute. `contention` is the loss of the same ranks in the no-sync run,
-    `interference` the loss added by concurrent reduction; None without such runs. `straggler` is what the straggler's
-    ranks add to the mean beyond the median rank, 0 where there is none, `explanations` are what telemetry shows of all
-    ranks, and `unexplained` is what neither of these accounts for."""
+    `interference` the loss added by concurrent reduction; None without such runs, of the base too where it has several
+    ranks. `straggler` is what the straggler's ranks add to the mean beyond the median rank, less what they do at the
+    base, 0 where there is none, `explanations` are what telemetry shows of all ranks, and `unexplained` is what neither
+    of these accounts for."""
 
     contention: Mean | None
     interference: Mean | None
@@ -309,7 +310,7 @@ class WithoutStraggler:
 
 @dataclass(frozen=True, kw_only=True)
 class Repeats:
-    """The runs behind a loss: those of the point, and of its baseline. As many of each as `for_half` would give an
+    """The runs behind a loss: those of the point, and of its base. As many of each as `for_half` would give an
     interval half as wide, if they scatter as these; None where that is not known."""
 
     point: int
@@ -318,8 +319,17 @@ class Repeats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StragglerAtBase:
+    """What the straggler of a base of several ranks `costs` a step there, and what its ranks add to the mean `compute`
+    beyond the median rank, in ms (under strong scaling times base.devices / devices); 0 where there is none."""
+
+    costs: float = 0.0
+    compute: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contention:
-    """A quantity of the baseline's telemetry that shows that it did not have its machine for itself."""
+    """A quantity of the base's telemetry that shows that it did not have its machine for itself."""
 
     quantity: str
     unit: str
@@ -346,8 +356,9 @@ class Ledger:
     `median_step` is the median where `step` is the mean. `skew` is the excess of the throughput's step time over
     `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `further` are stragglers behind it,
     the latest first, `symptoms` what distinguishes its ranks in the telemetry, `straggler_input` their input, where
-    data makes them late, `without_straggler` the speed without it, where that can be replayed. `telemetry` are the
-    differences from the baseline's clocks, power and load, `contention` what shows that the baseline was disturbed,
+    data makes them late, `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what
+    the base loses to one already. `telemetry` are the differences from the base's clocks, power and load, `contention`
+    what shows that the base was disturbed,
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
     requested. `nccl_tests` are of the same number of devices, `network` is None of one node.
     `repeats` are the runs behind the loss.
@@ -371,6 +382,7 @@ class Ledger:
     symptoms: tuple[Symptom, ...] = ()
     straggler_input: InputReading | None = None
     without_straggler: WithoutStraggler | None = None
+    straggler_at_base: StragglerAtBase = StragglerAtBase()
     repeats: Repeats | None = None
     contention: tuple[Contention, ...] = ()
     telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
@@ -379,3 +391,8 @@ class Ledger:
     what_ifs: tuple[WhatIf, ...] | None = None
     nccl_tests: tuple[BesideNcclTests, ...] = ()
     network: Network | None = None
+
+    @property
+    def straggler_loss(self) -> float:
+        """What the straggler costs a step more than one does at the base, ms."""
+        return self.verdict.costs - self.straggler_at_base.costs

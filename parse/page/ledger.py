@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hpc.system.groups import grouped
 from hpc.system.text import capitalized
 from parse.ledger.figures import Figures
+from parse.ledger.reasons import base_case
 from parse.ledger.sentence import sentence
 from parse.ledger.types import Ledger, Mean
 from parse.page.figures import stacked
 from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
-from parse.report.ledger import NOTHING, TITLE, about_terms, term_columns, term_table
+from parse.report.ledger import NOTHING, about_terms, term_columns, term_table
+from parse.report.ledger import title as title_of
 from parse.report.summary import Summary, named_ledgers
 
 MAX_BARS = 40
@@ -29,7 +32,7 @@ def ledger_section(summary: Summary) -> Section:
     heads = [(name or "of", unit) for name, unit in terms.heads]
     blocks.append(
         Table(
-            id="terms", caption=capitalized(TITLE), heads=heads, rows=terms.rows,
+            id="terms", caption=capitalized(title_of(named)), heads=heads, rows=terms.rows,
             label_columns=terms.label_columns,
         )
     )  # fmt: skip
@@ -63,19 +66,21 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
             shown={name: [text(mean) for mean in of] for name, of in means.items()},
         ),
     )  # fmt: skip
-    losing = [(name, ledger) for name, ledger in shown if ledger.loss is not None]
-    if not losing:
-        return
-    losses = {name: [_term(ledger, name, "loss") for _, ledger in losing] for name in columns}
-    yield Chart(
-        id="chart-loss", title="What a step loses against one device (ms)", height_px=130 + BAR_PX * len(losing),
-        text="; ".join(f"{name}: {_described(ledger, write, 'loss')}" for name, ledger in losing),
-        figure=stacked(
-            [name for name, _ in losing], {name: [_value(mean) for mean in of] for name, of in losses.items()},
-            x_title="ms per step more than on 1n1g",
-            shown={name: [text(mean) for mean in of] for name, of in losses.items()},
-        ),
-    )  # fmt: skip
+    losing: dict[str, list[tuple[str, Ledger]]] = grouped(
+        (base_case(ledger), (name, ledger)) for name, ledger in shown if ledger.loss is not None
+    )
+    for number, (base, of_base) in enumerate(losing.items()):
+        losses = {name: [_term(ledger, name, "loss") for _, ledger in of_base] for name in columns}
+        yield Chart(
+            id=f"chart-loss{f'-{number}' if number else ''}", height_px=130 + BAR_PX * len(of_base),
+            title=f"What a step loses against {base} (ms)",
+            text="; ".join(f"{name}: {_described(ledger, write, 'loss')}" for name, ledger in of_base),
+            figure=stacked(
+                [name for name, _ in of_base], {name: [_value(mean) for mean in of] for name, of in losses.items()},
+                x_title=f"ms per step more than on {base}",
+                shown={name: [text(mean) for mean in of] for name, of in losses.items()},
+            ),
+        )  # fmt: skip
 
 
 def _term(ledger: Ledger, name: str, which: str) -> Mean | None:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from parse.ledger.figures import Figures, numbers, share
 from parse.ledger.notes import notes
-from parse.ledger.reasons import host_of, ledger_problems, merged_text, verdict_text
+from parse.ledger.reasons import base_case, host_of, ledger_problems, merged_text, verdict_text
 from parse.ledger.sentence import sentence
 from parse.ledger.types import TERMS, Ledger, Place
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
@@ -32,9 +32,6 @@ PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
 INDENT = "    "
 """Indentation of the tables below a point's name."""
-TITLE = (
-    "where the time of a step goes: means over ranks, steps and ok runs; what is lost against 1n1g; intervals of 95 %"
-)
 NOTHING = "no ledger: no run here has a trace and ended ok"
 
 
@@ -48,13 +45,20 @@ class Table:
     keys: int
 
 
+def title(named: Sequence[tuple[str, Ledger]]) -> str:
+    """What the table of terms shows, and against which cases."""
+    cases = dict.fromkeys(base_case(ledger) for _, ledger in named if ledger.loss is not None)
+    lost = f"; what is lost against {' or '.join(cases)}" if cases else ""
+    return f"where the time of a step goes: means over ranks, steps and ok runs{lost}; intervals of 95 %"
+
+
 def ledger_text(summary: Summary, page: Page) -> list[str]:
     """For a terminal: the terms of every point, what is wrong with them, a sentence each, then the rest by point."""
     named = named_ledgers(summary)
     if not named:
         return [NOTHING]
     under = wrapped(about_terms(named), page.width)
-    lines = [*wrapped([TITLE], page.width), "", *_in_columns(term_table(summary, named), page)]
+    lines = [*wrapped([title(named)], page.width), "", *_in_columns(term_table(summary, named), page)]
     lines += [*(["", *under] if under else []), ""]
     lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
@@ -95,7 +99,7 @@ def ledger_markdown(summary: Summary) -> list[str]:
     if not named:
         return [NOTHING]
     terms = term_table(summary, named)
-    parts = [markdown_text(TITLE), markdown_table(with_units(terms.heads), terms.rows)]
+    parts = [markdown_text(title(named)), markdown_table(with_units(terms.heads), terms.rows)]
     parts += [markdown_list([*about_terms(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
         notes_list = markdown_list(notes(ledger))
@@ -118,8 +122,9 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
 
 
 def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
-    """The terms of every point: their means, and where there is a baseline, loss, interval, share."""
+    """The terms of every point: their means, and where there is a base, loss, interval, share."""
     ledgers = [ledger for _, ledger in named]
+    several = len({base_case(ledger) for ledger in ledgers if ledger.loss is not None}) > 1
     differ = varying(summary.results)
     columns = term_columns(ledgers)
     write = Figures(ledgers)
@@ -129,7 +134,7 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
     for ledger in ledgers:
         requested = requested_values(ledger.result)
         first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
-        for place, (what, cells) in enumerate(_lines(ledger, columns, write)):
+        for place, (what, cells) in enumerate(_lines(ledger, columns, write, several)):
             begin = [""] * len(first) if place else first
             rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
     return Table(heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3)
@@ -142,15 +147,18 @@ def _straggler_cell(ledger: Ledger) -> str:
     return text if len(text) <= LONG else ledger.verdict.kind
 
 
-def _lines(ledger: Ledger, columns: Sequence[str], write: Figures) -> Iterator[tuple[str, list[str]]]:
-    """The lines of a point, each with its name: a cell for the step and for every column."""
+def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool) -> Iterator[tuple[str, list[str]]]:
+    """The lines of a point, each with its name: a cell for the step and for every column. `several` bases are named."""
     terms = {term.name: term for term in ledger.terms}
     ordered = [terms.get(name) for name in columns]
     means = [ledger.step, *(term and term.mean for term in ordered)]
     yield "mean", [write.bare(mean.value) if mean else "" for mean in means]
     if ledger.loss is not None:
         means = [ledger.loss, *(term and term.loss for term in ordered)]
-        yield "loss", [write.bare(mean.value, "+") if mean else "" for mean in means]
+        yield (
+            f"loss against {base_case(ledger)}" if several else "loss",
+            [write.bare(mean.value, "+") if mean else "" for mean in means],
+        )
     yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]
     if any(term.share is not None for term in ledger.terms):
         yield "share", ["100 %", *((share(term).strip(" ()") or "-") if term else "" for term in ordered)]

@@ -74,7 +74,7 @@ def make_ledger(
     )
     content: dict[str, Any] = {
         "result": result, "terms": tuple(made), "step": around(step), "median_step": step, "skew": 0.0004, "loss": loss,
-        "no_loss": None if loss else NoLoss.IS_BASELINE, "merged": (), "verdict": verdict,
+        "no_loss": None if loss else NoLoss.IS_BASE, "merged": (), "verdict": verdict,
         "runs": tuple(
             RunLedger(run_id=each.requested.run_id, verdict=verdict, step=step, pauses=(), bound=0.0042)
             for each in result.runs

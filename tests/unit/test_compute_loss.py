@@ -11,7 +11,7 @@ from parse.ledger.compute_loss import WAITS_FOR_A_CORE, explained, stragglers_pa
 from parse.ledger.contention import LIMITS, contention
 from parse.ledger.notes import notes
 from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
-from parse.ledger.types import ROTATING, ComputeSplit, Contention, Ledger
+from parse.ledger.types import ROTATING, ComputeSplit, Contention, Ledger, StragglerAtBase
 from tests.unit.ledgers import CROWD, LATE, around, two_nodes
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
@@ -83,10 +83,12 @@ def test_the_straggler_s_part_is_what_it_exceeds_the_median_rank_by() -> None:
         dataclasses.replace(place, terms=(1.0, ms, 0.0, 4.1, 1.0)) for place, ms in zip(ledger.ranks, slow, strict=True)
     ]
     ledger = dataclasses.replace(ledger, ranks=tuple(ranks))
-    assert stragglers_part(ledger) == pytest.approx(7.5)
+    names = [term.name for term in ledger.terms]
+    assert stragglers_part(LATE, names, ledger.ranks) == pytest.approx(7.5)
     assert split_of(ledger).unexplained == 0.0
-    turns = dataclasses.replace(ledger, verdict=dataclasses.replace(LATE, kind=ROTATING))
-    assert stragglers_part(turns) == 0.0
+    at_base = dataclasses.replace(ledger, straggler_at_base=StragglerAtBase(costs=30.0, compute=7.0))
+    assert (split_of(at_base).straggler, split_of(at_base).unexplained) == pytest.approx((0.5, 7.0))
+    assert stragglers_part(dataclasses.replace(LATE, kind=ROTATING), names, ledger.ranks) == 0.0
 
 
 def test_no_sync_runs_explain_all_by_themselves() -> None:

@@ -6,10 +6,13 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.spec import RunSpec
@@ -29,6 +32,7 @@ from parse.ledger.types import (
     Merged,
     NoLoss,
     Repeats,
+    StragglerAtBase,
 )  # fmt: skip
 from parse.ledger.what_if import what_ifs
 from parse.load import load
@@ -40,6 +44,7 @@ from tests.unit.traces import put
 NOISE = 0.05
 Made = Callable[[RunSpec, int], Trace]
 SINGLE = run_of(nodes=1, ranks_per_node=1)
+PAIR = run_of(nodes=1)
 ALL_RANKS = (0, 1, 2, 3)
 
 
@@ -78,7 +83,7 @@ def test_the_loss_is_what_the_baseline_does_not_take(tmp_path: Path) -> None:
     assert sum(term.mean.value for term in ledger.terms) == pytest.approx(ledger.step.value)
     assert sum(term.share or 0.0 for term in ledger.terms) == pytest.approx(1.0)
     assert next(term.share for term in ledger.terms if term.name == "wait") == pytest.approx(0.5, abs=0.03)
-    assert (of_cases["1n1g"].no_loss, of_cases["1n1g"].loss) == (NoLoss.IS_BASELINE, None)
+    assert (of_cases["1n1g"].no_loss, of_cases["1n1g"].loss) == (NoLoss.IS_BASE, None)
     assert (ledger.verdict.kind, ledger.verdict.ranks) == (PERSISTENT, (1,))
     assert ledger.verdict.cause["compute"] == pytest.approx(4.0, abs=0.2)
 
@@ -102,9 +107,82 @@ def test_strong_scaling_divides_the_baseline_by_the_devices(tmp_path: Path) -> N
     assert losses(ledger)["data"] == pytest.approx(0.75, abs=0.1)
 
 
+def test_a_base_of_several_ranks_has_wait_and_communication_of_its_own(tmp_path: Path) -> None:
+    late = on(1, ms=4.0)
+    base = repeated(PAIR, 3, make(communication=1.0, forward=late))
+    of_cases = by_case(tmp_path, [*base, *repeated(run_of(), 3, make(communication=2.5, forward=late))])
+    ledger = of_cases["2n2g"]
+    expected = {"data": 0.0, "compute": -1.0, "wait": 1.0, "communication": 1.5, "optimizer": 0.0}
+    assert losses(ledger) == pytest.approx(expected, abs=0.15)
+    assert ledger.loss is not None and sum(losses(ledger).values()) == pytest.approx(ledger.loss.value)
+    assert ledger.straggler_at_base.costs == pytest.approx(4.0, abs=0.3)
+    assert ledger.straggler_at_base.compute == pytest.approx(1.0, abs=0.1)  # of two ranks the median is between them
+    text = sentence(ledger, "2n2g")
+    assert " a step slower than 1n2g (" in text and " of 1n2g" in text
+    assert "Cause: " not in text  # both have the straggler: what is lost is communication
+    assert re.search(r"costs \d\.\d\d ms a step, and one costs \d\.\d\d ms on 1n2g already", text)
+    assert (of_cases["1n2g"].no_loss, of_cases["1n2g"].loss) == (NoLoss.IS_BASE, None)
+
+
+def test_a_straggler_that_the_base_has_not_is_the_cause(tmp_path: Path) -> None:
+    base = repeated(PAIR, 3, make())
+    ledger = by_case(tmp_path, [*base, *repeated(run_of(), 3, make(forward=on(1, ms=4.0)))])["2n2g"]
+    assert ledger.straggler_at_base == StragglerAtBase()
+    assert "Cause: rank 1 " in sentence(ledger, "2n2g")
+
+
+def test_strong_scaling_takes_the_base_s_share_of_the_devices(tmp_path: Path) -> None:
+    strong = {"scaling": "strong", "batch_size": 16}
+    base = dataclasses.replace(PAIR, **strong)
+    traces = [
+        *repeated(base, 3, make(communication=3.0, forward=on(1, ms=4.0))),
+        *repeated(run_of(**strong), 3, make()),
+    ]
+    ledger = by_case(tmp_path, traces)["2n2g"]
+    expected = {"data": 0.5, "compute": 5.5, "wait": 1.0, "communication": 1.5, "optimizer": 0.5}
+    assert {term.name: term.baseline for term in ledger.terms} == pytest.approx(expected, abs=0.1)
+    assert ledger.straggler_at_base.costs == pytest.approx(2.0, abs=0.2)
+    assert "than 1n2g divided by 2 (" in sentence(ledger, "2n2g")
+
+
+def test_a_base_without_a_trace_is_named(tmp_path: Path) -> None:
+    of_cases = by_case(tmp_path, [*repeated(PAIR, 2, make()), *repeated(run_of(), 2, make())])
+    ledger = dataclasses.replace(of_cases["2n2g"], loss=None, no_loss=NoLoss.BASE_NOT_OK)
+    assert "No loss is given: no run of its base, 1n2g, ended ok with a trace." in sentence(ledger, "2n2g")
+
+
+@settings(max_examples=15)
+@given(
+    base_nodes=st.sampled_from([1, 2]), scaling=st.sampled_from(["weak", "strong"]), seed=st.integers(0, 99),
+    late_ms=st.lists(st.floats(0.0, 8.0), min_size=4, max_size=4), communication=st.floats(0.1, 6.0),
+    data_ms=st.floats(0.0, 5.0),
+)  # fmt: skip
+def test_the_terms_of_any_loss_add_up_whatever_the_base(
+    base_nodes: int, scaling: str, seed: int, late_ms: list[float], communication: float, data_ms: float
+) -> None:
+    of_sweep = {"scaling": scaling, "batch_size": 24}
+    base_run, run = run_of(nodes=base_nodes, **of_sweep), run_of(nodes=3, **of_sweep)
+    late = {"forward": lambda rank, step: late_ms[rank % 4], "data": on(0, ms=data_ms, every=3)}
+    with TemporaryDirectory() as folder:
+        traces = [
+            *repeated(base_run, 2, make(communication=communication, seed=seed, **late)),
+            *repeated(run, 2, make(seed=seed + 1, **late)),
+        ]
+        of_cases = by_case(Path(folder), traces)
+    base, ledger = of_cases[base_run.case], of_cases[run.case]
+    scale = base_run.devices / run.devices if scaling == "strong" else 1.0
+    assert ledger.loss is not None
+    assert [term.baseline for term in ledger.terms] == pytest.approx([scale * term.mean.value for term in base.terms])
+    assert sum(losses(ledger).values()) == pytest.approx(ledger.loss.value)
+    assert ledger.loss.value == pytest.approx(ledger.step.value - scale * base.step.value)
+    for term in ledger.terms:
+        assert term.loss is not None and term.baseline is not None
+        assert term.loss.value == pytest.approx(term.mean.value - term.baseline)
+
+
 def test_without_a_baseline_there_is_no_loss(tmp_path: Path) -> None:
     ledger = by_case(tmp_path, repeated(run_of(), 2, make()))["2n2g"]
-    assert (ledger.loss, ledger.no_loss, ledger.split) == (None, NoLoss.NO_BASELINE, None)
+    assert (ledger.loss, ledger.no_loss, ledger.split) == (None, NoLoss.NO_BASE, None)
     assert all(term.loss is None and term.baseline is None for term in ledger.terms)
 
 
@@ -129,6 +207,23 @@ def test_runs_without_reduction_tell_contention_from_interference(tmp_path: Path
     assert split.interference.value == pytest.approx(2.0, abs=0.15)
     assert split.unexplained == 0.0
     assert split.contention.value + split.interference.value == pytest.approx(losses(of_cases["2n2g"])["compute"])
+
+
+def test_interference_of_a_base_of_several_ranks_is_none_of_the_loss(tmp_path: Path) -> None:
+    def all_ranks(ms: float) -> Made:
+        return make(backward=on(*ALL_RANKS, ms=ms))
+
+    traces = [*repeated(PAIR, 3, all_ranks(0.5)), *repeated(run_of(), 3, all_ranks(3.0))]
+    no_sync = repeated(run_of(reduction="off"), 3, all_ranks(1.0))
+    half = by_case(tmp_path, [*traces, *no_sync])["2n2g"].split
+    assert half is not None and (half.contention, half.interference) == (None, None)  # the base's is not known
+    ledger = by_case(tmp_path, repeated(dataclasses.replace(PAIR, reduction="off"), 3, all_ranks(0.2)))["2n2g"]
+    split = ledger.split
+    assert split is not None and split.contention is not None and split.interference is not None
+    assert split.contention.value == pytest.approx(0.8, abs=0.1)
+    assert split.interference.value == pytest.approx(1.7, abs=0.1)
+    assert split.contention.value + split.interference.value == pytest.approx(losses(ledger)["compute"])
+    assert split.interference.high is not None and split.interference.high > split.interference.value
 
 
 def test_point_and_baseline_have_the_same_terms(tmp_path: Path) -> None:

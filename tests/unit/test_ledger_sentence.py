@@ -107,9 +107,9 @@ def single_rank() -> Ledger:
             id="shorter",
         ),
         pytest.param(
-            lambda: two_nodes(baseline=None, no_loss=NoLoss.NO_BASELINE),
+            lambda: two_nodes(baseline=None, no_loss=NoLoss.NO_BASE),
             ["2n2g: a step takes 63.10 ms. By terms: compute 34.50 ms, wait 22.50 ms, communication 4.10 ms, the rest "
-             "2.00 ms. ", ". No loss is given: no 1n1g baseline with all else equal is here."],
+             "2.00 ms. ", ". No loss is given: it is the only case of its setting."],
             id="no baseline",
         ),
         pytest.param(
@@ -118,14 +118,15 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: strong().ledgers[1],
-            ["2.90 ms a step slower than 1n1g divided by 2 devices (17.50 instead of 14.60 ms, strong scaling)"],
+            ["2.90 ms a step slower than 1n1g divided by 2 (17.50 instead of 14.60 ms, strong scaling on 2 "
+             "times the devices)"],
             id="strong",
         ),
         pytest.param(
             lambda: two_nodes(terms={name: ms / 100 for name, ms in CROWD.items()}, baseline=None),
             ["2n2g: a step takes 0.631 ms. By terms: compute 0.345 ms"], id="a short step",
         ),
-        pytest.param(single_rank, [". No loss is given: it is the baseline."], id="the baseline"),
+        pytest.param(single_rank, [". No loss is given: it is the base."], id="the baseline"),
         pytest.param(lambda: with_problem(two_nodes()), [". The measurement has errors."], id="errors"),
         pytest.param(
             lambda: two_nodes(
@@ -148,7 +149,7 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: two_nodes(contention=(Contention(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=21.4),)),
-            [". Warning: 1n1g did not have its machine for itself (its rank waits for a core 21.4 % of the time), so "
+            [". Warning: 1n1g did not have its machine for itself (a rank waits for a core 21.4 % of the time), so "
              "that the loss is larger than this."],
             id="a contended baseline",
         ),
@@ -228,8 +229,8 @@ CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0,
         (ComputeSplit(contention=None, interference=None, straggler=40.0, unexplained=23.0),
          ". Of compute 23.00 ms are unexplained. To do: "),
         (ComputeSplit(contention=None, interference=None, explanations=(CORES,), unexplained=1.0),
-         ". Telemetry shows: a rank ready to run waits for a core 54 % of the time (0.3 alone), which explains up to "
-         "62.00 ms of compute."),
+         ". Telemetry shows: a rank ready to run waits for a core 54 % of the time (0.3 at the base), which explains "
+         "up to 62.00 ms of compute."),
         (ComputeSplit(contention=around(60.0), interference=around(3.0), unexplained=0.0),
          ". Of compute, by its no-sync runs: contention +60.00 ms, interference +3.00 ms."),
         (ComputeSplit(contention=None, interference=None, straggler=62.0, unexplained=1.0), " ms. No straggler: "),

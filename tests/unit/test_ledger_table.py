@@ -8,19 +8,39 @@ import json
 import pytest
 
 from hpc.model.outcome import Outcome
+from parse.ledger.point import ledgers
 from parse.ledger.types import CANNOT_TELL, TERMS, Because, Ledger, Place, Verdict
+from parse.load import load
 from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
+from parse.result import results
 from parse.text import Page
+from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import CROWD, LATE, make_ledger, results_of, strong, two_nodes, weak
-from tests.unit.traces import ended, judged, make_run, make_trace, repeats
+from tests.unit.traces import ended, judged, make_run, make_trace, put, repeats
 
 
 @pytest.mark.parametrize(("form", "ending"), [("table", "txt"), ("markdown", "md"), ("json", "json")])
 @pytest.mark.parametrize("summary", [weak, strong])
 def test_the_formats_are_as_in_the_golden_files(golden, summary, form, ending):
     golden(f"ledger_{summary.__name__}.{ending}", FORMATS[form](summary()))
+
+
+def test_a_base_of_several_ranks_as_in_the_golden_file(golden, tmp_path):
+    """Of weak scaling against 1n2g, where a rank is late on the larger case; of strong scaling against 2n2g."""
+    for repeat in (1, 2, 3):
+        weak_run, strong_run = run_of(repeat=repeat), run_of(repeat=repeat, scaling="strong", batch_size=16)
+        for run, how in (
+            (dataclasses.replace(weak_run, nodes=1), {"communication": 1.0}),
+            (weak_run, {"communication": 2.5, "forward": on(3, ms=4.0)}),
+            (strong_run, {"communication": 2.0}),
+            (dataclasses.replace(strong_run, nodes=4), {"communication": 3.0, "backward": on(*range(8), ms=-3.0)}),
+        ):
+            put(tmp_path, trace_of(run, noise=0.05, seed=repeat, **how))
+    points = results(load([tmp_path]))
+    summary = Summary(results=points, ledgers=ledgers(points))
+    golden("ledger_base.txt", "\n".join([*ledger_text(summary, Page(width=100)), ""]))
 
 
 def test_no_ledger_is_shown_unless_requested():

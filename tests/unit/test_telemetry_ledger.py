@@ -165,8 +165,8 @@ def test_samples_after_a_nodes_last_do_not_count():
     assert conditions is not None
     assert conditions.samples == {"n0": 2}
     assert conditions.figures == {}
-    assert compare_conditions([conditions], BASE) == (TooFewSamples(of_baseline=False, largest=2),)
-    assert compare_conditions(BASE, [conditions]) == (TooFewSamples(of_baseline=True, largest=2),)
+    assert compare_conditions([conditions], BASE) == (TooFewSamples(of_base=False, largest=2),)
+    assert compare_conditions(BASE, [conditions]) == (TooFewSamples(of_base=True, largest=2),)
     assert compare_conditions([conditions], []) == ()
 
 
@@ -226,14 +226,15 @@ def compared(point: Sequence[Conditions], baseline: Sequence[Conditions]) -> lis
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (TooFewSamples(of_baseline=True, largest=2),
-         "telemetry: the baseline's runs have at most 2 of the 3 samples that it takes in their windows"),
-        (ConditionChange(quantity=CLOCK, value=1755, usual=1979), "SM clock 1755 MHz against 1979 MHz alone (−11.3 %)"),
+        (TooFewSamples(of_base=True, largest=2),
+         "telemetry: the base's runs have at most 2 of the 3 samples that it takes in their windows"),
+        (ConditionChange(quantity=CLOCK, value=1755, usual=1979),
+         "SM clock 1755 MHz against 1979 MHz at the base (−11.3 %)"),
         (ConditionChange(quantity=CLOCK, value=1800, usual=1979, hosts=tuple(f"n{node}" for node in range(9))),
-         "SM clock 1800 MHz against 1979 MHz alone (−9.04 %) on nodes n0, n1, n2 and 6 more"),
-        (ConditionChange(quantity=CLOCK, value=21000, usual=100), "SM clock 21000 MHz against 100 MHz alone"),
+         "SM clock 1800 MHz against 1979 MHz at the base (−9.04 %) on nodes n0, n1, n2 and 6 more"),
+        (ConditionChange(quantity=CLOCK, value=21000, usual=100), "SM clock 21000 MHz against 100 MHz at the base"),
         (ConditionChange(quantity=QUANTITIES[0], value=43.2, usual=0.0, hosts=("n3",)),
-         "GPUs throttled (power cap) in 43.2 % of the samples against 0 alone on node n3"),
+         "GPUs throttled (power cap) in 43.2 % of the samples against 0 at the base on node n3"),
         (ConditionChange(quantity=QUANTITIES[0], value=43, usual=None),
          "GPUs throttled (power cap) in 43 % of the samples"),
     ],
