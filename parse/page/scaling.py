@@ -10,9 +10,9 @@ from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
 from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
 from parse.report.notices import Notice, all_notices
-from parse.report.points_table import points_cells
+from parse.report.points_table import points_cells, points_tables
 from parse.report.summary import Summary, by_unit, names_of_points, varying
-from parse.result import Result, by_setting
+from parse.result import Base, Result, by_setting
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
 """Settings that stand before the speeds in the table of points: the source, and what was measured."""
@@ -72,10 +72,29 @@ def chosen_settings(
     return [(names[at], settings[at]) for at in sorted(largest[:MAX_SERIES])], settings
 
 
-def with_speedup(settings: Sequence[tuple[str, Sequence[Result]]]) -> list[tuple[str, list[Result]]]:
-    """The points that have a speedup; none where none is of more than one device: a baseline alone is no scaling."""
-    scaled = [(name, points) for name, setting in settings if (points := [r for r in setting if r.speedup])]
-    return scaled if any(result.run.devices > 1 for _, setting in scaled for result in setting) else []
+def scaled_by_base(
+    settings: Sequence[tuple[str, Sequence[Result]]],
+) -> list[tuple[Base, list[tuple[str, list[Result]]]]]:
+    """The settings whose points have speedups against the same case, few devices first: no axis has two bases. None
+    where there is no point but the bases themselves, which are no scaling."""
+    bases: dict[tuple[int, str], Base] = {}
+    by_base: dict[tuple[int, str], list[tuple[str, list[Result]]]] = {}
+    for name, setting in settings:
+        points = [result for result in setting if result.speedup]
+        if points and (base := points[0].base):
+            key = base.devices, base.case
+            bases.setdefault(key, base)
+            by_base.setdefault(key, []).append((name, points))
+    return [
+        (bases[key], of_base)
+        for key, of_base in sorted(by_base.items())
+        if any(not is_base(result) for _, points in of_base for result in points)
+    ]
+
+
+def is_base(result: Result) -> bool:
+    """Whether it is what its setting is measured against."""
+    return result.base is not None and result.base.point == result.requested.point
 
 
 def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:
@@ -95,34 +114,40 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
             ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit,
         ),
     )  # fmt: skip
-    scaled = with_speedup(chosen)
-    if not scaled:
-        return
+    scaled = scaled_by_base(chosen)
+    for number, (base, of_base) in enumerate(scaled):
+        yield from _scaling_charts(base, of_base, f"{suffix}-base-{number}" if number else suffix)
+    if scaled:
+        yield Paragraph(
+            text="Bars are the exact intervals of the medians, over the runs of a point; in speedup and efficiency "
+            "they are divided by the median of the base, whose own interval stands at its devices. Dashed: the ideal. "
+            "Both axes of speed and speedup are logarithmic."
+        )
+
+
+def _scaling_charts(base: Base, scaled: Sequence[tuple[str, Sequence[Result]]], suffix: str) -> Iterator[Chart]:
+    """Speedup and efficiency of the settings that are measured against this case."""
     cases = cases_of([result for _, setting in scaled for result in setting])
     devices = [device for device, _ in cases]
     yield Chart(
-        id=f"chart-speedup{suffix}", title="Speedup over 1n1g", text=_described(scaled, "speedup"),
+        id=f"chart-speedup{suffix}", title=f"Speedup against {base.case}", text=_described(scaled, "speedup"),
         height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "speedup") for name, setting in scaled],
-            Axes(x_title="devices", y_title="speedup", categories=cases, log_y=True),
-            ideal=Line(name="ideal", x=devices, y=devices), hover="%{x} devices: %{y} ×",
+            Axes(x_title="devices", y_title=f"speedup against {base.case}", categories=cases, log_y=True),
+            ideal=Line(name="ideal", x=devices, y=[device / base.devices for device in devices]),
+            hover="%{x} devices: %{y} ×",
         ),
     )  # fmt: skip
     yield Chart(
-        id=f"chart-efficiency{suffix}", title="Scaling efficiency", text=_described(scaled, "efficiency"),
-        height_px=_height_px(len(scaled)),
+        id=f"chart-efficiency{suffix}", title=f"Scaling efficiency against {base.case}",
+        text=_described(scaled, "efficiency"), height_px=_height_px(len(scaled)),
         figure=lines(
             [series_of(name, setting, "efficiency") for name, setting in scaled],
             Axes(x_title="devices", y_title="% of ideal", categories=cases),
             ideal=Line(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
         ),
     )  # fmt: skip
-    yield Paragraph(
-        text="Bars are the exact intervals of the medians, over the runs of a point; in speedup and efficiency they "
-        "are divided by the baseline's median, whose own interval stands at one device. Dashed: the ideal. Both "
-        "axes of speed and speedup are logarithmic."
-    )
 
 
 def _height_px(lines_drawn: int) -> int:
@@ -147,7 +172,7 @@ def _factor(result: Result, quantity: str) -> float:
     if quantity == "speed" or not result.speedup or not result.median_speed:
         return 1.0
     factor = result.speedup / result.median_speed
-    return factor if quantity == "speedup" else factor * 100 / result.run.devices
+    return factor if quantity == "speedup" else factor * 100 / (result.ideal or 1.0)
 
 
 def series_of(name: str, setting: Sequence[Result], quantity: str) -> Line:
@@ -166,14 +191,14 @@ def series_of(name: str, setting: Sequence[Result], quantity: str) -> Line:
 
 
 def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence[tuple[int, str]]) -> Line | None:
-    """That of the only setting, from its baseline; several have different ones, which speedup and efficiency show."""
+    """That of the only setting, through its base; several have different ones, which speedup and efficiency show."""
     if len(chosen) != 1:
         return None
-    baseline = next((result for result in chosen[0][1] if result.run.devices == 1), None)
-    if baseline is None or baseline.median_speed is None:
+    base = next((result for result in chosen[0][1] if is_base(result)), None)
+    if base is None or base.median_speed is None:
         return None
     devices = [device for device, _ in cases]
-    return Line(name="ideal", x=devices, y=[baseline.median_speed * device for device in devices])
+    return Line(name="ideal", x=devices, y=[base.median_speed * device / base.run.devices for device in devices])
 
 
 def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
@@ -196,7 +221,7 @@ def _tables(summary: Summary) -> Iterator[Table]:
     counts = {
         name: sum(notice.is_warning and name in notice.labels for notice in notices) for name in {*names.values()}
     }
-    for number, of_unit in enumerate(by_unit(summary.results)):
+    for number, of_unit in enumerate(points_tables(summary.results)):
         heads, rows = points_cells(of_unit, summary.against)
         counted = [str(counts[names[result.requested.point]] or "-") for result in of_unit]
         shown = _order([name for name, _ in heads], varying(of_unit))

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from hpc.system.text import capitalized, plural
 from parse.ledger.figures import Figures, speed_text
+from parse.ledger.reasons import base_case
 from parse.ledger.sentence import sentences, straggler_first
 from parse.ledger.types import Change, Ledger
-from parse.page.scaling import notice_text
+from parse.page.scaling import is_base, notice_text
 from parse.page.types import Statement
 from parse.report.conclusion import conclusion
 from parse.report.ledger import NOTHING
@@ -42,7 +43,7 @@ def headline(summary: Summary) -> Result | None:
     measured = [result for result in summary.results if result.median_speed is not None]
 
     def rank(result: Result) -> tuple[bool, bool, bool, int, int]:
-        scaled, traced = result.speedup is not None and result.run.devices > 1, any(run.trace for run in result.ok)
+        scaled, traced = result.speedup is not None and not is_base(result), any(run.trace for run in result.ok)
         return traced, bool(result.ok), scaled, result.run.devices, result.run.nodes or 1
 
     return max(measured, key=rank, default=None)
@@ -64,7 +65,7 @@ def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice])
             question=question, figure="no speed", of="no run has one", sentences=sentences, link="outcomes",
             link_text="What became of the runs", doubt=True,
         )  # fmt: skip
-    if result.speedup is None or result.scaling_efficiency is None or result.run.devices == 1:
+    if result.speedup is None or result.scaling_efficiency is None or result.base is None or is_base(result):
         return Statement(
             question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
             sentences=[*_origin(result), *lines], link=link, link_text=link_text, doubt=True,
@@ -72,12 +73,19 @@ def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice])
     return Statement(
         question=question,
         figure=f"{result.scaling_efficiency * 100:.0f} %",
-        of=f"of ideal on {_case(summary, result)}: {result.speedup:.2f} × the speed of 1n1g",
+        of=f"of ideal on {_case(summary, result)}: {_speedup(result)}",
         sentences=[*_origin(result), *lines],
         link=link,
         link_text=link_text,
         doubt=bool(result.oversubscribed or result.nodes_simulated),
     )
+
+
+def _speedup(result: Result) -> str:
+    """`3.14 × the speed of 1n8g on 4 times the devices`; of one device the case has the number."""
+    assert result.base is not None
+    times = "" if result.base.devices == 1 else f" on {result.ideal:.3g} times the devices"
+    return f"{result.speedup:.2f} × the speed of {result.base.case}{times}"
 
 
 def _origin(result: Result) -> list[str]:
@@ -125,12 +133,12 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     if loss is None:
         return _without_baseline(ledger)
     if loss.value <= 0:
-        return "nothing", "a step takes no longer than on one device", False
+        return "nothing", f"is lost against {base_case(ledger)}: a step takes no longer", False
     if loss.low is not None and not loss.resolved:
         lost = Figures([ledger]).ms(loss.value)
         return "no cause", f"can be named: the {lost} that a step loses are within the scatter of the runs", True
     if straggler_first(ledger):
-        share = min(1.0, ledger.verdict.costs / loss.value)
+        share = min(1.0, ledger.straggler_loss / loss.value)
         return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
     term = max((term for term in ledger.terms if term.loss), key=lambda term: term.loss.value if term.loss else 0.0)
     assert term.loss is not None

@@ -15,7 +15,7 @@ from hpc.system.sanitize import plain
 from parse.alarms.nodes import Drift, NodeAlarm, PerNode, drifts, per_node
 from parse.ledger.network import Segments
 from parse.ledger.notes import telemetry_text
-from parse.ledger.reasons import base_case, because_text, ledger_problems, merged_text, no_loss_text, problem_texts
+from parse.ledger.reasons import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
 from parse.ledger.sentence import sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
@@ -284,7 +284,7 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
         "point_id": _point_id(ledger.result),
         "folder": requested_values(ledger.result).get("folder"),
         "case": ledger.result.requested.case,
-        "base": base_case(ledger) or None,
+        "base": base_case(ledger.result) or None,
         "unit": "ms",
         "sentence": plain(sentence(ledger, name)),
         **_members(ledger),

@@ -53,6 +53,15 @@ def put_sweep(folder: Path, nodes: tuple[int, ...] = (1, 2), count: int = 3) -> 
     return plan
 
 
+def put_two_bases(folder: Path) -> None:
+    """A setting whose smallest case is 1n2g, and another whose smallest is 2n2g."""
+    for repeat in (1, 2):
+        for backend, cases in (("torch-ddp", (1, 2)), ("paddle-fleet", (2, 4))):
+            for nodes in cases:
+                run = run_of(nodes=nodes, workload="resnet50", backend=backend, repeat=repeat)
+                put(folder, trace_of(run, noise=0.05, seed=repeat, communication=1.0 + nodes))
+
+
 def put_hostile(folder: Path) -> None:
     """As put_sweep with markup in host names and facts, a name of 10,000 characters, and evidence that is markup."""
     folder.mkdir(parents=True, exist_ok=True)

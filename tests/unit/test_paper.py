@@ -22,7 +22,7 @@ from parse.report.against import against
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.logs import made
-from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep
+from tests.unit.page_folders import put_document, put_failed, put_hostile, put_sweep, put_two_bases
 from tests.unit.papers import FORMATS, INPUTS, section_of, summary_of, written
 from tests.unit.traces import judged, make_run, make_trace, point, put, repeats
 
@@ -62,6 +62,25 @@ def test_published_figures_stand_beside_the_measured_ones():
     assert "published & ratio & published speedup" in section and " & 2.000 & " in section
     assert "published: " in section and r"(recipe ngc-pytorch-resnet50), devices: " in section
     assert "published" not in section_of(dataclasses.replace(summary, against=None))
+
+
+def test_each_base_has_a_table_and_a_panel(tmp_path: Path):
+    put_two_bases(tmp_path)
+    section = content(summary_of(tmp_path))
+    captions = [marked.table.caption for marked in section.tables]
+    assert [caption.rpartition("speedup ")[2] for caption in captions] == [
+        "against 2n2g, and efficiency", "against 1n2g, and efficiency",
+    ]  # fmt: skip
+    assert [len(marked.table.rows) for marked in section.tables] == [2, 2]
+    assert section.curves is not None
+    panels = [(panel.base, panel.base_devices, len(panel.series)) for panel in section.curves.panels]
+    assert panels == [("1n2g", 2, 1), ("2n2g", 4, 1)]
+    assert section.curves.caption.startswith("Speedup against 1n2g and 2n2g, a panel each, by the number of devices")
+    (speedup,) = [sentence for sentence in section.method if sentence.startswith("Speedup is")]
+    assert speedup == (
+        "Speedup is the median divided by that of 2n2g or 1n2g, the smallest case of each setting, with all else "
+        "equal; efficiency is speedup divided by the ratio of the devices."
+    )
 
 
 def test_each_unit_has_a_table(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_every_input_gives_markdown_without_a_tag(tmp_path: Path, name: str):
 def test_a_hostile_text_is_shown_wherever_it_stands():
     hostile = Content(
         title=HOSTILE, opening=[HOSTILE], tables=[], remarks=[content_module.Remark(mark="", text=HOSTILE)],
-        curves=curves(caption=HOSTILE), method=[HOSTILE],
+        curves=dataclasses.replace(curves(), caption=HOSTILE), method=[HOSTILE],
     )  # fmt: skip
     section = latex(hostile, "scaling.pdf")
     assert section.count(latex_text(HOSTILE)) == 5 and "passwd}" not in section.replace(r"passwd\}", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from parse.page.figures import Line
 from parse.page.paper import drawing
+from parse.page.paper.content import Panel
 from parse.page.paper.drawing import draw
 from tests.unit.page_folders import put_sweep
 from tests.unit.papers import curves, written
@@ -29,9 +31,19 @@ def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.Monke
     assert draw(curves(cases=[(1, "1n1g"), (2, "1n2g"), (16, "2n8g")]), form) != first
 
 
+def test_a_panel_for_each_base_has_its_own_axis_and_ideal():
+    series = Line(name="b", x=[8, 16, 32], y=[1.0, 1.9, 3.1], intervals=[None, None, None])
+    panel = Panel(base="1n8g", base_devices=8, series=[series], cases=[(8, "1n8g"), (16, "2n8g"), (32, "4n8g")])
+    first = curves()
+    drawn = draw(dataclasses.replace(first, panels=[*first.panels, panel]), "svg").decode()
+    assert "<!-- speedup against 1n1g -->" in drawn and "<!-- speedup against 1n8g -->" in drawn
+    single = draw(dataclasses.replace(first, panels=[panel]), "svg").decode()
+    assert re.findall(r"<!-- (\d+) -->", single) == ["8", "16", "32", "1", "2", "4"]
+
+
 @pytest.mark.parametrize("name", ["$$", "$x_1$", "\\input{a}", "_hidden", "中文", "n" * 10_000, "<script>--></script>"])
 def test_hostile_names_are_drawn_as_they_are(name: str):
-    series = [dataclasses.replace(each, name=name) for each in curves().series]
+    series = [dataclasses.replace(each, name=name) for each in curves().panels[0].series]
     drawn = draw(curves(series=series), "svg").decode()
     assert "<script" not in drawn
     if name.isascii() and len(name) < 20 and "<" not in name:
@@ -57,7 +69,7 @@ def test_every_point_with_a_speedup_has_a_mark():
 
 
 def test_bars_reach_as_far_as_the_intervals():
-    (series,) = curves().series
+    (series,) = curves().panels[0].series
     below, above = drawing._errors(series)
     assert below == pytest.approx([0.01, 0, 0.4]) and above == pytest.approx([0.01, 0, 0.1])
 

@@ -32,6 +32,7 @@ from tests.unit.page_folders import (
     put_nan,
     put_sweep,
     put_together,
+    put_two_bases,
 )
 from tests.unit.pages import Elements, charts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
@@ -104,12 +105,43 @@ def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
     assert statement.figure == "no cause" and "within the scatter of the runs" in statement.of and statement.doubt
 
 
+def test_the_verdict_is_against_the_smallest_case(tmp_path: Path):
+    for run in (*repeats(run_of(nodes=1), 2), *repeats(run_of(nodes=2), 2)):
+        put(tmp_path, trace_of(run, communication=1.0 + run.nodes))
+    scaling, loss, _ = verdict(summary_of(tmp_path))
+    assert scaling.of == "of ideal on 2n2g: 1.86 × the speed of 1n2g on 2 times the devices"
+    assert scaling.figure == "93 %"
+    assert "slower than 1n2g" in loss.sentences[0] and "of the loss is communication" in loss.of
+
+
+def test_no_chart_has_two_bases(tmp_path: Path):
+    put_two_bases(tmp_path)
+    page = charts(build_page(summary_of(tmp_path), "traces"))
+    first, second = page["chart-speedup"], page["chart-speedup-base-1"]
+    assert (first.title, second.title) == ("Speedup against 1n2g", "Speedup against 2n2g")
+    for chart, devices, title in ((first, [2, 4], "1n2g"), (second, [4, 8], "2n2g")):
+        ideal, curve = chart.figure["data"]
+        assert (ideal["x"], ideal["y"], curve["y"][0]) == (devices, [1, 2], 1)
+        assert chart.figure["layout"]["yaxis"]["title"]["text"] == f"speedup against {title}"
+    for suffix in ("", "-base-1"):
+        assert page[f"chart-efficiency{suffix}"].figure["data"][1]["y"][0] == 100
+    losses = [chart.title for name, chart in page.items() if name.startswith("chart-loss")]
+    assert losses == ["What a step loses against 2n2g (ms)", "What a step loses against 1n2g (ms)"]
+
+
+def test_the_ideal_of_a_speed_goes_through_the_base(tmp_path: Path):
+    for run in (*repeats(run_of(nodes=1), 2), *repeats(run_of(nodes=2), 2)):
+        put(tmp_path, trace_of(run, communication=1.0 + run.nodes))
+    ideal, curve = charts(build_page(summary_of(tmp_path), "traces"))["chart-speed"].figure["data"]
+    assert ideal["y"] == pytest.approx([curve["y"][0], 2 * curve["y"][0]], rel=1e-4)
+
+
 def test_without_a_baseline_the_verdict_compares_with_nothing(tmp_path: Path):
     for run in repeats(run_of(nodes=2), 2):
         put(tmp_path, trace_of(run))
     scaling, loss, _ = verdict(summary_of(tmp_path))
     assert scaling.doubt and "samples/s on 2n2g" in scaling.of
-    assert any("no 1n1g baseline" in sentence for sentence in (*scaling.sentences, *loss.sentences))
+    assert any("no other case" in sentence for sentence in (*scaling.sentences, *loss.sentences))
 
 
 def test_a_sweep_without_a_warning_states_that_it_has_none(tmp_path: Path):

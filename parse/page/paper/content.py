@@ -10,13 +10,13 @@ from hpc.system.text import plural
 from parse.page.build import title
 from parse.page.figures import Line
 from parse.page.paper.method import method
-from parse.page.scaling import cases_of, chosen_settings, notice_text, series_of, with_speedup
+from parse.page.scaling import cases_of, chosen_settings, notice_text, scaled_by_base, series_of
 from parse.page.types import Table
 from parse.page.verdict import as_sentence, headline
 from parse.report.against import HEADS, against_lines
 from parse.report.conclusion import conclusion
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
-from parse.report.points_table import points_cells
+from parse.report.points_table import points_cells, points_tables
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.result import Result
 from parse.text import Head, cut, numbered, shortened, with_settings_folded
@@ -35,7 +35,9 @@ COLUMNS = (
     *(name for name, _ in HEADS),
 )
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
-BARS = "Bars are the intervals of the medians, divided by the median of 1n1g, whose own interval stands at one device."
+BARS = (
+    "Bars are the intervals of the medians, divided by the median of the base; its own interval stands at its devices."
+)
 MAX_REMARKS = 12
 """More are counted; `parse.summarize --all-warnings` has them all."""
 TEXT_WIDTH = 240
@@ -65,11 +67,21 @@ class MarkedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
-    """Speedup by devices: a series for each setting, the (devices, case) of the axis, and the caption."""
+class Panel:
+    """Speedup by devices against one base, with its devices: a series for each setting, the (devices, case) of the
+    axis."""
 
+    base: str
+    base_devices: int
     series: Sequence[Line]
     cases: Sequence[tuple[int, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """A panel for each base, and the caption of all."""
+
+    panels: Sequence[Panel]
     caption: str
 
 
@@ -150,7 +162,7 @@ def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedT
     """A table for each unit, and the lines for the cells that are too long for it."""
     tables: list[MarkedTable] = []
     legends: list[str] = []
-    for number, of_unit in enumerate(by_unit(summary.results)):
+    for number, of_unit in enumerate(points_tables(summary.results)):
         heads, rows = _chosen_columns(of_unit, *points_cells(of_unit, summary.against))
         if len(varying(of_unit)) > MAX_SETTINGS:
             settings = [at for at, (name, _) in enumerate(heads) if name not in COLUMNS]
@@ -162,12 +174,18 @@ def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedT
         interval = ", its interval and that interval's coverage" if any(name == "interval" for name, _ in heads) else ""
         table = Table(
             id=f"scaling-{number}" if number else "scaling",
-            caption=f"Median speed of each case{several}{interval}, speedup over 1n1g, and efficiency",
+            caption=f"Median speed of each case{several}{interval}{_against(of_unit)}",
             heads=heads,
             rows=rows,
         )
         tables.append(MarkedTable(table=table, marks=[marks.get(result.requested.point, []) for result in of_unit]))
     return tables, legends
+
+
+def _against(results: Sequence[Result]) -> str:
+    """`, speedup against 1n8g, and efficiency`; empty where no point has a speedup."""
+    base = next((result.base for result in results if result.speedup is not None), None)
+    return f", speedup against {base.case}, and efficiency" if base else ""
 
 
 def _chosen_columns(
@@ -187,14 +205,21 @@ def _curves(summary: Summary) -> Curves | None:
     chosen, settings = chosen_settings(
         [result for result in summary.results if result.median_speed is not None], headline(summary)
     )
-    scaled = with_speedup(chosen)
-    if not scaled:
+    panels = [
+        Panel(
+            base=base.case, base_devices=base.devices,
+            series=[series_of(name, setting, "speedup") for name, setting in of_base],
+            cases=cases_of([result for _, setting in of_base for result in setting]),
+        )
+        for base, of_base in scaled_by_base(chosen)
+    ]  # fmt: skip
+    if not panels:
         return None
     left_out = f"; {len(chosen)} of {len(settings)} settings" if len(settings) > len(chosen) else ""
-    series = [series_of(name, setting, "speedup") for name, setting in scaled]
+    bases = f"{' and '.join(panel.base for panel in panels)}{', a panel each,' if len(panels) > 1 else ''}"
+    has_bars = any(any(each.intervals) for panel in panels for each in panel.series)
     return Curves(
-        series=series,
-        cases=cases_of([result for _, setting in scaled for result in setting]),
-        caption="Speedup over 1n1g by the number of devices; both axes are logarithmic, dashed: the ideal"
-        f"{left_out}.{f' {BARS}' if any(any(each.intervals) for each in series) else ''}",
+        panels=panels,
+        caption=f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal"
+        f"{left_out}.{f' {BARS}' if has_bars else ''}",
     )

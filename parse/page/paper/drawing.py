@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from parse.page.figures import Line
-from parse.page.paper.content import Curves
+from parse.page.paper.content import Curves, Panel
 from parse.text import shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 NO_MATPLOTLIB = "matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
 SIZE_INCHES = (4.6, 3.2)
@@ -39,34 +43,45 @@ def draw(curves: Curves, form: str) -> bytes:
         mpl.rcParams["font.size"] = 9
         mpl.rcParams["pdf.fonttype"] = 42  # publishers refuse fonts of type 3
         mpl.rcParams["svg.hashsalt"] = "rankwise"  # else ids are drawn by chance
-        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-        axes = figure.add_subplot()
-        names = _names([each.name for each in curves.series])
-        handles = [
-            axes.errorbar(
-                [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
-                yerr=_errors(series), color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)],
-                markersize=5, linewidth=1.2, capsize=3,
-            )
-            for at, series in enumerate(curves.series)
-        ]  # fmt: skip
-        devices = [device for device, _ in curves.cases]
-        (ideal,) = axes.plot(devices, devices, "--", color="#808890", linewidth=1, zorder=0)
-        for set_scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
-            set_scale("log", base=2)
-            axis.set_ticks(_marks(devices), labels=[str(device) for device in _marks(devices)])
-            axis.set_ticks([], minor=True)
-        axes.set_xlabel("devices")
-        axes.set_ylabel("speedup over 1n1g")
-        axes.grid(visible=True, color="#dddddd", linewidth=0.5)
-        legend = axes.legend([*handles, ideal], ["series"] * len(handles) + ["ideal"], frameon=False, fontsize=8)
-        for text, name in zip(legend.get_texts(), names, strict=False):
-            text.set_parse_math(False)  # before the text: a $ in a name is no formula
-            text.set_text(name)
+        width, height = SIZE_INCHES
+        figure = Figure(figsize=(width, height * len(curves.panels)), layout="constrained")
+        for axes, panel in zip(figure.subplots(len(curves.panels), squeeze=False)[:, 0], curves.panels, strict=True):
+            _draw_panel(axes, panel)
         written = io.BytesIO()
         nothing = {"CreationDate": None} if form == "pdf" else {"Date": None}
         figure.savefig(written, format=form, metadata=nothing)
         return written.getvalue()
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    """The speedups against one base, and the ideal through it."""
+    names = _names([each.name for each in panel.series])
+    handles = [
+        axes.errorbar(
+            [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
+            yerr=_errors(series), color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)],
+            markersize=5, linewidth=1.2, capsize=3,
+        )
+        for at, series in enumerate(panel.series)
+    ]  # fmt: skip
+    devices = [device for device, _ in panel.cases]
+    (ideal,) = axes.plot(
+        devices, [device / panel.base_devices for device in devices], "--", color="#808890", linewidth=1, zorder=0
+    )
+    marks = _marks(devices)
+    for set_scale, axis, unit in (
+        (axes.set_xscale, axes.xaxis, 1), (axes.set_yscale, axes.yaxis, panel.base_devices),
+    ):  # fmt: skip
+        set_scale("log", base=2)
+        axis.set_ticks([mark / unit for mark in marks], labels=[f"{mark / unit:.3g}" for mark in marks])
+        axis.set_ticks([], minor=True)
+    axes.set_xlabel("devices")
+    axes.set_ylabel(f"speedup against {panel.base}")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    legend = axes.legend([*handles, ideal], ["series"] * len(handles) + ["ideal"], frameon=False, fontsize=8)
+    for text, name in zip(legend.get_texts(), names, strict=False):
+        text.set_parse_math(False)  # before the text: a $ in a name is no formula
+        text.set_text(name)
 
 
 def _errors(series: Line) -> list[list[float]]:

@@ -15,7 +15,7 @@ WRITERS = {"latex": latex, "markdown-report": markdown}
 SECTIONS = {"latex": "scaling.tex", "markdown-report": "scaling.md"}
 """Names of the section by format."""
 FIGURES = {"latex": "scaling.pdf", "markdown-report": "scaling.svg"}
-NO_CURVES = "no figure: no point of more than one device has a speedup"
+NO_CURVES = "no figure: no point has a speedup against another case"
 
 
 def section_path(out: Path, form: str) -> Path:

@@ -107,7 +107,15 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
     scaled = [result for result in measured if result.speedup is not None]
     if not scaled:
         return
-    yield "Speedup is the median divided by that of 1n1g with all else equal; efficiency is speedup divided by devices."
+    bases = {result.base.case: result.base for result in scaled if result.base}
+    of_base, devices = f"that of {' or '.join(bases)}", "devices"
+    if any(base.devices > 1 for base in bases.values()):
+        how = "chosen" if all(base.chosen for base in bases.values()) else "the smallest case"
+        several = " of each setting" if len(bases) > 1 else ""
+        of_base, devices = f"{of_base}, {how}{several}", "the ratio of the devices"
+    yield (
+        f"Speedup is the median divided by {of_base}, with all else equal; efficiency is speedup divided by {devices}."
+    )
     sizes = {"weak": "the same batch size on each device", "strong": "the same batch size over all devices"}
     ways = {result.run.scaling for result in scaled if result.run.scaling}
     for way in sorted(ways & {*sizes}):
