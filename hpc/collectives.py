@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--option", metavar="NAME=V", action="append", default=[],
         help=f"an option of the backend: {', '.join(COMMUNICATION_OPTIONS)}")  # fmt: skip
     add = parser.add_argument_group(
-        "what it is measured on: requested of a training alike, so that the two are compared"
+        "what it is measured on", "requested of a training alike, so that the two are compared"
     ).add_argument
     add(
         "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hpc.system.command_line import importing, run
+from hpc.system.command_line import importing, not_done, run
 from hpc.system.import_guard import ForeignPackageError, refuse_foreign_packages
 
 
@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         refuse_foreign_packages()
     except ForeignPackageError as error:
         print(f"hpc.sweep: {error}", file=sys.stderr)
-        return 1
+        return not_done("hpc.sweep")
     with importing():
         from launch.sweep import cli  # after the check
 

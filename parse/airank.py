@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import importing, run
+from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 
 DESCRIPTION = (
@@ -36,15 +36,14 @@ stamps say, the names of the logs, the cases 1, 8 and 32, system_information.jso
 
 example: python -m parse.airank resnet50/log --published resnet50/code/README.md
 
-Exit status 0: something was read, whatever rules it breaks; 1: nothing could be; 2: usage.
+Exit status 0: something was read, whatever rules it breaks; 1: nothing could be, or a PATH is not there; 2: usage.
 """
 FORMATS = ("text", "json")
-WIDTH = 120
-"""Columns of the text; a wider terminal is filled."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns 0 if any file was read and 1 if none was; exits with 2 on wrong usage."""
+    """Runs the command. Returns 0 if any file was read, 1 if none was or a path is not there; exits with 2 on wrong
+    usage."""
     parser = _parser()
     arguments = parser.parse_args(argv)
     if not arguments.paths and not arguments.published:
@@ -63,10 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = plain(", ".join(map(str, [*arguments.paths, *arguments.published])))
         print(*map(plain, report.refusals), f"nothing to judge in {names}", sep="\n", file=sys.stderr)
         return 1
-    width = max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
-    sys.stdout.write(as_json(report) if arguments.format == "json" else text(report, width))
+    sys.stdout.write(as_json(report) if arguments.format == "json" else text(report, text_width()))
     sys.stdout.flush()
-    return 0
+    return 1 if existing([*arguments.paths, *arguments.published])[1] else 0
 
 
 def _parser() -> CommandParser:

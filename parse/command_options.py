@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -57,15 +55,6 @@ def recipe_named(name: str, parser: argparse.ArgumentParser) -> Recipe:
         return read_recipe(name)
     except RecipeError as error:
         parser.error(f"--against: {error}")
-
-
-def text_width(out: Path | None) -> int:
-    """The room for text in cells: COLUMNS, else the terminal's, else that of a pipe or a file."""
-    from parse.text import MIN_WIDTH, PIPE_WIDTH
-
-    if out is not None and not os.environ.get("COLUMNS"):
-        return PIPE_WIDTH
-    return max(MIN_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns)
 
 
 class ProgressBar(Protocol):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run
+from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out, text_width
+from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser("python -m parse.compare", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
+    parser = CommandParser("python -m parse.compare", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",
         help="BASE and NEW: folders or files as parse.summarize takes; with --reference NEW alone",
@@ -122,7 +121,7 @@ def _written(options: argparse.Namespace, comparison: Comparison) -> str:
     from parse.comparison.text import as_markdown, as_text
 
     if options.format == "text":
-        return as_text(comparison, text_width(options.out))
+        return as_text(comparison, text_width(to_file=options.out is not None))
     if options.format == "junit":
         return as_junit(comparison, datetime.now(UTC))
     return {"markdown": as_markdown, "json": as_json, "openmetrics": as_openmetrics}[options.format](comparison)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run
+from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out, text_width
+from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out
 
 if TYPE_CHECKING:
     from parse.trend.types import History
@@ -32,7 +32,7 @@ examples:
 A point needs 10 measurements with a speed and a date for a verdict.
 
 Exit status 0: the latest change of no point is a slowdown; 1: that of a point is; 2: usage, or nothing to compare: no
-folder with a point, or no point with enough measurements.
+folder with a point, no point with enough measurements, or a FOLDER that is not there.
 """
 FORMATS = ("table", "json", "markdown", "csv", "html")
 FORMAT_HELP = "default: %(default)s; html: a page with charts, in one file, as python -m parse.report makes it"
@@ -63,11 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ComparisonError as error:
         print("\n".join(map(plain, str(error).splitlines())), file=sys.stderr)
         return 2
-    return history.status if put_out(options.out, _written(options, history)) else 2
+    status = history.status or (2 if existing(options.folders)[1] else 0)
+    return status if put_out(options.out, _written(options, history)) else 2
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser("python -m parse.history", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
+    parser = CommandParser("python -m parse.history", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER",
         help="each a measurement, as parse.summarize takes it, in any order: the dates of their runs decide",
@@ -94,7 +95,7 @@ def _written(options: argparse.Namespace, history: History) -> str:
 
         return render(history_page(history))
     if options.format == "table":
-        return as_text(history, text_width(options.out))
+        return as_text(history, text_width(to_file=options.out is not None))
     return {"markdown": as_markdown, "json": as_json, "csv": as_csv}[options.format](history)
 
 

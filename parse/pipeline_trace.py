@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import importing, run
+from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
 
@@ -22,8 +21,6 @@ takes pyarrow: pip install -e '.[parquet]'.
 Exit status 0: the trace was replayed; 1: it could not be read or replayed; 2: usage.
 """
 FORMATS = ("text", "json")
-WIDTH = 120
-"""Columns of the text; a wider terminal is filled."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         reason = error.strerror if isinstance(error, OSError) else error
         print(plain(f"{options.trace}: {reason}"), file=sys.stderr)
         return 1
-    width = max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
-    sys.stdout.write(as_json(result) if options.format == "json" else text(result, width))
+    sys.stdout.write(as_json(result) if options.format == "json" else text(result, text_width()))
     sys.stdout.flush()
     return 0
 

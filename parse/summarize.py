@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run
+from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_base, add_where, conditions, progress_bar, put_out, recipe_named, text_width
+from parse.command_options import add_base, add_where, conditions, progress_bar, put_out, recipe_named
 from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
 from parse.watch import watch
 
@@ -36,7 +36,8 @@ examples:
   python -m parse.summarize traces/ logs/ --format json --out all.json
   python -m parse.summarize --explain logs/1n8g/r50_b128_fp32_1.log   a log's way into its number (docs/logs.md)
 
-Exit status 0: something was summarised, whatever is wrong with it; 1: nothing could be; 2: usage.
+Exit status 0: something was summarised, whatever is wrong with it; 1: nothing could be, or a PATH is not there; 2:
+usage.
 """
 KINDS = ("auto", "traces", "logs", "table")
 KIND_HELP = (
@@ -79,7 +80,8 @@ class _OptionUnused(ValueError):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Returns 0 when something was summarised, 1 when nothing could be, 2 for wrong usage."""
+    """Command line. Returns 0 when something was summarised, 1 when nothing could be or a path is not there, 2 for
+    wrong usage."""
     parser = _parser()
     options = parser.parse_args(argv)
     deny_world_writing()
@@ -136,7 +138,7 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser("python -m parse.summarize", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
+    parser = CommandParser("python -m parse.summarize", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")
     parser.add_argument("--format", choices=FORMATS, default="table", help=FORMAT_HELP)
@@ -196,7 +198,7 @@ def _summarize(
     except TraceError as error:  # a process that read them was killed
         print(plain(str(error)), file=sys.stderr)
         return 1
-    if not summary.results and not summary.diagnostics and not summary.nccl_tests:
+    if summary.empty:
         for line in warnings(summary):
             print(line, file=sys.stderr)
         print(f"nothing to summarise in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
@@ -225,7 +227,7 @@ def _summarize(
     if options.format in ("csv", "dlperf"):
         for line in warnings(summary):
             print(line, file=sys.stderr)
-    return 0
+    return 1 if existing(options.paths)[1] else 0
 
 
 def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
@@ -252,7 +254,8 @@ def _page(options: argparse.Namespace) -> Page:
     from parse.text import Page
 
     return Page(
-        width=text_width(options.out), wide=options.wide, all_warnings=options.warnings or options.verbose,
+        width=text_width(to_file=options.out is not None), wide=options.wide,
+        all_warnings=options.warnings or options.verbose,
         charts=options.out is None and sys.stdout.isatty(),
     )  # fmt: skip
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
+from hpc.system.command_line import PIPE_WIDTH
 from hpc.system.sanitize import plain
 
-PIPE_WIDTH = 100
-"""Width of text that goes to a pipe or a file."""
-MIN_WIDTH = 60
-"""Tables are made for this many cells at least, however narrow the terminal."""
 LONG = 28
 """Cells that are longer, or longer than a quarter of the page, are numbered in the table and stand above it."""
 ELLIPSIS = "…"

@@ -31,6 +31,10 @@ REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
 """Packages that every command may import, as setup.py requires them."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+NOT_DONE = 1
+"""Exit status of a command that could not do what was requested."""
+VERDICTS = ("hpc.sweep accept", "parse.compare", "parse.history")
+"""Commands whose exit status is a verdict: 1 is "slower", so that 2 has to say that there is none."""
 
 _command = ""
 """The command that this process is; empty where it is none, as in a test."""
@@ -69,17 +73,23 @@ def module_run() -> str:
     return argument.partition("m")[2] if argument.startswith("-") else argument
 
 
+def not_done(name: str) -> int:
+    """The exit status of this command where it cannot do what was requested, whatever hinders it."""
+    return 2 if {name, " ".join([name, *sys.argv[1:2]])}.intersection(VERDICTS) else NOT_DONE
+
+
 def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -> int:
     """Calls the `main` of a command and returns its exit status.
 
     Standard output and error escape characters that their encoding lacks. If one cannot be written the command ends
-    with 1: silently for a closed pipe, else with one line. A command that supervises measurements must not end for
-    that: it goes on, and `lost_output` is its exit status in place of 0. Ctrl-C gives 130 and a missing package
-    1, with one line each.
+    with `not_done`: silently for a closed pipe, else with one line. A command that supervises measurements must not end
+    for that: it goes on, and `lost_output` is its exit status in place of 0. Ctrl-C gives 130; a missing package, with
+    one line, and a bug, with its traceback, `not_done`.
     """
     import signal
 
     OutputStream.command, OutputStream.goes_on = name, lost_output is not None
+    OutputStream.status = not_done(name)
     open_streams()
     if signal.getsignal(signal.SIGINT) is _exit_at_once:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -90,15 +100,31 @@ def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -
         if OutputStream.lost and not ended.code:
             return lost_output or 0
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - the status of a bug, too, is the command's own
         explained = _explain(error, name)
         if explained is None:  # a bug: its traceback matters more than the output
             with suppress(SystemExit):
                 sys.stdout.flush()
-            raise
+            sys.__excepthook__(type(error), error, error.__traceback__)
+            return not_done(name)
         status = explained
     sys.stdout.flush()
     return status or (OutputStream.lost and lost_output) or 0
+
+
+PIPE_WIDTH = 100
+"""Width of text that goes to a pipe or a file."""
+MIN_WIDTH = 60
+"""Text is made for this many cells at least, however narrow the terminal."""
+
+
+def text_width(*, to_file: bool = False) -> int:
+    """The room for text in cells: COLUMNS, else the terminal's, else that of a pipe or a file."""
+    import shutil
+
+    if to_file and not os.environ.get("COLUMNS"):
+        return PIPE_WIDTH
+    return max(MIN_WIDTH, shutil.get_terminal_size((PIPE_WIDTH, 0)).columns)
 
 
 @contextmanager
@@ -123,25 +149,30 @@ def open_streams() -> None:
     """Makes standard output and error an OutputStream each.
 
     A closed descriptor is opened on /dev/null, so that no other file gets its number. Standard output that was closed
-    cannot be written: output that goes nowhere is no success.
+    cannot be written: output that goes nowhere is no success. Python's own names of the streams are theirs, too: by
+    them shutil and rich ask the terminal for its width.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR if descriptor == 2 else os.O_RDONLY)
-    sys.stdout = _stream(sys.stdout, 1)
-    sys.stderr = _stream(sys.stderr, 2)
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = _stream(getattr(sys, name), descriptor)
+        if getattr(sys, f"__{name}__") is getattr(sys, name):
+            setattr(sys, f"__{name}__", stream)
+        setattr(sys, name, stream)
 
 
 class OutputStream(io.TextIOWrapper):
-    """A standard stream that ends the process with status 1 where it cannot be written, or drops the text (`goes_on`).
+    """A standard stream that ends the process with `status` where it cannot be written, or drops the text (`goes_on`).
 
     The error is no OSError, which a command would take for one of its own files.
     """
 
     command = ""
     goes_on = False
+    status = NOT_DONE
     lost = False
     """Whether any text could not be written."""
 
@@ -167,7 +198,7 @@ class OutputStream(io.TextIOWrapper):
         if self is sys.stdout and not isinstance(error, BrokenPipeError):
             print(f"{self.command}: standard output cannot be written: {error.strerror}", file=sys.stderr)
         if not self.goes_on:
-            raise SystemExit(1) from None
+            raise SystemExit(self.status) from None
 
 
 def _stream(stream: TextIO | None, descriptor: int) -> TextIO:
@@ -188,7 +219,7 @@ def _explain(error: BaseException, name: str) -> int | None:
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in REQUIREMENTS:
         print(f"{name}: {_not_installed(missing)}", file=sys.stderr)
-        return 1
+        return not_done(name)
     return None
 
 

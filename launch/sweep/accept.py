@@ -15,6 +15,7 @@ from hpc.model.findings import Finding, Severity
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.system.atomic import write_output
+from hpc.system.command_line import text_width
 from hpc.system.text import first_of, plural
 from launch.cluster.lock import user_name
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
@@ -26,7 +27,6 @@ from launch.sweep.prepare import Say, prepare
 from launch.sweep.request import AcceptOptions, SweepOptions
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES, echo, run_prepared
-from parse.command_options import text_width
 from parse.comparison.acceptance import compare_with_reference
 from parse.comparison.export import as_json
 from parse.comparison.junit import as_junit
@@ -151,7 +151,7 @@ def _judge(
 def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, say: Say) -> None:
     """Shows the result, and writes it: as text, as JUnit XML if requested, and as JSON, which ends the test."""
     now = datetime.now(UTC)
-    text = acceptance_text(acceptance, text_width(None))
+    text = acceptance_text(acceptance, text_width())
     say("")
     for line in text.splitlines():
         say(line)
@@ -165,7 +165,8 @@ def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, say:
         "collectives": list(acceptance.collectives),
     }  # fmt: skip
     write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
-    say(f"\n{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
+    say("")
+    say(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
 
 
 def _update(path: Path, reference: Reference, comparison: Comparison, measured: Measurement, say: Say) -> None:

@@ -28,7 +28,7 @@ from itertools import groupby
 from hpc.model.options import did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SpecError
-from hpc.system.command_parser import CommandParser
+from hpc.system.command_parser import CommandParser, HelpFormatter
 from hpc.system.version import with_version
 from launch.jobs.options import Help, Option, truth
 from launch.sweep.request import (
@@ -206,7 +206,7 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
         usage=_usage(subcommand),
         description=_DESCRIPTIONS.get(subcommand, __doc__),
         epilog=None if subcommand else _MORE_EXAMPLES,
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=30),
+        formatter_class=partial(HelpFormatter, max_help_position=30),
         add_help=False,
     )
     rows = [row for row in OPTIONS if subcommand in MEASURING or row.group != SUBMISSION]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpc.system.atomic import write_output
 from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named
@@ -38,7 +38,7 @@ examples:
 
 A page is written also where nothing can be read: it says what there is.
 
-Exit status 0: it is written; 1: it cannot be; 2: usage.
+Exit status 0: it is written; 1: it cannot be, nothing could be read, or a PATH or DOCUMENT is not there; 2: usage.
 """
 KINDS = ("auto", "traces", "logs")
 FORMATS = ("html", "latex", "markdown-report")
@@ -54,7 +54,8 @@ PUBLISHED_HELP = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line. Returns 0 when the page is written, 1 when it cannot be, 2 for wrong usage."""
+    """Command line. Returns 0 when the page is written, 1 when it cannot be or lacks what was named, 2 for wrong
+    usage."""
     parser = _parser()
     options = parser.parse_args(argv)
     deny_world_writing()
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from parse.report.summary import TableError
         from parse.result import BaseError
     try:
-        lines = _write(options, where, recipe)
+        summary, lines = _write(options, where, recipe)
     except BaseError as error:
         parser.error(f"--base: {error}")
     except OSError as error:
@@ -77,11 +78,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(plain(str(error)), file=sys.stderr)
         return 1
     print("\n".join(map(plain, lines)))
-    return 0
+    for refusal in summary.refusals:
+        print(plain(f"not read: {refusal}"), file=sys.stderr)
+    named = [*options.paths, *options.published]
+    if summary.empty:
+        print(f"nothing to report in {', '.join(plain(str(path)) for path in named)}", file=sys.stderr)
+    return 1 if summary.empty or existing(named)[1] else 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser("python -m parse.report", description=textwrap.fill(DESCRIPTION, 110), epilog=EPILOG)
+    parser = CommandParser("python -m parse.report", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--out", type=Path, metavar="FILE", help=OUT_HELP)
     parser.add_argument("--format", choices=FORMATS, default="html", help=FORMAT_HELP)
@@ -93,8 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     return with_version(parser)
 
 
-def _write(options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None) -> list[str]:
-    """Writes what --format asks for, and returns lines that say what.
+def _write(
+    options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None
+) -> tuple[Summary, list[str]]:
+    """Writes what --format asks for, and returns the summary of all PATHs, and lines that say what was written.
 
     Raises TableError where --where leaves no point or names an unknown setting, BaseError where no point has the case
     of --base, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
@@ -107,14 +115,14 @@ def _write(options: argparse.Namespace, where: dict[str, list[str]], recipe: Rec
 
     whole, summary = _summaries(options, where, recipe)
     if options.format != "html":
-        return write_section(summary, section_path(options.out or Path(), options.format), options.format)
+        return whole, write_section(summary, section_path(options.out or Path(), options.format), options.format)
     summary = dataclasses.replace(summary, ledgers=read_ledgers(whole, summary.results, progress=progress_bar()))
     source = ", ".join(str(path) for path in (*options.paths, *options.published))
     page = render(build_page(dataclasses.replace(summary, ledgers=_what_ifs(summary)), source, progress_bar()))
     out = options.out or Path("report.html")
     write_output(out, page)
     size = len(page.encode())
-    return [f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}"]
+    return whole, [f"{out}: {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}"]
 
 
 def _summaries(

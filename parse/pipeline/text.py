@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
 from parse.pipeline.types import Group, GroupCost, GroupedBy, PipelineResult
-from parse.text import aligned, number, wrapped
+from parse.text import ELLIPSIS, GAP, column_widths, in_blocks, number, shortened, table_width, wrapped
 
 SCHEMA = 1
 MOST = 0.5
@@ -17,9 +17,11 @@ NOTABLE_GAPS = 0.05
 """A replay that leaves out a larger share of the recorded step, or adds one, is warned of."""
 SHOWN = 8
 """As many groups of a grouping are shown; JSON has all."""
+MIN_NAME = 20
+"""Cells of a group's name at least, where it is cut in the middle."""
 PLACES = (GroupedBy.WORKER, GroupedBy.STAGE, GroupedBy.DP_RANK)
 """From the narrowest to the widest."""
-HEADS = (("", "changed", "step without", "pays", "share", "step with it alone"), ("by", "", "s", "s", "%", "s"))
+HEADS = (("", "changed", "step without", "pays", "share", "with it alone"), ("by", "", "s", "s", "%", "s"))
 
 
 def text(result: PipelineResult, width: int) -> str:
@@ -30,7 +32,11 @@ def text(result: PipelineResult, width: int) -> str:
         f"{plural(result.dp_ranks, 'data-parallel rank')}, {result.operations} operations"
     )
     lines = [*wrapped([sentence(result), *remarks(result)], width), "", *wrapped([size], width), ""]
-    table = aligned([*HEADS, *_rows(result)], label_columns=2)
+    rows = [*HEADS, *_rows(result)]
+    room = width - table_width(column_widths([(by, *cells) for by, _, *cells in rows])) - len(GAP)
+    names = shortened((name for _, name, *_ in rows), max(MIN_NAME, room))
+    rows = [(by, names[name], *cells) for by, name, *cells in rows]
+    table = in_blocks(rows, label_columns=2, keys=2, width=width)
     return "\n".join([*lines, *(line.rstrip() for line in table), ""])
 
 
@@ -106,7 +112,7 @@ def _rows(result: PipelineResult) -> Iterator[tuple[str, ...]]:
             seconds = (f"{value:z.3f}" for value in (cost.without_s, cost.pays_s))
             yield by if not at else "", name(cost.group), *seconds, number(cost.share, 100, 1), f"{cost.alone_s:.3f}"
         if len(costs) > SHOWN:
-            yield "", f"and {len(costs) - SHOWN} more", "", "", "", ""
+            yield "", f"and {len(costs) - SHOWN} more", *(4 * (ELLIPSIS,))
 
 
 def _seconds(value: float) -> str:

@@ -12,6 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rich.cells import cell_len
+
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.text import inflect
@@ -121,7 +123,9 @@ def text(report: AirankReport, width: int) -> str:
         rows = aligned([CLAIM_HEAD, *map(_claim_row, report.comparisons)])
         notes = ["", *(comparison.note for comparison in report.comparisons)]
         lines += ["", "published beside recomputed:"]
-        lines += [f"  {row}  {plain(note)}".rstrip() for row, note in zip(rows, notes, strict=True)]
+        for row, note in zip(rows, notes, strict=True):
+            whole = f"  {row}  {plain(note)}".rstrip()
+            lines += [whole] if cell_len(whole) <= width else [f"  {row}", *wrapped([note], width, "    ")]
     lines += ["", *_broken_rules(report.violations, width)]
     lines += wrapped((f"not read: {refusal}" for refusal in report.refusals), width)
     return "\n".join(lines).strip("\n") + "\n"

@@ -64,6 +64,11 @@ class Summary:
     against: Against | None = None
     nccl_tests: tuple[NcclTest, ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was read that could be shown."""
+        return not (self.results or self.diagnostics or self.nccl_tests)
+
 
 def requested_values(result: Result) -> dict[str, str]:
     """All requested settings of the point, by the names of columns and `--where`.

@@ -12,10 +12,6 @@ from tests.sweeps import ROOT, with_checkout
 DRY_RUN = ("hpc.sweep", "--cluster", "local", "--nodes", "1", "--ranks-per-node", "1", "--repeats", "1", "--dry-run")
 
 
-NO_SUCH_TRACE = "hpc.collectives: traces/none.h5: "
-"""A command that prints nothing to standard output ignores that it cannot be written."""
-
-
 SLURM_DRY_RUN = ("hpc.sweep", "--site", "example", "--nodes", "1", "--gpus-per-node", "1", "--dry-run")
 
 

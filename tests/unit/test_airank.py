@@ -21,6 +21,12 @@ DOCUMENT = """\
 """
 
 
+@pytest.fixture(autouse=True)
+def columns(monkeypatch):
+    """Room for the lines that these tests look for."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
 def run(capsys, *arguments):
     code = main([str(argument) for argument in arguments])
     return code, *capsys.readouterr()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from hpc.system.command_line import COMMANDS
-from tests.sweeps import outcomes, with_checkout
-from tests.unit.commands import ASCII, DRY_RUN, NO_SUCH_TRACE, command, process
+from launch.sweep.request import SUBCOMMANDS
+from tests.sweeps import ROOT, outcomes, with_checkout
+from tests.unit.commands import ASCII, DRY_RUN, command, process, when_imported
+from tests.unit.every_command import PRINTING, READING, make_workplace
 from tests.unit.sweep_command import NO_SLURM
 from tests.unit.traces import make_run, make_trace, put
 
@@ -25,58 +29,133 @@ def traces(traces: Path) -> Path:
     return traces
 
 
-def outputs() -> list[tuple[str, ...]]:
-    """Command lines that print much or little, by Python's print, by argparse and by rich."""
-    return [
-        *((name, "--help") for name in COMMANDS),
-        DRY_RUN,
-        ("hpc.sweep", "list"),
-        ("parse.summarize", "traces"),
-        ("parse.summarize", "traces", "--format", "json"),
-        ("hpc.recovery.recover", "traces"),
-        ("hpc.collectives", "--show", "traces/none.h5"),
-        ("launch.doctor", "--cluster", "local"),
-    ]
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which every command has something to print."""
+    return make_workplace(tmp_path_factory.mktemp("workplace"))
 
 
-@pytest.mark.parametrize("argv", outputs(), ids=lambda argv: "-".join(argv[:3]))
-def test_output_into_a_closed_pipe_ends_in_silence(argv: tuple[str, ...], traces: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    try:
-        done = command(argv[0], *argv[1:], cwd=traces.parent, env={"PATH": NO_SLURM}, stdout=write)
-    finally:
-        os.close(write)
-    assert done.returncode == 1
-    assert done.stderr.startswith(NO_SUCH_TRACE) if "none.h5" in argv[-1] else done.stderr == ""
+def documented() -> dict[str, tuple[list[int], int]]:
+    """By command of docs/exit.md: its statuses but 130, and the one without output."""
+    rows: dict[str, tuple[list[int], int]] = {}
+    for line in (ROOT / "docs" / "exit.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if cells and cells[0].startswith("`"):
+            numbers = [number for number, cell in enumerate(cells[1:4]) if cell]
+            numbers += map(int, re.findall(r"(\d): ", cells[4]))
+            rows[cells[0].strip("`")] = numbers, int(cells[5].partition(",")[0])
+    return rows
 
 
-def with_buffers() -> list[tuple[str, tuple[str, ...]]]:
-    """All of them, and one of each way to print without Python's buffer."""
-    unbuffered = [argv for argv in outputs() if argv == ("hpc.sweep", "--help") or argv[-1] != "--help"]
-    return [*(("", argv) for argv in outputs()), *(("1", argv) for argv in unbuffered)]
+def without_output(argv: tuple[str, ...]) -> int:
+    """The documented status of this command line where standard output cannot be written."""
+    rows = documented()
+    return rows.get(" ".join(argv[:2]), rows[argv[0]])[1]
+
+
+def test_every_command_is_in_the_table_of_exit_statuses() -> None:
+    assert {*documented()} == {*COMMANDS, *(f"hpc.sweep {name}" for name in SUBCOMMANDS)}
+    assert {argv[0] for argv in PRINTING} == {*COMMANDS}
+
+
+@pytest.mark.parametrize("name", documented())
+def test_the_table_has_the_statuses_of_the_help(name: str, tmp_path: Path) -> None:
+    text = command(*name.split(), "--help", cwd=tmp_path).stdout
+    statuses = re.findall(r"\b(\d): ", f"{text.partition('Exit status ')[2]} ".replace("\n", " "))
+    assert [*map(int, dict.fromkeys(statuses))] == documented()[name][0]
+
+
+def ids(argv: tuple[str, ...]) -> str:
+    return "-".join(argv[:4]).replace("/", "_")
+
+
+def lines_of(done: subprocess.CompletedProcess[str], argv: tuple[str, ...]) -> list[str]:
+    """The lines of standard error, less those that this command prints with output too."""
+    return [line for line in done.stderr.splitlines() if not line.startswith(f"{argv[0]}: note: ")]
 
 
 @pytest.mark.parametrize(
-    ("unbuffered", "argv"),
-    with_buffers(),
-    ids=lambda value: value if isinstance(value, str) else "-".join(value[:3]),
+    ("argv", "sink"),
+    [(argv, sink) for argv in PRINTING for sink in ("full", "closed pipe", "closed")]
+    + [(argv, "unbuffered") for argv in PRINTING if argv in (DRY_RUN, ("parse.compare", "traces", "after"))],
+    ids=lambda value: value if isinstance(value, str) else ids(value),
 )
-def test_output_to_a_full_disk_is_one_line(argv: tuple[str, ...], unbuffered: str, traces: Path) -> None:
-    with Path("/dev/full").open("wb") as full:
-        env = {"PATH": NO_SLURM, "PYTHONUNBUFFERED": unbuffered}
-        done = command(argv[0], *argv[1:], cwd=traces.parent, env=env, stdout=full.fileno())
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    lost = f"{argv[0]}: standard output cannot be written: {os.strerror(errno.ENOSPC)}"
-    assert line.startswith(NO_SUCH_TRACE) if "none.h5" in argv[-1] else line == lost
+def test_output_that_cannot_be_written_has_the_documented_status(
+    argv: tuple[str, ...], sink: str, workplace: Path
+) -> None:
+    """One line says so; none for a closed pipe, which is what `| head -1` leaves."""
+    env = {"PATH": NO_SLURM, "PYTHONUNBUFFERED": "1" if sink == "unbuffered" else ""}
+    python = [sys.executable, "-m", *argv]
+    if sink == "closed":
+        done = process(["/bin/bash", "-c", 'exec "$@" >&-', "bash", *python], workplace, env)
+    else:
+        read, write = os.pipe() if sink == "closed pipe" else (None, os.open("/dev/full", os.O_WRONLY))
+        if read is not None:
+            os.close(read)
+        done = process(python, workplace, env, stdout=write)
+        os.close(write)
+    assert done.returncode == without_output(argv), done.stderr
+    if sink == "closed pipe":
+        assert lines_of(done, argv) == []
+    else:
+        reason = os.strerror(errno.EBADF if sink == "closed" else errno.ENOSPC)
+        assert lines_of(done, argv) == [f"{argv[0]}: standard output cannot be written: {reason}"]
 
 
-@pytest.mark.parametrize("argv", [DRY_RUN, ("parse.summarize", "traces"), ("launch.devcluster", "status", "--help")])
-def test_a_closed_standard_output_is_one_line(argv: tuple[str, ...], traces: Path) -> None:
-    done = process(["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, "-m", *argv], traces.parent)
-    assert done.returncode == 1
-    assert done.stderr == f"{argv[0]}: standard output cannot be written: {os.strerror(errno.EBADF)}\n"
+@pytest.mark.parametrize("argv", [("parse.compare", "a", "b"), ("parse.history", "a"), ("parse.summarize", "a")])
+@pytest.mark.parametrize("error", ["ModuleNotFoundError('no numpy', name='numpy')", "ValueError('a bug')"])
+def test_a_command_that_could_not_compare_does_not_say_slower(
+    argv: tuple[str, ...], error: str, workplace: Path, tmp_path: Path
+) -> None:
+    """Its 1 is a verdict, so that neither a missing package nor a bug may end it with 1."""
+    done = command(*argv, cwd=workplace, env=when_imported(tmp_path / "site", "numpy", f"raise {error}"))
+    assert done.returncode == documented()[argv[0]][1]
+    assert ("Traceback" in done.stderr) is ("bug" in error)
+
+
+@pytest.mark.parametrize(
+    ("argv", "status"),
+    [
+        (("parse.summarize", "none"), 1), (("parse.summarize", "empty"), 1), (("parse.summarize", "cut"), 1),
+        (("parse.summarize", "traces", "none"), 1), (("parse.summarize", "--kind", "table", "paper.md", "none"), 1),
+        (("parse.report", "none"), 1), (("parse.report", "empty"), 1), (("parse.report", "cut"), 1),
+        (("parse.report", "traces", "none"), 1), (("parse.report", "traces", "--published", "none"), 1),
+        (("parse.report", "--published", "none"), 1), (("parse.report", "empty", "--format", "latex"), 1),
+        (("parse.airank", "none"), 1), (("parse.airank", "empty"), 1),
+        (("parse.airank", "linux/resnet50/log", "none"), 1),
+        (("parse.airank", "linux/resnet50/log", "--published", "none"), 1),
+        (("parse.timeline", "none", "--out", "t.json"), 1), (("parse.timeline", "empty", "--out", "t.json"), 1),
+        (("parse.timeline", "cut", "--out", "t.json"), 1), (("parse.pipeline_trace", "none"), 1),
+        (("parse.compare", "traces", "none"), 2), (("parse.compare", "empty", "traces"), 2),
+        (("parse.compare", "traces", "cut"), 2), (("parse.compare", "traces", "--reference", "none"), 2),
+        (("parse.history", "none"), 2), (("parse.history", "empty"), 2),
+        (("parse.history", *READING["parse.history"][0], "none", "--threshold", "50%"), 2),
+        (("hpc.recovery.recover", "none"), 1), (("hpc.collectives", "--show", "none"), 1),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else "-".join(value).replace("/", "_"),
+)  # fmt: skip
+def test_what_is_not_there_or_cannot_be_read_is_named_and_no_success(
+    argv: tuple[str, ...], status: int, workplace: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(workplace)
+    name = f"{argv[0]}.__main__" if argv[0] == "parse.report" else argv[0]
+    assert import_module(name).main(argv[1:]) == status
+    (named,) = {"none", "empty", "cut"}.intersection(argv)
+    printed = capsys.readouterr()
+    assert named in printed.out + printed.err
+
+
+def test_one_file_that_cannot_be_read_beside_others_is_named_and_no_failure(
+    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(workplace / "traces", tmp_path / "traces")
+    shutil.copy(workplace / "cut" / "x_r1.1.h5", tmp_path / "traces")
+    assert (
+        import_module("parse.report.__main__").main([str(tmp_path / "traces"), "--out", str(tmp_path / "r.html")]) == 0
+    )
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("not read: "))
+    assert "x_r1.1.h5" in line
 
 
 def test_no_file_gets_the_number_of_a_closed_standard_stream(traces: Path) -> None:

@@ -100,8 +100,7 @@ def _status(args: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
-        prog="python -m launch.devcluster", description=__doc__, epilog=EXAMPLE,
-        formatter_class=argparse.RawTextHelpFormatter,
+        prog="python -m launch.devcluster", description=__doc__, epilog=EXAMPLE
     )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="start | stop | status | env")
     for name, command, text in (

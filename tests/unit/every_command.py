@@ -1,0 +1,74 @@
+"""A folder in which every command has something to print, and a command line of each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from hpc.model.outcome import Outcome
+from tests.unit.airank_logs import submission
+from tests.unit.commands import DRY_RUN
+from tests.unit.comparisons import FOUR, ONE, TWO, folder, times
+from tests.unit.histories import put_nights
+from tests.unit.test_collectives import FOUR as FOUR_RANKS
+from tests.unit.test_collectives import measured, spec_of
+from tests.unit.traces import make_run, put, put_exit_record, put_plan, repeats
+
+PIPELINE = Path(__file__).parent / "pipeline" / "ST-3-steps.parquet"
+PAPER = "| GPUs | samples/s |\n|---:|---:|\n| 1 | 100 |\n| 8 | 750 |\n"
+SCALING = ((ONE, times(1)), (TWO, times(1.9)), (FOUR, times(3.1)))
+SLOWER = ((ONE, times(0.9)), (TWO, times(1.9)), (FOUR, times(2.5, (100.0, 130.0, 70.0, 95.0, 105.0))))
+READING: dict[str, tuple[tuple[str, ...], ...]] = {
+    "hpc.collectives": (("--show", "collectives.h5"),),
+    "hpc.recovery": (("collect", "--stem", "x.1", "--to", "traces"),),
+    "hpc.recovery.recover": (("traces",),),
+    "launch.devcluster": (("status", "--root", "nothing"),),
+    "launch.doctor": (("--cluster", "local"),),
+    "parse.airank": (("linux/resnet50/log",),),
+    "parse.compare": (("traces", "after"), ("traces", "after", "--format", "markdown")),
+    "parse.history": (
+        tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "csv")
+    ),
+    "parse.pipeline_trace": (("pipeline.parquet",),),
+    "parse.report": (("traces",),),
+    "parse.summarize": (
+        ("traces",), ("traces", "after", "--ledger"), ("traces", "--format", "json"), ("traces", "--format", "csv")
+    ),
+    "parse.timeline": (("traces", "--out", "timeline.json.gz"),),
+}  # fmt: skip
+"""Command lines that read the folder and print what they find, by command."""
+SWEEPS = (
+    DRY_RUN, ("hpc.sweep", "list"),
+    ("hpc.sweep", "status", "--out", "sweep"), ("hpc.sweep", "cancel", "--out", "sweep"),
+    ("hpc.sweep", "retry", "oom", *DRY_RUN[1:]), ("hpc.sweep", "accept", "--reference", "none.toml"),
+)  # fmt: skip
+HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight")
+"""Commands that print nothing before they have imported a framework, made a set of images or started MPI."""
+PRINTING = (
+    *((name, *arguments) for name, lines in READING.items() for arguments in lines), *SWEEPS,
+    *((name, "--help") for name in HELP_ALONE), ("hpc.sweep", "find-max", "--help"),
+)  # fmt: skip
+
+
+def make_workplace(path: Path) -> Path:
+    """The folder."""
+    folder(path / "traces", *SCALING)
+    folder(path / "after", *SLOWER)
+    put_nights(path / "nights", [1.0] * 6 + [0.8] * 6)
+    put(path, measured(spec_of(FOUR_RANKS, ["all-reduce"]))).rename(path / "collectives.h5")
+    shutil.copy(PIPELINE, path / "pipeline.parquet")
+    submission(path)
+    (path / "empty").mkdir()
+    (path / "cut").mkdir()
+    whole = next((path / "traces").glob("*.h5")).read_bytes()
+    (path / "cut" / "x_r1.1.h5").write_bytes(whole[: len(whole) // 2])
+    (path / "paper.md").write_text(PAPER)
+    runs = repeats(make_run(), 2)
+    traces = path / "sweep" / "traces"
+    traces.mkdir(parents=True)
+    (path / "sweep" / "jobs").mkdir()
+    put_plan(traces, runs)
+    put_exit_record(traces, runs[0], Outcome.OOM)
+    (path / "run.json").write_text(json.dumps(runs[0].to_json()))
+    return path
