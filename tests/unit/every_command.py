@@ -41,7 +41,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
 SWEEPS = (
     DRY_RUN, ("hpc.sweep", "list"),
     ("hpc.sweep", "status", "--out", "sweep"), ("hpc.sweep", "cancel", "--out", "sweep"),
-    ("hpc.sweep", "retry", "oom", *DRY_RUN[1:]), ("hpc.sweep", "accept", "--reference", "none.toml"),
+    ("hpc.sweep", "retry", "--help"), ("hpc.sweep", "accept", "--reference", "none.toml"),
 )  # fmt: skip
 HELP_ALONE = ("hpc.data", "hpc.observe", "hpc.preflight")
 """Commands that print nothing before they have imported a framework, made a set of images or started MPI."""
