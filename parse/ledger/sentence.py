@@ -113,28 +113,35 @@ def sentences(ledger: Ledger) -> list[str]:
     return [f"{part}." for part in _parts(ledger, Figures([ledger])) if part]
 
 
-def _parts(ledger: Ledger, write: Figures) -> Iterator[str]:
+def beside_a_headline(ledger: Ledger) -> list[str]:
+    """Those of them that say more than a headline with the largest cause, its share, and what would be without it."""
+    return [f"{part}." for part in _parts(ledger, Figures([ledger]), has_headline=True) if part]
+
+
+def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Iterator[str]:
     """The sentences, without their full stops."""
     by_terms, loss = _by_terms(ledger, write), ledger.loss
     if loss is None:
-        yield f"a step takes {write.ms(ledger.step.value)}"
+        if not has_headline:
+            yield f"a step takes {write.ms(ledger.step.value)}"
         if straggler_first(ledger):
-            yield from _straggler(ledger, write)
+            yield from _straggler(ledger, write, has_headline=has_headline)
             yield f"By terms: {by_terms}"
         else:
             yield f"By terms: {by_terms}"
             yield from _straggler(ledger, write)
         yield f"No loss is given: {no_loss_text(ledger)}"
     elif loss.low is not None and not loss.resolved:
-        yield f"{_slower(ledger, loss.value, write)}, which is within the scatter: no cause of it is named"
+        slower = _slower(ledger, loss.value, write)
+        yield slower if has_headline else f"{slower}, which is within the scatter: no cause of it is named"
         yield from _straggler(ledger, write)
     elif straggler_first(ledger):
         yield _slower(ledger, loss.value, write)
-        yield from _straggler(ledger, write, "Cause: ")
-        yield f"By terms: {by_terms}"
+        yield from _straggler(ledger, write, "Cause: ", has_headline=has_headline)
+        yield "" if has_headline else f"By terms: {by_terms}"
     else:
         yield _slower(ledger, loss.value, write)
-        yield f"By terms: {by_terms}"
+        yield "" if has_headline else f"By terms: {by_terms}"
         yield from explanation(ledger, write)
         yield from _straggler(ledger, write)
     yield from network_sentences(ledger.network)
@@ -185,7 +192,9 @@ def straggler_first(ledger: Ledger) -> bool:
     return ledger.straggler_loss > max(others, default=0.0)
 
 
-def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Iterator[str]:
+def _straggler(
+    ledger: Ledger, write: Figures, lead: str = "Straggler: ", *, has_headline: bool = False
+) -> Iterator[str]:
     """The straggler, what shows in its telemetry, what to do, and those behind it; nothing where there is one rank."""
     verdict = ledger.verdict
     if len(ledger.ranks) < 2:
@@ -203,7 +212,7 @@ def _straggler(ledger: Ledger, write: Figures, lead: str = "Straggler: ") -> Ite
         at_base = ledger.straggler_at_base.costs
         already = f", and one costs {write.ms(at_base)} on {base_case(ledger)} already" if at_base > 0 else ""
         text = f"{text}, which costs {write.ms(verdict.costs)} a step{already}"
-    if without := ledger.without_straggler:
+    if (without := ledger.without_straggler) and not has_headline:
         speeds = f"{speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
         text = f"{text}; without that {speeds}"
     yield text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from parse.page.ledger import ledger_section
-from parse.page.measured import measured_section
+from parse.page.measured import measured_section, subtitle
 from parse.page.outcomes import left_out_section, outcomes_section
 from parse.page.points import points_section
 from parse.page.published import published_section
@@ -23,17 +23,18 @@ def build_page(
     """The page of a summary with its ledgers; `source` says what it was made of. Reads the traces once more."""
     point = headline(summary)
     sections = [
-        measured_section(summary),
         scaling_section(summary, point),
         warnings_section(summary),
         ledger_section(summary),
         points_section(summary, point, progress),
         published_section(summary),
+        measured_section(summary),
         outcomes_section(summary),
         left_out_section(summary),
     ]
     return Page(
         title=title(summary),
+        subtitle=subtitle(summary),
         source=source,
         command="python -m parse.report",
         verdict=verdict(summary),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from hpc.system.text import first_of, inflect, plural
+from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.comparison.text import difference_text
 from parse.page.figures import Line, OverTime, over_time
 from parse.page.points import MAX_PANELS
@@ -12,12 +13,12 @@ from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Sect
 from parse.page.verdict import as_sentence
 from parse.text import Head, number
 from parse.trend.divisive import MAX_P_VALUE
-from parse.trend.text import HEADS, SAMPLE_HEADS, change_text, conclusion, p_text, point_row, sample_row, size_text
+from parse.trend.text import HEADS, SAMPLE_HEADS, p_text, point_row, sample_row, size_text
 from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
 
 ORDER = (Verdict.SLOWER, Verdict.FASTER, Verdict.STEADY, Verdict.TOO_FEW)
 """Of the panels."""
-FOLDERS_NAMED = 3
+FOLDERS_NAMED, POINTS_NAMED = 3, 4
 OVER_TIME = "over-time"
 SPEED_HEADS: tuple[Head, ...] = (
     ("change", ""), ("size", ""), ("interval", ""), ("coverage", ""), ("last before", "UTC"), ("first after", "UTC"),
@@ -30,6 +31,7 @@ def history_page(history: History) -> Page:
     sections = [_points_section(history), _over_time_section(history), _left_out_section(history)]
     return Page(
         title=f"Speed of {_points(history)} over time",
+        subtitle=_span(history),
         source=first_of(history.folders, FOLDERS_NAMED),
         command="python -m parse.history",
         verdict=[_slower(history), _change(history), _ground(history)],
@@ -45,14 +47,16 @@ def _slower(history: History) -> Statement:
     question, link, link_text = "Is anything slower than it was?", "points", "All points"
     judged = [series for series in history.series if series.verdict is not Verdict.TOO_FEW]
     slower = history.with_verdict(Verdict.SLOWER)
-    sentences = [as_sentence(conclusion(history))]
     if not judged:
         return Statement(
-            question=question, figure="no verdict", sentences=sentences, link=link, link_text=link_text, doubt=True,
+            question=question, figure="no verdict", sentences=[], link=link, link_text=link_text, doubt=True,
             of=f"no point has {MIN_MEASUREMENTS} measurements with a speed and a date",
         )  # fmt: skip
-    if slower:
-        sentences.append("A slowdown stays one until a later change follows it.")
+    sentences = [f"Slower: {first_of([series.name for series in slower], POINTS_NAMED)}."] if slower else []
+    sentences += ["A slowdown stays one until a later change follows it."] if slower else []
+    for verdict in (Verdict.FASTER, Verdict.STEADY):
+        if others := [series.name for series in history.with_verdict(verdict)]:
+            sentences.append(f"{capitalized(verdict)}: {first_of(others, POINTS_NAMED)}.")
     return Statement(
         question=question,
         figure=f"{len(slower)} of {len(judged)}" if slower else "nothing",
@@ -85,11 +89,19 @@ def _change(history: History) -> Statement:
         question=question,
         figure=size_text(change),
         of=f"{series.name}, between {change.previous.date} and {change.first.date}",
-        sentences=[as_sentence(change_text(change, series.unit)), *_interval_sentence(change)],
+        sentences=[*_change_sentences(series, change), *_interval_sentence(change)],
         link=link,
         link_text=link_text,
         doubt=change.change.size < 0,
     )
+
+
+def _change_sentences(series: Series, change: DatedChange) -> Iterator[str]:
+    """The levels on both sides of the change, where it came about, and what differs there."""
+    level = change.change
+    levels = f"from {number(level.before)} to {number(level.after)} {series.unit}, p {p_text(level.p_value)}"
+    yield f"At {change.first.folder}: {levels}. Before it: {change.previous.folder}."
+    yield as_sentence(f"What differs: {'; '.join(map(difference_text, change.differences)) or 'nothing that is known'}")
 
 
 def _interval_sentence(change: DatedChange) -> list[str]:
@@ -110,10 +122,14 @@ def _threshold(history: History) -> str:
     return f"{100 * history.threshold:g} %"
 
 
+def _span(history: History) -> str:
+    """The first and the last day of its measurements."""
+    dates = sorted({sample.date for series in history.series for sample in series.samples})
+    return f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))} (UTC)" if dates else ""
+
+
 def _ground(history: History) -> Statement:
     """What the verdicts rest on."""
-    dates = sorted({sample.date for series in history.series for sample in series.samples})
-    span = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "none with a speed and a date"
     gaps = sum(len(series.gaps) for series in history.series)
     few = len(history.with_verdict(Verdict.TOO_FEW))
     sentences = [
@@ -127,7 +143,7 @@ def _ground(history: History) -> Statement:
     return Statement(
         question="What does it rest on?",
         figure=str(len(history.folders)),
-        of=f"{inflect(len(history.folders), 'measurement')}, {span}",
+        of=f"{inflect(len(history.folders), 'measurement')} of {plural(len(history.series), 'point')}",
         sentences=sentences,
         link="left-out" if gaps or history.refusals else "points",
         link_text="What was left out" if gaps or history.refusals else "All points",
@@ -242,6 +258,7 @@ def _left_out_section(history: History) -> Section | None:
         (f"Left out of {series.name}", [f"{gap.folder}: {gap.reason}" for gap in series.gaps])
         for series in history.series
     ]
-    listings += [("Not read", list(history.refusals)), ("Remarks", list(history.remarks))]
+    remarks = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in Counter(history.remarks).items()]
+    listings += [("Not read", list(history.refusals)), ("Remarks", remarks)]
     blocks: Sequence[Block] = [Listing(title=title, lines=lines) for title, lines in listings if lines]
     return Section(id="left-out", title="What was left out", blocks=blocks) if blocks else None

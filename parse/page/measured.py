@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hpc.system.text import first_of
+from hpc.system.text import first_of, inflect
 from parse.page.types import Block, Paragraph, Section, Table
 from parse.report.provenance import MACHINE, provenance
 from parse.report.summary import USUAL, Summary, differences, labels, shared
@@ -17,6 +17,10 @@ RUNS_NAMED = 4
 LONG_NAME = 30
 """Runs whose names are longer are counted by backend."""
 HOSTS_NAMED = 16
+IN_SUBTITLE = 3
+"""Names of a kind in the line below the title."""
+FRAMEWORKS = ("torch", "tensorflow", "paddle", "horovod", "mxnet", "oneflow")
+"""Versions that stand there."""
 ALL, NODES = "all", "nodes"
 
 
@@ -26,8 +30,6 @@ def measured_section(summary: Summary) -> Section:
     runs = [run for result in (*summary.results, *summary.diagnostics) for run in result.runs]
     if not runs:
         return Section(id="measured", title="What was measured", blocks=[Paragraph(text="No run is here.")])
-    if date := provenance(runs)["date"]:
-        blocks.append(Paragraph(text=f"Measured on {date} (UTC)."))
     settings = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
     rows = [[name, value] for name, value in settings.items()]
     marked = range(len(rows), len(rows) + len(differences(summary.results)))
@@ -42,6 +44,28 @@ def measured_section(summary: Summary) -> Section:
         )  # fmt: skip
     blocks += _environment_table(summary)
     return Section(id="measured", title="What was measured", blocks=blocks)
+
+
+def subtitle(summary: Summary) -> str:
+    """When, where and on what: `2026-05-14 (UTC), site mysite, nodes n1 and n2: NVIDIA H100, driver 570.1, torch 2.13`.
+
+    What no run recorded is left out; empty where none recorded any of it.
+    """
+    runs = [run for result in summary.results for run in result.runs]
+    facts = provenance(runs)
+    hosts = sorted({host for run in runs if run.machine for host in run.machine.hosts or ()})
+    sites = sorted({site for result in summary.results if (site := result.run.site)})
+    when = [f"{facts['date']} (UTC)"] if facts["date"] else []
+    where = [f"{inflect(len(sites), 'site')} {first_of(sites, IN_SUBTITLE)}"] if sites else []
+    where += [f"{inflect(len(hosts), 'node')} {first_of(hosts, IN_SUBTITLE)}"] if hosts else []
+    devices = [name for name in facts["device"] if name != "cpu"] or facts["cpu"] or facts["device"]
+    what = [first_of(devices, IN_SUBTITLE)] if devices else []
+    what += [f"driver {first_of(facts['driver'], IN_SUBTITLE)}"] if facts["driver"] else []
+    versions = {**facts["header"], **facts["versions"]}
+    frameworks = [name for name in FRAMEWORKS if name in versions]
+    what += [f"{name} {first_of(versions[name], IN_SUBTITLE)}" for name in frameworks]
+    measured = ", ".join([*when, *where])
+    return ": ".join(filter(None, [measured, ", ".join(what)]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,9 +113,11 @@ class Statement:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A whole page; `source` says what it was made of, `command` by what."""
+    """A whole page; `subtitle` says when, where and on what it was measured, `source` what the page was made of,
+    `command` by what."""
 
     title: str
+    subtitle: str
     source: str
     command: str
     verdict: Sequence[Statement]

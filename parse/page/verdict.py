@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from hpc.system.text import capitalized, plural
+from hpc.system.text import capitalized, first_of, plural
 from parse.ledger.figures import Figures, speed_text
 from parse.ledger.reasons import base_case
-from parse.ledger.sentence import sentences, straggler_first
+from parse.ledger.sentence import beside_a_headline, straggler_first
 from parse.ledger.types import Change, Ledger
 from parse.page.scaling import is_base, notice_text
 from parse.page.types import Statement
-from parse.report.conclusion import conclusion
+from parse.report.conclusion import no_scaling_result, run_counts, scaling_lines, without_speed
 from parse.report.ledger import NOTHING
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
-from parse.report.summary import Summary, labels, named_ledgers
+from parse.report.summary import Summary, labels, no_speedup_text
 from parse.result import Result, by_setting
+from parse.text import cut
 
 WIDTH = 160
 """Names of settings are shortened as for a line of so many cells."""
@@ -23,8 +24,10 @@ SENTENCES = 4
 """Of what holds a point back, so many sentences; the section has them all."""
 NAMED = 2
 """Points named in a warning there."""
-WARNINGS = 3
-"""Warnings that stand in the verdict."""
+WARNINGS, WARNING_WIDTH = 2, 120
+"""Warnings that stand in the verdict, and the cells of each: its card is as high as the others."""
+SMALLER = 4
+"""Smaller points whose speedup stands beside that of the point of the verdict."""
 GAINS = {
     Change.STRAGGLER: "without the straggler",
     Change.MEDIAN: "if every rank took as long as the median rank",
@@ -53,14 +56,14 @@ def verdict(summary: Summary) -> list[Statement]:
     """The statements, in the order of their questions; a page without a result has them, too."""
     notices = [*before_the_numbers(summary), *below_the_table(summary)]
     result = headline(summary)
-    return [_scaling(summary, result, notices), _loss(summary, result), _trust(summary, result, notices)]
+    return [_scaling(summary, result), _loss(summary, result), _trust(summary, result, notices)]
 
 
-def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:
+def _scaling(summary: Summary, result: Result | None) -> Statement:
     question, link, link_text = "How does it scale?", "scaling", "Speed, speedup, efficiency"
-    lines = conclusion(summary, notices, WIDTH)[:-1]
+    others = [as_sentence(line) for line in scaling_lines(summary.results, WIDTH, beside=result)]
     if result is None or result.median_speed is None:
-        sentences = lines or ["Nothing here has a speed."]
+        sentences = others or ["Nothing here has a speed."]
         return Statement(
             question=question, figure="no speed", of="no run has one", sentences=sentences, link="outcomes",
             link_text="What became of the runs", doubt=True,
@@ -68,13 +71,16 @@ def _scaling(summary: Summary, result: Result | None, notices: Sequence[Notice])
     if result.speedup is None or result.scaling_efficiency is None or result.base is None or is_base(result):
         return Statement(
             question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
-            sentences=[*_origin(result), *lines], link=link, link_text=link_text, doubt=True,
+            sentences=[
+                *_origin(result), f"No speedup: {no_speedup_text(result) or 'no larger case has a speed'}.", *others,
+            ],
+            link=link, link_text=link_text, doubt=True,
         )  # fmt: skip
     return Statement(
         question=question,
         figure=f"{result.scaling_efficiency * 100:.0f} %",
         of=f"of ideal on {_case(summary, result)}: {_speedup(result)}",
-        sentences=[*_origin(result), *lines],
+        sentences=[*_origin(result), *_beside(summary, result), *others],
         link=link,
         link_text=link_text,
         doubt=bool(result.oversubscribed or result.nodes_simulated),
@@ -86,6 +92,24 @@ def _speedup(result: Result) -> str:
     assert result.base is not None
     times = "" if result.base.devices == 1 else f" on {result.ideal:.3g} times the devices"
     return f"{result.speedup:.2f} × the speed of {result.base.case}{times}"
+
+
+def _beside(summary: Summary, result: Result) -> Iterator[str]:
+    """The speeds behind the speedup of the point, the speedups of smaller points of its setting, and what is wrong."""
+    assert result.median_speed is not None and result.speedup is not None and result.base
+    setting = next(each for each in by_setting(summary.results).values() if any(point is result for point in each))
+    yield from (f"{capitalized(text)}." for text in no_scaling_result(result))
+    base = next((each.median_speed for each in setting if each.requested.point == result.base.point), None)
+    against = "" if base is None else f", on {result.base.case} {speed_text(base)}"
+    yield f"{speed_text(result.median_speed)} {result.unit}{against}."
+    smaller = [
+        f"{each.requested.case} {each.speedup:.2f} ×"
+        for each in sorted(setting, key=lambda each: -each.run.devices)
+        if each.speedup is not None and result.base.devices < each.run.devices < result.run.devices
+    ]
+    if smaller:
+        yield f"Speedup of smaller points: {first_of(smaller, SMALLER)}."
+    yield from (f"{capitalized(text)}." for text in without_speed(setting, result))
 
 
 def _origin(result: Result) -> list[str]:
@@ -104,8 +128,8 @@ def _case(summary: Summary, result: Result) -> str:
 
 def _loss(summary: Summary, result: Result | None) -> Statement:
     question, link, link_text = "What holds it back most?", "ledger", "Where the time of a step goes"
-    ledgers = {ledger.result.requested.point: (name, ledger) for name, ledger in named_ledgers(summary)}
-    name, ledger = ledgers.get(result.requested.point if result else "", ("", None))
+    ledgers = {ledger.result.requested.point: ledger for ledger in summary.ledgers or ()}
+    ledger = ledgers.get(result.requested.point) if result else None
     if ledger is None:
         reason = f"{capitalized(NOTHING)}." if not ledgers or result is None else (
             f"No run of {_case(summary, result)} has a trace; the section has the ledgers of other points."
@@ -114,13 +138,12 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
             question=question, figure="not known", of="only traces have the time stamps that tell it",
             sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
         )  # fmt: skip
-    first, *others = sentences(ledger)
     figure, of, doubt = _cause(ledger)
     return Statement(
         question=question,
         figure=figure,
-        of=of,
-        sentences=[f"{name}: {first}", *others[: SENTENCES - 1]],
+        of=f"{of} ({_case(summary, ledger.result)})",
+        sentences=[capitalized(text) for text in beside_a_headline(ledger)[:SENTENCES]],
         link=link,
         link_text=link_text,
         doubt=doubt,
@@ -135,15 +158,13 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     if loss.value <= 0:
         return "nothing", f"is lost against {base_case(ledger)}: a step takes no longer", False
     if loss.low is not None and not loss.resolved:
-        lost = Figures([ledger]).ms(loss.value)
-        return "no cause", f"can be named: the {lost} that a step loses are within the scatter of the runs", True
+        return "no cause", "can be named: what a step loses is within the scatter of the runs", True
     if straggler_first(ledger):
         share = min(1.0, ledger.straggler_loss / loss.value)
         return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
     term = max((term for term in ledger.terms if term.loss), key=lambda term: term.loss.value if term.loss else 0.0)
     assert term.loss is not None
-    write = Figures([ledger])
-    step = f"{write.bare(ledger.step.value - term.loss.value)} instead of {write.ms(ledger.step.value)}"
+    step = Figures([ledger]).ms(ledger.step.value - term.loss.value)
     share = min(1.0, term.loss.value / loss.value)
     return f"{share * 100:.0f} %", f"of the loss is {term.name}: without it a step would take {step}", False
 
@@ -171,10 +192,9 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     question = "Can the numbers be trusted?"
     warnings = [notice for notice in merged(notices) if notice.is_warning]
     first = [notice for notice in merged(before_the_numbers(summary)) if notice.is_warning]
-    counts = conclusion(summary, notices, WIDTH)[-1:]
-    sentences = [*map(as_sentence, counts), *_interval(result)]
+    sentences = [*map(as_sentence, run_counts(summary.results)), *_interval(result)]
     shown = _about(result, summary, first or warnings)[:WARNINGS]
-    sentences += [as_sentence(notice_text(notice, NAMED)) for notice in shown]
+    sentences += [as_sentence(cut(notice_text(notice, NAMED), WARNING_WIDTH)) for notice in shown]
     if len(warnings) > len(shown):
         more = len(warnings) - len(shown)
         sentences.append(f"{plural(more, 'further warning')} below.")
@@ -204,20 +224,19 @@ def _about(result: Result | None, summary: Summary, warnings: Sequence[Notice]) 
 
 def _interval(result: Result | None) -> list[str]:
     """How certain the speed of the point of the verdict is."""
-    if result is None or not result.ok or result.median_speed is None:
+    if result is None or not result.ok or not result.median_speed:
         return []
     runs = plural(len(result.ok), "run")
     if result.interval is None:
         return [f"The speed of {result.requested.case} is that of {runs}: its scatter is not known."]
-    low, high = (speed_text(value) for value in (result.interval.low, result.interval.high))
+    low, high = (end / result.median_speed - 1 for end in (result.interval.low, result.interval.high))
     return [
-        f"The speed of {result.requested.case}, {speed_text(result.median_speed)} {result.unit}, is the median of "
-        f"{runs}; an interval such as [{low}, {high}] holds the true median in {result.interval.coverage:.1%} of "
+        f"The speed of {result.requested.case} is the median of {runs}; an interval such as [{100 * low:+.1f}, "
+        f"{100 * high:+.1f}] % around it holds the true median in {100 * result.interval.coverage:.1f} % of "
         "measurements."
-        .replace("%", " %")
-    ]  # fmt: skip
+    ]
 
 
 def as_sentence(text: str) -> str:
     """The text with a full stop at its end."""
-    return text if text.endswith(".") else f"{text}."
+    return text if text.endswith((".", "…")) else f"{text}."

@@ -22,25 +22,34 @@ def conclusion(summary: Summary, notices: Sequence[Notice], width: int) -> list[
     if not summary.results:
         return []
     warning_count = sum(notice.is_warning for notice in merged(notices))
-    return [*_scaling(summary.results, width), _counts(summary.results, warning_count)]
+    counts = f"{warning_count or 'no'} {inflect(warning_count, 'warning')}"
+    return [*scaling_lines(summary.results, width), "; ".join([*run_counts(summary.results), counts])]
 
 
-def _scaling(results: Sequence[Result], width: int) -> Iterator[str]:
+def scaling_lines(results: Sequence[Result], width: int, beside: Result | None = None) -> Iterator[str]:
+    """How each setting scales; nothing about that of `beside`, which somebody else describes."""
     settings = by_setting(results)
     full_names = setting_names([setting[0] for setting in settings.values()])
     short = shortened(full_names, int(width * NAME_SHARE))
     names = [short[name] for name in full_names]
     if len(settings) <= MAX_SETTINGS:
-        yield from (f"{name}: {_of_setting(setting)}" for name, setting in zip(names, settings.values(), strict=True))
+        yield from (
+            f"{name}: {_of_setting(setting)}"
+            for name, setting in zip(names, settings.values(), strict=True)
+            if all(result is not beside for result in setting)
+        )
         return
     pairs = [(name, _largest(setting)) for name, setting in zip(names, settings.values(), strict=True)]
     scaled = [(name, largest) for name, largest in pairs if largest is not None]
     scaled.sort(key=lambda pair: -(pair[1].scaling_efficiency or 0.0))
-    if len(scaled) <= MAX_SETTINGS:
-        yield from (f"{name}: {_speedup(largest)}" for name, largest in scaled)
-    else:
-        yield f"best of {len(scaled)} settings, {scaled[0][0]}: {_speedup(scaled[0][1])}"
-        yield f"worst, {scaled[-1][0]}: {_speedup(scaled[-1][1])}"
+    leads = [""] * len(scaled)
+    if len(scaled) > MAX_SETTINGS:
+        leads, scaled = [f"best of {len(scaled)} settings, ", "worst, "], [scaled[0], scaled[-1]]
+    yield from (
+        f"{lead}{name}: {_speedup(largest)}"
+        for lead, (name, largest) in zip(leads, scaled, strict=True)
+        if largest is not beside
+    )
     if without := len(settings) - len(scaled):
         yield f"{without} of {len(settings)} settings: no speedup over a smaller case"
 
@@ -60,11 +69,7 @@ def _largest(setting: Sequence[Result]) -> Result | None:
 def _of_setting(setting: Sequence[Result]) -> str:
     largest = _largest(setting)
     if largest is not None:
-        larger = [
-            result for result in setting if result.median_speed is None and result.run.devices > largest.run.devices
-        ]
-        absent = f"; no speed of {', '.join(result.requested.case for result in larger)}" if larger else ""
-        return f"{_speedup(largest)}{absent}{_smaller(largest)}"
+        return "; ".join([_speedup(largest), *without_speed(setting, largest)])
     measured = [result for result in setting if result.median_speed is not None]
     if not measured:
         return f"no speed of {', '.join(result.requested.case for result in setting)}"
@@ -74,28 +79,36 @@ def _of_setting(setting: Sequence[Result]) -> str:
     return f"{speed} on {largest_measured.requested.case}; no speedup: {reason}"
 
 
-def _smaller(result: Result) -> str:
-    """The smaller cases that are not what it is measured against, because they have no speed."""
+def without_speed(setting: Sequence[Result], result: Result) -> list[str]:
+    """The larger cases that have no speed, and the smaller ones that it is not measured against for want of one."""
+    larger = [each for each in setting if each.median_speed is None and each.run.devices > result.run.devices]
     smaller = result.base.smaller if result.base else ()
-    return "".join(f"; not against {case}: {outcome}" for case, outcome in smaller)
+    texts = [f"no speed of {', '.join(each.requested.case for each in larger)}"] if larger else []
+    return texts + [f"not against {case}: {outcome}" for case, outcome in smaller]
+
+
+def no_scaling_result(result: Result) -> list[str]:
+    """`not a scaling result (oversubscribed)`; nothing where it is one."""
+    flags = {"oversubscribed": result.oversubscribed, "nodes simulated": result.nodes_simulated}
+    reasons = [name for name, reason in flags.items() if reason]
+    return [f"not a scaling result ({', '.join(reasons)})"] if reasons else []
 
 
 def _speedup(result: Result) -> str:
     """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`."""
     assert result.speedup is not None and result.scaling_efficiency is not None and result.base and result.ideal
-    flags = {"oversubscribed": result.oversubscribed, "nodes simulated": result.nodes_simulated}
-    reasons = [name for name, reason in flags.items() if reason]
-    but = f", not a scaling result ({', '.join(reasons)})" if reasons else ""
     on = "" if result.base.devices == 1 else f"on {result.ideal:g} times the devices "
-    return (
+    speedup = (
         f"{result.requested.case} runs {result.speedup:.2f} × as fast as {result.base.case} {on}"
-        f"({result.scaling_efficiency:.0%} of ideal){but}".replace("%", " %")
+        f"({result.scaling_efficiency:.0%} of ideal)".replace("%", " %")
     )
+    return ", ".join([speedup, *no_scaling_result(result)])
 
 
-def _counts(results: Sequence[Result], warning_count: int) -> str:
+def run_counts(results: Sequence[Result]) -> list[str]:
+    """`8 of 9 runs ok, 1 oom`; nothing where there is no run."""
     runs = [run for result in results if not (result.published and not result.ok) for run in result.runs]
     missing = Counter(run.outcome_text for run in runs if not run.measured)
     parts = [f"{sum(run.measured is not None for run in runs)} of {len(runs)} runs ok"] if runs else []
     parts += [f"{count} {outcome}" for outcome, count in missing.most_common()]
-    return f"{', '.join(parts)}{'; ' if parts else ''}{warning_count or 'no'} {inflect(warning_count, 'warning')}"
+    return [", ".join(parts)] if parts else []

@@ -51,7 +51,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     from parse import history
     from parse.report.__main__ import main
     from tests.unit.histories import put_nights
-    from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep, put_together
+    from tests.unit.page_folders import put_failed, put_hostile, put_nan, put_sweep, put_together, put_warned
 
     written = {}
     for name, put in {"sweep": put_sweep, "hostile": put_hostile, "nan": put_nan, "failed": put_failed}.items():
@@ -66,6 +66,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     nights = put_nights(tmp_path_factory.mktemp("nightly"), [1.0] * 7 + [0.95] * 5)
     written["history"] = nights[0].parent.with_name("history.html")
     assert history.main([*map(str, nights), "--format", "html", "--out", str(written["history"])]) == 1
+    many = tmp_path_factory.mktemp("warnings")
+    put_warned(many)
+    written["many warnings"] = many.with_name("warnings.html")
+    assert main([str(many), "--out", str(written["many warnings"])]) == 0
     empty = tmp_path_factory.mktemp("empty")
     written["empty"] = empty.with_name("empty.html")
     assert main([str(empty), "--out", str(written["empty"])]) == 0

@@ -269,6 +269,14 @@ def test_the_cards_stand_beside_one_another_and_are_equally_high(open_page: Open
     assert len({(box["y"], box["height"]) for box in boxes if box}) == 1 and len(boxes) == 3
 
 
+def test_warnings_make_no_card_higher_than_its_neighbours(open_page: Open, pages: dict[str, Path]):
+    page = open_page(pages["many warnings"])
+    page.add_style_tag(content="#verdict { align-items: start; }")
+    scaling, loss, trust = (card.bounding_box() for card in page.locator(".statement").all())
+    assert scaling and loss and trust and page.locator("#warnings li").count() > 3
+    assert trust["height"] <= max(scaling["height"], loss["height"]) + 40
+
+
 def test_the_keyboard_reaches_and_opens_everything(open_page: Open, pages: dict[str, Path]):
     page = open_page(pages["sweep"])
     page.keyboard.press("Tab")

@@ -62,6 +62,18 @@ def put_two_bases(folder: Path) -> None:
                 put(folder, trace_of(run, noise=0.05, seed=repeat, communication=1.0 + nodes))
 
 
+def put_warned(folder: Path) -> None:
+    """A sweep whose larger point has warnings of many kinds: scatter, versions, runs that failed."""
+    put_sweep(folder, nodes=(1, 2))
+    for at, run in enumerate(repeats(run_of(nodes=4, workload="resnet50", backend="torch-ddp"), 4)):
+        late = {"backward": on(LATE_RANK, ms=LATE_MS * (1 + 3 * at))}
+        software = {"torch": f"2.{at}", "numpy": "2"}
+        put(folder, dataclasses.replace(trace_of(run, seed=at, **late), environment={"software": software}))
+    failed = [*repeats(run_of(nodes=4, workload="resnet50", backend="torch-ddp"), 6)][4:]
+    for run in failed:
+        put_exit_record(folder, run, Outcome.RANK_FAIL)
+
+
 def put_hostile(folder: Path) -> None:
     """As put_sweep with markup in host names and facts, a name of 10,000 characters, and evidence that is markup."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -13,11 +14,12 @@ from parse import history
 from parse.page.history import headline, history_page
 from parse.page.html import render
 from parse.page.points import MAX_PANELS
-from parse.page.types import Page, Table
+from parse.page.types import Listing, Page, Table
 from parse.trend.series import history_of
 from tests.unit.comparisons import FIVE, ONE, OTHER, TWO
 from tests.unit.histories import BEGIN, DAY, HOSTILE, at_day, nights, put_nights
 from tests.unit.pages import Elements, charts
+from tests.unit.test_report_page import repeated
 from tests.unit.traces import make_run
 
 SLOWER = [1.0] * 7 + [0.95] * 5
@@ -38,10 +40,20 @@ def test_the_verdict_names_the_slowdown_with_its_size_interval_and_dates():
     slower, change, ground = page_of(nights(SLOWER, newer_from=7)).verdict
     assert (slower.figure, slower.doubt) == ("1 of 1", True)
     assert change.figure == "-5.03 %" and change.of == "1n1g, between 2026-01-07 and 2026-01-08"
-    assert "torch: 2.13 → 2.14" in change.sentences[0]
-    low, high, coverage = re.findall(r"-?[\d.]+(?= ?[,\]%])", change.sentences[1])
+    assert change.sentences[0] == "At n07: from 100.03 to 95.00 samples/s, p < 1e-12. Before it: n06."
+    assert change.sentences[1] == "What differs: torch: 2.13 → 2.14."
+    low, high, coverage = re.findall(r"-?[\d.]+(?= ?[,\]%])", change.sentences[2])
     assert float(low) < -5.03 < float(high) and float(coverage) >= 93
-    assert (ground.figure, ground.of, ground.doubt) == ("12", "measurements, 2026-01-01 to 2026-01-12", False)
+    assert (ground.figure, ground.of, ground.doubt) == ("12", "measurements of 1 point", False)
+    assert not {*repeated(slower), *repeated(change), *repeated(ground)}
+
+
+def test_when_it_was_measured_stands_below_the_title_and_a_remark_once():
+    history = history_of(nights(SLOWER), 0.03)
+    page = history_page(dataclasses.replace(history, remarks=("no plan", "no plan", "a remark")))
+    assert page.subtitle == "2026-01-01 to 2026-01-12 (UTC)"
+    (listing,) = (block for block in page.sections[-1].blocks if isinstance(block, Listing))
+    assert listing.lines == ["no plan (2 times)", "a remark"]
 
 
 def test_a_steady_history_has_no_change_and_no_doubt():
@@ -94,7 +106,7 @@ def test_changes_have_size_interval_both_dates_and_what_differs_and_the_latest_i
 def test_the_size_of_a_change_has_no_interval_where_one_measurement_follows():
     page = page_of(nights([1.0] * 20 + [0.8]))
     (row,) = tables(page)["changes-0"].rows
-    assert row[2:4] == ("-", "-") and "too few measurements" in page.verdict[1].sentences[1]
+    assert row[2:4] == ("-", "-") and "too few measurements" in page.verdict[1].sentences[2]
 
 
 def test_slowdowns_come_first_and_only_the_first_panel_is_open():

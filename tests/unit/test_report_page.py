@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from math import nan
 from pathlib import Path
 
@@ -46,6 +47,16 @@ INPUTS = {
     "NaN": put_nan,
     "sweep": put_sweep,
 }
+
+
+FIGURE = re.compile(r"(?<![\w.,-])[+-]?\d[\d,.]*\d(?=[ %\]),.;:]|$)")
+"""A figure of two digits and more, which is in no name."""
+
+
+def repeated(statement: Statement) -> set[str]:
+    """The figures that a card states more than once."""
+    figures = FIGURE.findall(" ".join([statement.figure, statement.of, *statement.sentences]))
+    return {figure for figure in figures if figures.count(figure) > 1}
 
 
 def summary_of(folder: Path) -> Summary:
@@ -88,19 +99,15 @@ def test_the_figures_of_the_verdict_are_those_of_the_ledger(tmp_path: Path):
 
 
 def test_the_verdict_names_the_term_that_loses_most_and_the_step_without_it(tmp_path: Path):
-    for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=2), 3)):
-        longer = {"forward": on(*range(4), ms=5.0)} if run.nodes > 1 else {}
-        put(tmp_path, trace_of(run, noise=0.02, seed=run.repeat, **longer))
+    put_longer_compute(tmp_path)
     statement = verdict(summary_of(tmp_path))[1]
     assert "of the loss is compute: without it a step would take" in statement.of
-    expected = re.search(r"take ([\d.]+) instead of ([\d.]+) ms", statement.of)
-    assert expected and float(expected[2]) - float(expected[1]) == pytest.approx(5.0, abs=0.1)
+    without, step = re.search(r"take ([\d.]+) ms", statement.of), re.search(r"\(([\d.]+) inst", statement.sentences[0])
+    assert without and step and float(step[1]) - float(without[1]) == pytest.approx(5.0, abs=0.1)
 
 
 def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
-    for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=1, ranks_per_node=2), 3)):
-        slower = {1: 0.0, 2: 4.0, 3: 9.0}[run.repeat]
-        put(tmp_path, trace_of(run, forward=on(0, 1, ms=slower + (run.ranks > 1))))
+    put_scattering(tmp_path)
     statement = verdict(summary_of(tmp_path))[1]
     assert statement.figure == "no cause" and "within the scatter of the runs" in statement.of and statement.doubt
 
@@ -154,6 +161,55 @@ def test_a_sweep_without_a_warning_states_that_it_has_none(tmp_path: Path):
     assert trust.figure == "no warning" and not trust.doubt
 
 
+def put_longer_compute(folder: Path) -> None:
+    """A sweep that loses by its compute."""
+    for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=2), 3)):
+        longer = {"forward": on(*range(4), ms=5.0)} if run.nodes > 1 else {}
+        put(folder, trace_of(run, noise=0.02, seed=run.repeat, **longer))
+
+
+def put_scattering(folder: Path) -> None:
+    """A sweep whose loss is within the scatter of its runs."""
+    for run in (*repeats(run_of(nodes=1, ranks_per_node=1), 3), *repeats(run_of(nodes=1, ranks_per_node=2), 3)):
+        slower = {1: 0.0, 2: 4.0, 3: 9.0}[run.repeat]
+        put(folder, trace_of(run, forward=on(0, 1, ms=slower + (run.ranks > 1))))
+
+
+def put_without_base(folder: Path) -> None:
+    for run in repeats(run_of(nodes=2), 2):
+        put(folder, trace_of(run, backward=on(1, ms=4.0)))
+
+
+@pytest.mark.parametrize(
+    ("put_traces", "equal"),
+    [
+        (put_sweep, {"6.01"}),  # what the straggler is late by is what a step loses
+        (put_failed, set()),
+        (put_longer_compute, set()),
+        (put_scattering, set()),
+        (put_without_base, {"1.00", "4.00", "+0.0"}),
+        (INPUTS["one run"], {"20.00"}),
+    ],
+)
+def test_no_card_states_a_figure_twice(tmp_path: Path, put_traces: Callable[[Path], object], equal: set[str]):
+    """But for different quantities that happen to be equal."""
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    put_traces(folder)
+    for statement in verdict(summary_of(folder)):
+        assert repeated(statement) <= equal
+
+
+def test_two_settings_are_described_once_each(tmp_path: Path):
+    put_sweep(tmp_path)
+    for run in (*repeats(make_run(workload="mlp"), 2), *repeats(make_run(workload="mlp", nodes=2), 2)):
+        put(tmp_path, make_trace(run, speed=40.0 * run.nodes**0.5))
+    scaling = verdict(summary_of(tmp_path))[0]
+    assert "on 2n2g" in scaling.of
+    assert [sentence for sentence in scaling.sentences if "mpi mlp" in sentence and "2n1g runs 1.41 ×" in sentence]
+    assert not [sentence for sentence in scaling.sentences if "torch-ddp" in sentence] and not repeated(scaling)
+
+
 def test_an_empty_folder_passes_no_check(tmp_path: Path):
     statements = verdict(summary_of(tmp_path))
     assert all(statement.doubt for statement in statements) and statements[2].figure == "nothing"
@@ -176,6 +232,24 @@ def test_a_point_that_was_not_measured_here_names_its_source(tmp_path: Path):
 
 
 # The page
+
+
+@pytest.mark.parametrize("name", ["sweep", "hostile", "one run"])
+def test_charts_come_before_settings_and_the_title_has_when_where_and_on_what(tmp_path: Path, name: str):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    INPUTS[name](folder)
+    page = build_page(summary_of(folder), "traces")
+    ids = [section.id for section in page.sections]
+    assert max(map(ids.index, ("scaling", "ledger", "runs"))) < ids.index("measured")
+    machine = {"sweep": "n0, n1: cpu", "hostile": "", "one run": "n0: Xeon, driver 570.1, torch 2.13"}[name]
+    date = "" if name == "one run" else "2023-11-14 (UTC), "
+    assert page.subtitle.startswith(f"{date}site{'s' if name == 'hostile' else ' here'}") and machine in page.subtitle
+    assert Elements(render(page)).text.count("2023-11-14") == bool(date)
+
+
+def test_without_a_run_nothing_stands_below_the_title(tmp_path: Path):
+    assert build_page(summary_of(tmp_path), "traces").subtitle == ""
 
 
 @pytest.mark.parametrize("name", INPUTS)
@@ -223,7 +297,7 @@ def test_hostile_names_are_shown_as_they_are_and_not_endless(tmp_path: Path):
 
 def test_an_endless_text_has_its_begin_and_its_length():
     section = Section(id="x", title="x", blocks=[Paragraph(text="zyx " * 1000)])
-    page = Elements(render(Page(title="x", source="x", command="x", verdict=[], sections=[section])))
+    page = Elements(render(Page(title="x", subtitle="", source="x", command="x", verdict=[], sections=[section])))
     assert "(4000 characters)" in page.text and page.text.count("zyx") == 500
 
 
@@ -241,7 +315,11 @@ def test_data_with_a_number_that_is_not_finite_is_refused():
 def test_the_title_and_every_text_are_escaped():
     statement = Statement(question=MARKUP, figure=MARKUP, of=MARKUP, sentences=[MARKUP], link="x", link_text=MARKUP)
     section = Section(id="x", title=MARKUP, blocks=[Paragraph(text=MARKUP)])
-    page = Elements(render(Page(title=MARKUP, source=MARKUP, command=MARKUP, verdict=[statement], sections=[section])))
+    page = Elements(
+        render(
+            Page(title=MARKUP, subtitle=MARKUP, source=MARKUP, command=MARKUP, verdict=[statement], sections=[section])
+        )
+    )
     assert len(page.all("script")) == 1 and not page.all("img")
     assert page.text.count("<script>alert(1)</script>") >= 8
 
