@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import socket
 import sys
@@ -40,6 +39,7 @@ from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
 from hpc.run.rank_end import EXIT_STATUS, Failure, ReservedFiles, attempted, fail, limit_exit
+from hpc.system.regular_file import parse_json, read_text, read_whole
 from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory
 from hpc.workloads.user_code import files_newer_than
@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     assert arguments.run is not None
     deny_world_writing()
     try:
-        run = RunSpec.from_json(json.loads(arguments.run.read_text()))
+        run = RunSpec.from_json(parse_json(read_whole(arguments.run)))
     except (OSError, ValueError, SpecError) as error:
         print(f"{arguments.run}: no run to be read here: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL]
@@ -353,7 +353,7 @@ def _input_facts(workload: Any) -> Mapping[str, Any] | None:
 
 
 def _script_text(path: Path) -> str:
-    return without_secrets(path.read_text(errors="replace"))
+    return without_secrets(read_text(path, errors="replace"))
 
 
 def _from_environment(names: Sequence[str]) -> int | None:

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from hpc.system.groups import grouped
+from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.attempt import Attempt
@@ -295,7 +296,7 @@ def _size(path: Path) -> int:
 
 def _digest(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").digest()
     except OSError:
         return str(path).encode(errors="surrogateescape")

@@ -7,7 +7,6 @@ docs/outcomes.md has the rules.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -31,6 +30,7 @@ from hpc.model.outcome import (
 )
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import EndedBy, Evidence, JobEnd, decide
+from hpc.system.regular_file import open_regular, parse_json
 from hpc.system.sanitize import plain, without_secrets
 
 ERROR_BYTES = 1 << 18
@@ -349,8 +349,8 @@ def _hang_reason(text: str) -> str:
     if not text:
         return ""
     try:
-        return str(json.loads(text)["text"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(parse_json(text)["text"])
+    except (ValueError, KeyError, TypeError):
         return "the watchdog ended the step, and its record of why cannot be read"
 
 
@@ -369,7 +369,7 @@ def _read(path: Path, from_end: int, max_bytes: int) -> bytes:
     """At most `max_bytes`, from the beginning or from that many bytes before the end; empty if the file cannot be
     read, which is reported on standard error unless it is absent."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             if from_end:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - from_end))
             return file.read(max_bytes)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from hpc.model.files import EXIT, RERUN_SUFFIXES, AttemptFiles
 from hpc.system.atomic import write_atomic
-from hpc.system.regular_file import NotRegularError, open_regular
+from hpc.system.regular_file import MAX_BYTES, NotRegularError, TooLargeError, parse_json, read_whole
 from hpc.system.sanitize import without_secrets
 
 
@@ -36,8 +36,6 @@ class Outcome(StrEnum):
 FINAL_OUTCOMES = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RANK_FAIL})
 """Outcomes after which a run is not run again unless requested."""
 
-MAX_BYTES = 1 << 22
-"""Larger files are no records of ours and are not read."""
 MAX_PLAN_BYTES = 1 << 28
 _FORMER_NAMES = {"kept": "local_copies"}
 _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
@@ -168,8 +166,9 @@ def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON obje
     """The JSON object in the file; `what` names it in errors. Raises RecordError where the file holds none, or more
     than `max_bytes`."""
     try:
-        with open_regular(path) as file:
-            stored = file.read(max_bytes + 1)
+        stored = read_whole(path, max_bytes)
+    except TooLargeError as error:
+        raise RecordError(f"cannot be read ({error.strerror})", path) from None
     except OSError as error:
         listed = os.path.lexists(path) and not path.is_symlink()
         nothing = isinstance(error, IsADirectoryError | NotRegularError) or (
@@ -179,10 +178,8 @@ def read_object(path: Path, max_bytes: int = MAX_BYTES, what: str = "a JSON obje
     if not stored.strip(b"\0"):
         raise RecordError(f"cannot be read ({'nothing but zeros' if stored else 'it is empty'})", path)
     try:
-        if len(stored) > max_bytes:
-            raise ValueError(f"more than {max_bytes} bytes")
-        values = json.loads(stored)
-    except (ValueError, RecursionError) as error:
+        values = parse_json(stored)
+    except ValueError as error:
         raise RecordError(f"cannot be read ({error})", path) from None
     if not isinstance(values, dict):
         raise RecordError(f"not {what}", path)

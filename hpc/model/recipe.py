@@ -5,7 +5,6 @@ A recipe is `hpc/model/recipes/NAME.toml`: its sweeps have the names of config f
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpc.model.options import did_you_mean
+from hpc.system.regular_file import parse_toml, read_text
 
 FOLDER = Path(__file__).with_name("recipes")
 DEFAULT = "its default"
@@ -259,7 +259,7 @@ def read_recipe(name: str, folder: Path = FOLDER) -> Recipe:
     if name not in known:
         raise RecipeError(f"unknown recipe {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     try:
-        values = tomllib.loads(known[name].read_text(encoding="utf-8"), parse_float=Decimal)
+        values = parse_toml(read_text(known[name]), parse_float=Decimal)
         common = values.get("common", {})
         return Recipe(
             name=name, sweeps=tuple(_sweep(common, sweep) for sweep in values["sweep"]),

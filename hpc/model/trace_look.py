@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 
 LOOK_PAUSES_S = (0.2, 0.5, 1.0, 2.0)
@@ -55,7 +56,7 @@ def look_at_trace(
 
 
 def _look_once(path: Path, trusted: bool) -> TraceLook:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.read(1)
     if trusted:
         return TraceLook(whole=True)

@@ -24,6 +24,7 @@ from hpc.preflight.run import Preflight, add_arguments, read_expectations
 from hpc.system.atomic import write_output
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.sanitize import deny_world_writing, plain
 
 INVALID, LAUNCH_FAIL = 3, 5
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     expectations = read_expectations(vars(arguments), parser)
     try:
-        run = RunSpec.from_json(json.loads(arguments.run.read_text()))
+        run = RunSpec.from_json(parse_json(read_whole(arguments.run)))
         comm = start_mpi()
     except (OSError, ValueError, SpecError, LaunchError) as error:
         print(f"hpc.preflight on {socket.gethostname()}: {error}", file=sys.stderr)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from hpc.preflight.types import Transports
+from hpc.system.regular_file import open_regular
 
 # `… NCCL INFO Channel 00/0 : 8[0] -> 17[1] [send] via NET/IB/0/GDRDMA`; until 2.4 `Ring 00 : 8 -> 17 …`, and for long
 # with a bus id in the brackets. CollNet's have one rank.
@@ -58,7 +59,7 @@ def read_transports(name: str, hostname: str, pid: int) -> Transports:
     """The transports in the NCCL log of this process so far; `name` as enable_nccl_log returned it."""
     path = file_of(name, hostname, pid)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             text = file.read(LONGEST_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return Transports(unread=f"NCCL wrote nothing to {path}: the backend does not use it, or not yet")
@@ -73,8 +74,9 @@ def read_transports(name: str, hostname: str, pid: int) -> Transports:
 def warnings(name: str, hostname: str, pid: int) -> list[str]:
     """The last warnings in the NCCL log of this process: they go there and not to the rank's output."""
     try:
-        with file_of(name, hostname, pid).open(errors="replace") as file:
-            return [line.rstrip("\n") for line in file if "NCCL WARN" in line][-MAX_WARNINGS:]
+        with open_regular(file_of(name, hostname, pid)) as file:
+            lines = [line for line in file if b"NCCL WARN" in line][-MAX_WARNINGS:]
+            return [line.decode(errors="replace").rstrip("\n") for line in lines]
     except OSError:
         return []
 

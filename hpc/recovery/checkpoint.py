@@ -14,6 +14,7 @@ from typing import Any
 
 from hpc.model.training_state import State
 from hpc.system.atomic import write_durable
+from hpc.system.regular_file import open_regular, parse_json
 
 SCHEMA, SCHEMA_VERSION = "rankwise-checkpoint", 1
 _MAX_HEADER_BYTES = 1 << 26
@@ -48,13 +49,13 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], State]:
     """Facts and state of a checkpoint. Raises CheckpointError where it is not whole, OSError where it is not there."""
     import numpy as np
 
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         line = file.readline(_MAX_HEADER_BYTES)
         content = file.read()
     digest, _, text = line.removesuffix(b"\n").partition(b" ")
     if hashlib.sha256(text).hexdigest().encode() != digest:
         raise _broken(path, "its header is cut or changed")
-    header = json.loads(text)
+    header = parse_json(text)
     if header.get("schema") != SCHEMA or header.get("schema_version") != SCHEMA_VERSION:
         version = f"{header.get('schema')} {header.get('schema_version')}"
         raise _broken(path, f"it is of {version}, this version reads {SCHEMA} {SCHEMA_VERSION}")

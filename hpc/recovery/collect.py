@@ -20,6 +20,7 @@ from hpc.recovery.folders import (
     remove_dead,
     traces_folder,
 )
+from hpc.system.regular_file import open_regular
 
 
 def collect(traces: Path, stem: str) -> int:
@@ -103,7 +104,7 @@ def _copied(path: Path, target: Path) -> bool:
     """Copies, flushes and renames, so that the name always has the whole file. False if there is nothing to copy."""
     beside = target.with_name(f".{target.name}.{os.uname().nodename}.{os.getpid()}{PART}")
     try:
-        with path.open("rb") as source, beside.open("xb") as copy:
+        with open_regular(path) as source, beside.open("xb") as copy:
             shutil.copyfileobj(source, copy)
             copy.flush()
             os.fsync(copy.fileno())

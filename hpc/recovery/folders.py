@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from hpc.model import files
 from hpc.model.files import TracesFolder
+from hpc.system.regular_file import open_regular, read_text
 
 _Made = TypeVar("_Made")
 
@@ -108,7 +109,7 @@ def _identity(traces: Path) -> bytes:
 def traces_folder(folder: Path, traces: Path, stem: str) -> TracesFolder:
     """The traces folder as it was when the attempt's folder on this node was made."""
     try:
-        numbers = (folder / BEGUN).read_text().split()
+        numbers = read_text(folder / BEGUN).split()
     except OSError:
         numbers = []
     known = len(numbers) == 2 and all(number.isdigit() for number in numbers)
@@ -208,7 +209,7 @@ def remove_dead(folder: Path) -> int:
 
 def _locked(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

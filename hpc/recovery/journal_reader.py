@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from array import array
@@ -13,6 +12,7 @@ from typing import Any
 from hpc.model.timestamps import ABSENT, END, STAMPS
 from hpc.recovery.folders import WHOLE, JournalError
 from hpc.recovery.journal import ROW_BYTES, SCHEMA, SCHEMA_VERSION, completed_in, journal_bytes
+from hpc.system.regular_file import open_regular, parse_json, read_whole
 
 _HEADER_BYTES = 1 << 24
 _MAX_SAMPLES = 2**31 - 1
@@ -57,7 +57,7 @@ def _read(path: Path) -> RankJournal:
     facts = _header(path)
     steps = facts["steps"]
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             if size_bytes > journal_bytes(steps):
                 raise JournalError(f"{path}: {size_bytes} bytes are more than {steps} steps make")
@@ -76,12 +76,10 @@ def _read(path: Path) -> RankJournal:
 def _header(path: Path) -> dict[str, Any]:
     header = path.with_suffix(".json")
     try:
-        with header.open("rb") as file:
-            stored = file.read(_HEADER_BYTES + 1)
-        facts = json.loads(stored) if len(stored) <= _HEADER_BYTES else None
+        facts = parse_json(read_whole(header, _HEADER_BYTES))
     except OSError as error:
         raise JournalError(f"{path}: its header {header.name} cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise JournalError(f"{path}: its header {header.name} cannot be read ({error})") from None
     ours = isinstance(facts, dict) and (facts.get("schema"), facts.get("schema_version")) == (SCHEMA, SCHEMA_VERSION)
     if not isinstance(facts, dict) or not ours or not facts.keys() >= {"rank", "steps", "byteorder"}:

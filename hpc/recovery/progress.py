@@ -13,6 +13,7 @@ from statistics import median
 from hpc.model.spec import SCRIPT_STEPS
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
 from hpc.recovery.journal import ROW_BYTES, UNMEASURED, journal_bytes
+from hpc.system.regular_file import open_regular, read_whole
 from hpc.system.text import inflect, ranges
 
 _FILE = re.compile(r"rank(\d+)\.stamps")
@@ -71,7 +72,7 @@ def median_step_s(progress: RankProgress) -> float | None:
     """Median duration in seconds of the rank's last 256 steps that have stamps; None where none has, as while a
     device's events are not resolved. Raises OSError where the file cannot be read."""
     first = max(0, progress.stamped - _RECENT)
-    with progress.path.open("rb") as file:
+    with open_regular(progress.path) as file:
         rows = read_int64(file.fileno(), first * ROW_BYTES, (progress.stamped - first) * len(STAMPS))
     begins, ends = rows[BEGIN :: len(STAMPS)], rows[END :: len(STAMPS)]
     durations = [end - begin for begin, end in zip(begins, ends, strict=False) if ABSENT not in (begin, end)]
@@ -93,7 +94,7 @@ def _files(folder: Path) -> dict[int, Path]:
 def _look(path: Path, before: RankProgress | None) -> RankProgress | None:
     """None where the file has gone, or is not whole yet."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size_bytes = os.fstat(file.fileno()).st_size
             if not size_bytes or size_bytes % journal_bytes(1):
                 return None
@@ -109,7 +110,7 @@ def _look(path: Path, before: RankProgress | None) -> RankProgress | None:
 def _unmeasured(path: Path) -> tuple[int, int]:
     """Steps after the measured ones, completed and planned; both 0 for a run without any."""
     try:
-        counts = array("q", path.with_suffix(UNMEASURED).read_bytes()[:16])
+        counts = array("q", read_whole(path.with_suffix(UNMEASURED))[:16])
     except (FileNotFoundError, ValueError):  # a copy that is not whole yet
         return 0, 0
     return (counts[0], counts[1]) if len(counts) == 2 else (0, 0)

@@ -17,6 +17,7 @@ from pathlib import Path
 from hpc.recovery.folders import PARTIAL, in_attempt_folder
 from hpc.recovery.progress import name_ranks, read_progress
 from hpc.system.groups import grouped
+from hpc.system.regular_file import open_regular, read_text
 from hpc.system.sanitize import plain
 
 STACK_SIGNAL = signal.SIGUSR2
@@ -78,7 +79,7 @@ def merge(partial: Path) -> Path | None:
     target = None
     if any(texts.values()):
         target = partial.with_name(f"{partial.name.removesuffix(PARTIAL)}{STACKS}.txt")
-        earlier = target.read_text() + "\n" if target.exists() else ""
+        earlier = read_text(target, errors="replace") + "\n" if target.exists() else ""
         beside = target.with_name(f".{target.name}.part")
         steps = {rank: progress.completed for rank, progress in read_progress(partial).items()}
         beside.write_text(earlier + merged(texts, steps))
@@ -111,6 +112,6 @@ def _completed(ranks: Sequence[int], steps: Mapping[int, int]) -> str:
 
 
 def _shown(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         text = file.read(_MAX_BYTES).decode(errors="replace")
     return "".join(f"{plain(line)}\n" for line in text.splitlines())

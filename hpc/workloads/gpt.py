@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
+from hpc.system.regular_file import open_regular
 from hpc.workloads import workload_options
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1
@@ -145,4 +146,5 @@ def _text_at(path: Path, length: int) -> npt.NDArray[np.uint8]:
         raise NoText(f"{path} is no file; --data text:PATH names one, whose bytes are the tokens")
     if (size := path.stat().st_size) <= length:
         raise NoText(f"{path} has {size} bytes; a sequence takes {length} and its last target: take a longer text")
-    return np.memmap(path, np.uint8, mode="r")
+    with open_regular(path) as file:
+        return np.memmap(file, np.uint8, mode="r")

@@ -15,6 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hpc.system.regular_file import open_regular, read_text
 from hpc.workloads.image_folder import NoImages
 
 BLOCK = 512
@@ -121,7 +122,7 @@ def _shard(path: Path) -> Shard:
         if not by_start or by_start[-1][0] != component.key:
             by_start.append((component.key, end))
         end = -(-(component.offset + component.size) // BLOCK) * BLOCK
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         file.seek(end)
         after = file.read(BLOCK)
     if len(after) < BLOCK:  # every tar ends with blocks of zeros
@@ -152,12 +153,16 @@ def split_name(name: str) -> tuple[str, str]:
     return folder + slash + stem, suffix.lower()
 
 
+MAX_INDEX_BYTES = 1 << 30
+"""Of the index of a shard: about ten million files."""
+
+
 def read_index(path: Path) -> list[Component]:
     """The components in an index file of DALI's wds2idx, a sample to a line: suffix, offset, size, name of each.
 
     Raises NoImages where it is none.
     """
-    lines = path.read_text().splitlines()
+    lines = read_text(path, MAX_INDEX_BYTES).splitlines()
     try:
         version, count = lines[0].split()
         if version != INDEX_VERSION or int(count) != len(lines) - 1:

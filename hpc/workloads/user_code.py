@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hpc.model.options import did_you_mean
 from hpc.model.spec import SpecError, is_user_code
+from hpc.system.regular_file import read_whole
 
 _LOADED_BEFORE = "hpc"
 """The package of this project: a rank has loaded it before any workload, so no folder of that name is looked at."""
@@ -203,7 +204,7 @@ def _parsed(path: Path) -> ast.Module:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the import itself, in the run, shows a file's warnings
-            return ast.parse(path.read_bytes(), filename=str(path))
+            return ast.parse(read_whole(path), filename=str(path))
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
     except SyntaxError as error:
@@ -219,6 +220,6 @@ def _path(workload: str) -> Path:
 
 def _digest(path: Path) -> str:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_whole(path)).hexdigest()
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None

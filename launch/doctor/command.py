@@ -27,6 +27,7 @@ from pathlib import Path
 from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec, SpecError
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
 from launch.cluster.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
@@ -252,7 +253,7 @@ def _arrived(doctor_job: DoctorJob, logs: Path) -> JobFacts:
     limit = time.monotonic() + LATE_S
     while True:
         (doctor_job.folder / "visited").touch()  # a write makes an NFS client refresh its view of a folder
-        printed = " ".join(" ".join(path.read_text(errors="replace").split()) for path in logs.glob("doctor.*.err"))
+        printed = " ".join(" ".join(read_text(path, errors="replace").split()) for path in logs.glob("doctor.*.err"))
         job = doctor_job.read(printed[-500:])
         if (job.ended and len(job.arrived) >= len(job.nodes)) or time.monotonic() > limit:
             return job

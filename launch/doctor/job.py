@@ -12,6 +12,7 @@ from typing import Any
 
 from hpc.model.findings import Finding, read_finding
 from hpc.model.spec import RunSpec
+from hpc.system.regular_file import parse_json, read_text
 from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
 from launch.jobs.script import expectations, here_python, render_doctor
 from launch.jobs.site import LAUNCHERS, Site
@@ -136,7 +137,7 @@ class DoctorJob:
 
     def _start(self, at: int, launcher: str, mpi: str) -> Start:
         try:
-            report = json.loads(self._text(f"mpi{at}.json") or "{}")
+            report = parse_json(self._text(f"mpi{at}.json") or "{}")
         except ValueError:
             report = {}
         return Start(
@@ -156,7 +157,7 @@ class DoctorJob:
 
     def _text(self, name: str) -> str:
         try:
-            return (self.folder / name).read_text(errors="replace")
+            return read_text(self.folder / name, errors="replace")
         except OSError:  # that part was not reached
             return ""
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from itertools import chain, count, pairwise
 from pathlib import Path
 
+from hpc.model.outcome import MAX_PLAN_BYTES
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
 from hpc.system.atomic import write_atomic
 from hpc.system.groups import grouped
+from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import plural
 from launch.jobs.script import Folders
 from launch.jobs.site import Site
@@ -248,7 +250,7 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
 
 def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
     """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
-    tokens = script.read_text(errors="replace").split()
+    tokens = read_text(script, MAX_PLAN_BYTES, "replace").split()
     named = {token for before, token in pairwise(tokens) if re.fullmatch(r"run|point\d+", before)}
     return {run.run_id for run in runs} <= named
 
@@ -276,7 +278,7 @@ def _write_once(path: Path, text: str) -> None:
 def _read(path: Path) -> bytes | None:
     """The contents of a file, None if it does not exist. Raises PlanError with the fix if it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_whole(path, MAX_PLAN_BYTES)
     except FileNotFoundError:
         return None
     except PermissionError:

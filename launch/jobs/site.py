@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import socket
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from hpc.model.checks import CheckError, read_levels
 from hpc.model.network_promise import PromiseError, read_promises
+from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 
 SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
@@ -132,10 +132,10 @@ class Site:
 def read_site(path: Path) -> Site:
     """The site in a TOML file. Raises SiteError naming the file, the key and the valid keys."""
     try:
-        values = tomllib.loads(path.read_text())
+        values = parse_toml(read_text(path))
     except OSError as error:
         raise SiteError(f"site file {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise SiteError(f"site file {path}: not TOML ({error})") from None
     kinds = {f.name: str(f.type) for f in dataclasses.fields(Site)}
     if unknown := sorted(set(values) - set(kinds)):

@@ -16,6 +16,7 @@ from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.system.atomic import write_output
 from hpc.system.command_line import text_width
+from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from launch.cluster.lock import user_name
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
@@ -64,7 +65,7 @@ def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, swe
     now = datetime.now(UTC)
     try:
         reference = read_reference(options.reference, options.tolerance)
-        folder = _folder(launch.out.absolute() / HISTORY, options.reference.read_text(encoding="utf-8"), now, say)
+        folder = _folder(launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
         return _test(options, reference, dataclasses.replace(launch, out=folder), limits, sweep, console)
     except (SpecError, OptionError, ComparisonError, DoctorError, *FAILURES) as error:
         say(f"could not be measured: {error}")
@@ -91,7 +92,7 @@ def _folder(history: Path, reference: str, now: datetime, say: Say) -> Path:
 
 
 def _read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.is_file() else None
+    return read_text(path) if path.is_file() else None
 
 
 def _test(

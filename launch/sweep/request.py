@@ -5,7 +5,6 @@ A file takes the names of the command line's options, with - or _; the command l
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +15,7 @@ from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from hpc.model.recipe import RecipeError, read_recipe
 from hpc.model.spec import SpecError, with_current_names
+from hpc.system.regular_file import parse_toml, read_text
 from launch.jobs.options import (
     Help,
     LaunchOptions,
@@ -242,11 +242,10 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises SpecError where the file cannot be read, or has a name or a value that no option has.
     """
     try:
-        values = with_current_names(tomllib.loads(path.read_text(encoding="utf-8")))
-        repr(values)  # of a number in base 16 only this finds that it has more digits than Python converts
+        values = with_current_names(parse_toml(read_text(path)))
     except OSError as error:
         raise SpecError(f"config {path}: {error.strerror}") from None
-    except ValueError as error:  # of TOML, of UTF-8, or a number of more digits than Python converts
+    except ValueError as error:  # of TOML, of UTF-8, or of numbers and depths
         raise SpecError(f"config {path}: not TOML ({error})") from None
     try:
         return _by_field(_by_name(values))

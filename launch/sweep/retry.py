@@ -10,8 +10,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.model.outcome import Outcome, RecordError
+from hpc.model.outcome import MAX_PLAN_BYTES, Outcome, RecordError
 from hpc.model.spec import RunSpec, SpecError
+from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
 from launch.cluster.local import what_is_missing
@@ -174,7 +175,7 @@ def _stored_job(script: Path, record: SubmissionRecord, planned: Mapping[str, Ru
     if unknown := [run_id for run_id in record.runs if run_id not in planned]:
         raise PlanError(f"no plan in {folders.traces} has {first_of(unknown, MAX_RUNS)}, of {script}; {REMEDY}")
     try:
-        text = script.read_text(encoding="utf-8")
+        text = read_text(script, MAX_PLAN_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{script} cannot be read ({error}); {REMEDY}") from None
     written_for = re.search(r"^traces=(.+)$", text, re.MULTILINE)

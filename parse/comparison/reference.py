@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -10,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.options import did_you_mean
-from hpc.model.outcome import MAX_PLAN_BYTES
-from hpc.system.regular_file import open_regular
+from hpc.system.regular_file import parse_toml, read_text
 from parse.comparison.types import ComparisonError
 from parse.report.summary import COLUMNS
 
@@ -60,13 +58,11 @@ def known_references(folder: Path = FOLDER) -> dict[str, Path]:
 def read_reference(path: Path, threshold: float) -> Reference:
     """Reads a reference. Raises ComparisonError, which names the file, the point and what is wrong."""
     try:
-        with open_regular(path) as file:
-            text = file.read(MAX_PLAN_BYTES + 1)
-        if len(text) > MAX_PLAN_BYTES:
-            raise ComparisonError(f"{path}: larger than {MAX_PLAN_BYTES} bytes: no reference")
-        values = tomllib.loads(text.decode())
-    except (OSError, ValueError) as error:
-        raise error if isinstance(error, ComparisonError) else ComparisonError(f"{path}: {error}") from None
+        values = parse_toml(read_text(path))
+    except OSError as error:
+        raise ComparisonError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ComparisonError(f"{path}: {error}") from None
     try:
         _check_keys(values, FILE_KEYS, "a reference")
         title = _text(values, "title")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.findings import Figures, FigureValue, Finding
+from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.text import first_of, inflect
 from parse.logs.engine.log_format import LogRecord
 from parse.logs.sizes import whole_number
@@ -313,8 +313,8 @@ def _information(results: Sequence[TrainingResult]) -> Iterator[Breach]:
         yield breach("not in {folder} nor in the {levels} folders above it", folder=str(folder), levels=LEVELS)
         return
     try:
-        information: Any = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        information: Any = parse_json(read_whole(path))
+    except (OSError, ValueError) as error:
         yield breach("{path} cannot be read ({error})", path=str(path), error=str(error))
         return
     if not isinstance(information, Mapping):

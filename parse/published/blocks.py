@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from hpc.system.regular_file import parse_json
 from parse.logs.path_facts import PathFacts, place_of
 from parse.published.vocabulary import Case, case, integer
 from parse.result import Figure
@@ -163,8 +163,8 @@ def _points(lines: Sequence[str], at: int, end: int, remarks: list[str]) -> tupl
 def _literal(text: str) -> Any:
     """Returns the value of the JSON (numbers as printed) or Python literal; None if the text is neither."""
     try:
-        return json.loads(text, parse_float=Decimal, parse_int=Decimal)
-    except (ValueError, RecursionError):
+        return parse_json(text, parse_float=Decimal, parse_int=Decimal)
+    except ValueError:
         return _python_literal(text)
 
 

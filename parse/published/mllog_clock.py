@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpc.system.groups import grouped
+from hpc.system.regular_file import parse_json
 from parse.logs.engine.log_format import LogRecord
 from parse.published.clock import Clock, Evaluation, Moment, finite, in_percent, times_100
 from parse.published.mlperf import BENCHMARKS, Benchmark
@@ -146,8 +146,8 @@ def _quality(
 def _two_numbers(text: str, names: Sequence[str]) -> Iterator[float | None]:
     """Yields the numbers of `{"BBOX": 0.37, "SEGM": 0.34}`, of such an object in `accuracy`, or of a list of two."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return
     if isinstance(value, dict) and isinstance(value.get("accuracy"), dict):
         value = value["accuracy"]

@@ -151,14 +151,20 @@ ERRORS = (errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT)
 
 @contextmanager
 def refused(path: Path, number: int) -> Iterator[None]:
-    """Within, opening that file by pathlib fails so: a mock of what root cannot make."""
-    opened = Path.open
+    """Within, opening that file fails so, by pathlib or by its descriptor: a mock of what root cannot make."""
+    opened, descriptor_of = Path.open, os.open
 
     def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:
         if self == path:
             raise OSError(number, os.strerror(number), str(self))
         return opened(self, *args, **kwargs)
 
+    def refuse_descriptor(name: Any, *args: Any, **kwargs: Any) -> int:
+        if isinstance(name, str | os.PathLike) and Path(name) == path:
+            raise OSError(number, os.strerror(number), str(name))
+        return descriptor_of(name, *args, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "open", refuse)
+        patch.setattr(os, "open", refuse_descriptor)
         yield

@@ -29,7 +29,7 @@ from time import perf_counter
 from hpc import sweep as sweep_command
 from hpc.model import evidence
 from hpc.model.files import EXIT
-from hpc.model.outcome import MAX_BYTES, BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
+from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, RecordError, read_own_record
 from hpc.model.spec import RunSpec, SpecError
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import TraceError
@@ -39,6 +39,7 @@ from hpc.node_agent.copies import Copies
 from hpc.recovery import recover
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION
 from hpc.recovery.journal_reader import read_journals
+from hpc.system.regular_file import MAX_BYTES
 from launch.cluster.lock import FolderLock
 from launch.follow.follower import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits

@@ -1,4 +1,4 @@
-"""Every short call of an external tool goes through hpc.system.tool.run_tool, which knows how tools fail."""
+"""Every short call of an external tool goes through run_tool; every file of others through hpc.system.regular_file."""
 
 from __future__ import annotations
 
@@ -67,3 +67,146 @@ def test_calls_that_bypass_run_tool_are_detected() -> None:
     ]
     assert [len(list(starts(source))) for source in calls] == [1] * len(calls)
     assert not list(starts("import subprocess\nx: subprocess.Popen\nother.run([])"))
+
+
+# The door for files that others may have written: hpc.system.regular_file.
+
+READS = {
+    "json": {"load", "loads"},
+    "tomllib": {"load", "loads"},
+    "gzip": {"open", "GzipFile", "decompress"},
+    "numpy": {"load", "fromfile", "memmap", "genfromtxt", "loadtxt"},
+    "tarfile": {"open", "TarFile"},
+    "zipfile": {"ZipFile"},
+    "pickle": {"load", "loads"},
+    "h5py": {"File"},
+    "io": {"open", "FileIO"},
+    "os": {"open"},
+}
+BY_MODULE = {
+    "parquet": {"ParquetFile", "read_table"},
+    "Image": {"open"},
+}
+"""Names as they are imported from packages."""
+READS_BY_METHOD = {"read_text", "read_bytes"}
+READERS = {
+    "hpc/system/regular_file.py": "the door itself",
+    # What the kernel, this process or this installation wrote.
+    "hpc/backends/addresses.py": "/proc",
+    "hpc/backends/horovod_build.py": "files of installed packages",
+    "hpc/backends/horovod_group.py": "/proc",
+    "hpc/data/image_set.py": "the set that it has just written",
+    "hpc/data/photographs.py": "pictures of an installed package",
+    "hpc/measure/clock.py": "/proc",
+    "hpc/node_agent/cores.py": "/sys",
+    "hpc/node_agent/sources.py": "/proc and /sys",
+    "hpc/observe/stacks.py": "/proc, and the stacks of its own process in its private folder",
+    "hpc/preflight/background_load.py": "/proc",
+    "hpc/preflight/facts.py": "/proc and /sys",
+    "hpc/preflight/gpus.py": "/proc and /sys",
+    "hpc/recovery/stale_shm.py": "/proc",
+    "hpc/system/environment.py": "/proc",
+    "launch/cluster/local.py": "/proc",
+    "launch/step/watch.py": "/proc",
+    "launch/sweep/refusals.py": "a file of the project",
+    "parse/page/html.py": "files of the project",
+    # What came over a connection or a pipe of this run, from a process that this one started or that showed its key.
+    "hpc/measure/connections.py": "messages between the ranks of a run, of bounded length",
+    "hpc/node_agent/__main__.py": "the pipe of the rank that started it",
+    "hpc/node_agent/agent.py": "the pipe of the helper that it started",
+    "hpc/run/gather.py": "messages between the ranks of a run",
+    "launch/sweep/accept.py": "JSON that it has just made",
+    "launch/sweep/provenance.py": "the answer of an interpreter that it started",
+    "parse/comparison/pairs.py": "JSON that it has just made",
+    # Descriptors that need flags of their own.
+    "hpc/model/files.py": "the folder of the traces",
+    "hpc/model/outcome.py": "makes the begin record",
+    "hpc/model/trace_file.py": "h5py, of what the door has opened; the folder, flushed",
+    "hpc/node_agent/copies.py": "the journals of its node, in its private folder, without following links",
+    "hpc/observe/events.py": "makes the file of events",
+    "hpc/recovery/folders.py": "its private folders, without following links",
+    "hpc/recovery/journal.py": "makes the journal",
+    "hpc/recovery/stacks.py": "makes the file of stacks",
+    "hpc/run/rank_end.py": "/dev/null",
+    "hpc/run/rendezvous.py": "the private file of rank 0, without following links",
+    "hpc/system/command_line.py": "standard streams",
+    "launch/cluster/lock.py": "the lock",
+    "launch/sweep/submit.py": "/dev/null",
+    # Readers that take what the door has opened, piece by piece.
+    "hpc/recovery/checkpoint.py": "arrays in memory whose digest was compared",
+    "hpc/workloads/gpt.py": "maps what the door has opened",
+    "parse/logs/engine/reader.py": "unpacks what the door has opened, in pieces",
+    "parse/pipeline/read.py": "pyarrow, of what the door has opened",
+    "parse/trace_events/json_stream.py": "unpacks what the door has opened, in pieces",
+    "parse/trace_events/timeline_file.py": "writes",
+    # Training data, which is read at full speed, by frameworks too.
+    "hpc/data/dali_index.py": "training data",
+    "hpc/workloads/image_batches.py": "training data",
+    "hpc/workloads/images.py": "training data",
+    "hpc/workloads/record_files.py": "training data",
+    "hpc/workloads/tar_shards.py": "training data",
+    "hpc/workloads/tensorflow_images.py": "training data",
+    "hpc/workloads/torch_dali.py": "training data",
+    "hpc/workloads/torch_shards.py": "training data",
+}  # fmt: skip
+
+
+def reads(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of every call that reads a file, or decodes its content, without the door."""
+    tree = ast.parse(source)
+    modules, functions = {}, {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            functions |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Name(id="open"):
+                yield node.lineno, "open"
+            case ast.Name(id=name) if functions.get(name, ("", ""))[1] in READS.get(
+                functions.get(name, ("", ""))[0], ()
+            ):
+                yield node.lineno, name
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if name in READS.get(
+                modules.get(module, ""), ()
+            ) or name in BY_MODULE.get(module, ()):
+                yield node.lineno, f"{module}.{name}"
+            case ast.Attribute(attr=name) if name in READS_BY_METHOD:
+                yield node.lineno, name
+            case ast.Attribute(attr="open", value=value) if not (
+                isinstance(value, ast.Name) and (value.id in modules or value.id in functions)
+            ) and _for_reading(node):
+                yield node.lineno, "Path.open"
+
+
+def _for_reading(call: ast.Call) -> bool:
+    modes = [*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+    return not modes or not (isinstance(modes[0], ast.Constant) and str(modes[0].value)[:1] in "wax")
+
+
+def test_files_of_others_are_read_through_the_door() -> None:
+    reads_by_file = {}
+    for package in ("hpc", "launch", "parse"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if calls := list(reads(path.read_text())):
+                reads_by_file[path.relative_to(ROOT).as_posix()] = calls
+    beside = {name: calls for name, calls in reads_by_file.items() if name not in READERS}
+    assert not beside, f"use open_regular, read_whole, read_text, parse_json or parse_toml, or say why not: {beside}"
+    gone = [name for name in READERS if name not in reads_by_file]
+    assert not gone, f"these read nothing any more: {gone}"
+
+
+def test_reads_beside_the_door_are_detected() -> None:
+    calls = [
+        "open(path)", "path.open()", "path.open('rb')", "path.open(mode='r+b')", "path.read_text()", "a.b.read_bytes()",
+        "import json\njson.loads(text)", "import json as j\nj.load(file)", "from json import loads\nloads(text)",
+        "import tomllib\ntomllib.load(file)", "import gzip\ngzip.open(path)", "import numpy as np\nnp.memmap(path)",
+        "import h5py\nh5py.File(path)", "import os\nos.open(path, 0)",
+        "from pyarrow import parquet\nparquet.ParquetFile(path)",
+    ]  # fmt: skip
+    assert [len(list(reads(source))) for source in calls] == [1] * len(calls)
+    others = "path.open('w')\npath.open('ab')\npath.open('xb')\nimport json\njson.dumps(value)\nread_text(path)\n"
+    assert not list(reads(others))

@@ -74,7 +74,7 @@ def spoiled_header(**changes: Any) -> Callable[[Path], None]:
         ),
         (spoiled_header(clock={"domain": "a", "points": [[1e300, 2, 3]], "barrier_exits_ns": []}), "clock are damaged"),
         (spoiled_header(facts=[]), "its facts or its clock are damaged"),
-        (spoiled_header(blown_up="x" * (1 << 24)), "its header is of no journal known here"),
+        (spoiled_header(blown_up="x" * (1 << 24)), "its header rank1.json cannot be read (more than 16777216 bytes)"),
         (lambda partial: (partial / "rank1.json").write_text("[" * 100_000), "header rank1.json cannot be read"),
         (lambda partial: (partial / "rank1.json").write_bytes(bytes(500)), "header rank1.json cannot be read"),
         (lambda partial: os.truncate(partial / "rank1.stamps", 1 << 40), "bytes are more than 7 steps make"),

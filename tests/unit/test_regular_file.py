@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hpc.model.outcome import RecordError, read_exit_record
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace, read_trace
 from hpc.system import regular_file
-from hpc.system.regular_file import NotRegularError, open_regular
+from hpc.system.regular_file import (
+    TOO_MUCH,
+    NotRegularError,
+    TooLargeError,
+    open_regular,
+    parse_json,
+    parse_toml,
+    read_text,
+    read_whole,
+    too_much,
+)  # fmt: skip
 
 
 def test_a_file_and_a_link_to_one(tmp_path):
@@ -66,3 +80,52 @@ def test_pipes_in_the_place_of_records_and_traces(tmp_path):
         read_trace(tmp_path / "x.h5")
     with pytest.raises(TraceError, match="no regular file"), open_trace(tmp_path / "x.h5"):
         pass
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("parse", [parse_json, lambda text: parse_toml(f"value = {text}")["value"]])
+def test_depth_and_numbers_are_bounded(parse: Callable[[str], Any]) -> None:
+    for text in (nested(60), str(2**64 - 1), str(-(2**63)), "1e308", '"9"', "true"):
+        parse(text)
+    for text in (nested(70), nested(900), nested(100_000), str(2**64), str(-(2**63) - 1), "1" * 4000, "1" * 5000):
+        with pytest.raises(ValueError, match=r"deep|64 bits|digits|Invalid"):
+            parse(text)
+
+
+def test_decimal_numbers_are_bounded() -> None:
+    for text in ("1e400", "0.5", "NaN"):
+        parse_json(text, parse_float=Decimal)
+    for text in ("1e999999999", "1e-999999999", "9" * 500):
+        with pytest.raises(ValueError, match="more than 400 digits"):
+            parse_json(text, parse_float=Decimal, parse_int=Decimal)
+
+
+def test_a_whole_file_is_read_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"a\r\nb\rc\n\xc3\xa4")
+    assert read_whole(path, 10) == path.read_bytes() and read_text(path) == path.read_text() == "a\nb\nc\nä"
+    with pytest.raises(TooLargeError, match="more than 5 bytes"):
+        read_whole(path, 5)
+    with pytest.raises(UnicodeDecodeError):
+        path.write_bytes(b"\xff")
+        read_text(path)
+    os.truncate(path, 1 << 40)
+    with pytest.raises(TooLargeError):
+        read_text(path)
+
+
+@pytest.mark.parametrize("call", [lambda: np.empty(1 << 50), lambda: float(10**400), lambda: repr(endless())])
+def test_what_was_too_much_is_one_line(call: Callable[[], object]) -> None:
+    with pytest.raises(TOO_MUCH) as caught:
+        call()
+    assert "beyond all" in too_much(caught.value) and "\n" not in too_much(caught.value)
+
+
+def endless() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value

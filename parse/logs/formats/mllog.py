@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpc.system.regular_file import parse_json
 from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord, fact, line
 
 MAX_TEXT = 200
@@ -85,8 +86,8 @@ def _mlp(match: re.Match[bytes]) -> dict[str, str]:
     """0.5: the value is JSON where it is anything at all, and may be an object with the value and the epoch."""
     text = (match["text"] or b"").decode(errors="replace").strip()
     try:
-        decoded = json.loads(text) if text else None
-    except (ValueError, RecursionError):
+        decoded = parse_json(text) if text else None
+    except ValueError:
         decoded = text
     key = match["key"].decode(errors="replace")
     return _values(key, decoded.get("value"), decoded) if isinstance(decoded, Mapping) else _values(key, decoded, None)
