@@ -20,7 +20,7 @@ from hpc.recovery.folders import (
     remove_dead,
     traces_folder,
 )
-from hpc.system.regular_file import open_regular
+from hpc.system.regular_file import open_regular, read_text
 
 
 def collect(traces: Path, stem: str) -> int:
@@ -79,7 +79,7 @@ def _holds_more(local: Path, target: Path) -> bool:
 def _forget_places(path: Path) -> None:
     """Removes from the list of places those on this node that are gone, and the list where it is empty then."""
     with suppress(OSError):  # there is none, or it can be neither read nor written: it names a place too many
-        lines = path.read_text(errors="replace").splitlines()
+        lines = read_text(path, errors="replace").splitlines()
         here = f"kept: {host_path(Path('/'))}"
         remaining = [line for line in lines if not line.startswith(here) or Path(line[len(here) - 1 :]).exists()]
         if not remaining:
