@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hpc.system.regular_file import open_regular, parse_json
-
 KINDS = (
     "nothing",  # a record that was begun and not completed
     "iterate_in", "iterate_out",  # iter(loader); which: the loader
@@ -139,7 +137,7 @@ def place_of(cell: int) -> int:
 def read_events(path: Path) -> EventFile:
     """All that is in a file by now. Raises EventFileError, OSError."""
     events: list[Event] = []
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         if int.from_bytes(file.read(8), "little") != _MAGIC:
             raise EventFileError(f"{path} is no file of events")
         file.seek(_HEADER_BYTES)
@@ -167,18 +165,18 @@ def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[tuple[str, i
     size = int.from_bytes(header[8 * _TEXT_BYTES_CELL : 8 * _TEXT_BYTES_CELL + 8], "little")
     try:
         for line in header[_TEXT_AT : min(_TEXT_AT + size, _TEXT_STOP)].decode().splitlines():
-            entry = parse_json(line)
+            entry = json.loads(line)
             facts.update(entry.get("facts", {}))
             if "collective" in entry:
                 name, root = entry["collective"]
                 names.append((str(name), int(root)))
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise EventFileError(f"the texts in {path} cannot be read: {error}") from None
     return facts, names
 
 
 def steps_counted(path: Path) -> int:
     """How many updates of optimizers the process has gone on from, by its own count; while it runs. Raises OSError."""
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         file.seek(8 * STEPS_CELL)
         return int.from_bytes(file.read(8), "little")

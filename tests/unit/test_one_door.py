@@ -123,7 +123,7 @@ READERS = {
     "hpc/model/outcome.py": "makes the begin record",
     "hpc/model/trace_file.py": "h5py, of what the door has opened; the folder, flushed",
     "hpc/node_agent/copies.py": "the journals of its node, in its private folder, without following links",
-    "hpc/observe/events.py": "makes the file of events",
+    "hpc/observe/events.py": "private files of its own run; hooks in a script import nothing of hpc.system",
     "hpc/recovery/folders.py": "its private folders, without following links",
     "hpc/recovery/journal.py": "makes the journal",
     "hpc/recovery/stacks.py": "makes the file of stacks",
