@@ -258,7 +258,7 @@ def against_base(results_of_points: Iterable[Result], case: str = "") -> tuple[R
     smallest. Raises BaseError where no setting has the case."""
     unscaled = list(results_of_points)
     settings = by_setting(result for result in unscaled if not result.run.diagnostic)
-    cases = {result.requested.case: _size(result) for points in settings.values() for result in points}
+    cases = {result.requested.case: size(result) for points in settings.values() for result in points}
     if case and cases and case not in cases:
         raise BaseError(
             f"no point is of the case {case}; known here are {', '.join(sorted(cases, key=cases.__getitem__))}"
@@ -272,7 +272,7 @@ def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
     return grouped((result.requested.setting, result) for result in results_of_points)
 
 
-def _size(result: Result) -> tuple[int, int]:
+def size(result: Result) -> tuple[int, int]:
     """Devices and nodes."""
     return result.run.devices, result.run.nodes or 1
 
@@ -280,7 +280,7 @@ def _size(result: Result) -> tuple[int, int]:
 def _base(points: Sequence[Result], case: str) -> tuple[Base, Result] | None:
     """What speedups of a setting are measured against, and its result: the point of that case where there is one, else
     the smallest that has a speed or may still get one. None where a single point has nothing to be compared with."""
-    ordered = sorted(points, key=_size)
+    ordered = sorted(points, key=size)
     chosen = next((result for result in ordered if result.requested.case == case), None)
     smallest = (at for at, result in enumerate(ordered) if result.median_speed is not None or _is_pending(result))
     first = next(smallest, 0)

@@ -184,6 +184,7 @@ def _summarize(
     with importing():
         from hpc.model.trace import TraceError
         from parse.report.against import against
+        from parse.report.export import without_speedup
         from parse.report.notices import warnings
         from parse.report.reading import read_ledgers
         from parse.report.summary import TableError, choose
@@ -225,7 +226,7 @@ def _summarize(
     if not put_out(options.out, written):
         return 1
     if options.format in ("csv", "dlperf"):
-        for line in warnings(summary):
+        for line in (*warnings(summary), *(without_speedup(summary) if options.format == "dlperf" else ())):
             print(line, file=sys.stderr)
     return 1 if existing(options.paths)[1] else 0
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hpc.model.findings import Figures
-from parse.alarms.scaling import Neighbours, base_of
-from parse.result import Figure, Result
+from parse.alarms.scaling import Neighbours
+from parse.result import Figure, Result, size
 
 RUNS_UNIT = 0.01
 """The unit of the last digit of a published speed of a single run."""
@@ -20,11 +20,13 @@ def as_published(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
     """A printed figure differs from the one computed of the numbers beside it by more than rounding."""
     if result.published is None:
         return
-    computed = {"median": result.median_speed, "average": result.average_speed, "speedup": result.speedup}
+    base = printed_base(neighbours.setting)
+    speedup = result.median_speed / base.median_speed if result.median_speed and base and base.median_speed else None
+    computed = {"median": result.median_speed, "average": result.average_speed, "speedup": speedup}
     printed: dict[str, dict[str, list[int]]] = {}
     for figure in result.published.figures:
         value = computed.get(figure.what)
-        if value is not None and abs(figure.value - value) > _rounding(figure, result, neighbours):
+        if value is not None and abs(figure.value - value) > _rounding(figure, result, base):
             printed.setdefault(figure.what, {}).setdefault(figure.text, []).append(figure.line)
     if printed:
         source = "document" if not result.ok else "clean runs" if result.published.packed else "runs"
@@ -55,16 +57,26 @@ def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
     return tuple(sorted(speeds)) if len(speeds) >= COPIED_CASES else ()
 
 
-def _rounding(figure: Figure, result: Result, neighbours: Neighbours) -> float:
+def printed_base(setting: Sequence[Result]) -> Result | None:
+    """Returns the point that the speedups which a document prints for a setting are against: the smallest for which it
+    prints one, if that is 1, else the one on one device; None where the document does not tell."""
+    ordered = sorted(setting, key=size)
+    printing = (each for each in ordered if each.published and each.published.speedup is not None)
+    first = next(printing, None)
+    if first and first.published and first.published.speedup == 1:
+        return first
+    return next((each for each in ordered if each.run.devices == 1), None)
+
+
+def _rounding(figure: Figure, result: Result, base: Result | None) -> float:
     """Returns the largest difference between a printed and a computed figure that rounding alone explains."""
     half_unit = 0.5 * 10.0**-figure.decimals * (1 + 1e-9)
     if figure.what != "speedup":
         return half_unit + (0.5 * RUNS_UNIT if result.ok else 0.0)
-    baseline = base_of(result, neighbours)
-    if baseline is None or not baseline.median_speed or not result.median_speed or result.speedup is None:
+    if base is None or not base.median_speed or not result.median_speed:
         return half_unit
-    relative = _unit(result) / result.median_speed + _unit(baseline) / baseline.median_speed
-    return half_unit + result.speedup * relative / 2
+    relative = _unit(result) / result.median_speed + _unit(base) / base.median_speed
+    return half_unit + result.median_speed / base.median_speed * relative / 2
 
 
 def _unit(result: Result) -> float:

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 from hpc.model.recipe import Difference, PublishedTable, Recipe
 from hpc.model.spec import SAMPLES
+from parse.alarms.published import printed_base
 from parse.alarms.table import judge
 from parse.published.recipes import recipe_results
-from parse.result import Result
-
-HEADS = (("published", "samples/s"), ("ratio", ""), ("published speedup", ""))
-"""Names and units of the columns."""
+from parse.result import Result, by_setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedBeside:
-    """The judged published result of a point, its table, and the settings in which the own point differs."""
+    """The judged published result of a point, its table, and the settings in which the own point differs.
+
+    `printed_base` is the point that the speedups which its document prints are against; None where it does not tell.
+    """
 
     published: Result
+    printed_base: Result | None
     table: PublishedTable
     differences: tuple[Difference, ...]
 
@@ -38,6 +40,13 @@ class PublishedBeside:
     def prints_speedup(self) -> bool:
         """Whether the document prints it."""
         return bool(self.published.published and self.published.published.speedup is not None)
+
+    @property
+    def base(self) -> str:
+        """The case that `speedup` is against; empty where there is none, or it is not known."""
+        if self.prints_speedup:
+            return self.printed_base.requested.case if self.printed_base else ""
+        return self.published.base.case if self.published.base and self.speedup is not None else ""
 
     def ratio(self, result: Result) -> float | None:
         """The own median speed divided by the published one."""
@@ -62,6 +71,7 @@ def against(recipe: Recipe, results: Sequence[Result]) -> Against:
     then by other settings."""
     published = recipe_results(recipe)
     judged = dict(zip(published, judge(list(published.values())), strict=True))
+    settings = by_setting(judged.values())
     points = {}
     taken = set()
     for result in results:
@@ -73,9 +83,11 @@ def against(recipe: Recipe, results: Sequence[Result]) -> Against:
         point, differences = nearest
         table = next(table for table in recipe.tables if table.has(point))
         taken.add((table, point.case))
+        its = judged[table, point.case]
         points[result.requested.point] = PublishedBeside(
-            published=judged[table, point.case], table=table, differences=differences
-        )
+            published=its, printed_base=printed_base(settings[its.requested.setting]), table=table,
+            differences=differences,
+        )  # fmt: skip
     missing = {
         table.heading: cases
         for table in recipe.tables

@@ -97,7 +97,8 @@ def no_scaling_result(result: Result) -> list[str]:
 def _speedup(result: Result) -> str:
     """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`."""
     assert result.speedup is not None and result.scaling_efficiency is not None and result.base and result.ideal
-    on = "" if result.base.devices == 1 else f"on {result.ideal:g} times the devices "
+    times = "twice" if result.ideal == 2 else f"{result.ideal:g} times"
+    on = "" if result.base.devices == 1 else f"on {times} the devices "
     speedup = (
         f"{result.requested.case} runs {result.speedup:.2f} × as fast as {result.base.case} {on}"
         f"({result.scaling_efficiency:.0%} of ideal)".replace("%", " %")

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 from parse.alarms.nodes import Drift, NodeAlarm, PerNode, drifts, per_node
 from parse.ledger.network import Segments
@@ -32,6 +33,7 @@ from parse.report.summary import (
     against_text,
     base_case,
     differences,
+    labels,
     named_ledgers,
     no_speedup_text,
     of_logs,
@@ -152,6 +154,13 @@ def dlperf(summary: Summary) -> str:
     return json.dumps(content, indent=4, sort_keys=True) + "\n"
 
 
+def without_speedup(summary: Summary) -> list[str]:
+    """Why points with a speedup have none in the reference suite's JSON, whose speedups are against one device."""
+    bases = grouped((base_case(result), result) for result in summary.results if against_text(result))
+    reason = "no speedup in this format, whose speedups are against 1n1g; here it is against"
+    return [f"{', '.join(labels(results))}: {reason} {base}" for base, results in bases.items()]
+
+
 def _choice(results: Sequence[Result], names: Sequence[str]) -> str:
     """The options that choose one of these points on the command line: one with all of the names, or most of them."""
     requested = max(
@@ -243,6 +252,7 @@ def _beside_as_json(result: Result, beside: PublishedBeside | None) -> dict[str,
         "average_speed": figures.average if figures else None,
         "speedup": beside.speedup,
         "prints_speedup": beside.prints_speedup,
+        "base": beside.base or None,
         "ratio": beside.ratio(result),
         "differences": [{**_members(each), "text": each.text} for each in beside.differences],
         "alarms": _alarms_as_json(beside.published),
@@ -360,7 +370,9 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     row |= {f"meeting_ms_{name}": value for name, value in result["meetings_ms"].items()}
     row |= {f"published_{name}": value for name, value in result.get("published", {}).items()}
     if beside := result.get("against"):
-        row |= {f"against_{name}": beside[name] for name in ("median_speed", "average_speed", "speedup", "ratio")}
+        row |= {
+            f"against_{name}": beside[name] for name in ("median_speed", "average_speed", "speedup", "base", "ratio")
+        }
         row["against_differences"] = "; ".join(each["text"] for each in beside["differences"])
         row["against_alarms"] = "; ".join(alarm["text"] for alarm in beside["alarms"])
     row["requested"] = "; ".join(f"{name}={value}" for name, value in result["requested"].items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpc.system.text import inflect
-from parse.report.against import HEADS, Against
+from parse.report.against import Against
 from parse.report.notices import runs_ok
 from parse.report.summary import against_text, by_base, by_unit, of_logs, requested_values, varying
 from parse.result import Result
@@ -25,6 +25,9 @@ LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 """A log's two speeds, side by side; the median is of those that count."""
 OPTIONAL = ("average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
 """Columns that are left out where no row has anything in them."""
+PUBLISHED_COLUMNS = ("published", "ratio", "published speedup")
+ONE_DEVICE = "1n1g"
+"""What a published speedup is against where its head names nothing else."""
 FIRST_LEFT_OUT = (
     "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "MFU", "interval",
     "runs",
@@ -55,7 +58,8 @@ def points_text(results: Sequence[Result], page: Page, beside: Against | None = 
     for name in FIRST_LEFT_OUT:
         if _width(columns) <= page.width:
             break
-        if columns.pop(name, None) is not None:
+        if head := next((head for head in columns if head[0] == name), None):
+            del columns[head]
             omitted.append(name)
     lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
     if omitted:
@@ -81,8 +85,10 @@ def points_cells(results: Sequence[Result], beside: Against | None = None) -> tu
     heads += [("step p50", "ms"), ("step p95", "ms")]
     rows = [_row(result, differ) for result in results]
     if beside is not None:
-        heads += HEADS
-        rows = [[*row, *_published(beside, result)] for row, result in zip(rows, results, strict=True)]
+        bases = _published_bases(beside, results)
+        speed, ratio, speedup = PUBLISHED_COLUMNS
+        heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(base)) for base in bases)]
+        rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
     empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
     remaining = [at for at, (name, _) in enumerate(heads) if name not in empty]
     return [heads[at] for at in remaining], [[row[at] for at in remaining] for row in rows]
@@ -107,28 +113,39 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
     ]
 
 
-def _published(of: Against, result: Result) -> list[str]:
-    """The published speed, the ratio, in brackets where settings differ, and the published speedup."""
+def _published_bases(of: Against, results: Sequence[Result]) -> list[str]:
+    """The cases that the published speedups of these results are against: a column for each."""
+    bases = dict.fromkeys(its.base for result in results if (its := of.beside(result)) and its.speedup is not None)
+    return list(bases) or [ONE_DEVICE]
+
+
+def _against(base: str) -> str:
+    return "" if base == ONE_DEVICE else f"against {base}" if base else "base not stated"
+
+
+def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
+    """The published speed, the ratio, in brackets where settings differ, and the published speedup, by its base."""
     beside = of.beside(result)
     if beside is None:
-        return ["-"] * len(HEADS)
+        return ["-"] * (2 + len(bases))
     ratio = number(beside.ratio(result), decimals=3)
     bracketed = f"({ratio})" if beside.differences and beside.ratio(result) is not None else ratio
-    return [number(beside.speed), bracketed, number(beside.speedup)]
+    speedups = [number(beside.speedup if beside.base == base else None) for base in bases]
+    return [number(beside.speed), bracketed, *speedups]
 
 
-def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """By name, each column's cells with its head above them."""
+def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[Head, list[str]]:
+    """By head, each column's cells with its head above them."""
     cells = zip(*rows, strict=True)
-    return {name: [name, unit, *column] for (name, unit), column in zip(heads, cells, strict=True)}
+    return {(name, unit): [name, unit, *column] for (name, unit), column in zip(heads, cells, strict=True)}
 
 
-def _width(columns: dict[str, list[str]]) -> int:
+def _width(columns: dict[Head, list[str]]) -> int:
     return table_width(column_widths([*zip(*columns.values(), strict=True)]))
 
 
-def _needs_folding(columns: dict[str, list[str]], keys: Sequence[str], width: int) -> bool:
+def _needs_folding(columns: dict[Head, list[str]], keys: Sequence[str], width: int) -> bool:
     """Whether the columns that identify the points take half of the page, or leave too little for the speeds."""
-    names = {name: cells for name, cells in columns.items() if name in keys}
-    always = {name: cells for name, cells in columns.items() if name in keys or name not in FIRST_LEFT_OUT}
+    names = {head: cells for head, cells in columns.items() if head[0] in keys}
+    always = {head: cells for head, cells in columns.items() if head[0] in keys or head[0] not in FIRST_LEFT_OUT}
     return _width(names) > width // 2 or _width(always) > width

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from statistics import median
 
 from hpc.model.training import TimeSpent, TrainingHistory
+from hpc.system.groups import grouped
 from parse.report.summary import Summary, requested_values, telling
 from parse.result import Result
-from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, number, with_units, wrapped
+from parse.text import Head, Page, aligned, markdown_list, markdown_table, markdown_text, number, with_units, wrapped
 
 TITLE = "whole trainings: time to the target, from the first attempt's start, all included (medians over runs)"
 HEADS = [
     ("target", "%"), ("reached", "runs"), ("time", "s"), ("epochs", ""), ("accuracy", "%"),
     ("throughput", "samples/s"), ("speedup", ""), ("attempts", ""),
 ]  # fmt: skip
+"""Names and units of the columns behind the settings; what the speedup is against has the place of its unit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,8 @@ class TrainingRow:
 
     `reached` of `runs` trainings met the target (None without one), `time_to_train_s` is of those. `accuracy` is the
     best of a training in percent, `throughput` in samples/s over all of its time, `speedup` the time to train of the
-    1n1g point with all else equal divided by this one's; `no_speedup` is the reason where there is none. `spent` is
-    where the time of the run in the middle went. `problems` are what did not go as planned.
+    point of its `base`, a case with all else equal, divided by this one's; `no_speedup` is the reason where there is
+    none. `spent` is where the time of the run in the middle went. `problems` are what did not go as planned.
     """
 
     case: str
@@ -38,6 +40,7 @@ class TrainingRow:
     accuracy: float | None
     throughput: float | None
     speedup: float | None
+    base: str | None
     no_speedup: str
     attempts: int
     spent: TimeSpent
@@ -71,16 +74,19 @@ def _time_to_train(histories: Sequence[TrainingHistory]) -> float | None:
 
 def _row(result: Result, histories: Sequence[TrainingHistory], times: Mapping[str, float | None]) -> TrainingRow:
     first, time_s = histories[0], times[result.requested.point]
-    baseline_s = times.get(result.requested.setting)
+    base = result.base
+    base_s = times.get(base.point) if base else None
     speedup, no_speedup = None, ""
     if not first.target:
         no_speedup = "no target was set"
     elif time_s is None:
         no_speedup = "the target was not reached"
-    elif baseline_s is None:
-        no_speedup = "no training at 1n1g with all else equal reached it"
+    elif base is None:
+        no_speedup = "no training of another case with all else equal is here"
+    elif base_s is None:
+        no_speedup = f"no training of {base.case} with all else equal reached it"
     else:
-        speedup = baseline_s / time_s
+        speedup = base_s / time_s
     best = [history.best for history in histories if history.best is not None]
     speeds = [history.throughput for history in histories if history.throughput is not None]
     return TrainingRow(
@@ -94,6 +100,7 @@ def _row(result: Result, histories: Sequence[TrainingHistory], times: Mapping[st
         accuracy=median(best) if best else None,
         throughput=median(speeds) if speeds else None,
         speedup=speedup,
+        base=base.case if base else None,
         no_speedup=no_speedup,
         attempts=sum(len(history.begun) for history in histories),
         spent=middle(histories).spent,
@@ -118,8 +125,7 @@ def _problems(histories: Sequence[TrainingHistory]) -> Iterator[str]:
         yield f"accuracy is over {last} of {of} held-out images; the others cannot be decoded"
 
 
-def _cells(rows: Sequence[TrainingRow]) -> list[list[str]]:
-    names = telling([row.settings for row in rows])
+def _cells(rows: Sequence[TrainingRow], names: Sequence[str]) -> list[list[str]]:
     return [
         [
             row.case, *(row.settings.get(name, "") for name in names), f"{row.target:g}" if row.target else "-",
@@ -129,6 +135,17 @@ def _cells(rows: Sequence[TrainingRow]) -> list[list[str]]:
         ]
         for row in rows
     ]  # fmt: skip
+
+
+def _tables(rows: Sequence[TrainingRow]) -> Iterator[tuple[list[Head], list[list[str]]]]:
+    """Heads and cells; a table for each base, so that no column has speedups against two."""
+    bases = [row.base for row in rows if row.speedup is not None] or [None]
+    of_bases = grouped((bases[0] if row.speedup is None else row.base, row) for row in rows)
+    for base, its in of_bases.items():
+        against = "" if base in (None, "1n1g") else f"against {base}"
+        names = telling([row.settings for row in its])
+        columns = [(name, against if name == "speedup" else unit) for name, unit in HEADS]
+        yield [("case", ""), *((name, "") for name in names), *columns], _cells(its, names)
 
 
 def _lines(rows: Sequence[TrainingRow]) -> list[str]:
@@ -156,9 +173,12 @@ def trainings_text(summary: Summary, page: Page) -> list[str]:
     rows = trainings(summary.results)
     if not rows:
         return []
-    heads = [("case", ""), *((name, "") for name in telling([row.settings for row in rows])), *HEADS]
-    table = aligned([*map(list, zip(*heads, strict=True)), *_cells(rows)], label_columns=len(heads) - len(HEADS))
-    return [*wrapped([TITLE], page.width), *table, *wrapped(_lines(rows), page.width)]
+    tables = [
+        aligned([*map(list, zip(*heads, strict=True)), *cells], label_columns=len(heads) - len(HEADS))
+        for heads, cells in _tables(rows)
+    ]
+    lines = [line for table in tables for line in (*table, *[""] * (len(tables) > 1))]
+    return [*wrapped([TITLE], page.width), *lines, *wrapped(_lines(rows), page.width)]
 
 
 def trainings_markdown(summary: Summary) -> list[str]:
@@ -166,6 +186,5 @@ def trainings_markdown(summary: Summary) -> list[str]:
     rows = trainings(summary.results)
     if not rows:
         return []
-    heads = [("case", ""), *((name, "") for name in telling([row.settings for row in rows])), *HEADS]
-    table = markdown_table(with_units(heads), _cells(rows))
-    return [markdown_text(TITLE), table, markdown_list(_lines(rows))]
+    tables = [markdown_table(with_units(heads), cells) for heads, cells in _tables(rows)]
+    return [markdown_text(TITLE), *tables, markdown_list(_lines(rows))]

@@ -18,6 +18,7 @@ from parse.report.against import against
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
 from parse.summarize import main
+from parse.text import Page
 from tests.unit.logs import made
 from tests.unit.traces import judged, make_run, make_trace, point, put
 
@@ -216,3 +217,21 @@ def test_wrong_usage(tmp_path: Path, argv: str, message: str, capsys: pytest.Cap
     with pytest.raises(SystemExit) as ended:
         main([str(tmp_path), *argv.split()])
     assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_published_speedups_against_two_bases_share_no_column() -> None:
+    of = summary("ngc-pytorch-resnet50", NGC, on(8))
+    assert of.against is not None
+    single, eight = of.results
+    beside = of.against.points[eight.requested.point]
+    other = dataclasses.replace(beside, printed_base=dataclasses.replace(beside.published, speedup=1.0))
+    points = {single.requested.point: of.against.points[single.requested.point], eight.requested.point: other}
+    of = dataclasses.replace(of, against=dataclasses.replace(of.against, points=points))
+    heads, units, *rows = [line for line in text(of, Page(wide=True)).splitlines() if "  1/?" in line or "ok/" in line
+                           or line.startswith("case ")]  # fmt: skip
+    assert heads.split("  ")[-2:] == ["published speedup", "published speedup"]
+    assert units.split("  ")[-1].strip() == "against 1n8g"
+    assert [row.split()[-2:] for row in rows] == [["1.00", "-"], ["-", "7.65"]]
+    assert [result["against"]["base"] for result in json_of(of)["results"]] == ["1n1g", "1n8g"]
+    unknown = dataclasses.replace(other, printed_base=None)
+    assert unknown.base == ""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from hpc.system.groups import grouped
 from parse.alarms.table import judge
 from parse.alarms.text import sentence
 from parse.published.documents import published
-from parse.result import Result
+from parse.result import Result, against_base
 from tests.unit.alarm_figures import figures, same
 from tests.unit.test_published import BLOCK, RUNS, TABLE, TITLE, table
 
+SERIES = Path(__file__).parents[2].parent / "shared" / "scaling" / "series.csv"
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference"
 needs_reference = pytest.mark.skipif(not REFERENCE.is_dir(), reason=f"no published documents at {REFERENCE}")
 
@@ -72,9 +75,39 @@ def test_a_printed_speedup_and_its_own_figures(tmp_path, speedup, alarms):
     assert [round(item["computed"]["speedup"], 2) for item in actual] == [10.28] * alarms
 
 
-def test_a_speedup_without_its_baseline_cannot_be_checked(tmp_path):
+def test_a_speedup_without_its_base_cannot_be_checked(tmp_path):
     (result,) = cases(tmp_path, n4g8="10633.22 10.2")
     assert (figures([result], "as_published"), result.speedup) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "alarms"),
+    [
+        ("1.00", "3.14", 0),
+        ("1", "3.1", 0),
+        ("1.0", "3.5", 1),
+        ("7.81", "24.54", 0),
+        ("7.81", "3.5", 0),
+        ("-", "3.5", 0),
+    ],
+)
+def test_a_document_states_its_base_by_a_speedup_of_one(tmp_path, first, last, alarms):
+    """A smallest case that prints 7.81 is against a case that the document does not have."""
+    results = cases(tmp_path, n1g8=f"116.36 {first}", n2g8="213.33 -", n4g8=f"365.71 {last}")
+    assert [(result.base.case, round(result.speedup, 2)) for result in results] == [
+        ("1n8g", 1.0), ("1n8g", 1.83), ("1n8g", 3.14),
+    ]  # fmt: skip
+    actual = figures(results, "as_published")
+    assert [(item["printed"], round(item["computed"]["speedup"], 2)) for item in actual] == [
+        ({"speedup": {last: [5]}}, 3.14)
+    ] * alarms
+
+
+def test_a_document_may_measure_against_another_case_than_one_device(tmp_path):
+    results = cases(tmp_path, g1="15.00 -", n1g8="116.36 1.00", n4g8="365.71 3.14")
+    assert [round(result.speedup, 2) for result in results] == [1.0, 7.76, 24.38]
+    assert figures(results, "as_published") == []
+    assert len(figures(against_base(results, "4n8g"), "as_published")) == 0
 
 
 def test_a_table_that_prints_another_median_than_the_result(tmp_path):
@@ -256,3 +289,22 @@ def test_004_tensorflow(reference):
     speeds = [(result.requested.case, result.median_speed) for result in results]
     assert speeds == [("1n1g", 1149.207), ("8g", None), ("32g", None)]
     assert alarms(results) == {"rates_and_wall_clock": ["ngc-tensorflow 1n1g"]}
+
+
+@pytest.mark.skipif(not SERIES.is_file(), reason=f"no public scaling series at {SERIES}")
+def test_public_series_have_the_efficiency_that_they_state_against_their_smallest_case(tmp_path):
+    """35 series, of which most begin above 8 devices: a table of each, with speeds in samples/s."""
+    series = grouped((row["series"], row) for row in csv.DictReader(SERIES.open(encoding="utf-8")))
+    checked = 0
+    for rows in series.values():
+        devices = [int(row["devices"]) for row in rows]
+        if len(rows) < 2 or len({*devices}) < len(rows):
+            continue
+        speeds = [float(row["speed_per_device_any_unit"]) * n * 1e4 for row, n in zip(rows, devices, strict=True)]
+        results = cases(tmp_path, **{f"g{n}": f"{speed:.6f}" for n, speed in zip(devices, speeds, strict=True)})
+        assert {result.base.devices for result in results} == {min(devices)}
+        expected = {n: float(row["efficiency_against_smallest"]) for n, row in zip(devices, rows, strict=True)}
+        actual = {result.run.devices: result.scaling_efficiency for result in results}
+        assert actual == pytest.approx(expected, abs=1e-4)
+        checked += 1
+    assert checked > 20

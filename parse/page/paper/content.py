@@ -13,10 +13,10 @@ from parse.page.paper.method import method
 from parse.page.scaling import cases_of, chosen_settings, notice_text, scaled_by_base, series_of
 from parse.page.types import Table
 from parse.page.verdict import as_sentence, headline
-from parse.report.against import HEADS, against_lines
+from parse.report.against import against_lines
 from parse.report.conclusion import conclusion
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
-from parse.report.points_table import points_cells, points_tables
+from parse.report.points_table import PUBLISHED_COLUMNS, points_cells, points_tables
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.result import Result
 from parse.text import Head, cut, numbered, shortened, with_settings_folded
@@ -32,7 +32,7 @@ COLUMNS = (
     "speedup",
     "efficiency",
     "MFU",
-    *(name for name, _ in HEADS),
+    *PUBLISHED_COLUMNS,
 )
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
 BARS = (

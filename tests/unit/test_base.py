@@ -1,0 +1,188 @@
+"""What speedups are measured against where there is no 1n1g, or another case is chosen: in tables, charts and data."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.model.outcome import Outcome
+from hpc.model.spec import RunSpec
+from parse.alarms.table import judge
+from parse.page.command import main as report
+from parse.report.chart import IDEAL, speedup_chart
+from parse.report.conclusion import conclusion
+from parse.report.reading import read_summary
+from parse.report.side_by_side import compare
+from parse.report.summary import Summary
+from parse.report.table import FORMATS, text
+from parse.result import Result, against_base
+from parse.summarize import main
+from parse.text import Page
+from tests.unit.logs import made
+from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point
+
+SPEEDS = {1: 116.36, 2: 213.33, 4: 365.71}
+"""samples/s of 1, 2 and 4 nodes of 8 GPUs: 1.83 and 3.14 times that of one node, 91.7 % and 78.6 % of ideal."""
+
+
+def put_logs(folder: Path, speeds: dict[int, float] = SPEEDS) -> Path:
+    """NVIDIA's PyTorch logs of so many nodes of 8 GPUs."""
+    for nodes, speed in speeds.items():
+        log = made.ngc_pytorch(made.steps(speed, 128 * nodes), batch=16, devices=8 * nodes)
+        made.put(folder, f"pytorch/{nodes}n8g/r50_b16_fp32_1.log", log)
+    return folder
+
+
+def put_tokens(folder: Path) -> Path:
+    """torchtitan's logs, whose rates are tokens per second of one device."""
+    begin = made.BEGIN
+    for nodes, rate in {1: 7000, 2: 6417, 4: 5500}.items():
+        head = f"[rank0]:[titan] {begin:%Y-%m-%d %H:%M:%S},000 - root - INFO - "
+        lines = [
+            f"{head}Building 1-D device mesh with ['dp_shard'], [{8 * nodes}]",
+            f"{head}Training starts at step 1, with local batch size 1, global batch size {8 * nodes}, "
+            "sequence length 8192, total steps 1000 (warmup 200)",
+        ]
+        for number, end, _ in made.ends([8192 / rate] * 130):
+            lines.append(
+                f"[rank0]:[titan] {end:%Y-%m-%d %H:%M:%S},{end.microsecond // 1000:03d} - root - INFO - step: {number} "
+                f" loss:  8.1234  grad_norm:  1.5  memory: 41.23GiB(51.7%)  tps: {rate:,}  tflops: 100.0  mfu: 30.1%"
+            )
+        made.put(folder, f"{nodes}n8g/llama3_8b_1.log", "\n".join(lines) + "\n")
+    return folder
+
+
+def on(nodes: int, ranks: int = 8, **changes: Any) -> RunSpec:
+    return make_run(nodes=nodes, ranks_per_node=ranks, gpus_per_node=ranks, **changes)
+
+
+def of(*points: tuple[RunSpec, float]) -> tuple[Result, ...]:
+    """Judged points with three runs of that speed each."""
+    return judged([trace for run, speed in points for trace in point(run, [speed] * 3)])
+
+
+def test_three_logs_scale_against_the_smallest(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
+    summary, _ = read_summary([put_logs(tmp_path)])
+    golden("summary_base.txt", text(summary, Page(charts=True)))
+    golden("summary_base.md", FORMATS["markdown"](summary))
+    rows = {row["case"]: row for row in csv.DictReader(io.StringIO(FORMATS["csv"](summary)))}
+    assert [(row["base"], row["base_devices"]) for row in rows.values()] == [("1n8g", "8")] * 3
+    assert float(rows["4n8g"]["scaling_efficiency"]) == pytest.approx(0.786, abs=5e-4)
+    content = json.loads(FORMATS["json"](summary))
+    assert [(each["base"], each["base_devices"], round(each["speedup"], 2)) for each in content["results"]] == [
+        ("1n8g", 8, 1.0), ("1n8g", 8, 1.83), ("1n8g", 8, 3.14),
+    ]  # fmt: skip
+
+
+def test_speeds_in_tokens_scale_against_the_smallest(tmp_path: Path) -> None:
+    summary, _ = read_summary([put_tokens(tmp_path)])
+    assert {result.unit for result in summary.results} == {"tokens/s"}
+    scaled = [(round(result.speedup or 0, 2), round(result.scaling_efficiency or 0, 3)) for result in summary.results]
+    assert scaled == [(1.0, 1.0), (1.83, 0.917), (3.14, 0.786)]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_page_with_another_base_fits_and_names_it(tmp_path: Path, width: int) -> None:
+    page = text(read_summary([put_logs(tmp_path)])[0], Page(width=width, charts=True))
+    assert all(len(line) <= width for line in page.splitlines())
+    assert "against 1n8g" in page and "1n1g" not in page
+
+
+def test_the_reference_json_has_speedups_against_one_device_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(put_logs(tmp_path)), "--format", "dlperf"]) == 0
+    captured = capsys.readouterr()
+    assert [point["speedup"] for point in json.loads(captured.out)["r50"].values()] == [None] * 3
+    assert (
+        "1n8g, 2n8g, 4n8g: no speedup in this format, whose speedups are against 1n1g; here it is against 1n8g\n"
+        in captured.err
+    )
+
+
+def test_base_chooses_and_a_case_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_logs(tmp_path)
+    assert main([str(tmp_path), "--base", "2n8g"]) == 0
+    assert "4n8g runs 1.71 × as fast as 2n8g on twice the devices (86 % of ideal)" in capsys.readouterr().out
+    for command in (main, report):
+        with pytest.raises(SystemExit) as raised:
+            command([str(tmp_path), "--base", "3n8g"])
+        assert raised.value.code == 2
+        assert "--base: no point is of the case 3n8g; known here are 1n8g, 2n8g, 4n8g" in capsys.readouterr().err
+
+
+def test_two_bases_are_in_no_column() -> None:
+    results = of((on(1, 1), 15), (on(1), 110), (on(2), 210), (on(2, seed=7), 50), (on(4, seed=7), 90))
+    page = text(Summary(results=results), Page(width=140))
+    units = [line for line in page.splitlines() if line.strip().startswith("ok/total")]
+    assert ["against 2n8g" in line for line in units] == [False, True]
+    tables = FORMATS["markdown"](Summary(results=results))
+    assert "| speedup | efficiency (%) |" in tables
+    assert "| speedup (against 2n8g) | efficiency (% against 2n8g) |" in tables
+    lines = speedup_chart(results, Page(width=80))
+    assert [line for line in lines if line.startswith("speedup")] == [
+        f"speedup against 1n1g; {IDEAL} as many times as there are devices",
+        f"speedup against 2n8g; {IDEAL} as many times as there are devices of 2n8g",
+    ]
+
+
+def test_backends_side_by_side_name_their_bases() -> None:
+    with_one = [(on(1, 1), 15), (on(1), 110), (on(2), 210)]
+    without = [(on(n, backend="torch-ddp"), speed) for n, speed in ((1, 100), (2, 180))]
+    summary = Summary(results=of(*with_one, *without))
+    (comparison,) = compare(summary.results)
+    assert [column.backend for column in comparison.columns] == ["mpi", "torch-ddp"]
+    head = next(line for line in text(summary).splitlines() if line.startswith("case") and "against" in line)
+    assert head.split()[1:] == ["samples/s", "speedup", "samples/s", "speedup", "against", "1n8g"]
+    assert "| mpi (samples/s) | speedup | torch-ddp (samples/s) | speedup against 1n8g |" in FORMATS["markdown"](
+        summary
+    )
+    (cells,) = (table["cells"] for table in json.loads(FORMATS["json"](summary))["comparisons"])
+    assert {(cell["column"], cell["base"]) for cell in cells} == {("mpi", "1n1g"), ("torch-ddp", "1n8g")}
+
+
+def test_a_chart_marks_the_devices_of_the_base_as_ideal() -> None:
+    lines = speedup_chart(of((on(1), 100), (on(2), 150), (on(4), 400)), Page(width=60))
+    bars = {line.split()[0]: line.partition(line.split()[1])[2].strip() for line in lines[1:]}
+    room = 60 - len("1n8g") - len("1.00") - 4
+    assert bars["4n8g"] == "█" * room and bars["1n8g"] == "█" * (room // 4)
+    assert bars["2n8g"].endswith(IDEAL) and len(bars["2n8g"]) == room // 2
+
+
+def test_the_conclusion_names_the_base_and_the_smaller_case_that_has_no_speed() -> None:
+    traces = [trace for run, speed in ((on(1), 110.0), (on(2), 198.0), (on(6), 330.0)) for trace in point(run, [speed])]
+    results = judged(traces, without_trace=[ended(on(1, 1), Outcome.OOM)])
+    assert conclusion(Summary(results=results), [], 200)[0] == (
+        "mpi delay: 6n8g runs 3.00 × as fast as 1n8g on 6 times the devices (50 % of ideal); not against 1n1g: oom"
+    )
+
+
+def test_no_two_times_the_speed_on_twice_the_devices_rises() -> None:
+    """Speed per device that rises over the base is told by `rising`, not as a speedup above the number of devices."""
+    results = of((on(1), 100), (on(2), 230))
+    assert [alarm.name for alarm in results[1].alarms] == ["rising"]
+    assert [result.alarms for result in of((on(1), 100), (on(2), 199))] == [(), ()]
+
+
+def test_a_chosen_base_hides_no_alarm_over_one_device() -> None:
+    results = of((on(1, 1), 10), (on(1), 100), (on(2), 200))
+    assert [[alarm.name for alarm in result.alarms] for result in results] == [[], ["superlinear"], ["superlinear"]]
+    chosen = judge(against_base(results, "1n8g"))
+    assert [[alarm.name for alarm in result.alarms] for result in chosen] == [[], ["rising"], ["rising"]]
+
+
+def test_a_base_on_another_device_is_named() -> None:
+    one, two = (make_trace(run, speed=100.0 * run.nodes) for run in (on(1), on(2)))
+    other = dataclasses.replace(one, ranks=make_ranks(one.run, nvidia_driver="535.0"))
+    (alarm,) = judged([other, two])[1].alarms
+    assert alarm.text == "1n8g, which it is measured against, ran with another driver: 535.0, not 570.1"
+    assert alarm.figures["base"] == "1n8g"
