@@ -31,19 +31,19 @@ from tests.torture.injector import Fault, injections
 AWAY_S = 0.6
 """So long a folder is away at least: several looks of the copier."""
 ERRORS: Mapping[str, Sequence[str]] = {
-    "open": ("EIO", "ESTALE", "EMFILE", "ENOENT"),
-    "write": ("EIO", "ENOSPC", "ESTALE"),
-    "rename": ("EIO", "ESTALE", "ENOSPC"),
+    "open": ("EIO", "ESTALE", "EMFILE", "ENOENT", "EDQUOT", "EROFS"),
+    "write": ("EIO", "ENOSPC", "ESTALE", "EDQUOT"),
+    "rename": ("EIO", "ESTALE", "ENOSPC", "EDQUOT", "EROFS"),
     "stat": ("EIO", "ESTALE", "ENOENT"),
-    "fsync": ("EIO", "ENOSPC", "ESTALE"),
-    "close": ("EIO", "ENOSPC"),
-    "unlink": ("EIO", "ESTALE"),
-    "mkdir": ("EIO", "ENOSPC"),
+    "fsync": ("EIO", "ENOSPC", "ESTALE", "EDQUOT"),
+    "close": ("EIO", "ENOSPC", "EDQUOT"),
+    "unlink": ("EIO", "ESTALE", "EROFS"),
+    "mkdir": ("EIO", "ENOSPC", "EDQUOT", "EROFS"),
     "fallocate": ("ENOSPC",),
 }
 """The errors of each call. A client of NFS reports ENOENT for a file that another client has just made."""
-SHARED_ONLY = frozenset({"ESTALE", "ENOENT"})
-"""Errors that only a shared file system has."""
+SHARED_ONLY = frozenset({"ESTALE", "ENOENT", "EDQUOT", "EROFS"})
+"""Errors that only a shared file system has: a node's memory has no quota, and is not remounted."""
 NEVER_FAILS = frozenset({("node", "close"), ("node", "unlink")})
 """Calls that cannot fail in a node's memory."""
 TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
