@@ -40,6 +40,21 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
+def memory_kills(root: Path = Path("/")) -> int:
+    """How many processes of this process's control group the kernel has killed because memory ran out; 0 where it does
+    not say. Slurm says so itself, for its own groups."""
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):  # of version 2 and of version 1
+                group = root / "sys/fs/cgroup" / controllers / path.lstrip("/")
+                counts = group / ("memory.oom_control" if controllers else "memory.events")
+                if counts.exists():
+                    fields = dict(row.split() for row in counts.read_text().splitlines())
+                    return int(fields.get("oom_kill", 0))
+    return 0
+
+
 class StepError(Exception):
     """The attempt cannot be recorded; the text has the reason."""
 
@@ -152,7 +167,7 @@ class Step:
         except OSError as problem:
             _add(error, f"{command[0]}: {problem.strerror}\n".encode())
             return 126 if isinstance(problem, PermissionError) else 127
-        launcher = Launcher(process, signals.pause)
+        launcher, kills = Launcher(process, signals.pause), memory_kills()
         watchdog = Watchdog(options.traces, name, launcher, options.limits, say_beside)
         os.nice(19)  # this process alone: the launcher is there already
         next_look_s = time.monotonic() + watchdog.pause_s
@@ -165,6 +180,9 @@ class Step:
             say(f"{signals.last}: {name} is ended, no further run is started")
             if launcher.end(END_PATIENCE_S):
                 say(f"the launcher has not ended {END_PATIENCE_S:.0f} s after SIGTERM: SIGKILL")
+        if (killed := memory_kills() - kills) > 0:
+            text = f"oom-kill: the kernel killed {killed} of this node's processes, for want of memory"
+            _add(error, f"rankwise: {name}: {text}\n".encode())
         return launcher.exit_status
 
     def _keep_script(self) -> Path:

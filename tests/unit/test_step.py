@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_r
 from hpc.recovery.folders import attempt_folders
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
+from launch.step.attempt import memory_kills
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +46,60 @@ def test_the_outcome_comes_from_the_files_of_the_attempt(tmp_path: Path, body: s
     record, _ = outcome_of(tmp_path, body)
     assert record["outcome"] == outcome
     assert (record["run_id"], record["attempt"]) == (RUN.run_id, 1)
+
+
+def _remove_group(folder: Path) -> None:
+    until(lambda: not (folder / "cgroup.procs").read_text(), "the group is empty")
+    folder.rmdir()
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group that may have 64 MiB of memory."""
+    versions = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"}
+    for parent, limit in versions.items():
+        folder = Path(parent, f"rankwise-test-{os.getpid()}")
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if not (folder / limit).exists():
+                continue
+            (folder / limit).write_text(f"{64 << 20}")
+            yield folder
+            return
+        finally:
+            _remove_group(folder)
+    pytest.skip("control groups that limit memory cannot be made here")
+
+
+def test_a_kill_by_the_memory_limit_of_a_control_group_is_oom(tmp_path: Path, small_group: Path) -> None:
+    """Without Slurm nobody but the kernel's counter says why a process got signal 9."""
+    joins = f"for id in $PPID $$; do echo $id >{small_group}/cgroup.procs; done"
+    hoard = f"{sys.executable} -c \"hoard = bytearray(b'x') * (1 << 28)\""
+    record, _ = outcome_of(
+        tmp_path, f"for id in $PPID $$; do echo $id >{small_group}/cgroup.procs; done; {hoard}; exit $?"
+    )
+    assert (record["outcome"], record["exit_status"]) == ("oom", 137)
+    assert "oom-kill: the kernel killed 1 of this node's processes, for want of memory" in record["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "file", "kills"),
+    [
+        ("0::/job\n", "sys/fs/cgroup/job/memory.events", 2),
+        ("4:memory:/job\n1:cpu:/\n0::/\n", "sys/fs/cgroup/memory/job/memory.oom_control", 2),
+        ("4:memory:/elsewhere\n", "sys/fs/cgroup/memory/job/memory.oom_control", 0),
+    ],
+)
+def test_the_kernels_count_of_kills_is_read_of_both_versions(
+    tmp_path: Path, groups: str, file: str, kills: int
+) -> None:
+    for path, text in (("proc/self/cgroup", groups), (file, "oom 5\noom_kill 2\n")):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
+    assert memory_kills(tmp_path) == kills
 
 
 @pytest.mark.parametrize(("status", "collected"), [(0, False), (9, True)])
