@@ -78,9 +78,7 @@ def test_a_kill_by_the_memory_limit_of_a_control_group_is_oom(tmp_path: Path, sm
     """Without Slurm nobody but the kernel's counter says why a process got signal 9."""
     joins = f"for id in $PPID $$; do echo $id >{small_group}/cgroup.procs; done"
     hoard = f"{sys.executable} -c \"hoard = bytearray(b'x') * (1 << 28)\""
-    record, _ = outcome_of(
-        tmp_path, f"for id in $PPID $$; do echo $id >{small_group}/cgroup.procs; done; {hoard}; exit $?"
-    )
+    record, _ = outcome_of(tmp_path, f"{joins}; {hoard}; exit $?")
     assert (record["outcome"], record["exit_status"]) == ("oom", 137)
     assert "oom-kill: the kernel killed 1 of this node's processes, for want of memory" in record["evidence"][0]
 
