@@ -21,6 +21,7 @@ setup(
             *("sbatch_templates", "tools", "tools.devcluster"),
         ]
     ),
+    entry_points={"console_scripts": ["rankwise = hpc.command:main"]},
     package_data={
         "sbatch_templates": ["*.j2", "sites/*.toml"],
         "launch.sweep": ["*.txt"],

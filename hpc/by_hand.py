@@ -22,6 +22,7 @@ from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Expectations
 from hpc.rank import RankArguments, run_ranks
 from hpc.run.rank_end import EXIT_STATUS
+from hpc.system.command_line import called
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -44,17 +45,17 @@ def run_by_hand(
     try:
         comm = connect()
     except LaunchError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{called(program)}: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL], None
     try:
         run = _agreed(comm, partial(make_run, comm))
         attempt = _next_attempt(traces, run, comm)
     except (SpecError, LaunchError) as error:  # on all ranks alike
         if comm.rank == 0:
-            print(f"{program}: {error}", file=sys.stderr)
+            print(f"{called(program)}: {error}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2, None
     except ConnectionLost as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print(f"{called(program)}: {error}", file=sys.stderr)
         comm.Abort(EXIT_STATUS[Outcome.LAUNCH_FAIL])
     except BaseException:
         traceback.print_exc()

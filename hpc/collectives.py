@@ -30,7 +30,7 @@ from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collective
 from hpc.model.options import OptionError, read_options
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
-from hpc.system.command_line import run
+from hpc.system.command_line import called, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 
@@ -146,7 +146,7 @@ def _show(path: Path) -> int:
     try:
         print(table(read_trace(path)), f"trace: {path}", sep="\n", flush=True)
     except TraceError as error:
-        print(f"hpc.collectives: {error}", file=sys.stderr)
+        print(f"{called('hpc.collectives')}: {error}", file=sys.stderr)
         return 1
     return 0
 

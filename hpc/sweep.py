@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from hpc.system.command_line import importing, not_done, run
-from hpc.system.import_guard import ForeignPackageError, refuse_foreign_packages
+from hpc.system.command_line import called, importing, run
+from hpc.system.import_guard import describe_foreign, use_own_packages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line of launch.sweep.cli, where `launch` and `parse` are this project's; its exit status."""
-    try:
-        refuse_foreign_packages()
-    except ForeignPackageError as error:
-        print(f"hpc.sweep: {error}", file=sys.stderr)
-        return not_done("hpc.sweep")
+    """Runs the command line of launch.sweep.cli; its exit status."""
+    use_own_packages()
+    for line in describe_foreign():
+        print(f"{called('hpc.sweep')}: {line}", file=sys.stderr)
     with importing():
-        from launch.sweep import cli  # after the check
+        from launch.sweep import cli
 
     return cli.main(argv)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hpc.data.image_set import DIGITS, MANIFEST, PHOTOGRAPHS, SOURCES, ImageSetSpec, digits_spec, make
 from hpc.data.photographs import MissingPackage
-from hpc.system.command_line import run
+from hpc.system.command_line import called, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
 
@@ -124,7 +124,7 @@ def _size(mean_bytes: float) -> str:
 
 
 def _refuse(reason: str) -> int:
-    print(f"hpc.data: {reason}", file=sys.stderr)
+    print(f"{called('hpc.data')}: {reason}", file=sys.stderr)
     return 1
 
 

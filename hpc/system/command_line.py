@@ -23,6 +23,15 @@ COMMANDS = (
     "parse.report", "parse.summarize", "parse.timeline",
 )  # fmt: skip
 """Modules that people run; each ends with `run`."""
+WORDS = {
+    "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report",
+    **{word: f"hpc.sweep {word}" for word in ("status", "retry", "cancel", "list", "find-max", "accept")},
+    "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
+    "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
+    "airank": "parse.airank", "pipeline-trace": "parse.pipeline_trace", "data": "hpc.data",
+    "devcluster": "launch.devcluster",
+}  # fmt: skip
+"""The commands of `rankwise`, each with the module behind it and its first argument."""
 RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}
 """Commands of earlier versions, with their present names."""
 PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
@@ -38,6 +47,8 @@ VERDICTS = ("hpc.sweep accept", "parse.compare", "parse.history")
 
 _command = ""
 """The command that this process is; empty where it is none, as in a test."""
+_word = ""
+"""The command of `rankwise` that this process is; empty where `python -m` runs the module."""
 
 
 def start() -> None:
@@ -46,13 +57,50 @@ def start() -> None:
     A module that is no command ends the process with 2: Python would import it, do nothing and exit with 0. Ctrl-C
     during a command's imports and a missing package become one line each. Has no effect in other processes.
     """
-    global _command  # noqa: PLW0603  # a process is one command
     name = module_run().removesuffix(".__main__")
     if name.partition(".")[0] not in ("hpc", "launch", "parse") or name in PROGRAMS:
         return
     if name not in COMMANDS:
         print(_no_command(name), file=sys.stderr)
         raise SystemExit(2)
+    _prepare(name)
+
+
+def begin(word: str) -> None:
+    """Prepares the process for this command of `rankwise`, as `start` does for a module."""
+    global _word  # noqa: PLW0603  # a process is one command
+    _word = word
+    _prepare(WORDS[word].partition(" ")[0])
+
+
+def called(module: str) -> str:
+    """The name of the command in messages: `rankwise sweep` where it was started so, else its module."""
+    return f"rankwise {_word}" if _word else module
+
+
+def as_called(text: str) -> str:
+    """The text with its command lines as this process was started: `rankwise sweep` for `python -m hpc.sweep`.
+
+    What stands in columns behind a command stays where it is.
+    """
+    if not _word:
+        return text
+    import re
+
+    names = sorted(((f"python -m {module}", f"rankwise {word}") for word, module in WORDS.items()), reverse=True)
+    lines = []
+    for line in text.split("\n"):
+        new = line
+        for old, short in names:
+            new = re.sub(rf"{re.escape(old)}(?![\w.])", short, new)
+        if new != line and (column := re.search(r"(?<=\S)  +(?=\S)", new)):
+            new = f"{new[: column.end()]}{' ' * (len(line) - len(new))}{new[column.end() :]}"
+        lines.append(new)
+    return "\n".join(lines)
+
+
+def _prepare(name: str) -> None:
+    global _command  # noqa: PLW0603
     _command = name
     sys.excepthook = _excepthook
     import signal
@@ -88,7 +136,7 @@ def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -
     """
     import signal
 
-    OutputStream.command, OutputStream.goes_on = name, lost_output is not None
+    OutputStream.command, OutputStream.goes_on = called(name), lost_output is not None
     OutputStream.status = not_done(name)
     open_streams()
     if signal.getsignal(signal.SIGINT) is _exit_at_once:
@@ -214,11 +262,11 @@ def _stream(stream: TextIO | None, descriptor: int) -> TextIO:
 def _explain(error: BaseException, name: str) -> int | None:
     """Prints the line of an error that is no bug and returns the exit status; None for a bug."""
     if isinstance(error, KeyboardInterrupt):
-        print(f"{name}: interrupted", file=sys.stderr)
+        print(f"{called(name)}: interrupted", file=sys.stderr)
         return INTERRUPTED
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if missing in REQUIREMENTS:
-        print(f"{name}: {_not_installed(missing)}", file=sys.stderr)
+        print(f"{called(name)}: {_not_installed(missing)}", file=sys.stderr)
         return not_done(name)
     return None
 
@@ -249,7 +297,7 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 def _exit_at_once(number: int, frame: FrameType | None) -> None:
     with suppress(OSError):
-        os.write(2, f"{_command}: interrupted\n".encode())
+        os.write(2, f"{called(_command)}: interrupted\n".encode())
     os._exit(INTERRUPTED)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from hpc.system.command_line import text_width
+from hpc.system.command_line import as_called, text_width
 
 _UNKNOWN = "unrecognized arguments: "
 _EXAMPLE = "      "
@@ -86,7 +86,14 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
-        super().__init__(prog, **{"formatter_class": HelpFormatter, **options})
+        texts = {name: as_called(options[name]) for name in ("usage", "description", "epilog") if options.get(name)}
+        super().__init__(as_called(prog or ""), **{"formatter_class": HelpFormatter, **options, **texts})
+
+    def format_help(self) -> str:
+        """The help, with commands as this process was started."""
+        for action in self._actions:
+            action.help = as_called(action.help) if action.help else action.help
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """As ArgumentParser: prints usage and message, and exits with 2."""

@@ -1,34 +1,49 @@
-"""PyPI has packages called `launch` and `parse`: none of them may be taken for this project's."""
+"""PyPI has packages called `launch` and `parse`: none of them is taken for this project's."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-class ForeignPackageError(RuntimeError):
-    """Python finds another package under one of our names."""
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ("launch", "parse", "tools")
 
 
-def refuse_foreign_packages() -> None:
-    """Raises ForeignPackageError where a foreign package hides one of ours; prints a note where it does not hide it."""
+class OwnPackages:
+    """A finder of this project's packages by their place, whatever else has their names.
+
+    PyPI's `launch` and `parse` may come earlier on the path, or may have been installed into the same folder, where
+    their `__init__.py` replaces ours: so none is run, ours do nothing that a command needs.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The package of this name; None for all other modules."""
+        if name not in OWN:
+            return None
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [str(ROOT / name)]
+        return spec
+
+
+def use_own_packages() -> None:
+    """Has this process import this project's packages. Those that it has imported already stay."""
+    if OwnPackages not in sys.meta_path:
+        sys.meta_path.insert(0, OwnPackages)
+
+
+def describe_foreign() -> list[str]:
+    """A line for each package of PyPI's that is installed under one of our names."""
+    lines = []
     for name in ("launch", "parse"):
-        spec = importlib.util.find_spec(name)
-        origin = Path(spec.origin).resolve() if spec and spec.origin else None
-        if origin is None or CHECKOUT not in origin.parents:
-            raise ForeignPackageError(
-                f"Python finds a foreign package `{name}` at {origin}: it hides this project's; "
-                f"run from {CHECKOUT}, or pip uninstall {name}"
-            )
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        print(
-            f"hpc.sweep: note: PyPI's package `{name}` {version} is installed too; this project's {origin} is used",
-            file=sys.stderr,
-        )
+            lines.append(
+                f"note: PyPI's package `{name}` {version} is installed too; this project's {ROOT / name} is used"
+            )
+    return lines

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec, SpecError
+from hpc.system.command_line import as_called, called
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
@@ -76,10 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         findings = examine(sys.argv[1:] if argv is None else argv)
     except FAILURES as error:
-        print(f"launch.doctor: {plain(str(error))}", file=sys.stderr)
+        print(f"{called('launch.doctor')}: {as_called(plain(str(error)))}", file=sys.stderr)
         return 2 if isinstance(error, SpecError) else 1
     except KeyboardInterrupt:
-        print("launch.doctor: stopped, and its job cancelled", file=sys.stderr)
+        print(f"{called('launch.doctor')}: stopped, and its job cancelled", file=sys.stderr)
         return 130
     print(as_json(findings) if args.format == "json" else as_text(findings))
     return int(any(map(to_change, findings)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from hpc.model.options import Option, OptionError
 from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import importing
+from hpc.system.command_line import as_called, called, importing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import plural
 from launch.sweep.arguments import read_arguments
@@ -56,7 +56,7 @@ def _run(request: Request) -> int:
 
 
 def _refuse(error: BaseException, status: int) -> int:
-    print(f"hpc.sweep: {plain(str(error))}", file=sys.stderr)
+    print(f"{called('hpc.sweep')}: {as_called(plain(str(error)))}", file=sys.stderr)
     return status
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
+from hpc.system.command_line import as_called
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from launch.cluster.local import LocalCluster
@@ -86,7 +87,7 @@ def echo(console: Console) -> Say:
     """A function that shows a line, with control characters made harmless."""
 
     def say(text: str) -> None:
-        console.print(plain(text), markup=False, highlight=False, emoji=False)
+        console.print(as_called(plain(text)), markup=False, highlight=False, emoji=False)
 
     return say
 

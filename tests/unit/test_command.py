@@ -1,0 +1,128 @@
+"""`rankwise`: its help, the commands behind its words, and what foreign packages of our names do to it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpc.command import HELP
+from hpc.system.command_line import COMMANDS, WORDS
+from tests.sweeps import ROOT
+from tests.unit.commands import process, when_imported
+from tests.unit.traces import make_run, make_trace, put
+
+INTERNAL = {"hpc.preflight", "hpc.recovery"}
+"""What job scripts and ranks run; a person hardly ever."""
+START = "import sys; sys.argv[0] = '/bin/rankwise'; from hpc.command import main; sys.exit(main())"
+
+
+def rankwise(
+    *arguments: str, cwd: Path, env: dict[str, str] | None = None, after: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """The console script, as pip writes it, in this folder."""
+    start = START if not after else f"import atexit; atexit.register(lambda: exec({after!r})); {START}"
+    return process([sys.executable, "-c", start, *arguments], cwd, env)
+
+
+def test_the_help_fits_a_screen_and_has_every_command(tmp_path: Path) -> None:
+    shown = rankwise("--help", cwd=tmp_path)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, HELP, "")
+    lines = HELP.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[3:6]] == ["sweep", "summarize", "report"]
+    words = {word for line in lines for word in re.findall(r"[a-z-]+", line)}
+    assert set(WORDS) <= words
+    without = rankwise(cwd=tmp_path)
+    assert (without.returncode, without.stdout, without.stderr) == (2, "", HELP)
+
+
+def test_every_command_that_people_run_has_a_word() -> None:
+    assert {module.split()[0] for module in WORDS.values()} == set(COMMANDS) - INTERNAL
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_each_help_names_the_command_as_it_was_typed(word: str, tmp_path: Path) -> None:
+    """In the usage, the examples and the options; and that of `python -m` stays."""
+    shown = rankwise(word, "--help", cwd=tmp_path, env={"COLUMNS": "100"})
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.split()[:3] == ["usage:", "rankwise", word]
+    text = " ".join(shown.stdout.split())
+    assert not re.findall("python -m (?:hpc|parse|launch)[.a-z_]*", text.replace("python -m hpc.recovery ", ""))
+    module, *words = WORDS[word].split()
+    given = process([sys.executable, "-m", module, *words, "--help"], tmp_path).stdout
+    assert given.split()[:4] == ["usage:", "python", "-m", module]
+
+
+def test_columns_of_examples_stay_where_they_are(tmp_path: Path) -> None:
+    def columns(text: str) -> set[int]:
+        return {match.end() for line in text.splitlines() if (match := re.match(r" +(python|rankwise) .*?  +", line))}
+
+    typed = rankwise("sweep", "--help", cwd=tmp_path).stdout
+    given = process([sys.executable, "-m", "hpc.sweep", "--help"], tmp_path).stdout
+    assert columns(typed) == columns(given) and len(columns(given)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("sumarize",), "rankwise: 'sumarize' is no command of it; did you mean rankwise summarize? (rankwise --help)"),
+        (("--nodes", "1"), "rankwise: '--nodes' is no command of it (rankwise --help)"),
+        (("status",), "rankwise status: no sweep was planned in {folder}/traces: name its folder with --out"),
+        (("retry", "omm"), "rankwise retry: retry 'omm' is no outcome; it takes invalid, oom, rank_fail.*"),
+        (("compare", "a", "b", "--tresh"), "rankwise compare: error: .*--tresh.*"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_2_and_says_what_was_typed(arguments: tuple[str, ...], line: str, tmp_path: Path) -> None:
+    done = rankwise(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    last = done.stderr.splitlines()[-1]
+    assert last == line.format(folder=tmp_path) or re.fullmatch(line, last), last
+
+
+def test_only_the_named_command_is_imported(traces: Path, tmp_path: Path) -> None:
+    put(traces, make_trace(make_run()))
+    after = "import sys; print('LOADED', *{name.partition('.')[0] for name in sys.modules})"
+    done = rankwise("summarize", str(traces), cwd=tmp_path, after=after)
+    shown, _, loaded = done.stdout.partition("LOADED")
+    assert done.returncode == 0 and "1n1g" in shown, done.stderr
+    assert "parse" in loaded.split() and not {"torch", "mpi4py", "launch", "submitit"} & set(loaded.split())
+    of_help = rankwise("--help", cwd=tmp_path, after=after).stdout.partition("LOADED")[2].split()
+    assert not {"torch", "mpi4py", "launch", "parse", "numpy", "rich", "argparse"} & set(of_help)
+
+
+def test_ctrl_c_during_imports_is_one_line(tmp_path: Path) -> None:
+    env = when_imported(tmp_path / "site", "numpy", "os.kill(os.getpid(), signal.SIGINT)")
+    done = rankwise("summarize", ".", cwd=tmp_path, env=env)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rankwise summarize: interrupted\n")
+
+
+FOREIGN = "raise SystemExit('foreign package {name} was run')\n"
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+@pytest.mark.parametrize("kind", ["module", "package"])
+@pytest.mark.parametrize(
+    "arguments", [("summarize", "--help"), ("list",), ("devcluster", "--help"), ("doctor", "--help")]
+)
+def test_foreign_packages_of_our_names_are_not_taken(
+    arguments: tuple[str, ...], kind: str, where: str, tmp_path: Path
+) -> None:
+    """PyPI's `parse` was one file and is a folder now; `tools` is in many wheels."""
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for name in ("parse", "launch", "tools"):
+        path = foreign / (f"{name}.py" if kind == "module" else f"{name}/__init__.py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(FOREIGN.format(name=name))
+    paths = [str(foreign), str(ROOT)] if where == "before" else [str(ROOT), str(foreign)]
+    env = {"PYTHONPATH": ":".join(paths)}
+    done = rankwise(*arguments, cwd=tmp_path, env=env)
+    assert done.returncode == 0 and "foreign" not in done.stderr, done.stderr
+    module, *words = WORDS[arguments[0]].split()
+    if module == "hpc.sweep":  # which imports the others after it has begun
+        given = process([sys.executable, "-m", module, *words, *arguments[1:]], tmp_path, env)
+        assert given.returncode == 0 and "foreign" not in given.stderr, given.stderr
