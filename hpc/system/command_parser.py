@@ -87,7 +87,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:
         texts = {name: as_called(options[name]) for name in ("usage", "description", "epilog") if options.get(name)}
-        super().__init__(as_called(prog or ""), **{"formatter_class": HelpFormatter, **options, **texts})
+        super().__init__(prog and as_called(prog), **{"formatter_class": HelpFormatter, **options, **texts})
 
     def format_help(self) -> str:
         """The help, with commands as this process was started."""
