@@ -40,11 +40,11 @@ def main() -> int:
 
 
 def _is_own(arguments: Sequence[str]) -> bool:
-    return not arguments or arguments[0] not in command_line.WORDS
+    return not arguments or arguments[0] not in command_line.SUBCOMMANDS
 
 
 def _answer(arguments: Sequence[str]) -> int:
-    """What `rankwise` itself can say: its help, its version, the completion of a shell, or what a word should be."""
+    """What `rankwise` itself answers: its help, its version, or what a subcommand should be."""
     if arguments[:1] in (["--help"], ["-h"], ["help"]):
         print(HELP, end="")
         return 0
@@ -56,7 +56,7 @@ def _answer(arguments: Sequence[str]) -> int:
     if not arguments:
         print(HELP, end="", file=sys.stderr)
         return 2
-    near = get_close_matches(arguments[0], command_line.WORDS, n=1)
+    near = get_close_matches(arguments[0], command_line.SUBCOMMANDS, n=1)
     hint = f"; did you mean rankwise {near[0]}?" if near else ""
     print(f"{USAGE}\nrankwise: {arguments[0]!r} is no command of it{hint} (rankwise --help)", file=sys.stderr)
     return 2
@@ -64,10 +64,10 @@ def _answer(arguments: Sequence[str]) -> int:
 
 def _start(arguments: Sequence[str]) -> int:
     """Runs the module of the command in this process, as `python -m` does; the module ends the process."""
-    word, *rest = arguments
-    module, *words = command_line.WORDS[word].split()
-    sys.argv[1:] = [*words, *rest]
-    command_line.begin(word)
+    subcommand, *rest = arguments
+    module, *first_arguments = command_line.SUBCOMMANDS[subcommand].split()
+    sys.argv[1:] = [*first_arguments, *rest]
+    command_line.begin(subcommand)
     use_own_packages()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     return 0

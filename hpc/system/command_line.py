@@ -23,9 +23,9 @@ COMMANDS = (
     "parse.report", "parse.summarize", "parse.timeline",
 )  # fmt: skip
 """Modules that people run; each ends with `run`."""
-WORDS = {
+SUBCOMMANDS = {
     "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report",
-    **{word: f"hpc.sweep {word}" for word in ("status", "retry", "cancel", "list", "find-max", "accept")},
+    **{subcommand: f"hpc.sweep {subcommand}" for subcommand in ("status", "retry", "cancel", "list", "find-max", "accept")},
     "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
     "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
     "airank": "parse.airank", "pipeline-trace": "parse.pipeline_trace", "data": "hpc.data",
@@ -47,7 +47,7 @@ VERDICTS = ("hpc.sweep accept", "parse.compare", "parse.history")
 
 _command = ""
 """The command that this process is; empty where it is none, as in a test."""
-_word = ""
+_subcommand = ""
 """The command of `rankwise` that this process is; empty where `python -m` runs the module."""
 
 
@@ -66,16 +66,16 @@ def start() -> None:
     _prepare(name)
 
 
-def begin(word: str) -> None:
+def begin(subcommand: str) -> None:
     """Prepares the process for this command of `rankwise`, as `start` does for a module."""
-    global _word  # noqa: PLW0603  # a process is one command
-    _word = word
-    _prepare(WORDS[word].partition(" ")[0])
+    global _subcommand  # noqa: PLW0603  # a process is one command
+    _subcommand = subcommand
+    _prepare(SUBCOMMANDS[subcommand].partition(" ")[0])
 
 
 def called(module: str) -> str:
     """The name of the command in messages: `rankwise sweep` where it was started so, else its module."""
-    return f"rankwise {_word}" if _word else module
+    return f"rankwise {_subcommand}" if _subcommand else module
 
 
 def as_called(text: str) -> str:
@@ -83,11 +83,13 @@ def as_called(text: str) -> str:
 
     What stands in columns behind a command stays where it is.
     """
-    if not _word:
+    if not _subcommand:
         return text
     import re
 
-    names = sorted(((f"python -m {module}", f"rankwise {word}") for word, module in WORDS.items()), reverse=True)
+    names = sorted(
+        ((f"python -m {module}", f"rankwise {subcommand}") for subcommand, module in SUBCOMMANDS.items()), reverse=True
+    )
     lines = []
     for line in text.split("\n"):
         new = line

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpc.command import HELP
-from hpc.system.command_line import COMMANDS, WORDS
+from hpc.system.command_line import COMMANDS, SUBCOMMANDS
 from tests.sweeps import ROOT
 from tests.unit.commands import process, when_imported
 from tests.unit.traces import make_run, make_trace, put
@@ -34,25 +34,25 @@ def test_the_help_fits_a_screen_and_has_every_command(tmp_path: Path) -> None:
     lines = HELP.splitlines()
     assert len(lines) <= 24 and max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[3:6]] == ["sweep", "summarize", "report"]
-    words = {word for line in lines for word in re.findall(r"[a-z-]+", line)}
-    assert set(WORDS) <= words
+    words = {subcommand for line in lines for subcommand in re.findall(r"[a-z-]+", line)}
+    assert set(SUBCOMMANDS) <= words
     without = rankwise(cwd=tmp_path)
     assert (without.returncode, without.stdout, without.stderr) == (2, "", HELP)
 
 
 def test_every_command_that_people_run_has_a_word() -> None:
-    assert {module.split()[0] for module in WORDS.values()} == set(COMMANDS) - INTERNAL
+    assert {module.split()[0] for module in SUBCOMMANDS.values()} == set(COMMANDS) - INTERNAL
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_each_help_names_the_command_as_it_was_typed(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_each_help_names_the_command_as_it_was_typed(subcommand: str, tmp_path: Path) -> None:
     """In the usage, the examples and the options; and that of `python -m` stays."""
-    shown = rankwise(word, "--help", cwd=tmp_path, env={"COLUMNS": "100"})
+    shown = rankwise(subcommand, "--help", cwd=tmp_path, env={"COLUMNS": "100"})
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.split()[:3] == ["usage:", "rankwise", word]
+    assert shown.stdout.split()[:3] == ["usage:", "rankwise", subcommand]
     text = " ".join(shown.stdout.split())
     assert not re.findall("python -m (?:hpc|parse|launch)[.a-z_]*", text.replace("python -m hpc.recovery ", ""))
-    module, *words = WORDS[word].split()
+    module, *words = SUBCOMMANDS[subcommand].split()
     given = process([sys.executable, "-m", module, *words, "--help"], tmp_path).stdout
     assert given.split()[:4] == ["usage:", "python", "-m", module]
 
@@ -122,7 +122,7 @@ def test_foreign_packages_of_our_names_are_not_taken(
     env = {"PYTHONPATH": ":".join(paths)}
     done = rankwise(*arguments, cwd=tmp_path, env=env)
     assert done.returncode == 0 and "foreign" not in done.stderr, done.stderr
-    module, *words = WORDS[arguments[0]].split()
+    module, *words = SUBCOMMANDS[arguments[0]].split()
     if module == "hpc.sweep":  # which imports the others after it has begun
         given = process([sys.executable, "-m", module, *words, *arguments[1:]], tmp_path, env)
         assert given.returncode == 0 and "foreign" not in given.stderr, given.stderr
