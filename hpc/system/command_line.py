@@ -25,7 +25,7 @@ COMMANDS = (
 """Modules that people run; each ends with `run`."""
 SUBCOMMANDS = {
     "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report",
-    **{subcommand: f"hpc.sweep {subcommand}" for subcommand in ("status", "retry", "cancel", "list", "find-max", "accept")},
+    **{name: f"hpc.sweep {name}" for name in ("status", "retry", "cancel", "list", "find-max", "accept")},
     "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
     "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
     "airank": "parse.airank", "pipeline-trace": "parse.pipeline_trace", "data": "hpc.data",
