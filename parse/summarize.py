@@ -187,7 +187,7 @@ def _summarize(
         from parse.report.export import without_speedup
         from parse.report.notices import warnings
         from parse.report.reading import read_ledgers
-        from parse.report.summary import TableError, choose
+        from parse.report.summary import TableError, WhereError, choose
         from parse.report.table import FORMATS as WRITERS
         from parse.report.table import text
         from parse.result import BaseError
@@ -211,7 +211,7 @@ def _summarize(
     try:
         chosen = choose(summary.results, where)
         if where and not chosen:
-            raise TableError("no point has all that --where asks for")
+            raise WhereError("no point has all that --where asks for")
         if options.ledger:
             read = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress_bar())
             summary = dataclasses.replace(summary, ledgers=read)
@@ -222,7 +222,7 @@ def _summarize(
         written = text(summary, _page(options)) if options.format == "table" else WRITERS[options.format](summary)
     except (TableError, TraceError, OSError) as error:
         print(plain(str(error)), file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, WhereError) else 1
     if not put_out(options.out, written):
         return 1
     if options.format in ("csv", "dlperf"):

@@ -47,7 +47,7 @@ from launch.doctor.findings import as_json, as_text, change, to_change
 from launch.doctor.job import DoctorJob, JobFacts
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders
-from launch.jobs.site import Site, SiteError, find_site
+from launch.jobs.site import Site, find_site
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
@@ -60,7 +60,7 @@ class DoctorError(Exception):
     """The cluster cannot be examined; the text has the reason and what to do."""
 
 
-FAILURES = (SiteError, SpecError, PlanError, SubmitError, DoctorError)
+FAILURES = (SpecError, PlanError, SubmitError, DoctorError)
 
 
 def examine(argv: Sequence[str]) -> list[Finding]:

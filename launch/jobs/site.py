@@ -12,6 +12,7 @@ from typing import Any
 
 from hpc.model.checks import CheckError, read_levels
 from hpc.model.network_promise import PromiseError, read_promises
+from hpc.model.spec import SpecError
 from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 
@@ -23,8 +24,8 @@ ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NO_ENV_NAME = "is no name of an environment variable (letters, digits, _)"
 
 
-class SiteError(ValueError):
-    """A site file is missing or has an invalid value; the text lists what is valid."""
+class SiteError(SpecError):
+    """No site has this name, or its file is missing or has an invalid value; the text lists what is valid."""
 
 
 @dataclass(frozen=True, kw_only=True)

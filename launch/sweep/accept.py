@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hpc.model.findings import Finding, Severity
+from hpc.model.findings import Finding
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.system.atomic import write_output
@@ -71,8 +71,7 @@ def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, swe
         say(f"could not be measured: {error}")
         if options.junit is not None:
             empty = Comparison(base=str(options.reference), new="", is_reference=True, points=())
-            problem = Finding(name="measurement", text=str(error), severity=Severity.FATAL)
-            write_output(options.junit, as_junit(empty, now, [problem]))
+            write_output(options.junit, as_junit(empty, now, problem=str(error)))
         return NOT_MEASURED
 
 

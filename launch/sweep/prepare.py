@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
+from hpc.model.data_source import data_source
 from hpc.model.recipe import Recipe, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError
+from hpc.system.regular_file import existing
 from launch.cluster.local import launcher, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
@@ -63,6 +66,17 @@ class Prepared:
             return self.nodes.check(jobs)
         except SubmitError as error:  # sbatch decides
             return [f"{unknown}: {error}"]
+
+    def check_data(self) -> list[str]:
+        """Warnings about training data that is not there on this machine, where the runs are for other ones.
+
+        Raises SpecError where the runs are for this machine.
+        """
+        sources = [data_source(name) for name in dict.fromkeys(run.data for run in self.plan.runs)]
+        absent = existing(Path(source.path) for source in sources if source is not None)[1]
+        if absent and self.site is None:
+            raise SpecError(f"--data: {'; '.join(absent)}")
+        return [f"--data: {line}, on this machine: the nodes must have it" for line in absent]
 
     @property
     def missing(self) -> list[str]:

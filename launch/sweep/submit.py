@@ -29,7 +29,6 @@ from launch.follow.follower import Follower, follow
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
-from launch.jobs.site import SiteError
 from launch.queue import Ended, Event, Queue
 from launch.sweep.finalize import cancelled_at_ns, close_ended, mend_records
 from launch.sweep.prepare import Prepared, Say, prepare
@@ -43,7 +42,7 @@ from launch.sweep.target import TargetError
 from launch.sweep.text import describe_event, describe_plan, describe_runs
 from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s, minutes_to_request
 
-FAILURES = (SiteError, PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
+FAILURES = (PlanError, SubmitError, StateError, TargetError, RecordError, LockError, TimeLimitTooShort,
             OSError)  # fmt: skip
 MANY_RUNS = 2_000
 """From this number of runs on, writing their files takes seconds and its progress is shown."""
@@ -59,7 +58,7 @@ def sweep(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunLim
 def run_prepared(prepared: Prepared, options: SweepOptions, console: Console) -> int:
     """Runs what was prepared; the exit status of the command line."""
     say = echo(console)
-    for line in prepared.check_sizes(_jobs_to_do(prepared, options)):
+    for line in (*prepared.check_data(), *prepared.check_sizes(_jobs_to_do(prepared, options))):
         say(f"warning: {line}")
     if options.dry_run:
         _show(prepared, console)

@@ -23,18 +23,18 @@ TIME = "0"
 """The schema requires a duration in s; comparing takes none that is of interest."""
 
 
-def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] = ()) -> str:
+def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] = (), problem: str = "") -> str:
     """The XML; `now` is the time of the comparison. Findings are cases too: fatal ones failures, others that are not ok
-    skipped, with their text."""
+    skipped, with their text. `problem` is why nothing could be measured: an error."""
     root = ElementTree.Element("testsuites")
     one_sided = [("BASE", name) for name in comparison.only_base] + [("NEW", name) for name in comparison.only_new]
     fatal, passed = ([finding for finding in findings if finding.label == label] for label in ("fatal", "ok"))
     suite = ElementTree.SubElement(
         root, "testsuite", name=SUITE, package=SUITE, id="0", hostname=HOST, time=TIME,
         timestamp=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
-        tests=str(len(comparison.points) + len(one_sided) + len(findings)),
+        tests=str(len(comparison.points) + len(one_sided) + len(findings) + bool(problem)),
         failures=str(len(comparison.with_verdict(Verdict.SLOWER)) + len(fatal)),
-        errors=str(len(comparison.with_verdict(Verdict.CANNOT_TELL))),
+        errors=str(len(comparison.with_verdict(Verdict.CANNOT_TELL)) + bool(problem)),
         skipped=str(len(one_sided) + len(findings) - len(fatal) - len(passed)),
     )  # fmt: skip
     properties = ElementTree.SubElement(suite, "properties")
@@ -54,6 +54,9 @@ def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] 
             failure.text = f"{text}\n{plain(finding.fix)}".strip()
         elif finding not in passed:
             ElementTree.SubElement(case, "skipped", message=plain(f"{finding.label}: {finding.text}"))
+    if problem:
+        case = _case(suite, "measurement")
+        ElementTree.SubElement(case, "error", type="not measured", message=plain(problem)).text = plain(problem)
     for side, name in one_sided:
         case = _case(suite, name)
         ElementTree.SubElement(case, "skipped", message=f"only in {side}")

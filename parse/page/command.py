@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     recipe = None if options.against is None else recipe_named(options.against, parser)
     with importing():
         from hpc.model.trace import TraceError
-        from parse.report.summary import TableError
+        from parse.report.summary import TableError, WhereError
         from parse.result import BaseError
     try:
         summary, lines = _write(options, where, recipe)
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (TableError, TraceError) as error:
         print(plain(str(error)), file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, WhereError) else 1
     print("\n".join(map(plain, lines)))
     for refusal in summary.refusals:
         print(plain(f"not read: {refusal}"), file=sys.stderr)
@@ -104,7 +104,7 @@ def _write(
 ) -> tuple[Summary, list[str]]:
     """Writes what --format asks for, and returns the summary of all PATHs, and lines that say what was written.
 
-    Raises TableError where --where leaves no point or names an unknown setting, BaseError where no point has the case
+    Raises WhereError where --where leaves no point or names an unknown setting, BaseError where no point has the case
     of --base, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
     """
     with importing():
@@ -132,14 +132,14 @@ def _summaries(
     with importing():
         from parse.report.against import against
         from parse.report.reading import read_summary
-        from parse.report.summary import TableError, choose
+        from parse.report.summary import WhereError, choose
 
     summary, _ = read_summary(
         options.paths, options.kind, base=options.base, documents=options.published, progress=progress_bar()
     )
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:
-        raise TableError("no point has all that --where asks for")
+        raise WhereError("no point has all that --where asks for")
     beside = None if recipe is None else against(recipe, chosen)
     return summary, dataclasses.replace(summary, results=chosen, against=beside)
 

@@ -46,6 +46,10 @@ class TableError(ValueError):
     """Points cannot be distinguished, or none is left; the text names them and how to choose."""
 
 
+class WhereError(TableError):
+    """No point has what --where names."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
@@ -158,12 +162,12 @@ def of_logs(result: Result, speed: str) -> float | None:
 
 
 def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tuple[Result, ...]:
-    """The results that have one of the wanted values of every name. Raises TableError on a name that none has."""
+    """The results that have one of the wanted values of every name. Raises WhereError on a name that none has."""
     if "stamps" in where:
-        raise TableError("--where: stamps is now timing: phases (was fine), step (was coarse)")
+        raise WhereError("--where: stamps is now timing: phases (was fine), step (was coarse)")
     names = {name for result in results for name in requested_values(result)}
     if unknown := sorted(set(where) - names):
-        raise TableError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
+        raise WhereError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
     return tuple(r for r in results if all(requested_values(r).get(name) in values for name, values in where.items()))
 
 

@@ -164,7 +164,7 @@ def test_what_cannot_be_looked_at_is_not_measured(
     xml = tmp_path / "out.xml"
     assert hpc_sweep([*command, "--junit", str(xml)]) == 2
     assert "could not be measured: the doctor cannot look: no <controller> answers" in capsys.readouterr().out
-    assert junit(xml) == {"measurement": "failure"}
+    assert junit(xml) == {"measurement": "error"}
     assert not machine.plans
 
 

@@ -146,6 +146,40 @@ def test_what_is_not_there_or_cannot_be_read_is_named_and_no_success(
     assert named in printed.out + printed.err
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("hpc.sweep", "--nodes", "1", "--site", "nowhere"), ("hpc.sweep", "--nodes", "1", "--site", "nowhere.toml"),
+        (*DRY_RUN, "--backend", "nowhere"), (*DRY_RUN, "--workload", "nowhere"),
+        ("hpc.sweep", "--recipe", "nowhere"), ("hpc.sweep", "--nodes", "1", "--config", "nowhere.toml"),
+        ("hpc.sweep", "--nodes", "1", "--script", "nowhere.py"),
+        ("hpc.sweep", "status", "--nodes", "1", "--site", "nowhere"),
+        ("hpc.sweep", "accept", "--reference", "nowhere.toml"), ("hpc.sweep", "retry", "nowhere"),
+        ("launch.doctor", "--site", "nowhere"), ("launch.doctor", "--site", "nowhere.toml"),
+        ("parse.summarize", "traces", "--against", "nowhere"), ("parse.report", "traces", "--against", "nowhere"),
+        ("parse.summarize", "traces", "--log-format", "nowhere"), ("parse.compare", "traces", "--reference", "nowhere"),
+        ("parse.compare", "traces", "after", "--ignore", "nowhere"),
+        ("parse.history", "nights/n00", "--ignore", "nowhere"), ("parse.summarize", "traces", "--where", "nowhere=1"),
+        ("parse.report", "traces", "--where", "nowhere=1"),
+        ("parse.compare", "traces", "after", "--where", "nowhere=1"),
+        ("parse.history", "nights/n00", "--where", "nowhere=1"), ("parse.summarize", "traces", "--base", "nowhere"),
+    ],
+    ids=lambda argv: "-".join(argv).replace("/", "_"),
+)  # fmt: skip
+def test_a_name_that_nothing_has_is_usage_everywhere(
+    argv: tuple[str, ...], workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(workplace)
+    name = {"parse.report": "parse.report.__main__", "launch.doctor": "launch.doctor.command"}.get(argv[0], argv[0])
+    try:
+        status = import_module(name).main(argv[1:])
+    except SystemExit as ended:
+        status = ended.code
+    printed = capsys.readouterr()
+    assert "nowhere" in printed.out + printed.err
+    assert status == 2
+
+
 def test_one_file_that_cannot_be_read_beside_others_is_named_and_no_failure(
     workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

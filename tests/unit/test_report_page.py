@@ -395,7 +395,7 @@ def test_where_chooses_points_and_a_wrong_name_is_an_error(tmp_path: Path, capsy
     put_sweep(tmp_path / "traces")
     page = Elements(written(tmp_path / "traces", "--where", "case=1n1g"))
     assert "2n2g" not in page.text
-    assert main([str(tmp_path / "traces"), "--where", "nonsense=1", "--out", str(tmp_path / "x.html")]) == 1
+    assert main([str(tmp_path / "traces"), "--where", "nonsense=1", "--out", str(tmp_path / "x.html")]) == 2
     assert "no point has nonsense" in capsys.readouterr().err and not (tmp_path / "x.html").exists()
 
 

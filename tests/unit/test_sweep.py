@@ -83,6 +83,10 @@ def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
         (["--nodes", "1", "--config", "none.toml"], "config none.toml: No such file"),
         (["--nodes", "1", "--cluster", "slurm"], "how many GPUs has a node of site slurm?"),
         ([], "nothing to run"),
+        (["--nodes", "1", "--site", "nowhere"], "unknown site 'nowhere'; known sites: example"),
+        (["--nodes", "1", "--site", "x.toml"], "site file x.toml: No such file"),
+        (["--nodes", "1", "--recipe", "nowhere"], "unknown recipe"),
+        (["--nodes", "1", "--cluster", "local", "--data", "imagefolder:none", "--dry-run"], "/none: no such file or"),
     ],
 )
 def test_invalid_usage_is_refused_with_2(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -96,8 +100,6 @@ def test_invalid_usage_is_refused_with_2(tmp_path: Path, arguments: list[str], m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nodes", "1", "--site", "nowhere"], "unknown site 'nowhere'; known sites: example"),
-        (["--nodes", "1", "--site", "x.toml"], "site file x.toml: No such file"),
         (["--nodes", "1", "--cluster", "local"], "no MPI on this machine: pip install"),
         (["--nodes", "1", "--cluster", "slurm", "--gpus-per-node", "0"], "no Slurm controller answers here"),
         (["--nodes", "1", "--out", "file", "--gpus-per-node", "0", "--cluster", "slurm"], "cannot be written"),
