@@ -280,7 +280,7 @@ def size(result: Result) -> tuple[int, int]:
 def _base(points: Sequence[Result], case: str) -> tuple[Base, Result] | None:
     """What speedups of a setting are measured against, and its result: the point of that case where there is one, else
     the smallest that has a speed or may still get one. None where a single point has nothing to be compared with."""
-    ordered = sorted(points, key=size)
+    ordered = sorted(points, key=lambda result: (*size(result), result.requested.point))
     chosen = next((result for result in ordered if result.requested.case == case), None)
     smallest = (at for at, result in enumerate(ordered) if result.median_speed is not None or _is_pending(result))
     first = next(smallest, 0)

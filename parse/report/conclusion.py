@@ -42,7 +42,7 @@ def scaling_lines(results: Sequence[Result], width: int, beside: Result | None =
     pairs = [(name, _largest(setting)) for name, setting in zip(names, settings.values(), strict=True)]
     scaled = [(name, largest) for name, largest in pairs if largest is not None]
     scaled.sort(key=lambda pair: -(pair[1].scaling_efficiency or 0.0))
-    leads = [""] * len(scaled)
+    leads, without = [""] * len(scaled), len(settings) - len(scaled)
     if len(scaled) > MAX_SETTINGS:
         leads, scaled = [f"best of {len(scaled)} settings, ", "worst, "], [scaled[0], scaled[-1]]
     yield from (
@@ -50,7 +50,7 @@ def scaling_lines(results: Sequence[Result], width: int, beside: Result | None =
         for lead, (name, largest) in zip(leads, scaled, strict=True)
         if largest is not beside
     )
-    if without := len(settings) - len(scaled):
+    if without:
         yield f"{without} of {len(settings)} settings: no speedup over a smaller case"
 
 

@@ -132,16 +132,20 @@ def base_case(result: Result) -> str:
 def against_text(result: Result) -> str:
     """`against 1n8g`, what the head of its speedup says; empty for a base of one device, which is the usual one, and
     where there is no speedup."""
-    base = result.base if result.speedup is not None else None
-    return "" if base is None or base.devices == 1 else f"against {base.case}"
+    return "" if result.speedup is None else _against(result)
+
+
+def _against(result: Result) -> str:
+    return "" if result.base is None or result.base.devices == 1 else f"against {result.base.case}"
 
 
 def by_base(results: Sequence[Result]) -> list[list[Result]]:
     """The results by what their speedups are against, so that no column has two of these; those without a speedup stand
-    with the first."""
-    scaled = [result for result in results if result.speedup is not None]
-    first = against_text(scaled[0]) if scaled else ""
-    return list(grouped((first if each.speedup is None else against_text(each), each) for each in results).values())
+    with their setting, else with the first."""
+    bases = dict.fromkeys(against_text(result) for result in results if result.speedup is not None)
+    first = next(iter(bases), "")
+    of_bases = grouped((text if (text := _against(each)) in bases else first, each) for each in results)
+    return list(of_bases.values())
 
 
 def names_of_points(summary: Summary) -> dict[str, str]:

@@ -20,7 +20,7 @@ from parse.report.chart import IDEAL, speedup_chart
 from parse.report.conclusion import conclusion
 from parse.report.reading import read_summary
 from parse.report.side_by_side import compare
-from parse.report.summary import Summary
+from parse.report.summary import Summary, by_base
 from parse.report.table import FORMATS, text
 from parse.result import Result, against_base
 from parse.summarize import main
@@ -133,6 +133,14 @@ def test_two_bases_are_in_no_column() -> None:
         f"speedup against 1n1g; {IDEAL} as many times as there are devices",
         f"speedup against 2n8g; {IDEAL} as many times as there are devices of 2n8g",
     ]
+
+
+def test_a_case_without_a_speedup_stands_in_the_table_of_its_setting() -> None:
+    points = ((on(1, 1), 15.0), (on(1), 110.0), (on(2, seed=7), 50.0), (on(4, seed=7), 90.0), (on(3, seed=9), 9.0))
+    traces = [trace for run, speed in points for trace in point(run, [speed])]
+    results = judged(traces, without_trace=[ended(on(8, seed=7), Outcome.OOM), ended(on(2), Outcome.OOM)])
+    tables = [[f"{result.requested.case} {result.run.seed}" for result in part] for part in by_base(results)]
+    assert tables == [["1n1g 0", "1n8g 0", "2n8g 0", "3n8g 9"], ["2n8g 7", "4n8g 7", "8n8g 7"]]
 
 
 def test_backends_side_by_side_name_their_bases() -> None:
