@@ -77,16 +77,22 @@ def _made(folder: Path, traces: Path) -> Path:
     `begun` keeps its first age, and the identity of the traces folder at that time: it has content, so that a full file
     system is noticed here.
     """
+    is_new = True
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        pass
+        is_new = False
     else:
         clean(FORGOTTEN_S)
     try:
         descriptor = os.open(folder / BEGUN, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
         return folder
+    except OSError:
+        if is_new:
+            with suppress(OSError):  # it has a rank's file
+                folder.rmdir()
+        raise
     try:
         os.write(descriptor, _identity(traces))
     except OSError as error:

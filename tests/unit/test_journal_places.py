@@ -15,7 +15,7 @@ from hpc.model.files import FolderReplaced
 from hpc.node_agent.copies import RankCopy
 from hpc.recovery.__main__ import main
 from hpc.recovery.collect import collect
-from hpc.recovery.folders import JournalError
+from hpc.recovery.folders import BEGUN, JournalError
 from hpc.recovery.journal import Journal
 from tests.unit.journals import STEM, written
 
@@ -42,6 +42,21 @@ def test_a_place_that_is_not_private_is_passed_over(
         places[0].chmod(0o777)
     assert written(traces, 0).folder.parent == places[1]
     assert collect(traces, STEM) == 1
+
+
+def test_a_place_where_no_file_can_be_opened_is_left_as_it_was(
+    traces: Path, places: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really_open = os.open
+
+    def refused(path: Path, *arguments: int, **more: int) -> int:
+        if Path(path).name == BEGUN and Path(path).is_relative_to(places[0]):
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return really_open(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert written(traces, 0).folder.parent == places[1]
+    assert not list(places[0].iterdir())
 
 
 def test_no_private_place_is_an_error_that_names_those_tried(traces: Path, places: list[Path]) -> None:
