@@ -45,12 +45,16 @@ Number = float | int | None
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line: its name, its points, and the intervals of their values, (low, high), None where there is none."""
+    """A line: its name, its points, and the intervals of their values, (low, high), None where there is none.
+
+    `number` is that of its colour and symbol, where several charts have it; None: its place in the chart.
+    """
 
     name: str
     x: Sequence[Number]
     y: Sequence[Number]
     intervals: Sequence[tuple[float, float] | None] = ()
+    number: int | None = None
 
 
 def label(text: str, width: int = LABEL_WIDTH) -> str:
@@ -109,8 +113,9 @@ def lines(
         dashes = {"mode": "lines", "line": {"color": GREY, "dash": "dash", "width": 1.5}}
         traces.append(_line(ideal, ideal.name, GREY, "circle", hover) | dashes)
     names = labels_of([each.name for each in series])
-    for each, name, colour, symbol in zip(series, names, cycle(COLOURS), cycle(SYMBOLS), strict=False):
-        line = _line(each, name, colour, symbol, hover)
+    for at, (each, name) in enumerate(zip(series, names, strict=True)):
+        number = at if each.number is None else each.number
+        line = _line(each, name, COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)], hover)
         traces.append(line | {"marker": line["marker"] | {"size": marker_px}})
     x_axis: dict[str, Any] = {"title": {"text": axes.x_title}}
     y_axis: dict[str, Any] = {"title": {"text": axes.y_title}} | ({"rangemode": "tozero"} if axes.from_zero else {})

@@ -114,9 +114,10 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
             ideal=_ideal_speed(chosen, cases), hover="%{x} devices: %{y} " + unit,
         ),
     )  # fmt: skip
+    names = [name for name, _ in chosen]
     scaled = scaled_by_base(chosen)
     for number, (base, of_base) in enumerate(scaled):
-        yield from _scaling_charts(base, of_base, f"{suffix}-base-{number}" if number else suffix)
+        yield from _scaling_charts(base, of_base, names, f"{suffix}-base-{number}" if number else suffix)
     if scaled:
         yield Paragraph(
             text="Bars are the exact intervals of the medians, over the runs of a point; in speedup and efficiency "
@@ -125,26 +126,29 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
         )
 
 
-def _scaling_charts(base: Base, scaled: Sequence[tuple[str, Sequence[Result]]], suffix: str) -> Iterator[Chart]:
-    """Speedup and efficiency of the settings that are measured against this case."""
+def _scaling_charts(
+    base: Base, scaled: Sequence[tuple[str, Sequence[Result]]], names: Sequence[str], suffix: str
+) -> Iterator[Chart]:
+    """Speedup and efficiency of the settings that are measured against this case; `names` are those of all settings, by
+    whose order each has its colour."""
     cases = cases_of([result for _, setting in scaled for result in setting])
     devices = [device for device, _ in cases]
     yield Chart(
         id=f"chart-speedup{suffix}", title=f"Speedup against {base.case}", text=_described(scaled, "speedup"),
         height_px=_height_px(len(scaled)),
         figure=lines(
-            [series_of(name, setting, "speedup") for name, setting in scaled],
+            [series_of(name, setting, "speedup", names.index(name)) for name, setting in scaled],
             Axes(x_title="devices", y_title=f"speedup against {base.case}", categories=cases, log_y=True),
             ideal=Line(name="ideal", x=devices, y=[device / base.devices for device in devices]),
             hover="%{x} devices: %{y} ×",
         ),
     )  # fmt: skip
     yield Chart(
-        id=f"chart-efficiency{suffix}", title=f"Scaling efficiency against {base.case}",
+        id=f"chart-efficiency{suffix}", title=f"Efficiency against {base.case}",
         text=_described(scaled, "efficiency"), height_px=_height_px(len(scaled)),
         figure=lines(
-            [series_of(name, setting, "efficiency") for name, setting in scaled],
-            Axes(x_title="devices", y_title="% of ideal", categories=cases),
+            [series_of(name, setting, "efficiency", names.index(name)) for name, setting in scaled],
+            Axes(x_title="devices", y_title=f"% of ideal against {base.case}", categories=cases),
             ideal=Line(name="ideal", x=devices, y=[100] * len(devices)), hover="%{x} devices: %{y} %",
         ),
     )  # fmt: skip
@@ -175,12 +179,14 @@ def _factor(result: Result, quantity: str) -> float:
     return factor if quantity == "speedup" else factor * 100 / (result.ideal or 1.0)
 
 
-def series_of(name: str, setting: Sequence[Result], quantity: str) -> Line:
-    """The `speed`, `speedup` or `efficiency` (in %) of a setting by devices, with the intervals of the medians."""
+def series_of(name: str, setting: Sequence[Result], quantity: str, number: int | None = None) -> Line:
+    """The `speed`, `speedup` or `efficiency` (in %) of a setting by devices, with the intervals of the medians; in all
+    charts with the colour and the symbol of this number."""
     ordered = by_devices(setting)
     factors = [_factor(result, quantity) for result in ordered]
     return Line(
         name=name,
+        number=number,
         x=[result.run.devices for result in ordered],
         y=[None if r.median_speed is None else r.median_speed * f for r, f in zip(ordered, factors, strict=True)],
         intervals=[

@@ -130,6 +130,10 @@ def test_no_chart_has_two_bases(tmp_path: Path):
         ideal, curve = chart.figure["data"]
         assert (ideal["x"], ideal["y"], curve["y"][0]) == (devices, [1, 2], 1)
         assert chart.figure["layout"]["yaxis"]["title"]["text"] == f"speedup against {title}"
+    colours = {trace["name"]: trace["line"]["color"] for trace in page["chart-speed"].figure["data"]}
+    assert len({*colours.values()}) == len(colours) == 2
+    for chart in (first, second):
+        assert chart.figure["data"][1]["line"]["color"] == colours[chart.figure["data"][1]["name"]]
     for suffix in ("", "-base-1"):
         assert page[f"chart-efficiency{suffix}"].figure["data"][1]["y"][0] == 100
     losses = [chart.title for name, chart in page.items() if name.startswith("chart-loss")]
