@@ -36,8 +36,11 @@ from parse.comparison.machine import (
     acceptance_text,
     check_findings,
     collective_lines,
+    environment_of,
+    first_reference,
     next_reference,
     node_findings,
+    reference_text,
     verdict_line,
 )
 from parse.comparison.reference import Reference, read_reference
@@ -58,21 +61,45 @@ MAX_JOBS = 8
 
 
 def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, sweep: SweepOptions) -> int:
-    """Makes an acceptance test; the exit status: 0 passed, 1 slower than the tolerance, 2 not measured."""
+    """Makes an acceptance test; the exit status: 0 passed, 1 slower than the tolerance, 2 not measured.
+
+    With --make-reference it writes a reference instead: 0 written, 2 not.
+    """
     assert options.reference is not None
     console = Console(soft_wrap=True)
     say = echo(console)
     now = datetime.now(UTC)
     try:
+        if options.make_reference is not None:
+            return _make_reference(options.make_reference, options.reference, options.tolerance, now, say)
         reference = read_reference(options.reference, options.tolerance)
         folder = _folder(launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
         return _test(options, reference, dataclasses.replace(launch, out=folder), limits, sweep, console)
     except (SpecError, OptionError, ComparisonError, DoctorError, *FAILURES) as error:
-        say(f"could not be measured: {error}")
+        say(f"{'could not be measured' if options.make_reference is None else 'no reference'}: {error}")
         if options.junit is not None:
             empty = Comparison(base=str(options.reference), new="", is_reference=True, points=())
             write_output(options.junit, as_junit(empty, now, problem=str(error)))
         return NOT_MEASURED
+
+
+def _make_reference(traces: Path, path: Path, tolerance: float, now: datetime, say: Say) -> int:
+    """Writes the first reference from the traces of a sweep.
+
+    Raises ComparisonError where the file is there already or a point has no speed, SpecError where `accept` cannot
+    measure a point.
+    """
+    if path.exists():
+        raise ComparisonError(f"{path} is there already: remove it, or name another --reference FILE")
+    measured = read_measurement(traces, "traces", {})
+    reference, remarks = first_reference(measured.results, tolerance, now)
+    sweeps_of(reference.points, repeats=1)
+    write_output(path, reference_text(reference, environment_of(measured.results, _who(), now), remarks))
+    say(f"{path}: {plural(len(reference.points), 'point')} of {measured.name}, tolerance {100 * tolerance:g} %")
+    for point, remark in zip(reference.points, remarks, strict=True):
+        if remark:
+            say(f"{point.settings['case']}: {remark}")
+    return 0
 
 
 def _folder(history: Path, reference: str, now: datetime, say: Say) -> Path:

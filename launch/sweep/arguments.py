@@ -84,8 +84,8 @@ nothing fits, or the search cannot start; 2: usage.
 """,
     "accept": """Tests whether a machine is as fast as a reference says, and which node is slow.
 
+    python -m hpc.sweep accept --make-reference traces --reference machine.toml
     python -m hpc.sweep accept --site mysite --reference machine.toml --junit accepted.xml
-    python -m hpc.sweep accept --site mysite --reference machine.toml --update-reference next.toml
 
 The doctor looks at the cluster; then every point of the reference is measured,
 with the collectives of its ranks beside it, and the largest point of one node

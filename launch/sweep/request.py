@@ -98,6 +98,8 @@ class AcceptOptions:
     # fmt: off
     reference: Path | None = _accepted(  # noqa: RUF009 - a field, as dataclasses.field makes it
         None, _file, "FILE", "TOML of expected speeds (docs/compare.md): its points are measured")
+    make_reference: Path | None = _accepted(  # noqa: RUF009
+        None, _file, "TRACES", "measure nothing: write the --reference FILE from the speeds of these traces")
     tolerance: float = _accepted(
         0.03, read_ci, "SHARE", "of points that state none, and of nodes (default 3%%)")
     repeats: int = _accepted(
@@ -177,7 +179,16 @@ def _refuse_limits_of_auto(sweep: SweepSpec) -> None:
 def _acceptance(values: Mapping[str, Any]) -> Request:
     accepted = read_request(AcceptOptions, values)
     if accepted.reference is None:
-        raise SpecError("accept names no --reference FILE: the expected speeds, whose points are measured")
+        raise SpecError(
+            "accept names no --reference FILE: the expected speeds, whose points are measured; --make-reference TRACES "
+            "writes the first one"
+        )
+    if accepted.make_reference is not None:
+        taken = ("reference", "make_reference", "tolerance")
+        if others := [
+            row.flag for row in ACCEPT_OPTIONS if values.get(row.field) is not None and row.field not in taken
+        ]:
+            raise SpecError(f"--make-reference reads traces and measures nothing: leave out {', '.join(others)}")
     return Request(
         subcommand="accept", sweeps=(), accepted=accepted, launch=read_request(LaunchOptions, values),
         limits=read_request(RunLimits, values), options=read_request(SweepOptions, values),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,21 +16,36 @@ from hpc.model.findings import Finding, Severity, State, as_text
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.groups import grouped
+from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse.alarms.nodes import NodeAlarm, per_node
 from parse.attempt import facts_of
+from parse.comparison.ratio import single_interval
 from parse.comparison.reference import Reference, ReferencePoint
+from parse.comparison.sides import distinct_labels, side_of, without_speed
 from parse.comparison.text import as_text as comparison_text
-from parse.comparison.types import ComparedPoint, Comparison
+from parse.comparison.types import Comparison, ComparisonError, Side
 from parse.comparison.verdict import Verdict
 from parse.ledger.standalone import curves
 from parse.report.nodes import missing_text, node_alarm_text
+from parse.report.summary import USUAL, requested_values
 from parse.result import Result
 from parse.text import wrapped
 
 NODE = "node "
 """How the names of findings about one node begin."""
 MAX_NAMED = 10
+NOT_CHOSEN = (
+    "nodes", "ranks_per_node", "devices", "unit", "site", "container", "code_digest", "folder", "date",
+)  # fmt: skip
+"""Settings of a measured point that the case implies, or that follow from the machine or the measurement."""
+COMMENTS = (
+    "# Expected speeds of a machine: python -m hpc.sweep accept --reference FILE measures these points again. A point",
+    "# fails where it is certainly slower than its speed less its tolerance, which is to be larger than what speeds of",
+    "# one machine scatter by. docs/accept.md, docs/compare.md#references",
+)
+BARE = re.compile(r"[A-Za-z0-9_-]+")
+"""Keys that TOML takes without quotes."""
 LABELS: Mapping[str, Mapping[str, str]] = {
     "nodes": {"fatal": "SLOW", "alarm": "slower"},
     "doctor": {"fatal": "CHANGE", "alarm": "CHANGE"},
@@ -184,30 +200,113 @@ def acceptance_text(acceptance: Acceptance, width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+def first_reference(results: Sequence[Result], tolerance: float, when: datetime) -> tuple[Reference, tuple[str, ...]]:
+    """A reference of the measured medians; and for each of its points what speaks against its tolerance, or nothing.
+
+    Its settings are those that a sweep chooses. Raises ComparisonError, which names the points without a speed and
+    those that these settings do not tell apart.
+    """
+    names = distinct_labels(results)
+    sides = [side_of(result) for result in results]
+    lacking = [
+        f"{name}: {reason.value} ({detail})"
+        for name, side in zip(names, sides, strict=True)
+        if (problem := without_speed(side)) is not None
+        for reason, detail in [problem]
+    ]
+    if lacking:
+        raise ComparisonError(f"points without a speed: {first_of(lacking, MAX_NAMED, '; ')}")
+    alike = grouped(
+        ((frozenset(_settings(result).items()), result.unit), name) for result, name in zip(results, names, strict=True)
+    )
+    if several := [of for of in alike.values() if len(of) > 1]:
+        raise ComparisonError(f"these differ in nothing that a sweep chooses: {first_of(several[0], MAX_NAMED, '; ')}")
+    points = [
+        ReferencePoint(
+            settings=_settings(result), speed=float(_significant(side.median or 0.0)), unit=result.unit,
+            tolerance=tolerance, source=f"median of {plural(len(side.speeds), 'run')}, written {when:%Y-%m-%d}",
+        )
+        for result, side in zip(results, sides, strict=True)
+    ]  # fmt: skip
+    facts = facts_of(machine for result in results for machine in result.machines)
+    devices = sorted({*facts.get("device", ())} - {"cpu"}) or sorted(facts.get("cpu", ()))
+    reference = Reference(title=_title(results), points=tuple(points), devices=" and ".join(devices))
+    remarks = [_remark(result, side, tolerance) for result, side in zip(results, sides, strict=True)]
+    return reference, tuple(remarks)
+
+
+def _title(results: Sequence[Result]) -> str:
+    works = dict.fromkeys(f"{result.run.backend} {result.run.workload}" for result in results)
+    cases = dict.fromkeys(result.requested.case for result in results)
+    return f"{first_of([*works], MAX_NAMED)} on {first_of([*cases], MAX_NAMED)}"
+
+
+def _settings(result: Result) -> dict[str, str]:
+    """The settings of the point that a sweep chooses, but for those that are as usual."""
+    return {
+        name: value
+        for name, value in requested_values(result).items()
+        if name not in NOT_CHOSEN and USUAL.get(name) != value
+    }
+
+
+def _remark(result: Result, side: Side, tolerance: float) -> str:
+    """What speaks against the expected speed and its tolerance; empty where nothing does."""
+    assert side.median is not None
+    interval = single_interval(side.speeds, side.median)
+    if result.oversubscribed or result.nodes_simulated:
+        return f"no speed of a real machine: {result.oversubscribed or result.nodes_simulated}"
+    if interval is None:
+        return f"{plural(len(side.speeds), 'run')}, too few for an interval: measure with --repeats 5 or more"
+    if max(1 - interval.low, interval.high - 1) < tolerance:
+        return ""
+    ends = f"[{100 * (interval.low - 1):+.1f}, {100 * (interval.high - 1):+.1f}] %"
+    return f"its median is known to {ends} only, which the tolerance does not cover: raise it, or measure more runs"
+
+
+def environment_of(results: Sequence[Result], who: str, when: datetime) -> dict[str, str]:
+    """Who wrote the figures and when, and on what software and devices they were measured."""
+    facts = facts_of(machine for result in results for machine in result.machines)
+    named = {name: " and ".join(sorted(values)) for name, values in sorted(facts.items())}
+    return {"measured": _measured(who, when), **named}
+
+
 def next_reference(
     reference: Reference, comparison: Comparison, results: Sequence[Result], who: str, when: datetime
 ) -> str:
-    """The reference with the measured speeds in place of the expected ones, as TOML; who measured, when, and on what
-    software and devices is its environment. Every point of the comparison must have a speed."""
-    facts = facts_of(machine for result in results for machine in result.machines)
-    measured = f"{when:%Y-%m-%d %H:%M} UTC by {who}"
-    devices = [f"devices = {_toml(reference.devices)}"] if reference.devices else []
-    lines = [f"title = {_toml(reference.title)}", *devices, "", "[environment]", f"measured = {_toml(measured)}"]
-    lines += [f"{_toml(name)} = {_toml(' and '.join(sorted(values)))}" for name, values in sorted(facts.items())]
+    """The reference with the measured speeds in place of the expected ones, as TOML. Every point of the comparison must
+    have a speed."""
+    points = []
     for point, compared in zip(reference.points, comparison.points, strict=True):
-        lines += ["", "[[point]]", *_point_lines(point, compared, f"measured {measured}")]
+        assert compared.new.median is not None
+        runs = plural(len(compared.new.speeds), "run")
+        source = f"measured {_measured(who, when)}, median of {runs}; expected before: {point.speed:g}"
+        points.append(dataclasses.replace(point, speed=compared.new.median, source=source))
+    return reference_text(dataclasses.replace(reference, points=tuple(points)), environment_of(results, who, when))
+
+
+def _measured(who: str, when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M} UTC by {who}"
+
+
+def reference_text(reference: Reference, environment: Mapping[str, str], remarks: Sequence[str] = ()) -> str:
+    """The reference as TOML with the comments that explain it; each of the `remarks` is one about its point."""
+    first, *others = (point.settings for point in reference.points)
+    common = {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
+    common = common if others else {name: value for name, value in first.items() if name != "case"}
+    lines = [*COMMENTS, f"title = {_toml(reference.title)}"]
+    lines += [f"devices = {_toml(reference.devices)}"] if reference.devices else []
+    lines += ["", "[settings]  # of all points"] if common else []
+    lines += [f"{_key(name)} = {_toml(value)}" for name, value in common.items()]
+    lines += ["", "[environment]  # what it was measured on; nothing is judged by it"]
+    lines += [f"{_key(name)} = {_toml(value)}" for name, value in environment.items()]
+    for at, point in enumerate(reference.points):
+        rest = {name: value for name, value in point.settings.items() if name not in common}
+        lines += ["", "[[point]]", *(f"# {plain(remark)}" for remark in remarks[at : at + 1] if remark)]
+        lines += [f"speed = {_significant(point.speed)}", f"unit = {_toml(point.unit)}"]
+        lines += [f"tolerance = {_toml(f'{100 * point.tolerance:g}%')}", f"source = {_toml(point.source)}"]
+        lines += [f"settings = {_inline(rest)}"]
     return "\n".join(lines) + "\n"
-
-
-def _point_lines(point: ReferencePoint, compared: ComparedPoint, source: str) -> Iterator[str]:
-    assert compared.new.median is not None
-    runs = plural(len(compared.new.speeds), "run")
-    before = f"expected before: {point.speed:g}"
-    yield f"speed = {_significant(compared.new.median)}"
-    yield f"unit = {_toml(point.unit)}"
-    yield f"tolerance = {_toml(f'{100 * point.tolerance:g}%')}"
-    yield f"source = {_toml(f'{source}, median of {runs}; {before}')}"
-    yield f"settings = {_inline(point.settings)}"
 
 
 def _significant(speed: float) -> str:
@@ -216,7 +315,11 @@ def _significant(speed: float) -> str:
 
 
 def _inline(settings: Mapping[str, str]) -> str:
-    return "{ " + ", ".join(f"{_toml(name)} = {_toml(value)}" for name, value in settings.items()) + " }"
+    return "{ " + ", ".join(f"{_key(name)} = {_toml(value)}" for name, value in settings.items()) + " }"
+
+
+def _key(name: str) -> str:
+    return name if BARE.fullmatch(name) else _toml(name)
 
 
 def _toml(text: str) -> str:

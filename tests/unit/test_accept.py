@@ -25,9 +25,12 @@ from launch.sweep.cli import main as hpc_sweep
 from launch.sweep.prepare import Prepared, prepare
 from launch.sweep.request import SweepOptions
 from launch.sweep.spec import SweepSpec
+from parse.comparison.acceptance import compare_with_reference
 from parse.comparison.reference import ReferencePoint, read_reference
+from parse.comparison.sides import read_measurement
+from parse.comparison.verdict import Verdict
 from parse.history import main as history
-from tests.unit.traces import make_trace, put, put_exit_record
+from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 Capture = pytest.CaptureFixture[str]
 SPEEDS = {1: 100.0, 2: 190.0}
@@ -207,10 +210,99 @@ def test_the_next_reference_is_one(tmp_path: Path, machine: Machine, command: li
         assert new == dataclasses.replace(old, speed=new.speed, source=new.source)
         assert f"median of 5 runs; expected before: {old.speed:g}" in new.source and " UTC by " in new.source
     text = path.read_text()
-    assert '"torch" = "2.13"' in text and '"cpu" = "Xeon"' in text
+    assert 'torch = "2.13"' in text and 'cpu = "Xeon"' in text
     folders(tmp_path)[0].rename(tmp_path / "acceptance" / "2026-01-02T03-04-05Z")
     (tmp_path / "machine.toml").write_text(text)
     assert hpc_sweep(command) == 0  # against its own speeds
+
+
+MAKE = ["accept", "--make-reference"]
+
+
+def put_points(folder: Path, outcomes: dict[int, Outcome], repeats_: int = 5, **settings: object) -> None:
+    """Traces of a sweep of these numbers of nodes, each with its outcome."""
+    for nodes, outcome in outcomes.items():
+        run = make_run(nodes=nodes, options={"compute_ms": "3"}, env={"A_B": "1"}, **settings)
+        for at, repeat in enumerate(repeats(run, repeats_)):
+            if outcome is Outcome.OK:
+                put(folder, make_trace(repeat, speed=SPEEDS[nodes] * (1 + at / 1000)))
+            put_exit_record(folder, repeat, outcome)
+        put_plan(folder, repeats(run, repeats_))
+
+
+def test_the_first_reference_is_made_of_traces_and_what_it_is_made_of_passes(
+    tmp_path: Path, machine: Machine, capsys: Capture
+) -> None:
+    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
+    traces.mkdir()
+    put_points(traces, {1: Outcome.OK, 2: Outcome.OK})
+    assert hpc_sweep([*MAKE, str(traces), "--reference", str(path), "--tolerance", "4%"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n") == 1 and "machine.toml: 2 points of" in shown and "tolerance 4 %" in shown
+    reference = read_reference(path, 0.03)
+    assert [(point.speed, point.tolerance) for point in reference.points] == [(100.2, 0.04), (190.38, 0.04)]
+    assert reference.title == "mpi delay on 1n1g, 2n1g" and reference.devices == "Xeon"
+    assert not {"site", "devices", "folder", "date"} & {*reference.points[0].settings}
+    text = path.read_text()
+    assert text.startswith("# Expected speeds") and "[settings]  # of all points" in text
+    assert 'settings = { case = "2n1g" }' in text and not machine.plans and not machine.looked
+    comparison = compare_with_reference(str(path), read_measurement(traces, "traces", {}).results, "traces", 0.03)
+    assert comparison.status == 0 and not comparison.only_new
+    assert [compared.verdict for compared in comparison.points] == [Verdict.SAME, Verdict.SAME]
+    accepting = ["accept", "--cluster", "local", "--reference", str(path), "--out", str(tmp_path)]
+    assert hpc_sweep(accepting) == 0 and len(machine.plans) == 1
+
+
+def test_a_reference_of_few_runs_or_of_much_scatter_says_so(tmp_path: Path, capsys: Capture) -> None:
+    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
+    traces.mkdir()
+    put_points(traces, {1: Outcome.OK}, repeats_=3)
+    for at, repeat in enumerate(repeats(make_run(nodes=2), 5)):
+        put(traces, make_trace(repeat, speed=100.0 + 10 * at))
+    assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 0
+    remarks = ["3 runs, too few for an interval: measure with --repeats 5 or more",
+               "its median is known to [-16.7, +16.7] % only, which the tolerance does not cover"]  # fmt: skip
+    shown, text = capsys.readouterr().out, path.read_text()
+    assert all(remark in shown and f"# {remark}" in text for remark in remarks)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "more", "message"),
+    [
+        ({1: Outcome.OK, 2: Outcome.OOM}, [], "points without a speed: 2n1g: no run ended ok (5 oom)"),
+        ({}, [], "no point to compare"),
+        ({1: Outcome.OK}, ["again"], "machine.toml is there already: remove it"),
+    ],
+)
+def test_no_reference_is_made_where_a_point_has_no_speed_or_the_file_is_there(
+    tmp_path: Path, capsys: Capture, outcomes: dict[int, Outcome], more: list[str], message: str
+) -> None:
+    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
+    traces.mkdir()
+    put_points(traces, outcomes)
+    if more:
+        path.write_text("by hand")
+    assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 2
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("no reference: ") and message in shown
+    assert (path.read_text() if path.exists() else "") == ("by hand" if more else "")
+
+
+def test_points_that_a_sweep_does_not_tell_apart_make_no_reference(tmp_path: Path, capsys: Capture) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    for site in ("here", "there"):
+        put_points(traces, {1: Outcome.OK}, site=site)
+    assert hpc_sweep([*MAKE, str(traces), "--reference", str(tmp_path / "machine.toml")]) == 2
+    assert "these differ in nothing that a sweep chooses: 1n1g site=here; 1n1g site=there" in capsys.readouterr().out
+
+
+def test_a_point_that_no_sweep_can_ask_for_makes_no_reference(tmp_path: Path, capsys: Capture) -> None:
+    traces, path = tmp_path / "traces", tmp_path / "machine.toml"
+    traces.mkdir()
+    put_points(traces, {1: Outcome.OK}, arguments=("--mine", "1"))
+    assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 2
+    assert "no sweep can ask for arguments" in capsys.readouterr().out and not path.exists()
 
 
 def point(**settings: str) -> ReferencePoint:
@@ -280,6 +372,11 @@ def test_without_nodes_to_compare_the_sweep_stays_as_it_is(tmp_path: Path) -> No
     ("arguments", "message"),
     [
         ([], "accept names no --reference FILE"),
+        (["--make-reference", "traces"], "accept names no --reference FILE"),
+        (
+            ["--reference", "r.toml", "--make-reference", "t", "--junit", "x", "--site", "s"],
+            "leave out --junit, --site",
+        ),
         (["--reference", "r.toml", "--repeats", "4"], "repeats: 4 is not a count; it must be at least 5"),
         (["--reference", "r.toml", "--nodes", "2"], "accept measures the points of its reference: leave out --nodes"),
     ],
