@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from glob import escape
+from itertools import count
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import LaunchError, world_of
 from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError
-from hpc.model.outcome import Outcome
+from hpc.model.outcome import BeginRecord, Outcome, RecordError, read_begin_record, read_own_record
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Expectations
-from hpc.rank import RankArguments, run_ranks
+from hpc.rank import RankArguments, run_ranks, set_threads
 from hpc.run.rank_end import EXIT_STATUS
+from hpc.run.rendezvous import TORCHRUN
 from hpc.system.command_line import called
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
 _GPUS = Path("/proc/driver/nvidia/gpus")
+_PROCESS = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-0")
+"""The job of a launch that no job script made: its rank 0 (launch.cluster.local reads these, too)."""
+_REQUEUES = "SLURM_RESTART_COUNT"
 
 
 def run_by_hand(
@@ -36,6 +43,7 @@ def run_by_hand(
     make_run: Callable[[Communicator], RunSpec],
     *,
     traces: Path,
+    repeat: int | None,
     simulate_nodes: bool,
     expectations: Expectations,
 ) -> tuple[int, Path | None]:
@@ -49,7 +57,7 @@ def run_by_hand(
         return EXIT_STATUS[Outcome.LAUNCH_FAIL], None
     try:
         run = _agreed(comm, partial(make_run, comm))
-        attempt = _next_attempt(traces, run, comm)
+        run, attempt = _claimed(traces, run, repeat, comm)
     except (SpecError, LaunchError) as error:  # on all ranks alike
         if comm.rank == 0:
             print(f"{called(program)}: {error}", file=sys.stderr)
@@ -125,23 +133,105 @@ def variables(names: Sequence[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names}
 
 
-def _next_attempt(traces: Path, run: RunSpec, comm: Communicator) -> int:
-    """The number of this attempt: one more than the last attempt that has a file in the folder.
+def add_repeat(add: Callable[..., object]) -> None:
+    """Adds --repeat to a command line; without it the launch takes the number that `claim` finds."""
+    add("--repeat", metavar="N", type=int,
+        help="make run N of this point, as a further attempt where it was made before (default: the first that is "
+        "neither measured nor running, so that each launch is a run of its own)")  # fmt: skip
 
-    Collective. Raises LaunchError on all ranks where rank 0 cannot write to the folder.
+
+def claim(traces: Path, run: RunSpec, here: BeginRecord, repeat: int | None = None) -> BeginRecord:
+    """Takes the number of this launch in the folder, and returns the begin record that holds it.
+
+    A launch makes the first repeat of its point that is neither measured nor running: a new attempt of one that did not
+    end ok, else a new repeat. `here` describes the launch, `repeat` requests a number. Raises OSError where the folder
+    cannot be written.
     """
-    number: int | str = 0
+    traces.mkdir(parents=True, exist_ok=True)
+    lost: dict[int, int] = {}
+    while True:
+        attempts = _attempts(traces, run.point_id)
+        pending = (n for n in count(1) if n not in lost and _is_pending(traces, run.repeated(n), attempts[n], here))
+        number = next(pending) if repeat is None else repeat
+        attempt = max({*attempts[number], lost.get(number, 0)}, default=0) + 1
+        record = replace(here, run_id=run.repeated(number).run_id, attempt=attempt)
+        if record.take(traces):
+            return record
+        lost[number] = attempt  # to another launch, which begins at this moment
+
+
+def _attempts(traces: Path, point_id: str) -> Mapping[int, set[int]]:
+    """The attempts of each repeat of the point that have any file in the folder."""
+    name = re.compile(rf"{re.escape(point_id)}_r(\d+)\.(\d+)\..+")
+    attempts: dict[int, set[int]] = defaultdict(set)
+    for path in traces.iterdir():
+        if match := name.fullmatch(path.name):
+            attempts[int(match[1])].add(int(match[2]))
+    return attempts
+
+
+def _is_pending(traces: Path, run: RunSpec, attempts: Collection[int], here: BeginRecord) -> bool:
+    """Whether none of these attempts of the run has ended ok, or may be running."""
+    return all(_has_failed(AttemptFiles(traces, run.run_id, number), here) for number in attempts)
+
+
+def _has_failed(files: AttemptFiles, here: BeginRecord) -> bool:
+    """Whether the attempt has ended, and not ok. False where that cannot be known: it is not attempted again then."""
+    from hpc.model.trace import TraceError
+    from hpc.model.trace_file import open_trace
+
+    try:
+        if files.trace.exists():
+            with open_trace(files.trace) as trace:
+                return trace.outcome is not Outcome.OK
+        if files.exit_record.exists():
+            return read_own_record(files.exit_record).outcome is not Outcome.OK
+        if files.rank_notes() or not files.begin_record.exists():  # earlier versions made no begin record
+            return True
+        begin = read_begin_record(files.begin_record)
+    except (TraceError, RecordError, OSError):  # a begin record may be written at this moment
+        return False
+    restarted = begin.launch != "" and begin.launch == here.launch and begin.restart_count < here.restart_count
+    return restarted or not _may_run(begin.job_id)
+
+
+def _may_run(job_id: str) -> bool:
+    """Whether rank 0 of a launch may be running; True also where that cannot be known, as on another machine."""
+    match = _PROCESS.fullmatch(job_id)
+    return match is None or match["host"] != socket.gethostname() or Path(f"/proc/{match['pid']}").exists()
+
+
+def _this_launch(environ: Mapping[str, str] = os.environ) -> BeginRecord:
+    """This launch, by its launcher's variables and rank 0's process; without a run."""
+    launch, restarts = "", "TORCHELASTIC_RESTART_COUNT"
+    if environ.get(TORCHRUN, "none") != "none":  # what torchrun says where --rdzv-id is not given
+        launch = f"torchrun {environ[TORCHRUN]}"
+    elif TORCHRUN not in environ and "SLURM_JOB_ID" in environ:
+        launch, restarts = f"job {environ.get('SLURM_CLUSTER_NAME', '')} {environ['SLURM_JOB_ID']}", _REQUEUES
+    count_of_restarts = environ.get(restarts, "")
+    host = socket.gethostname()
+    return BeginRecord(
+        run_id="", attempt=0, job_id=f"local-{host}-{os.getpid()}-0", begin_unix_s=int(time.time()), launch=launch,
+        restart_count=int(count_of_restarts) if count_of_restarts.isdigit() else 0, nodelist=host,
+    )  # fmt: skip
+
+
+def _claimed(traces: Path, run: RunSpec, repeat: int | None, comm: Communicator) -> tuple[RunSpec, int]:
+    """The run with the repeat that this launch makes, and the number of its attempt.
+
+    Collective. Raises LaunchError on all ranks where rank 0 cannot write to the folder, and SpecError.
+    """
+    if repeat is not None and repeat < 1:
+        raise SpecError(f"--repeat is {repeat}; it must be at least 1")
+    set_threads(run)  # reading a trace loads numpy
+    claimed: tuple[int, int] | str = ""
     if comm.rank == 0:
         try:
-            traces.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=traces) as file:
-                file.write(b"room for a trace")
-            name = re.compile(rf"{re.escape(run.run_id)}\.(\d+)\..*")
-            matches = [name.fullmatch(path.name) for path in traces.glob(f"{escape(run.run_id)}.*")]
-            number = 1 + max((int(match[1]) for match in matches if match), default=0)
+            record = claim(traces, run, _this_launch(), repeat)
+            claimed = int(record.run_id.rpartition("_r")[2]), record.attempt
         except OSError as error:
-            number = f"--traces {traces} cannot be written ({error.strerror or error}): name a folder that can be"
-    attempt: int | str = comm.bcast(number)
-    if isinstance(attempt, str):
-        raise LaunchError(attempt)
-    return attempt
+            claimed = f"--traces {traces} cannot be written ({error.strerror or error}): name a folder that can be"
+    claimed = comm.bcast(claimed)
+    if isinstance(claimed, str):
+        raise LaunchError(claimed)
+    return run.repeated(claimed[0]), claimed[1]

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
-from hpc.by_hand import cpus_per_rank, gpus_here, layout, run_by_hand, site_name, variables
+from hpc.by_hand import add_repeat, cpus_per_rank, gpus_here, layout, run_by_hand, site_name, variables
 from hpc.measure.world import start_mpi
 from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
 from hpc.model.options import OptionError, read_options
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _show(arguments.show)
     status, trace = run_by_hand(
         "hpc.collectives", start_mpi, partial(_run, arguments), traces=arguments.traces,
-        simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
+        repeat=arguments.repeat, simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
     )  # fmt: skip
     return status if trace is None else _show(trace)
 
@@ -80,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add_arguments(parser)
     add = parser.add_argument_group("where it goes").add_argument
     add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
+    add_repeat(add)
     add("--show", metavar="TRACE.h5", type=Path, help="print the table of a trace that is there already, and exit")
     return parser
 

@@ -38,7 +38,7 @@ from hpc.preflight.run import Expectations, Preflight, add_arguments, read_expec
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
-from hpc.run.rank_end import EXIT_STATUS, Failure, ReservedFiles, attempted, fail, limit_exit
+from hpc.run.rank_end import EXIT_STATUS, Failure, OtherScriptFailed, ReservedFiles, attempted, fail, limit_exit
 from hpc.system.regular_file import parse_json, read_text, read_whole
 from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory
@@ -123,6 +123,9 @@ def run_ranks(arguments: RankArguments, run: RunSpec, comm: Communicator | None 
         rank.stacks = Stacks(arguments.traces, rank.folder.stem, rank.number)
         world = _join(rank, comm)
         (_run_script if run.is_script else _run)(rank, world)
+    except OtherScriptFailed as error:
+        limit_exit(rank.number)
+        return error.status
     except BaseException as error:  # noqa: BLE001 - whatever a workload raises must end all ranks, with a note
         reserved.release()
         return fail(rank.failure(error), rank.comm)
@@ -133,7 +136,7 @@ def _join(rank: Rank, comm: Communicator | None) -> World:
     """Joins the other ranks, and checks that run and ranks are as requested; loads no framework."""
     arguments, run = rank.arguments, rank.run
     wrong_environment = _wrong_environment(run)
-    _set_threads(run)
+    set_threads(run)
     comm = start_mpi() if comm is None else comm
     assert rank.stacks is not None
     rank.stacks.catch_crashes()
@@ -294,7 +297,7 @@ def _wrong_environment(run: RunSpec) -> str:
     return "" if not wrong else f"the environment is not the run's: {'; '.join(wrong)}; start it by its job script"
 
 
-def _set_threads(run: RunSpec) -> None:
+def set_threads(run: RunSpec) -> None:
     """Threads per rank are `cpus_per_rank` in every library, unless the run itself sets the variable."""
     for name in THREAD_VARIABLES:
         if name not in run.env:

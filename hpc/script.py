@@ -7,12 +7,13 @@
     accelerate launch -m hpc.observe -- train.py --its --arguments
 
 Each rank runs the script as a process of its own, with the arguments behind --, and with torchrun's variables (RANK,
-WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where there are several ranks and nobody set them.
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where nobody set them; a single rank has them, too.
 Where MPI does not connect the ranks (torchrun, accelerate, srun --mpi=none, no mpi4py) they connect by TCP, and meet by
 a file in --traces, which all nodes must share.
 
 Hooks on torch record when it reads, computes, communicates and updates; rank 0 leaves a trace in --traces, whose steps
-are the script's optimizer steps. `python -m parse.summarize traces/ --ledger` reads it. Over node counts:
+are the script's optimizer steps. `python -m parse.summarize traces/ --ledger` reads it. Launched again, it is another
+run of the same point, or a new attempt of one that failed; --repeat names the run. Over node counts:
 `python -m hpc.sweep --nodes 1,2,4 --script train.py -- --its --arguments`.
 
 Exit status 0: measured; 1: the script failed; 2: usage; 3: nothing was measured; 4: out of memory; 5: the script failed
@@ -23,13 +24,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.by_hand import gpus_here, layout, run_by_hand, site_name, variables
+from hpc.by_hand import add_repeat, gpus_here, layout, run_by_hand, site_name, variables
+from hpc.model.files import AttemptFiles
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
@@ -55,10 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     deny_world_writing()
     status, trace = run_by_hand(
         "hpc.observe", partial(connect, arguments.traces), partial(_run, arguments, script), traces=arguments.traces,
-        simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
+        repeat=arguments.repeat, simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
     )  # fmt: skip
     if trace is not None:
-        print(f"trace: {trace}", f"read it: python -m parse.summarize {trace} --ledger", sep="\n", flush=True)
+        repeat = AttemptFiles.of_stem(trace.parent, trace.stem).run_id.rpartition("_r")[2]
+        if repeat != "1":
+            print(f"run {repeat} of its point in {trace.parent}")
+        readable = shlex.quote(str(trace if repeat == "1" else trace.parent))
+        print(f"trace: {trace}", f"read it: python -m parse.summarize {readable} --ledger", sep="\n", flush=True)
     return status
 
 
@@ -102,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     add_arguments(parser)
     add = parser.add_argument_group("where it goes").add_argument
     add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
+    add_repeat(add)
     return parser
 
 

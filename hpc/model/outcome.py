@@ -101,7 +101,8 @@ class BeginRecord(_OfAttempt):
     """Written before an attempt is launched; making the file takes the attempt's number.
 
     `job_name` is Slurm's name of the job: a job of another name with the same number is another job. Empty in records
-    of earlier versions and on this machine.
+    of earlier versions and on this machine. `launch` names a launch that no job script made, the same in all its
+    restarts; empty where that has no name.
     """
 
     job_id: str
@@ -109,6 +110,7 @@ class BeginRecord(_OfAttempt):
     restart_count: int = 0
     nodelist: str = ""
     job_name: str = ""
+    launch: str = ""
 
     def take(self, folder: Path) -> bool:
         """Makes the begin record; False where it is there already: another job took the number.

@@ -43,6 +43,23 @@ _T = TypeVar("_T")
 class ScriptFailed(Exception):
     """A script did not end by itself with exit status 0; the text has how it ended."""
 
+    known_to_all = False
+    """Whether every rank knows of it and ends by itself."""
+
+
+class OtherScriptFailed(Exception):
+    """The script of another rank failed, which leaves the note; `status` is the exit status of all ranks."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class NothingMeasured(InvalidRun):
+    """A script made no step that counts, on all ranks."""
+
+    known_to_all = True
+
 
 class ReservedFiles:
     """File descriptors that are free again after `release`: a note can be written where a rank has used up all."""
@@ -113,7 +130,9 @@ class Failure:
 
 
 def fail(failure: Failure, comm: Communicator | None) -> int:
-    """Reports the failure and ends all ranks of the run; returns the exit status where `comm` is None."""
+    """Reports the failure and ends all ranks of the run; returns the exit status where `comm` is None, or where all
+    ranks end by themselves: MPI's banner would hide the script's own error."""
+    known_to_all = getattr(failure.error, "known_to_all", False)
     status = EXIT_STATUS[Outcome.RANK_FAIL]
     try:
         status = EXIT_STATUS[failure.outcome]
@@ -122,8 +141,10 @@ def fail(failure: Failure, comm: Communicator | None) -> int:
     except Exception:  # noqa: BLE001 - whatever else goes wrong, the other ranks must not wait for this one
         traceback.print_exc()
     finally:
-        if comm is not None:
+        if comm is not None and not known_to_all:
             comm.Abort(status)
+    if known_to_all:
+        limit_exit(failure.rank)
     return status
 
 

@@ -8,11 +8,9 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import InvalidRun
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import ConnectionLost
@@ -30,7 +28,15 @@ from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
-from hpc.run.rank_end import ScriptFailed, attempted, limit_exit
+from hpc.run.rank_end import (
+    EXIT_STATUS,
+    NothingMeasured,
+    OtherScriptFailed,
+    ScriptFailed,
+    attempted,
+    limit_exit,
+    outcome_of,
+)
 from hpc.run.script_process import ScriptProcess, describe_status, script_environment
 from hpc.run.script_steps import (
     RankSteps,
@@ -56,6 +62,8 @@ JOURNAL_S, JOURNAL_SHARE, JOURNAL_LIMIT_S = 10.0, 20, 30.0
 """Seconds between stores of the steps in the journal: so many times as long as one takes, within these limits."""
 STACKS_S = 1.5
 """How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
+_FAILURE_LIMIT_S = 60.0
+"""For all ranks to know of a script that failed; then they end by themselves, else the first that sees it ends them."""
 _RECOVER = "python -m hpc.recovery.recover"
 _RUNS, _ENDED, _FAILED = range(3)
 
@@ -126,20 +134,18 @@ class ScriptRun:
         return [sys.executable, self._run.workload, *self._run.arguments]
 
     def _environment(self) -> dict[str, str]:
-        """torchrun's variables for the script; a single rank that nobody planned has none, as a plain command."""
+        """torchrun's variables for the script."""
         world, comm = self._world, self._comm
+        address, _, port = endpoints(comm, requested_interface(self._run.gpus_per_node > 0))[0].rpartition(":")
+        # Simulated nodes are one machine, whose devices all ranks share.
+        local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
+        group = (0, 1) if world.nodes_simulated else (world.node_rank, world.nodes)
+        place = {
+            "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
+            "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
+            "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": self._run.run_id,
+        }  # fmt: skip
         in_job = self._rank.arguments.script is not None
-        place: dict[str, str] = {}
-        if in_job or comm.size > 1:
-            address, _, port = endpoints(comm, requested_interface(self._run.gpus_per_node > 0))[0].rpartition(":")
-            # Simulated nodes are one machine, whose devices all ranks share.
-            local = (comm.rank, comm.size) if world.nodes_simulated else (world.local_rank, world.local_size)
-            group = (0, 1) if world.nodes_simulated else (world.node_rank, world.nodes)
-            place = {
-                "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
-                "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
-                "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": self._run.run_id,
-            }  # fmt: skip
         return script_environment(os.environ, place, self._events, in_job=in_job)
 
     def _start_agent(self, process: ScriptProcess) -> NodeAgent | None:
@@ -226,12 +232,21 @@ class ScriptRun:
         return recorded
 
     def _fail(self, first: int, process: ScriptProcess, recorded: RankSteps) -> None:
-        """Raises ScriptFailed on the rank whose script failed first; the others wait until that ends them."""
+        """Raises ScriptFailed on the rank whose script failed first, and OtherScriptFailed on others."""
+        error = self._failure(process, recorded) if self._comm.rank == first else None
+        status = 0 if error is None else EXIT_STATUS[outcome_of(error, self._rank.training)]
+        try:
+            status = int(self._agreement.exchange(status, limit_s=_FAILURE_LIMIT_S)[first, 0])
+        except TimeoutError:
+            raise error or ConnectionLost(f"connection lost: the script of rank {first} has failed") from None
+        if error is None:
+            raise OtherScriptFailed(status)
+        error.known_to_all = True
+        raise error
+
+    def _failure(self, process: ScriptProcess, recorded: RankSteps) -> ScriptFailed:
+        """How the script of this rank failed."""
         status = process.status
-        if self._comm.rank != first:
-            with suppress(TimeoutError):
-                self._agreement.exchange(0, limit_s=60)
-            raise ScriptFailed(f"connection lost: the script of rank {first} has failed")
         assert status is not None
         self._rank.training |= bool(recorded.steps)  # the hooks count a step only when the script goes on from it
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
@@ -243,8 +258,8 @@ class ScriptRun:
         elif self._rank.arguments.script is None:
             text += f"; {self._way_to_a_trace()}"
         if str(exception.get("type")).rpartition(".")[2] in ("OutOfMemoryError", "MemoryError"):
-            raise ScriptOutOfMemory(text)
-        raise ScriptFailed(text)
+            return ScriptOutOfMemory(text)
+        return ScriptFailed(text)
 
     def _way_to_a_trace(self) -> str:
         stem, traces = self._rank.folder.stem, self._rank.arguments.traces
@@ -252,11 +267,11 @@ class ScriptRun:
         return f"its steps become a trace by `{collect}` on each node, then `{_RECOVER} {traces}`"
 
     def _payload(self, recorded: RankSteps, agent: NodeAgent | None) -> RankPayload:
-        """This rank's part of the trace. Raises InvalidRun on all ranks where nothing was measured."""
+        """This rank's part of the trace. Raises NothingMeasured on all ranks where nothing was."""
         comm, run = self._comm, self._run
         reasons = comm.allgather("" if recorded.steps else recorded.observed.reason or "it made no step")
         if without := [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason]:
-            raise InvalidRun(f"nothing was measured: {'; '.join(without[:3])}")
+            raise NothingMeasured(f"nothing was measured: {'; '.join(without[:3])}")
         counts: Sequence[int] = comm.allgather(len(recorded.steps))
         steps = min(*counts, run.steps)
         if comm.rank == 0 and max(counts) != min(counts):
@@ -264,7 +279,7 @@ class ScriptRun:
         paused = {pause["step"] for pauses in comm.allgather(pauses_of(recorded.steps)) for pause in pauses}
         blocks = script_blocks(run.warmup_steps, steps, paused)
         if not blocks:
-            raise InvalidRun(
+            raise NothingMeasured(
                 f"nothing was measured: the script made {plural(steps, 'step')}, of which {run.warmup_steps} are "
                 "warm-up and 5 lie behind each pause: let it make more, or lower --warmup"
             )

@@ -41,7 +41,8 @@ def run(folder: Path, *words: str, without_mpi: bool = False) -> subprocess.Comp
 
 
 def only_trace(folder: Path) -> Trace:
-    (path,) = (folder / "traces").iterdir()
+    path, begin = sorted((folder / "traces").iterdir(), reverse=True)
+    assert begin.name == path.name.replace(".h5", ".begin.json")
     return read_trace(path)
 
 
@@ -86,3 +87,36 @@ def test_one_rank_without_mpi_is_measured(tmp_path: Path) -> None:
     assert trace.stamps.shape == (1, 24, 6)
     assert [rank["connections"] for rank in trace.ranks] == ["tcp"]
     assert "mpi" not in trace.environment["software"]
+
+
+FAILS_ONCE = """
+import pathlib, torch
+from torch.nn.parallel import DistributedDataParallel
+torch.distributed.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(30):
+    if step == 10 and pathlib.Path("broken").exists():
+        raise ValueError("my own mistake")
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_launches_are_runs_of_a_point_and_one_that_failed_is_attempted_again(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAILS_ONCE)
+    words = (*TORCHRUN, *OBSERVE, "--warmup", "5", "--batch-size", "2", "--", "train.py")
+    assert run(tmp_path, *words).returncode == 0
+    (tmp_path / "broken").touch()
+    failed = run(tmp_path, *words)
+    assert failed.returncode == 1
+    assert "ValueError: my own mistake; its steps become a trace by" in failed.stderr
+    (tmp_path / "broken").unlink()
+    again = run(tmp_path, *words)
+    assert again.returncode == 0, again.stderr
+    assert "run 2 of its point in traces" in again.stdout
+    names = sorted(path.name.rpartition("_")[2] for path in (tmp_path / "traces").glob("*.h5"))
+    assert names == ["r1.1.h5", "r2.2.h5"]
+    shown = run(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
+    (point,) = json.loads(shown.stdout)["results"]
+    assert point["runs_ok"] == 2
