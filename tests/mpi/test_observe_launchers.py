@@ -112,9 +112,9 @@ def test_launches_are_runs_of_a_point_and_one_that_failed_is_attempted_again(tmp
     assert failed.returncode == 1
     assert "ValueError: my own mistake; its steps become a trace by" in failed.stderr
     (tmp_path / "broken").unlink()
-    again = run(tmp_path, *words)
-    assert again.returncode == 0, again.stderr
-    assert "run 2 of its point in traces" in again.stdout
+    third = run(tmp_path, *words)
+    assert third.returncode == 0, third.stderr
+    assert "run 2 of its point in traces" in third.stdout
     names = sorted(path.name.rpartition("_")[2] for path in (tmp_path / "traces").glob("*.h5"))
     assert names == ["r1.1.h5", "r2.2.h5"]
     shown = run(tmp_path, sys.executable, "-m", "parse.summarize", "traces", "--format", "json")
