@@ -16,6 +16,7 @@ from hpc.observe.events import Event, EventFile
 from hpc.observe.inner_stamps import inner_stamps
 from hpc.observe.loaders import looked_at, training_loaders
 from hpc.observe.segments import Segment, segments_of
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 
 LONGEST_ROUND = 8
@@ -70,6 +71,12 @@ class ObservedSteps:
     reason: str = ""
     absent: Mapping[str, str] = field(default_factory=dict)
     """Stamps that more than half of the later steps lack, by name, with the most frequent reason."""
+    last_steps: Mapping[str, int] = field(default_factory=dict)
+    """By remark on steps that lack a stamp: the last of these."""
+
+    def early_remarks(self, warmup_steps: int) -> tuple[str, ...]:
+        """The remarks that concern no step behind the warm-up."""
+        return tuple(remark for remark in self.remarks if self.last_steps.get(remark, warmup_steps) < warmup_steps)
 
 
 def steps_of(recorded: EventFile) -> ObservedSteps:
@@ -93,12 +100,14 @@ def steps_of(recorded: EventFile) -> ObservedSteps:
         steps[-1] = replace(steps[-1], stamps=(*stamps[:END], end))
     steps = _with_collectives(steps, collectives_of(recorded))
     steps, turns, reason = _rounds(steps)
-    remarks = (*_of_process(recorded), *turns, *_remarks(steps, usual, len(looked)))
+    lacking = _lacking(steps)
+    remarks = (*_of_process(recorded), *turns, *lacking, *_remarks(steps, usual, len(looked)))
     return ObservedSteps(
         steps=tuple(steps),
         remarks=remarks,
         reason="" if steps else reason or _why_none(recorded.events),
         absent=_absent(steps),
+        last_steps=lacking,
     )
 
 
@@ -308,15 +317,12 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> lis
     if not steps:
         return []
     late = steps[len(steps) // 2 :]
-    reasons = Counter(
-        f"{', '.join(names)} absent: {reason}" for step in steps for reason, names in _by_reason(step).items()
-    )
     pauses = [step.pause for step in steps if step.pause]
     kinds = Counter(pause.kind for pause in pauses)
     epochs = [step for step in steps[1:] if step.new_epoch]
     skipped = sum(step.skipped for step in steps)
     later = [(step.fetch_ns - step.stamps[BATCH_READY] + step.stamps[BEGIN]) / 1e6 for step in late if step.fetches > 1]
-    remarks = [f"{reason}: {count} of {len(steps)} steps" for reason, count in reasons.items()]
+    remarks = []
     for kind, count in kinds.items():
         length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
         remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
@@ -343,6 +349,16 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> lis
             f"of several fetches a step the first is data; the others, {sum(later) / len(later):.3f} ms, are compute"
         )
     return remarks
+
+
+def _lacking(steps: Sequence[ObservedStep]) -> dict[str, int]:
+    """A remark for each reason why steps lack stamps, with the last of these steps."""
+    lacking = grouped(
+        (f"{', '.join(names)} absent: {reason}", number)
+        for number, step in enumerate(steps)
+        for reason, names in _by_reason(step).items()
+    )
+    return {f"{reason}: {len(numbers)} of {len(steps)} steps": numbers[-1] for reason, numbers in lacking.items()}
 
 
 def _by_reason(step: ObservedStep) -> dict[str, list[str]]:

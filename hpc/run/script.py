@@ -26,6 +26,7 @@ from hpc.node_agent.sources import RankProcess
 from hpc.observe.stacks import stacks_of
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
+from hpc.recovery.progress import name_ranks
 from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_end import (
@@ -49,6 +50,7 @@ from hpc.run.script_steps import (
     usual_collectives,
     write_steps,
 )
+from hpc.system.groups import grouped
 from hpc.system.text import plural
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ class ScriptRun:
         recorded = self._store_all()
         self._agreement.exchange(0)  # the slowest script may take a while to end
         self._synchronise()
+        self._say_remarks(recorded)
         if failed is not None:
             self._fail(failed, process, recorded)
         payload = self._payload(recorded, agent)
@@ -209,12 +212,12 @@ class ScriptRun:
         write_steps(self._journal, recorded.steps, self._run.rank_batch_size)
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
+        early = observed.early_remarks(self._run.warmup_steps)
         script: dict[str, Any] = {
-            "arguments": list(self._run.arguments), "remarks": list(observed.remarks), "absent": dict(observed.absent),
+            "arguments": list(self._run.arguments), "absent": dict(observed.absent),
+            "remarks": [remark for remark in observed.remarks if remark not in early], "warmup_remarks": list(early),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
         }  # fmt: skip
-        for remark in observed.remarks:
-            print(f"rank {self._comm.rank}: {remark}", file=sys.stderr, flush=True)
         window = recorded.steps[len(recorded.steps) // 2 :]
         backend = {
             "absent_stamps": [name for name in STAMPS if name in observed.absent],
@@ -230,6 +233,14 @@ class ScriptRun:
             backend={name: value for name, value in backend.items() if value is not None},
         )  # fmt: skip
         return recorded
+
+    def _say_remarks(self, recorded: RankSteps) -> None:
+        """Rank 0 prints the remarks of all ranks, each once."""
+        early = recorded.observed.early_remarks(self._run.warmup_steps)
+        mine = [f"{remark}{', in the warm-up' if remark in early else ''}" for remark in recorded.observed.remarks]
+        remarks: Sequence[Sequence[str]] = self._comm.gather(mine) or ()
+        for remark, ranks in grouped((text, rank) for rank, texts in enumerate(remarks) for text in texts).items():
+            print(f"{name_ranks(ranks)}: {remark}", file=sys.stderr, flush=True)
 
     def _fail(self, first: int, process: ScriptProcess, recorded: RankSteps) -> None:
         """Raises ScriptFailed on the rank whose script failed first, and OtherScriptFailed on others."""

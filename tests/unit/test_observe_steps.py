@@ -357,6 +357,20 @@ def test_a_failed_hook_and_a_full_file_are_stated() -> None:
     assert any("the file was full" in remark for remark in remarks)
 
 
+def test_what_only_warm_up_steps_lack_is_an_early_remark() -> None:
+    script = Script(**DDP)
+    for number in range(6):
+        script.fetch()
+        script.forward()
+        script.backward(gradient=number > 1)
+        script.update()
+    observed = script.observed()
+    (remark,) = (remark for remark in observed.remarks if "absent" in remark)
+    assert remark.endswith("whose gradient comes last: 2 of 6 steps")
+    assert observed.early_remarks(1) == ()
+    assert observed.early_remarks(2) == (remark,)
+
+
 def test_incomplete_records_are_passed_over() -> None:
     script = Script(size=1)
     script.step()
