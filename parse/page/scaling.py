@@ -227,10 +227,11 @@ def _tables(summary: Summary) -> Iterator[Table]:
     counts = {
         name: sum(notice.is_warning and name in notice.labels for notice in notices) for name in {*names.values()}
     }
+    differ = varying(summary.results)
     for number, of_unit in enumerate(points_tables(summary.results)):
-        heads, rows = points_cells(of_unit, summary.against)
+        heads, rows = points_cells(of_unit, differ, summary.against)
         counted = [str(counts[names[result.requested.point]] or "-") for result in of_unit]
-        shown = _order([name for name, _ in heads], varying(of_unit))
+        shown = _order([name for name, _ in heads], differ)
         yield Table(
             id=f"points-{number}" if number else "points",
             caption="All points; median and average over the runs, the interval of the median with its coverage",

@@ -38,19 +38,22 @@ FIRST_LEFT_OUT = (
 def points_text(results: Sequence[Result], page: Page, beside: Against | None = None) -> list[str]:
     """The table as lines of at most `page.width` cells, and a line for the columns left out; one for each unit and for
     each base that speedups are against."""
-    parts = points_tables(results)
-    if len(parts) > 1:
-        tables = [points_text(part, page, beside) for part in parts]
-        return [line for table in tables for line in (*table, "")][:-1]
-    heads, rows = points_cells(results, beside)
-    keys = ["case", *varying(results)]
+    differ = varying(results)
+    tables = [_table_text(part, differ, page, beside) for part in points_tables(results)]
+    return [line for table in tables for line in (*table, "")][:-1]
+
+
+def _table_text(results: Sequence[Result], differ: Sequence[str], page: Page, beside: Against | None) -> list[str]:
+    """One of these tables."""
+    heads, rows = points_cells(results, differ, beside)
+    keys = ["case", *differ]
     names = [name for name, _ in heads]
     legend, rows = numbered(names, rows, page.width)
     if page.table_width is None:
         return [*legend, *aligned([*zip(*heads, strict=True), *rows])]
     columns = _as_columns(heads, rows)
     if len(keys) > 1 and _needs_folding(columns, keys, page.width):
-        heads, rows = points_cells(results, beside)
+        heads, rows = points_cells(results, differ, beside)
         settings = [at for at, (name, _) in enumerate(heads) if name in keys[1:]]
         legend, heads, rows = with_settings_folded(heads, rows, settings, page.width)
         columns = _as_columns(heads, rows)
@@ -73,9 +76,12 @@ def points_tables(results: Sequence[Result]) -> list[list[Result]]:
     return [of_base for of_unit in by_unit(results) for of_base in by_base(of_unit)]
 
 
-def points_cells(results: Sequence[Result], beside: Against | None = None) -> tuple[list[Head], list[list[str]]]:
-    """Heads as (name, unit), and a row of texts per result of one table, published figures `beside` its own."""
-    differ, (unit,) = varying(results), {result.unit for result in results}
+def points_cells(
+    results: Sequence[Result], differ: Sequence[str], beside: Against | None = None
+) -> tuple[list[Head], list[list[str]]]:
+    """Heads as (name, unit), and a row of texts per result of one table, published figures `beside` its own. The
+    settings that `differ`, in any of the tables, have columns."""
+    (unit,) = {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
     heads += [("runs", "ok/total"), ("median", unit)]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]

@@ -76,7 +76,7 @@ def markdown(summary: Summary) -> str:
         parts += [markdown_text(line) for line in (comparison_title(comparison, summary), *comparison.apart)]
         parts += [markdown_table(*comparison_cells(comparison))]
     for part in points_tables(summary.results):
-        heads, rows = points_cells(part, summary.against)
+        heads, rows = points_cells(part, varying(summary.results), summary.against)
         parts += [markdown_table(with_units(heads), rows)]
     parts += [markdown_list(_against_lines(summary))]
     parts += [*trainings_markdown(summary), *largest_markdown(summary), *nodes_markdown(summary)]

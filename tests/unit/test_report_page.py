@@ -123,7 +123,11 @@ def test_the_verdict_is_against_the_smallest_case(tmp_path: Path):
 
 def test_no_chart_has_two_bases(tmp_path: Path):
     put_two_bases(tmp_path)
-    page = charts(build_page(summary_of(tmp_path), "traces"))
+    built = build_page(summary_of(tmp_path), "traces")
+    page = charts(built)
+    tables = [block for section in built.sections for block in section.blocks if isinstance(block, Table)]
+    backends = [table.rows[0][2] for table in tables if table.id in ("points", "points-1")]
+    assert backends == ["paddle-fleet", "torch-ddp"]
     first, second = page["chart-speedup"], page["chart-speedup-base-1"]
     assert (first.title, second.title) == ("Speedup against 1n2g", "Speedup against 2n2g")
     for chart, devices, title in ((first, [2, 4], "1n2g"), (second, [4, 8], "2n2g")):

@@ -162,9 +162,10 @@ def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedT
     """A table for each unit, and the lines for the cells that are too long for it."""
     tables: list[MarkedTable] = []
     legends: list[str] = []
+    differ = varying(summary.results)
     for number, of_unit in enumerate(points_tables(summary.results)):
-        heads, rows = _chosen_columns(of_unit, *points_cells(of_unit, summary.against))
-        if len(varying(of_unit)) > MAX_SETTINGS:
+        heads, rows = _chosen_columns(differ, *points_cells(of_unit, differ, summary.against))
+        if len(differ) > MAX_SETTINGS:
             settings = [at for at, (name, _) in enumerate(heads) if name not in COLUMNS]
             legend, heads, rows = with_settings_folded(heads, rows, settings, UNWRAPPED)
         else:
@@ -189,10 +190,10 @@ def _against(results: Sequence[Result]) -> str:
 
 
 def _chosen_columns(
-    results: Sequence[Result], heads: Sequence[Head], rows: Sequence[Sequence[str]]
+    differ: Sequence[str], heads: Sequence[Head], rows: Sequence[Sequence[str]]
 ) -> tuple[list[Head], list[list[str]]]:
     """The columns of the section: the case, the settings that differ, the numbers."""
-    shown = {*COLUMNS, *varying(results)}
+    shown = {*COLUMNS, *differ}
     at = [place for place, (name, _) in enumerate(heads) if name in shown]
     at.sort(key=lambda place: heads[place][0] in ("nodes", "devices") or heads[place][0] in COLUMNS[3:])
     columns = [[row[place] for row in rows] for place in at]
