@@ -46,7 +46,8 @@ class RequestedRun:
     `extra` are fields of a later version, and for a log the fields that distinguish its point (such as its folder).
     `target_env` are the environment variables that the target (a site, or this machine) sets for every
     run, from its plan: those of `run.env` that were not requested by `--env`. `measurement` is None unless the same
-    runs were measured more than once.
+    runs were measured more than once. `strong`: its log states no scaling, and the logs that are equal in all else have
+    its global batch size, so that their local batch sizes tell no settings apart.
     """
 
     run: RunFields
@@ -54,6 +55,7 @@ class RequestedRun:
     extra: Mapping[str, Any] = field(default_factory=dict)
     target_env: Mapping[str, str] = field(default_factory=dict)
     measurement: Measurement | None = None
+    strong: bool = False
 
     @cached_property
     def distinction(self) -> Mapping[str, Any]:
@@ -73,7 +75,10 @@ class RequestedRun:
     @cached_property
     def setting(self) -> str:
         """Equal for points that differ in size only: the key of the one at 1n1g."""
-        return dataclasses.replace(self.run.baseline(), repeat=1).key(self.distinction)
+        run = dataclasses.replace(self.run.baseline(), repeat=1)
+        if self.strong:
+            run = dataclasses.replace(run, batch_size=self.run.global_batch_size, scaling="strong")
+        return run.key(self.distinction)
 
     @property
     def case(self) -> str:

@@ -408,7 +408,7 @@ def _order(result: Result) -> tuple[str, str, int, str, str, str, str, int, int]
     return (
         run.workload or "?",
         run.backend,
-        run.batch_size or 1,
+        (run.global_batch_size if result.requested.strong else run.batch_size) or 1,
         run.precision or "fp32",
         dataclasses.replace(result.requested, measurement=None).setting,
         date,

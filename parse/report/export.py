@@ -188,7 +188,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "backend": run.backend,
         "workload": run.workload,
         "precision": run.precision,
-        "scaling": run.scaling,
+        "scaling": "strong" if result.requested.strong else run.scaling,
         "batch_size_per_device": run.local_batch_size,
         "global_batch_size": run.global_batch_size,
         "runs_ok": len(result.ok),

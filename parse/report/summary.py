@@ -87,6 +87,8 @@ def requested_values(result: Result) -> dict[str, str]:
         "epochs": run.epochs or "",
         "arguments": shlex.join(run.arguments),
     }
+    if result.requested.strong:
+        other |= {"batch_size": run.global_batch_size, "scaling": "strong"}
     other |= {"target_accuracy": run.target_accuracy or "", "eval_every": "" if run.eval_every == 1 else run.eval_every}
     requested = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
     return {

@@ -59,6 +59,24 @@ def put_tokens(folder: Path) -> Path:
     return folder
 
 
+def megatron(nodes: int, ms: int, batch: int) -> str:
+    """Megatron-LM's log on nodes of 8 GPUs with a step of `ms` milliseconds and a global batch size."""
+    lines = [f"using world size: {8 * nodes}, data-parallel size: {nodes}, tensor-model-parallel size: 8 "]
+    for number, end, _ in made.ends([ms / 1e3] * 130):
+        lines.append(
+            f" [{end:%Y-%m-%d %H:%M:%S}] iteration {number:8d}/  250000 | consumed samples: {number * batch:12d} |"
+            f" elapsed time per iteration (ms): {ms}.0 | global batch size: {batch:5d} | lm loss: 2.5E+00 |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def put_megatron(folder: Path, logs: dict[int, tuple[int, int]]) -> Summary:
+    """The summary of Megatron's logs, by nodes each with its step in ms and its global batch size."""
+    for nodes, (ms, batch) in logs.items():
+        made.put(folder, f"{nodes}n8g/gpt_1.log", megatron(nodes, ms, batch))
+    return read_summary([folder])[0]
+
+
 def on(nodes: int, ranks: int = 8, **changes: Any) -> RunSpec:
     return make_run(nodes=nodes, ranks_per_node=ranks, gpus_per_node=ranks, **changes)
 
@@ -86,6 +104,44 @@ def test_speeds_in_tokens_scale_against_the_smallest(tmp_path: Path) -> None:
     assert {result.unit for result in summary.results} == {"tokens/s"}
     scaled = [(round(result.speedup or 0, 2), round(result.scaling_efficiency or 0, 3)) for result in summary.results]
     assert scaled == [(1.0, 1.0), (1.83, 0.917), (3.14, 0.786)]
+
+
+def test_logs_of_one_global_batch_size_are_strong_scaling(tmp_path: Path) -> None:
+    summary = put_megatron(tmp_path, {1: (8800, 128), 2: (4800, 128), 4: (2800, 128)})
+    assert [result.requested.case for result in summary.results] == ["1n8g", "2n8g", "4n8g"]
+    assert [round(result.scaling_efficiency or 0, 3) for result in summary.results] == [1.0, 0.917, 0.786]
+    page = text(summary)
+    assert "batch_size 128" in page and "scaling strong" in page
+    assert "strong scaling: the logs of 1n8g, 2n8g, 4n8g (megatron) have one global batch size, 128" in page
+    rows = json.loads(FORMATS["json"](summary))["results"]
+    assert [(row["scaling"], row["batch_size_per_device"], row["global_batch_size"]) for row in rows] == [
+        ("strong", 16, 128), ("strong", 8, 128), ("strong", 4, 128),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("logs", "speedups"),
+    [
+        ({1: (8800, 128), 2: (9600, 256), 4: (11200, 512)}, [1.0, 1.83, 3.14]),
+        ({1: (8800, 128), 2: (4800, 128), 4: (9600, 512)}, [None, 1.0, 3.67]),  # 4n8g has the local one of 1n8g
+    ],
+)
+def test_logs_of_several_global_batch_sizes_are_told_apart_by_their_local_ones(
+    tmp_path: Path, logs: dict[int, tuple[int, int]], speedups: list[float | None]
+) -> None:
+    summary = put_megatron(tmp_path, logs)
+    assert not summary.remarks and not any(result.requested.strong for result in summary.results)
+    actual = {(result.requested.case, result.run.batch_size): result.speedup for result in summary.results}
+    assert sorted(round(value, 2) if value else 0 for value in actual.values()) == sorted(
+        each or 0 for each in speedups
+    )
+
+
+def test_a_log_of_strong_scaling_is_the_same_point_without_the_others(tmp_path: Path) -> None:
+    logs = {1: (8800, 128), 2: (4800, 128)}
+    both = put_megatron(tmp_path / "both", logs)
+    single = put_megatron(tmp_path / "single", {2: logs[2]})
+    assert single.results[0].requested.point == both.results[1].requested.point
 
 
 @pytest.mark.parametrize("width", [80, 100])
