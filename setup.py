@@ -25,6 +25,7 @@ setup(
     package_data={
         "sbatch_templates": ["*.j2", "sites/*.toml"],
         "launch.sweep": ["*.txt"],
+        "hpc": ["py.typed"],
         "hpc.model": ["recipes/*.toml"],
         "hpc.observe": ["site/*.py"],
         "parse.comparison": ["references/*.toml"],

@@ -20,11 +20,11 @@ import numpy.typing as npt
 from hpc.measure.world import World
 from hpc.model.spec import RunSpec
 from hpc.node_agent.sources import RankProcess
+from hpc.system.import_guard import ROOT, is_installed
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
-_ROOT = Path(__file__).resolve().parents[2]
 START_S, STOP_S = 30.0, 10.0
 """Time limits in seconds: for the helper to find its series (a sleeping driver takes seconds to wake), and for each of
 its ends: of telemetry, and of itself, which a shared folder that does not answer can delay."""
@@ -86,7 +86,8 @@ class NodeAgent:
                 request["telemetry"] = {**asdict(self.telemetry), "samples": self._samples}
             if self.copying is not None:
                 request["copies"] = asdict(self.copying)
-            path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+            paths = [*([] if is_installed() else [str(ROOT)]), os.environ.get("PYTHONPATH")]
+            path = os.pathsep.join(filter(None, paths))
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "hpc.node_agent", "--parent", str(os.getpid())],
                 stdin=subprocess.PIPE,

@@ -98,5 +98,5 @@ def script_environment(
     if in_job:
         environment.pop("PYTHONSAFEPATH", None)
     paths = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path]
-    others = [path for path in paths if Path(path).resolve() != CHECKOUT]
+    others = [path for path in paths if (Path(path) / "hpc").resolve() != CHECKOUT / "hpc"]
     return {**environment, "PYTHONPATH": os.pathsep.join([str(SITE), *others]), EVENTS_VARIABLE: str(events)}

@@ -12,6 +12,7 @@ from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("launch", "parse", "tools")
+PACKAGES = ("hpc", "sbatch_templates", *OWN)
 
 
 class OwnPackages:
@@ -35,6 +36,19 @@ def use_own_packages() -> None:
     """Has this process import this project's packages. Those that it has imported already stay."""
     if OwnPackages not in sys.meta_path:
         sys.meta_path.insert(0, OwnPackages)
+
+
+def is_installed(root: Path = ROOT) -> bool:
+    """Whether this project lies among the packages of an environment, so that its interpreter finds it by itself."""
+    return root.name in ("site-packages", "dist-packages")
+
+
+def link_packages(folder: Path) -> None:
+    """Makes in the folder a link to each of this project's packages. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in PACKAGES:
+        with suppress(FileExistsError):
+            (folder / name).symlink_to(ROOT / name)
 
 
 def describe_foreign() -> list[str]:

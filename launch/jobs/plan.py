@@ -17,6 +17,7 @@ from hpc.model.outcome import MAX_PLAN_BYTES
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
 from hpc.system.atomic import write_atomic
 from hpc.system.groups import grouped
+from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import plural
 from launch.jobs.script import Folders
@@ -260,6 +261,8 @@ def make_folders(folders: Folders) -> None:
     try:
         for folder in (folders.jobs / "runs", folders.logs, folders.traces):
             folder.mkdir(parents=True, exist_ok=True)
+        if is_installed():
+            link_packages(folders.imports)
     except OSError as error:
         raise PlanError(_cannot_be_written(folders, error)) from None
 
