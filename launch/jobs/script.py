@@ -184,7 +184,8 @@ def _settings(run: RunSpec) -> Iterator[str]:
     """What a run trains and how, as text: every setting that is not the default."""
     if run.diagnostic:
         yield f"{run.diagnostic} runs beside the training"
-    yield shlex.join([run.workload, *run.arguments]) if run.is_script else f"{run.backend} {run.workload}"
+    arguments = " with its arguments" if run.arguments else ""
+    yield f"{shlex.quote(run.workload)}{arguments}" if run.is_script else f"{run.backend} {run.workload}"
     if run.batch_size:
         yield f"batch size {run.batch_size} {'in all' if run.scaling == 'strong' else 'per device'}"
     if run.precision != UNKNOWN:
