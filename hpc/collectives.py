@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     expectations = read_expectations(vars(arguments), parser)
     deny_world_writing()
     if arguments.show is not None:
+        defaults = vars(parser.parse_args([]))
+        if given := [name for name, value in vars(arguments).items() if name != "show" and value != defaults[name]]:
+            parser.error(f"--show measures nothing: leave out --{', --'.join(given).replace('_', '-')}")
         return _show(arguments.show)
     status, trace = run_by_hand(
         "hpc.collectives", start_mpi, partial(_run, arguments), traces=arguments.traces,

@@ -48,6 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if not arguments.paths and not arguments.published:
         parser.error("nothing to read: name logs, folders, or a document with --published")
+    of_logs = {
+        "--target": arguments.target, "--warmup-epochs": arguments.warmup_epochs,
+        "--samples-per-epoch": arguments.samples_per_epoch,
+    }  # fmt: skip
+    if not arguments.paths and (given := [flag for flag, value in of_logs.items() if value is not None]):
+        parser.error(f"{', '.join(given)}: of logs, and no PATH is named")
     with importing():  # slow, so after --help
         from parse.published.airank_report import as_json, read, text
         from parse.published.training_result import RuleSettings

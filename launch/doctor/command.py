@@ -52,6 +52,8 @@ from launch.jobs.site import Site, find_site
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
+WAIT_MIN = 10
+"""Minutes that the job may wait for its nodes, unless --wait says otherwise."""
 LATE_S = 10.0
 """The longest delay in seconds until a file written by a node is visible here."""
 _SITE_OPTIONS = ("partition", "account", "qos")
@@ -99,8 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--ranks-per-node", type=int, metavar="N", help="default: a rank per GPU, else 2")
     for name in _SITE_OPTIONS:
         add(f"--{name}", metavar="NAME", help="as in sbatch, in place of the site's")
-    add("--wait", type=float, default=10, metavar="MIN",
-        help="how long the job may wait for its nodes until it is cancelled; default: %(default)g")  # fmt: skip
+    add("--wait", type=float, metavar="MIN",
+        help=f"how long the job may wait for its nodes until it is cancelled; default: {WAIT_MIN}")  # fmt: skip
     add("--out", type=Path, default=Path(), metavar="DIR",
         help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
     add("--format", choices=("text", "json"), default="text")
@@ -110,14 +112,22 @@ def _parser() -> argparse.ArgumentParser:
 def _site(args: argparse.Namespace) -> Site | None:
     """The Slurm site to look at; None is this machine."""
     if args.cluster == "local":
+        _refuse_of_slurm(args, "--cluster local was requested")
         return None
     site = find_site(args.site)
     if site is None and args.cluster == "auto" and not slurm_is_installed():
+        _refuse_of_slurm(args, "Slurm is not installed")
         return None
     if site is None and (reason := why_unreachable()):
         raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
     changes = {key: getattr(args, key) for key in _SITE_OPTIONS if getattr(args, key) is not None}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
+
+
+def _refuse_of_slurm(args: argparse.Namespace, reason: str) -> None:
+    """Raises SpecError where an option is given that only a job of Slurm has."""
+    if given := [f"--{name}" for name in ("site", *_SITE_OPTIONS, "wait") if getattr(args, name) is not None]:
+        raise SpecError(f"{', '.join(given)}: of jobs of Slurm, and this machine is looked at, where {reason}")
 
 
 def _slurm(args: argparse.Namespace, site: Site) -> list[Finding]:
@@ -218,7 +228,7 @@ def _by_slurm(args: argparse.Namespace, doctor_job: DoctorJob) -> list[Finding]:
         print(f"job {job_id}: {doctor_job.run.ranks} ranks on {doctor_job.run.nodes} nodes", file=sys.stderr)
     ended = False
     try:
-        waited = _wait(cluster, job_id, doctor_job, 60 * args.wait)
+        waited = _wait(cluster, job_id, doctor_job, 60 * (WAIT_MIN if args.wait is None else args.wait))
         ended = not waited
     finally:
         if not ended:

@@ -242,6 +242,13 @@ class LaunchOptions:
     # fmt: on
 
     @property
+    def of_slurm(self) -> list[str]:
+        """The chosen options that only a job of Slurm has."""
+        rows = {row.field: row for row in option_rows(LaunchOptions)}
+        names = ("site", *self.site_overrides, "time", "minutes_per_run")
+        return [rows[name].flag for name in names if getattr(self, name) != rows[name].default]
+
+    @property
     def site_overrides(self) -> dict[str, str]:
         """The options chosen in place of the site's own."""
         names = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")

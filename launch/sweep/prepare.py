@@ -121,6 +121,9 @@ def prepare(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunL
     sweeps = [with_absolute_paths(sweep) for sweep in sweeps]
     spec = joined(sweeps)
     site = _site(launch, spec)
+    if site is None and launch.of_slurm:
+        reason = "--cluster local was requested" if launch.cluster == "local" else "Slurm is not installed"
+        raise SpecError(f"{', '.join(launch.of_slurm)}: of jobs of Slurm, and the runs are for this machine ({reason})")
     nodes = None if site is None else SiteNodes(site)
     target = decide_target(spec, site, nodes)
     recipe = read_recipe(spec.recipe) if spec.recipe else None

@@ -30,7 +30,7 @@ from launch.jobs.options import (
 from launch.sweep.readers import MAX_RUNS, read_ci
 from launch.sweep.recipes import choose_sweeps
 from launch.sweep.repeats import AUTO
-from launch.sweep.script import SCRIPT_PAUSE_S
+from launch.sweep.script import SCRIPT_PAUSE_S, script_settings
 from launch.sweep.spec import SweepSpec
 
 PROGRAM = "python -m hpc.sweep"
@@ -151,8 +151,11 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
         values = {"hang_extra_s": SCRIPT_PAUSE_S, **values}
     launch, limits = read_request(LaunchOptions, values), read_request(RunLimits, values)
     options = read_request(SweepOptions, values, retry=retry)
+    if options.force and (options.rerun_if_changed or options.retry):
+        raise SpecError("--force runs everything again: leave out --rerun-if-changed, and retry and its outcomes")
     sweeps: tuple[SweepSpec, ...] = ()
     if "recipe" in measured:
+        script_settings(measured)  # a recipe has none
         sweeps = _sweeps_of_recipe(measured)
     elif measured or subcommand in ("", "find-max"):
         sweeps = (SweepSpec.from_mapping(measured),)

@@ -160,6 +160,8 @@ class SweepSpec:
             raise SpecError(
                 "nothing to run: say which node counts (--nodes 1,2,4) or cases (--cases 1n1g,2n8g), or a --recipe"
             )
+        if sweep.cases and sweep.ranks_per_node and not sweep.nodes:
+            raise SpecError("--ranks-per-node is for --nodes: --cases has both in one word, as 2n8g")
         return sweep
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hpc.model.outcome import Outcome, RecordError, exit_records, requested_reruns
-from hpc.model.spec import RunSpec
+from hpc.model.spec import RunSpec, SpecError
 from hpc.model.verdict import JobEnd
 from hpc.system.command_line import as_called
 from hpc.system.sanitize import plain
@@ -58,6 +58,8 @@ def sweep(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunLim
 def run_prepared(prepared: Prepared, options: SweepOptions, console: Console) -> int:
     """Runs what was prepared; the exit status of the command line."""
     say = echo(console)
+    if options.max_jobs is not None and prepared.site is None:
+        raise SpecError("--max-jobs: of the queue of Slurm, and the runs are for this machine")
     for line in (*prepared.check_data(), *prepared.check_sizes(_jobs_to_do(prepared, options))):
         say(f"warning: {line}")
     if options.dry_run:

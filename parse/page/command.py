@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     where = conditions(options.where, parser)
     if not options.paths and not options.published:
         parser.error("PATH is missing: folders or files with traces or logs, or --published DOCUMENT")
+    if not options.paths and options.kind != "auto":
+        parser.error(f"--kind {options.kind}: of what PATHs hold, and no PATH is named")
     recipe = None if options.against is None else recipe_named(options.against, parser)
     with importing():
         from hpc.model.trace import TraceError
