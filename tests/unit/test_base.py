@@ -181,8 +181,8 @@ def test_two_bases_are_in_no_column() -> None:
     page = text(Summary(results=results), Page(width=140))
     units = [line for line in page.splitlines() if line.strip().startswith("ok/total")]
     assert ["against 2n8g" in line for line in units] == [False, True]
-    heads = [line.split()[:2] for line in page.splitlines() if line.startswith("case")]
-    assert heads == [["case", "seed"]] * 2  # what tells the tables apart stands in each
+    heads = [line.split() for line in page.splitlines() if line.startswith("case")]
+    assert ["seed" in head for head in heads] == [True, True]  # what tells the tables apart stands in each
     tables = FORMATS["markdown"](Summary(results=results))
     assert "| speedup | efficiency (%) |" in tables
     assert "| speedup (against 2n8g) | efficiency (% against 2n8g) |" in tables
