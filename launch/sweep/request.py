@@ -99,7 +99,7 @@ class AcceptOptions:
     reference: Path | None = _accepted(  # noqa: RUF009 - a field, as dataclasses.field makes it
         None, _file, "FILE", "TOML of expected speeds (docs/compare.md): its points are measured")
     make_reference: Path | None = _accepted(  # noqa: RUF009
-        None, _file, "TRACES", "measure nothing: write the --reference FILE from the speeds of these traces")
+        None, _file, "TRACES", "write the --reference FILE from traces; no test")
     tolerance: float = _accepted(
         0.03, read_ci, "SHARE", "of points that state none, and of nodes (default 3%%)")
     repeats: int = _accepted(
