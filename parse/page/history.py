@@ -185,7 +185,7 @@ def _title(series: Series) -> str:
 def _blocks(series: Series, at: int) -> Iterator[Block]:
     if not series.samples:
         yield Paragraph(text="No measurement of it has a speed and a date.")
-    else:
+    elif len(series.samples) > 1:
         yield Chart(
             id=f"chart-{at}", title=f"Speed ({series.unit})", text=_described(series), height_px=380,
             figure=over_time(_drawn(series), y_title=series.unit),

@@ -55,6 +55,8 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
     def text(mean: Mean | None) -> str:
         return f" ms {write.margin(mean)}" if mean is not None else ""
 
+    if len(shown) < 2:
+        return  # the table and the words have what a single bar says
     means = {name: [_term(ledger, name, "mean") for ledger in ledgers] for name in columns}
     height = 130 + BAR_PX * len(names)
     yield Chart(
@@ -69,7 +71,8 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
     losing: dict[str, list[tuple[str, Ledger]]] = grouped(
         (base_case(ledger), (name, ledger)) for name, ledger in shown if ledger.loss is not None
     )
-    for number, (base, of_base) in enumerate(losing.items()):
+    several = {base: of_base for base, of_base in losing.items() if len(of_base) > 1}
+    for number, (base, of_base) in enumerate(several.items()):
         losses = {name: [_term(ledger, name, "loss") for _, ledger in of_base] for name in columns}
         yield Chart(
             id=f"chart-loss{f'-{number}' if number else ''}", height_px=130 + BAR_PX * len(of_base),

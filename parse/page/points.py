@@ -8,7 +8,7 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import TraceError
-from hpc.system.text import capitalized
+from hpc.system.text import capitalized, first_of
 from parse.ledger.notes import notes
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
@@ -76,8 +76,10 @@ def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Bl
         except TraceError as error:
             problems.append(str(error))
     drawn = {at: reading for at, reading in readings.items() if len(reading.times.first)}
-    if drawn:
+    if any(len(reading.times.first) > 1 for reading in drawn.values()):
         yield _step_times(shown, drawn, number, len(runs))
+    elif drawn:
+        yield Paragraph(text="No run of this point has more than two whole steps: its step times make no line.")
     else:
         yield Paragraph(text="No run of this point has two whole steps.")
     for at, reading in drawn.items():
@@ -199,7 +201,17 @@ def _places(ledger: Ledger | None, number: int) -> Iterator[Block]:
 
 
 def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[Block]:
-    for at, course in enumerate(reading.courses):
+    """A chart for each quantity that changes, and a line for each that does not."""
+    flat = [course for course in reading.courses if all(np.ptp(values) == 0 for values in course.values)]
+    if flat:
+        lines_of_flat = [
+            f"{capitalized(course.quantity.name)}: "
+            + first_of([f"{host} {values[0]:.4g}" for host, values in _by_host(course)], MAX_NODES)
+            + f" {course.quantity.unit}".rstrip()
+            for course in flat
+        ]
+        yield Listing(title=f"Telemetry that stayed the same, {name}", lines=lines_of_flat)
+    for at, course in enumerate(course for course in reading.courses if all(course is not each for each in flat)):
         quantity, shown = course.quantity, min(MAX_NODES, len(course.hosts))
         unit = f" ({quantity.unit})" if quantity.unit else ""
         of = f"; {shown} of {len(course.hosts)} nodes" if shown < len(course.hosts) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from parse.page.figures import Axes, Line, lines
-from parse.page.scaling import MAX_SERIES, by_devices, cases_of, chosen_settings, series_of
+from parse.page.scaling import MAX_SERIES, are_drawn, by_devices, cases_of, chosen_settings, series_of
 from parse.page.types import Block, Chart, Listing, Panel, Section, Table
 from parse.report.against import against_lines
 from parse.report.side_by_side import SideBySide, compare
@@ -42,7 +42,7 @@ def _ratios(summary: Summary) -> Iterator[Chart]:
         if against and (published := against.beside(result)) and published.speed and result.median_speed is not None
     }
     settings, _ = chosen_settings([result for result in summary.results if id(result) in beside], None)
-    if not settings:
+    if not are_drawn(settings):
         return
     words, series = [], []
     for name, setting in settings:
@@ -72,7 +72,7 @@ def _side_by_side(comparison: SideBySide, number: int) -> Iterator[Block]:
         if (points := [result for result in column.points.values() if result.median_speed is not None])
     ]
     shown = measured[:MAX_SERIES]
-    if shown:
+    if are_drawn(shown):
         cases = cases_of([result for _, points in shown for result in points])
         of = f"; {MAX_SERIES} of {len(measured)}" if len(measured) > MAX_SERIES else ""
         axes = Axes(x_title="devices", y_title=comparison.unit, categories=cases, log_y=True)

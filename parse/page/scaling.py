@@ -97,8 +97,18 @@ def is_base(result: Result) -> bool:
     return result.base is not None and result.base.point == result.requested.point
 
 
+def are_drawn(settings: Sequence[tuple[str, Sequence[Result]]]) -> bool:
+    """Whether a line of any setting has two ends: the table has what single points say."""
+    return any(
+        len({result.run.devices for result in setting if result.median_speed is not None}) > 1
+        for _, setting in settings
+    )
+
+
 def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:
     chosen, settings = chosen_settings(results, point)
+    if not are_drawn(chosen):
+        return
     if len(settings) > len(chosen):
         yield Paragraph(
             text=f"The charts have {len(chosen)} of {len(settings)} settings, those with most cases; the table has all."
@@ -115,7 +125,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
         ),
     )  # fmt: skip
     names = [name for name, _ in chosen]
-    scaled = scaled_by_base(chosen)
+    scaled = [(base, of_base) for base, of_base in scaled_by_base(chosen) if are_drawn(of_base)]
     for number, (base, of_base) in enumerate(scaled):
         yield from _scaling_charts(base, of_base, names, f"{suffix}-base-{number}" if number else suffix)
     if scaled:

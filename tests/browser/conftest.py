@@ -72,5 +72,5 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert main([str(many), "--out", str(written["many warnings"])]) == 0
     empty = tmp_path_factory.mktemp("empty")
     written["empty"] = empty.with_name("empty.html")
-    assert main([str(empty), "--out", str(written["empty"])]) == 0
+    assert main([str(empty), "--out", str(written["empty"])]) == 1
     return written

@@ -23,12 +23,12 @@ ENDLESS = "n" * 10_000
 
 
 def with_telemetry(trace: Trace, samples: int = 30) -> Trace:
-    """The trace with clocks and power of a GPU on each node; that of the second is slower."""
+    """The trace with clocks and power of a GPU on each node; the clock of the second is slower, power rises."""
     ranks = np.arange(0, trace.run.ranks, trace.run.ranks_per_node)
     ends = trace.stamps[ranks, :, END]
     local_ns = np.linspace(ends[:, 0], ends[:, -1], samples, axis=1).astype(np.int64)
     values = np.zeros((len(ranks), samples, len(SERIES)))
-    values[:, :, 0], values[:, :, 1] = 1980, 500
+    values[:, :, 0], values[:, :, 1] = 1980, np.linspace(480, 510, samples)
     values[1:2, :, 0] = 1500
     return dataclasses.replace(
         trace, telemetry=Telemetry(ranks=ranks.astype(np.int64), local_ns=local_ns, values=values, series=SERIES)
@@ -56,7 +56,7 @@ def put_sweep(folder: Path, nodes: tuple[int, ...] = (1, 2), count: int = 3) -> 
 def put_two_bases(folder: Path) -> None:
     """A setting whose smallest case is 1n2g, and another whose smallest is 2n2g."""
     for repeat in (1, 2):
-        for backend, cases in (("torch-ddp", (1, 2)), ("paddle-fleet", (2, 4))):
+        for backend, cases in (("torch-ddp", (1, 2, 4)), ("paddle-fleet", (2, 4, 8))):
             for nodes in cases:
                 run = run_of(nodes=nodes, workload="resnet50", backend=backend, repeat=repeat)
                 put(folder, trace_of(run, noise=0.05, seed=repeat, communication=1.0 + nodes))

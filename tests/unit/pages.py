@@ -41,3 +41,16 @@ def charts(page: Page) -> dict[str, Chart]:
     blocks = [block for section in page.sections for block in section.blocks]
     blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
     return {block.id: block for block in blocks if isinstance(block, Chart)}
+
+
+def says_something(chart: Chart) -> bool:
+    """Whether it has more than one point along its axis, more than one bar, or a value that changes."""
+    data = chart.figure["data"]
+    if all(trace["type"] == "heatmap" for trace in data):
+        return True
+    if all(trace["type"] == "bar" for trace in data):
+        return len({name for trace in data for name in trace["y"]}) > 1
+    series = [trace for trace in data if trace["name"] != "ideal"]
+    points = [(x, y) for trace in series for x, y in zip(trace["x"], trace["y"], strict=True) if y is not None]
+    changes = any(len({y for y in trace["y"] if y is not None}) > 1 for trace in series)
+    return len({x for x, _ in points}) > 1 and (changes or "telemetry" not in chart.id)

@@ -124,14 +124,20 @@ def test_more_points_than_panels_are_counted():
     many = tuple(result for at in range(MAX_PANELS + 3) for result in at_day(0, make_run(batch_size=at + 1), FIVE[:1]))
     page = page_of({"n00": many})
     assert f"Shown are {MAX_PANELS} of {MAX_PANELS + 3} points" in Elements(render(page)).text
-    assert len(charts(page)) == MAX_PANELS and len(tables(page)["all-points"].rows) == MAX_PANELS + 3
+    panels = [panel for section in page.sections for panel in section.panels]
+    assert len(panels) == MAX_PANELS and len(tables(page)["all-points"].rows) == MAX_PANELS + 3
 
 
-def test_one_measurement_is_drawn_without_a_level_and_without_a_verdict():
-    page = page_of({"n00": at_day(0, ONE, FIVE[:1])})
+def test_two_measurements_are_drawn_without_a_level():
+    page = page_of({"n00": at_day(0, ONE, FIVE[:1]), "n01": at_day(1, ONE, FIVE[:1])})
     (chart,) = charts(page).values()
     runs, medians = chart.figure["data"]
-    assert len(runs["x"]) == len(medians["x"]) == 1 and "error_y" not in medians
+    assert len(runs["x"]) == len(medians["x"]) == 2 and "error_y" not in medians
+
+
+def test_one_measurement_is_a_row_without_a_chart_and_without_a_verdict():
+    page = page_of({"n00": at_day(0, ONE, FIVE[:1])})
+    assert not charts(page) and len(tables(page)["measurements-0"].rows) == 1
     assert [statement.figure for statement in page.verdict] == ["no verdict", "not known", "1"]
     assert all(statement.doubt for statement in page.verdict)
 

@@ -18,7 +18,7 @@ from hpc.model.outcome import Outcome
 from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
-from parse.page.types import Page, Paragraph, Section, Statement, Table
+from parse.page.types import Listing, Page, Paragraph, Section, Statement, Table
 from parse.page.verdict import verdict
 from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
@@ -35,7 +35,7 @@ from tests.unit.page_folders import (
     put_together,
     put_two_bases,
 )
-from tests.unit.pages import Elements, charts
+from tests.unit.pages import Elements, charts, says_something
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 ASSETS = PLOTLY.parent
@@ -130,9 +130,9 @@ def test_no_chart_has_two_bases(tmp_path: Path):
     assert backends == ["paddle-fleet", "torch-ddp"]
     first, second = page["chart-speedup"], page["chart-speedup-base-1"]
     assert (first.title, second.title) == ("Speedup against 1n2g", "Speedup against 2n2g")
-    for chart, devices, title in ((first, [2, 4], "1n2g"), (second, [4, 8], "2n2g")):
+    for chart, devices, title in ((first, [2, 4, 8], "1n2g"), (second, [4, 8, 16], "2n2g")):
         ideal, curve = chart.figure["data"]
-        assert (ideal["x"], ideal["y"], curve["y"][0]) == (devices, [1, 2], 1)
+        assert (ideal["x"], ideal["y"], curve["y"][0]) == (devices, [1, 2, 4], 1)
         assert chart.figure["layout"]["yaxis"]["title"]["text"] == f"speedup against {title}"
     colours = {trace["name"]: trace["line"]["color"] for trace in page["chart-speed"].figure["data"]}
     assert len({*colours.values()}) == len(colours) == 2
@@ -335,12 +335,34 @@ def test_the_title_and_every_text_are_escaped():
 def test_a_sweep_has_every_chart_with_marks(tmp_path: Path):
     put_sweep(tmp_path / "traces")
     drawn = charts(build_page(summary_of(tmp_path / "traces"), "traces"))
-    wanted = ("chart-speed", "chart-speedup", "chart-efficiency", "chart-terms", "chart-loss", "chart-steps-0",
+    wanted = ("chart-speed", "chart-speedup", "chart-efficiency", "chart-terms", "chart-steps-0",
               "chart-delays-0", "chart-telemetry-0-0", "chart-steps-1")  # fmt: skip
     assert {*wanted} <= {*drawn}
     for chart in drawn.values():
         values = [value for trace in chart.figure["data"] for value in trace.get("z", trace.get("y"))]
         assert values and chart.text
+
+
+@pytest.mark.parametrize("name", [*INPUTS, "larger sweep"])
+def test_no_chart_has_a_single_point_bar_or_flat_line(tmp_path: Path, name: str):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    if name == "larger sweep":
+        put_sweep(folder, nodes=(1, 2, 4))
+    else:
+        INPUTS[name](folder)
+    drawn = charts(build_page(summary_of(folder), "traces"))
+    assert not [chart.id for chart in drawn.values() if not says_something(chart)]
+    assert ("chart-loss" in drawn) == (name == "larger sweep") and ("chart-speed" in drawn) == ("sweep" in name)
+
+
+def test_telemetry_that_stays_the_same_is_a_line_of_words(tmp_path: Path):
+    put_sweep(tmp_path / "traces")
+    page = build_page(summary_of(tmp_path / "traces"), "traces")
+    panel = next(section.panels[0] for section in page.sections if section.id == "runs")
+    listing = next(block for block in panel.blocks if isinstance(block, Listing) and "same" in block.title)
+    assert listing.lines == ["SM clock: n0 1980, n1 1500 MHz"]
+    assert charts(page)["chart-telemetry-0-0"].title.startswith("GPU power (W)")
 
 
 def test_the_point_of_the_verdict_is_open_and_first(tmp_path: Path):
@@ -408,10 +430,13 @@ def test_where_chooses_points_and_a_wrong_name_is_an_error(tmp_path: Path, capsy
 
 
 def test_published_figures_stand_beside_the_points(tmp_path: Path):
-    run = make_run(backend="torch-ddp", workload="resnet50", batch_size=128, gpus_per_node=1)
     (tmp_path / "traces").mkdir()
-    for repeat in repeats(run, 2):
-        put(tmp_path / "traces", make_trace(repeat))
+    for ranks in (1, 8):
+        run = make_run(
+            backend="torch-ddp", workload="resnet50", batch_size=128, ranks_per_node=ranks, gpus_per_node=ranks
+        )
+        for repeat in repeats(run, 2):
+            put(tmp_path / "traces", make_trace(repeat))
     page = Elements(written(tmp_path / "traces", "--against", "ngc-pytorch-resnet50"))
     assert "chart-against" in {attributes.get("id") for _, attributes in page.elements}
     assert "Tesla V100" in page.text
