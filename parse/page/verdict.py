@@ -231,8 +231,8 @@ def _interval(result: Result | None) -> list[str]:
         return [f"The speed of {result.requested.case} is that of {runs}: its scatter is not known."]
     low, high = (end / result.median_speed - 1 for end in (result.interval.low, result.interval.high))
     return [
-        f"The speed of {result.requested.case} is the median of {runs}; an interval such as [{100 * low:+.1f}, "
-        f"{100 * high:+.1f}] % around it holds the true median in {100 * result.interval.coverage:.1f} % of "
+        f"The speed of {result.requested.case} is the median of {runs}; an interval such as [{100 * low:+.2f}, "
+        f"{100 * high:+.2f}] % around it holds the true median in {100 * result.interval.coverage:.1f} % of "
         "measurements."
     ]
 

@@ -195,7 +195,7 @@ def put_without_base(folder: Path) -> None:
         (put_failed, set()),
         (put_longer_compute, set()),
         (put_scattering, set()),
-        (put_without_base, {"1.00", "4.00", "+0.0"}),
+        (put_without_base, {"1.00", "4.00", "+0.00"}),
         (INPUTS["one run"], {"20.00"}),
     ],
 )
