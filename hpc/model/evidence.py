@@ -36,6 +36,8 @@ from hpc.system.sanitize import plain, without_secrets
 ERROR_BYTES = 1 << 18
 _LINE_BYTES = 1 << 12
 """The rest of a longer line in standard error is no sentence of anybody's."""
+STARTED_AGAIN = "rankwise: started again: "
+"""The start of the line in standard error after which the launcher's next start prints: what is before it is over."""
 _MAX_TEXT_BYTES = 1 << 16
 _SIGNAL_LENGTH = 200
 _FIELD = re.compile(r"(?:^|\s)(\w+)=(\S*)")
@@ -95,7 +97,7 @@ def read_artifacts(
     copies += [line.removeprefix("kept:").strip() for line in _text(files.local_copies).splitlines()]
     copies += [host_path(each.trace) for each in of_node if look_at_trace(each.trace).whole]
     if output is not None:
-        copies += places_in(f"{_end_of(output.error)}\n{output.collected}", files.stem)
+        copies += places_in(f"{end_of_output(output.error)}\n{output.collected}", files.stem)
     remaining = _remaining_places(copies)
     if look.whole:
         remaining = [place for place in remaining if not place.endswith(f"/{files.trace.name}")]
@@ -142,7 +144,7 @@ def evidence_of(
         ended_by, reason = EndedBy.SIGNAL, f"the job received {artifacts.signal}"
     return Evidence(
         exit_status=exit_status, trace=artifacts.look.whole, steps=artifacts.steps, ended_by=ended_by, reason=reason,
-        notes=artifacts.notes, error=_end_of(error), job=job, job_id=job_id, unreadable=artifacts.look.unreadable,
+        notes=artifacts.notes, error=end_of_output(error), job=job, job_id=job_id, unreadable=artifacts.look.unreadable,
         kept_trace=artifacts.kept_trace,
     )  # fmt: skip
 
@@ -359,10 +361,11 @@ def _text(path: Path) -> str:
     return _read(path, 0, _MAX_TEXT_BYTES).replace(b"\0", b"").decode(errors="replace")
 
 
-def _end_of(path: Path) -> str:
-    """The last part of a file, each line shortened to its beginning."""
-    lines = _read(path, ERROR_BYTES, ERROR_BYTES).splitlines()
-    return "\n".join(line[:_LINE_BYTES].decode(errors="replace") for line in lines)
+def end_of_output(path: Path) -> str:
+    """The last part of a file that the launcher's last start printed, each line shortened to its beginning."""
+    lines = [line[:_LINE_BYTES].decode(errors="replace") for line in _read(path, ERROR_BYTES, ERROR_BYTES).splitlines()]
+    starts = [number for number, line in enumerate(lines) if line.startswith(STARTED_AGAIN)]
+    return "\n".join(lines[starts[-1] + 1 :] if starts else lines)
 
 
 def _read(path: Path, from_end: int, max_bytes: int) -> bytes:

@@ -73,7 +73,8 @@ class ExitRecord(_OfAttempt):
     """The end of an attempt, written by launch.step once the launcher returned, else by the process that saw it dead.
 
     `evidence` is the basis of the outcome, a sentence each, the deciding one first. `local_copies` names the
-    copies of measurements that did not reach the traces, as HOST:PATH; empty where all did.
+    copies of measurements that did not reach the traces, as HOST:PATH; empty where all did. `step_refusal` is srun's
+    message if no rank was started only because the controller was away; empty otherwise.
     """
 
     outcome: Outcome
@@ -85,6 +86,7 @@ class ExitRecord(_OfAttempt):
     nodelist: str = ""
     evidence: tuple[str, ...] = ()
     local_copies: str = ""
+    step_refusal: str = ""
 
     @property
     def is_final(self) -> bool:

@@ -116,10 +116,24 @@ _ACCOUNT_FIELDS = ("JobID", "State", "NodeList", "Partition", "JobName", "Reason
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
 _FORGOTTEN = re.compile(r"Invalid job id", re.IGNORECASE)
-_SILENT = re.compile(
-    r"contact|connect|timed out|no answer|Zero Bytes|standby|Message (send|receive)|shut ?down", re.IGNORECASE
+_OF_CONTROLLER = (
+    "Unable to contact slurm controller", "Communication connection failure", "Communications shut ?down",
+    "Message send failure", "Message receive failure", "Socket timed out", "Zero Bytes were transmitted",
+    "controller in standby", "Controller is in standby", "Unable to connect", "Connection (?:refused|reset|timed out)",
+    "connection failure", "not connected", "Resource temporarily unavailable", "no answer within",
+)  # fmt: skip
+"""The texts of slurm_errno.c (20.11 to 25.05) and of the system about a controller that a client did not reach, and
+ours about a command that did not answer."""
+CONTROLLER_AWAY = re.compile("|".join(_OF_CONTROLLER), re.IGNORECASE)
+"""Errors of a client that did not reach its controller: another client would not reach it either, and later it may."""
+_STEP_REFUSED = re.compile(
+    r"srun: (?:error|fatal): (Unable to (?:confirm allocation for job|create step for job|allocate resources)[^\n]*)"
 )
-"""Errors of a client that did not reach its controller: another client would not reach it either."""
+_STEP_AWAITED = re.compile(
+    r"srun: (?:(?P<awaited>Job \d+ step creation (?:temporarily|still) disabled, retrying[^\n]*"
+    r"|Job step creation (?:temporarily|still) disabled, retrying[^\n]*)|(?:Step created for|Job step created))"
+)
+"""srun's words while it waits until the controller creates its step, and when that is done (src/srun/launch.c)."""
 _JOB_PREFIXES = ("SLURM_", "SLURMD_", "SRUN_", "PMIX_", "PMI_")
 _USER_VARIABLES = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_MPI_TYPE"})
 """Exceptions from these prefixes: variables that locate Slurm and configure access to it."""
@@ -200,6 +214,19 @@ def lives(job_id: str, name: str = "") -> list[JobEnd]:
     return [*numbered[:-1], *(replace(end, requeued=False) for end in numbered[-1:])]
 
 
+def step_refusal(error: str) -> str:
+    """srun's message in this standard error if it could not start its step since it did not reach the controller; empty
+    otherwise. A message about the request itself, which would be refused again, does not count."""
+    refusals = [text for text in _STEP_REFUSED.findall(error) if CONTROLLER_AWAY.search(text)]
+    return " ".join(refusals[-1].split()) if refusals else ""
+
+
+def awaited_step(error: str) -> str:
+    """srun's message in this standard error if it waits for its step to be created; empty otherwise."""
+    messages = list(_STEP_AWAITED.finditer(error))
+    return " ".join((messages[-1]["awaited"] or "").split()) if messages else ""
+
+
 def cluster_settings(partition: str) -> dict[str, str]:
     """The controller's configuration, with the partition's own PreemptMode; empty if the controller does not answer."""
     config, _ = _ask("scontrol", "show", "config")
@@ -217,7 +244,7 @@ def _in_the_queue(job_ids: Sequence[str]) -> tuple[dict[str, _Row], str]:
     printed, queue_error = _ask("squeue", "-h", "-t", "all", "-O", columns, "-j", ",".join(job_ids))
     if not queue_error:
         return _queue_rows(printed), ""
-    if _SILENT.search(queue_error):
+    if CONTROLLER_AWAY.search(queue_error):
         return {}, queue_error
     rows: dict[str, _Row] = {}
     for job_id in job_ids:

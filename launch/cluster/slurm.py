@@ -15,7 +15,15 @@ from typing import Any, ClassVar
 
 from hpc.model.verdict import JobEnd
 from hpc.system.tool import Failure, find_tool, run_tool
-from launch.cluster.query import COMMAND_TIMEOUT_S, JobState, ends, is_job_id, look, parent_job_variables
+from launch.cluster.query import (
+    COMMAND_TIMEOUT_S,
+    CONTROLLER_AWAY,
+    JobState,
+    ends,
+    is_job_id,
+    look,
+    parent_job_variables,
+)
 from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders
 
@@ -28,14 +36,11 @@ class TransientSubmitError(Exception):
     """Slurm refuses or does not answer for a transient reason; the text has its message."""
 
 
-_TRANSIENT = re.compile(
-    r"(QOS|Assoc)(Max|Grp)Submit|temporarily (unable|unavailable|disabled)|job queue full|Socket timed out"
-    r"|Unable to contact slurm controller|Unable to connect|Connection (refused|reset|timed out)|connection failure"
-    r"|Communications shut down|Message (send|receive) failure|Zero Bytes were transmitted|not connected"
-    r"|backup controller in standby",
+_LIMITED = re.compile(
+    r"(QOS|Assoc)(Max|Grp)Submit|temporarily (unable|unavailable|disabled)|presently disabled|job queue full",
     re.IGNORECASE,
 )
-"""Messages of sbatch and squeue about job count limits and about a controller that is busy or down."""
+"""Messages of sbatch about job count limits and about a controller that takes no jobs for a while."""
 
 
 _COMMANDS = ("scontrol", "sbatch")
@@ -144,7 +149,7 @@ class SlurmCluster:
                 job_id = ExactScript(self.logs)._submit_command("").job_id
         except (FailedJobError, FailedSubmissionError, OSError, RuntimeError) as error:
             message = " ".join(str(error).split())
-            if _TRANSIENT.search(message) or _timed_out(error):
+            if _LIMITED.search(message) or CONTROLLER_AWAY.search(message) or _timed_out(error):
                 raise TransientSubmitError(f"sbatch: {message or f'no answer within {COMMAND_TIMEOUT_S} s'}") from None
             raise SubmitError(f"sbatch refused {job.script.name}: {message}") from None
         finally:

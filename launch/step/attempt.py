@@ -11,12 +11,20 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import Signals
 from typing import BinaryIO
 
-from hpc.model.evidence import AttemptOutput, close_attempts, describe, judge_ended
+from hpc.model.evidence import (
+    STARTED_AGAIN,
+    AttemptOutput,
+    close_attempts,
+    describe,
+    end_of_output,
+    judge_ended,
+)
+from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import JobEnd
@@ -24,17 +32,21 @@ from hpc.recovery.collect import bring_home
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_atomic
 from hpc.system.sanitize import plain
-from hpc.system.tool import Failure, run_tool
+from hpc.system.tool import Answer, Failure, run_tool
+from launch.cluster.query import CONTROLLER_AWAY, awaited_step, step_refusal
 from launch.jobs.launchers import once_per_node_argv
 from launch.jobs.options import RunLimits
 from launch.step.claim import Claim, ClaimStatus, Job
 from launch.step.signals import SignalLog
-from launch.step.watch import Launcher, Watchdog
+from launch.step.watch import Launcher, StepCreation, Watchdog
 
 DONE, NOT_OK, INTERRUPTED, UNWRITABLE, DEFECT = 0, 10, 12, 13, 14
 END_PATIENCE_S = 10.0
 AWAY_PATIENCE_S = 120.0
 """Seconds to wait for a vanished folder of traces before the attempt is given up."""
+LOWEST_PRIORITY = 19
+MAX_STARTS, RESTART_PAUSE_S = 5, 2.0
+"""How often a step is tried whose start finds the controller away; between two tries the controller answered."""
 _WRITE_PAUSES_S = (0.2, 1.0, 4.0)
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -82,6 +94,10 @@ class Step:
         self._options, self._job, self._signals, self._script = options, job, signals, script
         self._collected = ""
         """What the collecting of the ranks' files printed to standard error."""
+        self._refusal = ""
+        """srun's message if the last start of the launcher found the controller away."""
+        self._steps_before: frozenset[str] = frozenset()
+        """The steps of this job before the launch."""
         self._claim = Claim(
             options.run, options.traces, job, force=options.force, say=say, close=self._close,
             pause=signals.sleep,
@@ -104,6 +120,15 @@ class Step:
         say(f"{name}: begins on {begin.nodelist}")
         with self._open_log(name, "out") as out, self._open_log(name, "err") as error:
             exit_status = self._launch(name, out, error)
+            for _ in range(MAX_STARTS - 1):
+                self._refusal = self._step_refusal(name) if exit_status else ""
+                if not self._refusal or self._signals.last:
+                    break
+                say(f"{name}: no step was created, tried again: {self._refusal}")
+                self._signals.sleep(RESTART_PAUSE_S)
+                self._await_controller()
+                _add(error, f"{STARTED_AGAIN}{plain(self._refusal)}\n".encode(errors="replace"))
+                exit_status = self._launch(name, out, error)
         if self._signals.orphaned:  # the scheduler may have the reason why the script was killed
             say(f"{name}: no record: the job script has died")
             return INTERRUPTED
@@ -168,13 +193,17 @@ class Step:
             _add(error, f"{command[0]}: {problem.strerror}\n".encode())
             return 126 if isinstance(problem, PermissionError) else 127
         launcher, kills = Launcher(process, signals.pause), memory_kills()
-        watchdog = Watchdog(options.traces, name, launcher, options.limits, say_beside)
-        os.nice(19)  # this process alone: the launcher is there already
+        creation = StepCreation(
+            awaited=lambda: awaited_step(end_of_output(self._log(name, "err"))), why_absent=self._why_no_step
+        )
+        watchdog = Watchdog(options.traces, name, launcher, options.limits, say_beside, creation)
         next_look_s = time.monotonic() + watchdog.pause_s
         while launcher.is_alive and not signals.last:
             signals.pause(max(0.0, next_look_s - time.monotonic()))
             if launcher.is_alive and not signals.last and time.monotonic() >= next_look_s:
                 watchdog.look()
+                if watchdog.has_ranks and os.nice(0) < LOWEST_PRIORITY:
+                    os.nice(LOWEST_PRIORITY)  # not before: the ranks of a launcher that is started again inherit it
                 next_look_s = time.monotonic() + watchdog.pause_s
         if signals.last and launcher.is_alive:
             say(f"{signals.last}: {name} is ended, no further run is started")
@@ -184,6 +213,27 @@ class Step:
             text = f"oom-kill: the kernel killed {killed} of this node's processes, for want of memory"
             _add(error, f"rankwise: {name}: {text}\n".encode())
         return launcher.exit_status
+
+    def _step_refusal(self, name: str) -> str:
+        """srun's message if it found the controller away; empty if a rank may have begun."""
+        partial = AttemptFiles.of_stem(self._options.traces, name).partial
+        if not self._job.in_slurm or partial.exists() or attempt_folders(self._options.traces, name):
+            return ""
+        return step_refusal(end_of_output(self._log(name, "err")))
+
+    def _why_no_step(self) -> str:
+        """The reason if Slurm has no step of this job but those from before the launch, some of which it may only
+        believe to run; empty where another launcher than srun starts ranks without a step."""
+        if not self._job.in_slurm or self._options.launcher != "srun":
+            return ""
+        answer = self._ask_for_steps()
+        if _is_silent(answer):
+            return f"slurmctld does not answer ({answer.describe()})"
+        is_new = bool(_steps(answer) - self._steps_before)
+        return "Slurm has not created the step of this run" if answer.ok and not is_new else ""
+
+    def _ask_for_steps(self) -> Answer:
+        return run_tool(["squeue", "-h", "-s", "-j", self._job.job_id, "-o", "%i"])
 
     def _keep_script(self) -> Path:
         """Keeps the job script in the traces, named by its digest: ranks on other nodes have no other copy."""
@@ -212,7 +262,10 @@ class Step:
         if record is None:
             say(f"{name}: no record yet: only the scheduler knows why this job ends")
             return NOT_OK
-        if not self._try_to_write(lambda: record.write(options.traces)):
+        if record.outcome is Outcome.LAUNCH_FAIL and self._refusal:
+            record = replace(record, step_refusal=self._refusal)
+        final_record = record
+        if not self._try_to_write(lambda: final_record.write(options.traces)):
             record_name = files.exit_record.name
             say(f"cannot write {record_name} to {options.traces}: who follows the sweep, or the next job, will")
             return NOT_OK
@@ -265,7 +318,11 @@ class Step:
                 options.launcher, options.nodes, options.nodelist, options.container, [python, *command[1:]]
             )
         collects = [*command, "--stem", name, "--to", str(options.traces)]
-        self._collected = self._run_logged(name, collects, 20 if ends_now else 120)
+        for _ in range(1 if ends_now else MAX_STARTS):
+            self._collected = self._run_logged(name, collects, 20 if ends_now else 120)
+            if not self._job.in_slurm or ends_now or not step_refusal(self._collected):
+                break
+            self._await_controller()
         self._run_logged(name, [python, "-m", "hpc.recovery.recover", str(options.traces), "--stem", name], None)
 
     def _run_logged(self, name: str, command: Sequence[str], timeout_s: float | None) -> str:
@@ -296,9 +353,9 @@ class Step:
         """Waits while the controller is away: without it srun fails within a minute or two."""
         is_reported = False
         while self._job.in_slurm and not self._signals.last:
-            answer = run_tool(["squeue", "-h", "-j", self._job.job_id, "-o", "%T"])
-            silent = answer.failure is Failure.HANGING or "Unable to contact" in answer.stderr
-            if not silent and "timed out" not in answer.stderr:
+            answer = self._ask_for_steps()
+            if not _is_silent(answer):
+                self._steps_before = _steps(answer)
                 return
             if not is_reported:
                 say(f"waits for slurmctld, which does not answer: {answer.describe()}")
@@ -334,6 +391,16 @@ class Step:
 def say(text: str) -> None:
     """Prints a line into the job's output."""
     print(f"rankwise {time.strftime('%F %T')}: {plain(text)}", flush=True)
+
+
+def _steps(answer: Answer) -> frozenset[str]:
+    """The numbers of the steps that srun started, from the ids that squeue printed (`7.batch`, `7.3`)."""
+    return frozenset(line.strip().rpartition(".")[2] for line in answer.stdout.splitlines()) - {"batch", "extern"}
+
+
+def _is_silent(answer: Answer) -> bool:
+    """Whether a command of Slurm did not reach the controller."""
+    return answer.failure is Failure.HANGING or bool(CONTROLLER_AWAY.search(answer.stderr))
 
 
 def _add(log: BinaryIO, content: bytes) -> None:

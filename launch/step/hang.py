@@ -30,7 +30,8 @@ class RunProgress:
     """One look at a run. `completed` is steps by rank, `steps` the planned number (0 before that is known).
 
     `beats` is by node a number that changes whenever its copies are written. `local`: ranks of this node are read
-    directly. `trace`: the trace is written. `unreadable` is the error if nothing could be read.
+    directly. `trace`: the trace is written. `unreadable` is the error if nothing could be read. `awaited` is the
+    launcher's message if the scheduler has not created its step yet.
     """
 
     completed: Mapping[int, int] = field(default_factory=dict)
@@ -40,6 +41,7 @@ class RunProgress:
     local: bool = False
     trace: bool = False
     unreadable: str = ""
+    awaited: str = ""
 
     @property
     def phase(self) -> Phase:
@@ -91,6 +93,8 @@ class HangWatch:
             self._waited_s += elapsed_s
         if seen.unreadable:
             return None
+        if self._seen.awaited and not seen.awaited:
+            self.start_anew(now_s)  # the run begins now
         if seen.phase is not self._seen.phase or _further(seen.completed, self._seen.completed):
             self._waited_s = 0.0
         self._keep_pace(now_s, seen)
@@ -118,6 +122,8 @@ class HangWatch:
     def _blind_reason(self, now_s: float, seen: RunProgress) -> str:
         if seen.unreadable:
             return seen.unreadable
+        if seen.awaited:
+            return f"Slurm has not created the step of this run yet ({seen.awaited})"
         if seen.local or seen.trace:
             return ""
         if not self._limits.copy_s:

@@ -12,9 +12,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from hpc.recovery.stacks import STACK_SIGNAL, STACKS
 from hpc.system.atomic import write_atomic
 from hpc.system.groups import grouped
 from launch.jobs.options import RunLimits
-from launch.step.hang import Hang, HangWatch, RunProgress, by_steps, describe_hang
+from launch.step.hang import Hang, HangWatch, Phase, RunProgress, by_steps, describe_hang
 
 _STACKS_S = 3.0
 _END_S = 30.0
@@ -87,12 +87,28 @@ class Launcher:
         return True
 
 
+@dataclass(frozen=True, kw_only=True)
+class StepCreation:
+    """Whether the scheduler has created the step that the launcher starts.
+
+    `awaited` returns the launcher's message that it waits for that, as of now. `why_absent` asks the scheduler and
+    returns the reason if there is no step; it is called only where a run without any rank would count as one that
+    hangs. Without a scheduler both return nothing.
+    """
+
+    awaited: Callable[[], str] = lambda: ""
+    why_absent: Callable[[], str] = lambda: ""
+
+
 class Watchdog:
     """Watches one attempt, every `pause_s` seconds; `say` shows what it finds."""
 
     def __init__(
-        self, traces: Path, stem: str, launcher: Launcher, limits: RunLimits, say: Callable[[str], None]
+        self, traces: Path, stem: str, launcher: Launcher, limits: RunLimits, say: Callable[[str], None],
+        creation: StepCreation | None = None,
     ) -> None:  # fmt: skip
+        self._creation = creation or StepCreation()
+        self._last_line = ""  # of those that would be said again at each look
         self._files, self._stem = AttemptFiles.of_stem(traces, stem), stem
         self._traces, self._launcher, self._limits, self._say = traces, launcher, limits, say
         self._folder = _folder_now(traces, stem)
@@ -100,12 +116,29 @@ class Watchdog:
         self._local: dict[int, RankProgress] = {}
         self._copied: dict[int, RankProgress] = {}
         self._stacks_requested = False  # whether a process got the signal for stacks
+        self._stuck: tuple[Phase, Mapping[int, int]] | None = None  # the hang that was shown
         self._watch = HangWatch(limits, _now_s(), say)
 
     def look(self) -> None:
         hang = self._watch.look(_now_s(), self.pause_s, self.see())
-        if hang is not None and self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
+        if hang is None:
+            self._stuck = None
+        elif not hang.completed and (reason := self._creation.why_absent()):
+            self._watch.start_anew(_now_s())
+            self._say_once(f"{reason}: no rank has begun, and time does not count against the run")
+        elif self._is_stuck(hang) and self._write(hang) and self._launcher.end(_END_S):
             self._say(f"the launcher has not ended {_END_S:.0f} s after SIGTERM: SIGKILL")
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether a rank of the attempt has been seen."""
+        return bool(self._local or self._copied)
+
+    def _say_once(self, text: str) -> None:
+        """Says what would be the same at each look: once, until it changes."""
+        if text != self._last_line:
+            self._say(text)
+        self._last_line = text
 
     def see(self) -> RunProgress:
         partial = self._files.partial
@@ -122,13 +155,19 @@ class Watchdog:
                 median_step_s=_median_step_s(ranks),
                 beats=_beats(partial),
                 local=bool(local),
+                awaited="" if ranks else self._creation.awaited(),
                 trace=self._files.trace.exists(),
             )
         except OSError as error:
             return RunProgress(unreadable=f"{self._traces} cannot be read ({error})")
 
     def _is_stuck(self, hang: Hang) -> bool:
-        """Requests the stacks and looks once more; False if the run has made progress meanwhile."""
+        """Requests the stacks and looks once more; False if the run has made progress meanwhile.
+
+        A hang that could not be written, so that its run was left alone, is not shown again.
+        """
+        if self._stuck == (hang.phase, hang.completed):
+            return True
         self._say(describe_hang(hang, self._limits))
         self._stacks_requested = self._launcher.ask_for_stacks()
         if not self._stacks_requested:
@@ -140,6 +179,7 @@ class Watchdog:
             self._say("the run has made progress meanwhile and is left alone")
             self._watch.start_anew(_now_s())
             return False
+        self._stuck = hang.phase, hang.completed
         return True
 
     def _write(self, hang: Hang) -> bool:
@@ -153,7 +193,7 @@ class Watchdog:
             self._folder.require()
             write_atomic(path, json.dumps(values, indent=1) + "\n")
         except OSError as error:
-            self._say(f"{path} cannot be written ({error}), so the run is left alone")
+            self._say_once(f"{path} cannot be written ({error}), so the run is left alone")
             return False
         return True
 

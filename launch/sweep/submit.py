@@ -211,6 +211,7 @@ class Sweep(ABC):
         return JobHistory(
             states=frozenset(end.state for end in ends.values()),
             remaining={run: last[run].outcome if run in last else None for run in remaining},
+            refused=frozenset(run for run in remaining if run in last and last[run].step_refusal),
             requested=frozenset(run for run, record in last.items() if record.stem in rerun_requests),
             measured=measured, in_vain=self._in_vain[event.script], forgotten_before=event.script in self._forgotten,
         )  # fmt: skip

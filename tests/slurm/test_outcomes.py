@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -236,6 +237,51 @@ def test_a_job_that_the_scheduler_has_forgotten(blackout: Blackout) -> None:
     outcome, evidence = the_first(blackout.forgotten)
     assert outcome == "lost", blackout.forgotten.output
     assert "forgotten" in evidence
+
+
+def with_srun(folder: Path, body: str) -> dict[str, str]:
+    """Variables with which jobs find an srun that does `body`, where `$srun` is Slurm's own."""
+    folder.mkdir()
+    path = folder / "srun"
+    path.write_text(f"#!/bin/bash\nsrun={shutil.which('srun')}\n{body}\n")
+    path.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_a_controller_that_goes_in_the_instant_before_srun(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
+    """The first srun waits until the controller has been killed; the attempt goes on once it is back."""
+    waits = f'if mkdir {tmp_path}/about; then until [ -e {tmp_path}/killed ]; do sleep 0.1; done; fi; exec $srun "$@"'
+    sweep = start(does="well", **with_srun(tmp_path / "bin", waits))
+    until((tmp_path / "about").exists, "srun is about to start", lambda: sweep.output)
+    save_state(faulty, sweep.job_id)
+    faulty.kill("slurmctld")
+    try:
+        (tmp_path / "killed").touch()
+        until(lambda: "no step was created, tried again" in sweep.output, "srun has failed", lambda: sweep.output)
+    finally:
+        faulty.start_controller()
+    assert sweep.end() == 0, sweep.output
+    assert [(record.outcome, record.attempt) for record in sweep.records] == [("ok", 1)], sweep.output
+    assert "Unable to confirm allocation for job" in sweep.output
+
+
+def test_waiting_for_a_step_is_not_the_runs_time(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
+    """Behind the first run's step another one takes all cores of the job, until the watchdog has shown that the second
+    run waits for its own. A controller that was killed believes in such steps, too."""
+    done = tmp_path / "shown"
+    blocks = f"""$srun "$@"; status=$?
+    if [[ "$*" = *hpc.rank* ]] && mkdir {tmp_path}/blocked; then
+        $srun --nodes=1 --ntasks=1 --cpus-per-task=$SLURM_CPUS_ON_NODE --mpi=none bash -c '
+            touch {tmp_path}/blocks; until [ -e {done} ]; do sleep 0.1; done' </dev/null >/dev/null 2>&1 &
+        until [ -e {tmp_path}/blocks ]; do sleep 0.1; done
+    fi
+    exit $status"""
+    sweep = start("--start-limit-s", "40", "--copy-s", "1", does="well,hold", **with_srun(tmp_path / "bin", blocks))
+    sweep.let_go()
+    until(lambda: "against the run" in sweep.output, "the watchdog shows that it waits", lambda: sweep.output)
+    done.touch()
+    assert sweep.end() == 0, sweep.output
+    assert sweep.outcomes == ["ok", "ok"], sweep.output
 
 
 def test_a_controller_that_dies_and_comes_back_ends_nothing(start: Start, faulty: DevCluster) -> None:

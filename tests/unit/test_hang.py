@@ -50,6 +50,22 @@ def test_a_late_first_step_is_a_hang() -> None:
     assert (hang.waited_s, hang.limit_s) == (615, 610)
 
 
+def test_waiting_for_a_step_is_not_the_runs_time() -> None:
+    """srun says after a minute that its step is not created, and after an hour that it is."""
+    watched = Watched()
+    awaited = RunProgress(awaited="Job 7 step creation still disabled, retrying (Requested nodes are busy)")
+    for _ in range(12):
+        assert watched.look(RunProgress()) is None
+    hang, _ = watched.until_hang(lambda _: awaited, limit_s=3600)
+    assert hang is None
+    hang, after_s = watched.until_hang(lambda _: RunProgress())
+    assert hang is not None and 610 < after_s <= 610 + 2 * EVERY_S
+    assert watched.messages == [
+        "Slurm has not created the step of this run yet (Job 7 step creation still disabled, retrying (Requested nodes "
+        "are busy)): until that changes, time does not count against the run"
+    ]
+
+
 def test_a_late_step_is_a_hang() -> None:
     watched = Watched()
     assert watched.look(at_step(11, 11, 11, 12, local=True)) is None

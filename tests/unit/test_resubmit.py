@@ -40,6 +40,10 @@ TIMEOUT, PREEMPTED, LOST, OOM, NEVER = Outcome.TIMEOUT, Outcome.PREEMPTED, Outco
         ("", (OOM,), {}, "failed"),
         (",COMPLETED", (NEVER,), {}, "in_vain"),
         (None, (NEVER,), {}, "in_vain"),
+        ("FAILED", (Outcome.LAUNCH_FAIL, NEVER), {"refused": {"0"}}, "step_refused"),
+        ("FAILED", (Outcome.LAUNCH_FAIL,), {"refused": {"0"}, "in_vain": MAX_IN_VAIN}, "in_vain"),
+        ("FAILED", (Outcome.LAUNCH_FAIL, Outcome.LAUNCH_FAIL), {"refused": {"0"}}, "failed"),
+        ("CANCELLED", (Outcome.LAUNCH_FAIL,), {"refused": {"0"}}, "cancelled"),
     ],
 )
 def test_the_decision_follows_from_the_history(
@@ -53,7 +57,8 @@ def test_the_decision_follows_from_the_history(
     assert resubmit(history) is Decision(decision)
 
 
-def test_four_decisions_submit_again() -> None:
+def test_five_decisions_submit_again() -> None:
     assert {decision for decision in Decision if decision.resubmits} == {
         Decision.FORGOTTEN, Decision.REQUESTED, Decision.REST_CUT_OFF, Decision.ENDED_BY_SCHEDULER,
+        Decision.STEP_REFUSED,
     }  # fmt: skip

@@ -6,7 +6,17 @@ import pytest
 
 from hpc.model.verdict import JobEnd
 from launch.cluster import query
-from launch.cluster.query import JobQuery, JobState, cluster_settings, ends, is_job_id, lives, look
+from launch.cluster.query import (
+    JobQuery,
+    JobState,
+    awaited_step,
+    cluster_settings,
+    ends,
+    is_job_id,
+    lives,
+    look,
+    step_refusal,
+)
 from launch.cluster.slurm import slurm_is_installed, why_unreachable
 from tests.unit.fake_commands import Fake, fake_in
 
@@ -208,3 +218,45 @@ def test_a_controller_that_hangs_is_unreachable(command: Fake, monkeypatch: pyte
     monkeypatch.setattr("launch.cluster.slurm.COMMAND_TIMEOUT_S", 0.2)
     command("scontrol", "exec sleep 1000")
     assert why_unreachable() == "scontrol ping: scontrol: no answer within 0.2 s"
+
+
+@pytest.mark.parametrize("reason", [
+    "Unable to contact slurm controller (connect failure)", "Unable to contact slurm controller (send failure)",
+    "Unable to contact slurm controller (receive failure)", "Unable to contact slurm controller (shutdown failure)",
+    "Communication connection failure", "Message send failure", "Message receive failure",
+    "Socket timed out on send/recv operation", "Zero Bytes were transmitted or received",
+    "Slurm backup controller in standby mode", "Controller is in standby mode, try a different controller",
+    "Connection refused", "Transport endpoint is not connected", "Resource temporarily unavailable",
+])  # fmt: skip
+def test_a_step_that_did_not_reach_the_controller_is_recognised(reason: str) -> None:
+    """The texts are those of Slurm's src/common/slurm_errno.c and of errno."""
+    for what in ("confirm allocation for", "create step for"):
+        text = f"Unable to {what} job 7: {reason}"
+        assert step_refusal(f"x\nsrun: error: {text}\nsrun: Check SLURM_JOB_ID environment variable.\n") == text
+
+
+@pytest.mark.parametrize("reason", [
+    "Invalid job id specified", "Requested node configuration is not available", "Access/permission denied",
+    "More processors requested than permitted", "Job/step already completing or completed", "Memory required by task",
+])  # fmt: skip
+def test_a_step_that_the_controller_refuses_is_no_outage(reason: str) -> None:
+    assert step_refusal(f"srun: error: Unable to create step for job 7: {reason}\n") == ""
+
+
+def test_a_step_is_awaited_from_the_first_of_sruns_messages_to_the_last() -> None:
+    """As srun 22.05 and 24.05 print them; srun 2.2 left out the number of the job."""
+    text = ""
+    for line, awaited in (
+        ("x", ""),
+        (
+            "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)",
+            "Job 7 step creation t",
+        ),
+        ("rankwise: watchdog: a.1: waits", "Job 7 step creation t"),
+        ("srun: Job 7 step creation still disabled, retrying (Requested nodes are busy)", "Job 7 step creation still"),
+        ("srun: Step created for StepId=7.3", ""),
+        ("srun: Job step creation temporarily disabled, retrying", "Job step creation temporarily"),
+        ("srun: Step created for job 7", ""),
+    ):
+        text += f"{line}\n"
+        assert awaited_step(text).startswith(awaited) and bool(awaited_step(text)) is bool(awaited), line

@@ -18,7 +18,7 @@ from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_r
 from hpc.recovery.folders import attempt_folders
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
-from launch.step.attempt import memory_kills
+from launch.step.attempt import MAX_STARTS, memory_kills
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, note, outcome_of, write_job
 from tests.waiting import until
 
@@ -205,6 +205,63 @@ def test_runs_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
     assert len((tmp_path / "called").read_text().splitlines()) == 3
 
 
+AWAY = "srun: error: Unable to confirm allocation for job 4711: Unable to contact slurm controller (connect failure)"
+STILL_AWAY = "srun: error: Unable to create step for job 4711: Socket timed out on send/recv operation"
+REFUSED = "srun: error: Unable to create step for job 4711: More processors requested than permitted"
+
+
+def starts(tmp_path: Path, *errors: str, then: str) -> str:
+    """What a launcher does that fails with these errors, one after another, and then does something else."""
+    count = f"n=$(wc -l <'{tmp_path}/starts'); echo >>'{tmp_path}/starts'; "
+    fails = "".join(f"[ $n = {n} ] && {{ echo '{text}' >&2; exit 1; }}; " for n, text in enumerate(errors))
+    (tmp_path / "starts").touch()
+    return count + fails + STEM + then
+
+
+def test_a_step_that_found_the_controller_away_is_started_again(tmp_path: Path) -> None:
+    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
+    body = starts(tmp_path, AWAY, STILL_AWAY, then='touch "$stem.h5"')
+    record, printed = outcome_of(tmp_path, body, **variables)
+    assert (record["outcome"], record["attempt"], record["step_refusal"]) == ("ok", 1, "")
+    assert printed.count("no step was created, tried again: Unable to ") == 2
+
+
+def test_what_an_earlier_start_printed_decides_nothing(tmp_path: Path) -> None:
+    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
+    body = starts(tmp_path, AWAY, then="echo 'srun: error: node2: task 3: Killed' >&2; exit 137")
+    record, _ = outcome_of(tmp_path, body, **variables)
+    assert (record["outcome"], record["step_refusal"]) == ("launch_fail", "")
+    assert record["evidence"][0] == "standard error: rank 3 on node2: Killed"
+
+
+def test_a_controller_that_stays_away_at_each_start_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record says that no rank was started, for the sweep that follows to submit the job again."""
+    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
+    record, _ = outcome_of(tmp_path, starts(tmp_path, *[AWAY] * 9, then="exit 1"), **variables)
+    assert len((tmp_path / "starts").read_text().splitlines()) == MAX_STARTS
+    assert (record["outcome"], record["step_refusal"]) == ("launch_fail", AWAY.removeprefix("srun: error: "))
+
+
+@pytest.mark.parametrize(("error", "job"), [(REFUSED, "4711"), (AWAY, "")])
+def test_a_request_that_is_refused_is_not_repeated(tmp_path: Path, error: str, job: str) -> None:
+    """Nor is anything outside of a job of Slurm's."""
+    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": job}
+    record, _ = outcome_of(tmp_path, starts(tmp_path, error, then='touch "$stem.h5"'), **variables)
+    assert (record["outcome"], record["step_refusal"]) == ("launch_fail", "")
+    assert record["evidence"][0] == f"standard error: {error.removeprefix('srun: error: ')}"
+
+
+def test_a_step_with_a_rank_is_not_started_again(tmp_path: Path) -> None:
+    """A program may print what srun prints."""
+    variables = {"PATH": fake_slurm(tmp_path, "echo RUNNING"), "SLURM_JOB_ID": "4711"}
+    program = f"PYTHONPATH={shlex.quote(str(ROOT))} {sys.executable} -c {shlex.quote(LEAVES_A_JOURNAL)}"
+    body = starts(tmp_path, then=f'{program} "$t" "{RUN.run_id}.$a"; echo "{AWAY}" >&2; exit 1')
+    outcome_of(tmp_path, body, **variables)
+    assert len((tmp_path / "starts").read_text().splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("host", "process", "number", "runs"),
     [
@@ -279,6 +336,12 @@ def test_unwritable_traces_end_the_job_with_a_reason(tmp_path: Path) -> None:
     assert f"cannot write to {folders.traces}" in done.stdout
 
 
+LEAVES_A_JOURNAL = """
+import sys
+from pathlib import Path
+from hpc.recovery.journal import Journal
+Journal(Path(sys.argv[1]), sys.argv[2], 0, 9)
+"""
 LEAVES_ITS_NOTE_ON_THE_NODE = """
 import json, sys
 from pathlib import Path

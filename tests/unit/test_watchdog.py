@@ -20,7 +20,7 @@ from hpc.recovery.stacks import merge, merged
 from launch.jobs.options import RunLimits
 from launch.step import watch
 from launch.step.hang import Hang, Phase
-from launch.step.watch import Launcher, Watchdog
+from launch.step.watch import Launcher, StepCreation, Watchdog
 from tests.unit.journals import complete
 from tests.waiting import until
 
@@ -288,6 +288,47 @@ def test_a_run_is_not_ended_if_the_reason_cannot_be_written(
     hanging.watch()
     assert len(tries) == 2
     assert any("cannot be written" in line for line in hanging.messages)
+
+
+def test_a_hang_that_cannot_be_written_is_shown_once(
+    traces: Path, hanging: Hanging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (traces / f"{STEM}.hang.json").mkdir()  # in the way
+    for _ in range(4):
+        hanging.dog.look()
+    assert hanging.process.poll() is None
+    assert [line.partition(" ")[0] for line in hanging.messages] == ["the", str(traces / f"{STEM}.hang.json")]
+    (traces / f"{STEM}.hang.json").rmdir()
+    hanging.dog.look()
+    assert hanging.process.wait() == -signal.SIGTERM
+    assert len(hanging.messages) == 2
+
+
+def test_a_run_whose_step_is_not_created_is_not_ended(
+    traces: Path, start: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_STACKS_S", 0.0)
+    process = start("print('ready', flush=True); import time; time.sleep(600)")
+    messages: list[str] = []
+    reasons = ["no step", "no step", "slurmctld is away", ""]
+    creation = StepCreation(why_absent=lambda: reasons.pop(0))
+    dog = Watchdog(traces, STEM, Launcher(process), RunLimits(start_limit_s=-1, copy_s=0.5), messages.append, creation)
+    for _ in range(3):
+        dog.look()
+    assert process.poll() is None
+    assert messages == [f"{reason}: no rank has begun, and time does not count against the run"
+                        for reason in ("no step", "slurmctld is away")]  # fmt: skip
+    dog.look()
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_the_launchers_words_are_read_only_before_a_rank_is_there(traces: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        creation = StepCreation(awaited=lambda: "Job 7 step creation temporarily disabled")
+        dog = Watchdog(traces, STEM, Launcher(ended), RunLimits(), print, creation)
+    assert dog.see().awaited.startswith("Job 7") and not dog.has_ranks
+    write_journal(traces, 0, steps=10, completed=0)
+    assert dog.see().awaited == "" and dog.has_ranks
 
 
 def test_a_missing_traces_folder_is_no_hang(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
