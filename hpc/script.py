@@ -49,12 +49,18 @@ _WARMUP_STEPS = 20
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.observe`, on every rank."""
-    options, script = _split(list(sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    options, script = _split(words)
     parser = _parser()
     arguments = parser.parse_args(options)
     expectations = read_expectations(vars(arguments), parser)
     if not script:
         parser.error("no script: it follows --, as in: python -m hpc.observe -- train.py --its --arguments")
+    if confused := _ours_behind_the_script(words, script, parser):
+        parser.error(
+            f"{', '.join(confused)} behind {script[0]}: its own, or of hpc.observe? Those of hpc.observe come "
+            f"first, then --, then the script: python -m hpc.observe -- {shlex.join(script)} gives it all of them"
+        )
     deny_world_writing()
     status, trace = run_by_hand(
         "hpc.observe", partial(connect, arguments.traces), partial(_run, arguments, script), traces=arguments.traces,
@@ -78,6 +84,16 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     while at < len(words) and words[at].startswith("-") and words[at] != "--":
         at += 1 if "=" in words[at] or words[at + 1 : at + 2] == ["--"] else 2
     return words[:at], words[at + 1 if words[at : at + 1] == ["--"] else at :]
+
+
+def _ours_behind_the_script(
+    words: Sequence[str], script: Sequence[str], parser: argparse.ArgumentParser
+) -> Sequence[str]:
+    """Options that hpc.observe has, too, where no -- says whose they are. Launchers by Python keep one back."""
+    if "--" in words or any(name.startswith(("TORCHELASTIC_", "ACCELERATE_")) for name in os.environ):
+        return ()
+    ours = {option for action in parser._actions for option in action.option_strings}
+    return [word for word in script[1:] if word.partition("=")[0] in ours]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -21,6 +21,7 @@ docs/sweeps.md has more.
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import groupby
@@ -139,6 +140,14 @@ def read_arguments(argv: Sequence[str]) -> Request:
     namespace, extras = parser.parse_known_args(arguments)
     if extras:
         _explain_extras(subcommand, extras)
+        script = vars(namespace).get("script")
+        if script and script_arguments is None:
+            long = [extra.partition("=")[0] for extra in extras if extra.startswith("--") and len(extra) > len("--lr")]
+            near = "".join(did_you_mean(option, parser.long_options()) for option in long)
+            parser.error(
+                f"{shlex.join(extras)}: no options of a sweep. Arguments of the script follow --, as in --script "
+                f"{shlex.join([str(script), '--', *extras])}{near}"
+            )
         parser.error(f"unrecognized arguments: {' '.join(extras)}")
     return make_request(subcommand or "", operand, {**vars(namespace), "arguments": script_arguments})
 

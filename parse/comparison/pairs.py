@@ -140,7 +140,10 @@ def _near_misses(base: Sequence[tuple[str, Result]], new: Sequence[tuple[str, Re
         apart = [(_apart(values, others), base_name) for base_name, others in settings]
         near, base_name = min(apart, key=lambda pair: len(pair[0]), default=([], ""))
         if base_name and len(near) <= MAX_NEAR_MISS:
-            misses.append(NearMiss(base=base_name, new=new_name, settings=tuple(near)))
+            names = [name for name, _ in near]
+            ignorable = names[0] if len(names) == 1 and names[0] not in NEVER_IGNORED else ""
+            shown = tuple(f"{name} ({values})" for name, values in near)
+            misses.append(NearMiss(base=base_name, new=new_name, settings=shown, ignorable=ignorable))
     return tuple(misses)
 
 
@@ -149,10 +152,10 @@ def _settings(result: Result) -> dict[str, str]:
     return {name: value for name, value in requested_values(result).items() if name not in places}
 
 
-def _apart(values: Mapping[str, str], others: Mapping[str, str]) -> list[str]:
-    """The differing settings, each with both values: `container (a.sif, b.sif)`."""
+def _apart(values: Mapping[str, str], others: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The differing settings, each with both values: `container`, `a.sif, b.sif`."""
     return [
-        f"{name} ({others.get(name, 'none')}, {values.get(name, 'none')})"
+        (name, f"{others.get(name, 'none')}, {values.get(name, 'none')}")
         for name in dict.fromkeys((*others, *values))
         if others.get(name) != values.get(name)
     ]

@@ -140,6 +140,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
             yield f"{title}: {first_of([*names], MAX_LISTED, ', ')}"
     for miss in comparison.near_misses:
         yield f"{miss.new} would be the point {miss.base} of BASE but for {', '.join(miss.settings)} (BASE, NEW)"
+    for name in dict.fromkeys(miss.ignorable for miss in comparison.near_misses if miss.ignorable):
+        yield f"to compare points that differ in {name} alone: --ignore {name}"
     yield from comparison.remarks
     yield from (f"not read: {refusal}" for refusal in comparison.refusals)
 

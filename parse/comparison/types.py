@@ -74,11 +74,13 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True)
 class NearMiss:
-    """A point of each side that would be one but for these settings."""
+    """A point of each side that would be one but for these settings. `ignorable` is the name of the only one, where
+    --ignore takes it, else empty."""
 
     base: str
     new: str
     settings: tuple[str, ...]
+    ignorable: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

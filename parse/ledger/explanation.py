@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from hpc.system.text import plural
 from parse.ledger.figures import SMALL, Figures, round_number
 from parse.ledger.input import InputCause, InputReading
+from parse.ledger.reasons import base_case
 from parse.ledger.types import Ledger
+
+
+def core_wait_text(ledger: Ledger) -> str:
+    """`ranks that are ready to run wait for a core (1 % at 1n1g): 4 ranks of 1 core each on a machine with 2 for them`;
+    empty where they do not."""
+    wait = ledger.core_wait
+    if wait is None:
+        return ""
+    usual = "" if wait.usual is None else f" ({round_number(wait.usual)} % at {base_case(ledger)})"
+    reason = ledger.result.oversubscribed or "too few cores are left to them"
+    return f"ranks that are ready to run wait for a core{usual}: {reason}"
 
 
 def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:

@@ -18,7 +18,7 @@ from parse import stats
 from parse.ledger.arrivals import MATERIAL, Floats, LastArrivals, pooled
 from parse.ledger.breakdown import StepBreakdown, merge, names, step_breakdown
 from parse.ledger.compute_loss import explained, stragglers_part
-from parse.ledger.contention import contention
+from parse.ledger.contention import contention, core_wait
 from parse.ledger.detection import lowering
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
@@ -135,6 +135,7 @@ class _Reader:
             straggler_at_base=self._straggler_at(of_base, borders, scale) if base and of_base else StragglerAtBase(),
             telemetry=compare_conditions(read.conditions, against.conditions),
             contention=tuple(contention(against.conditions)),
+            core_wait=core_wait(read.conditions, against.conditions),
             repeats=_repeats(read.breakdowns, base, ours, theirs, loss),
             standalone=standalone, nccl_tests=beside, network=network, remarks=(*read.remarks, *remarks, *of_tests),
         )  # fmt: skip

@@ -8,7 +8,7 @@ from math import ceil
 
 from hpc.system.text import capitalized, inflect, plural
 from parse.ledger.compute_loss import WAITS_FOR_A_CORE
-from parse.ledger.explanation import explanation, late_input
+from parse.ledger.explanation import core_wait_text, explanation, late_input
 from parse.ledger.figures import NAMED, SMALL, Figures, numbers, round_number, share, small_time, speed_text
 from parse.ledger.network_text import network_sentences
 from parse.ledger.reasons import base_case, because_text, host_of, no_loss_text, repeat_of
@@ -128,12 +128,17 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
             yield from _straggler(ledger, write, has_headline=has_headline)
             yield f"By terms: {by_terms}"
         else:
+            yield "" if has_headline else _core_wait(ledger)
             yield f"By terms: {by_terms}"
             yield from _straggler(ledger, write)
         yield f"No loss is given: {no_loss_text(ledger)}"
     elif loss.low is not None and not loss.resolved:
         slower = _slower(ledger, loss.value, write)
-        yield slower if has_headline else f"{slower}, which is within the scatter: no cause of it is named"
+        if ledger.core_wait is None:
+            yield slower if has_headline else f"{slower}, which is within the scatter: no cause of it is named"
+        else:
+            yield f"{slower}, which is within the scatter"
+            yield "" if has_headline else _core_wait(ledger)
         yield from _straggler(ledger, write)
     elif straggler_first(ledger):
         yield _slower(ledger, loss.value, write)
@@ -146,6 +151,12 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield from _straggler(ledger, write)
     yield from network_sentences(ledger.network)
     yield from _confidence(ledger, write)
+
+
+def _core_wait(ledger: Ledger) -> str:
+    """`66 % of the time ranks that are ready to run wait for a core: …`; empty where they do not."""
+    wait = ledger.core_wait
+    return "" if wait is None else f"{round_number(wait.value)} % of the time {core_wait_text(ledger)}"
 
 
 def _slower(ledger: Ledger, loss_ms: float, write: Figures) -> str:

@@ -337,6 +337,14 @@ class Contention:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoreWait:
+    """How long ranks that are ready to run wait for a core, % of the time; `usual` at the base, None without one."""
+
+    value: float
+    usual: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BesideNcclTests:
     """An all-reduce of the gradients as nccl-tests measured it on as many devices, its time in ms; bus bandwidths in
     GB/s, that of the standalone all-reduce None where there is none."""
@@ -358,7 +366,7 @@ class Ledger:
     the latest first, `symptoms` what distinguishes its ranks in the telemetry, `straggler_input` their input, where
     data makes them late, `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what
     the base loses to one already. `telemetry` are the differences from the base's clocks, power and load, `contention`
-    what shows that the base was disturbed,
+    what shows that the base was disturbed, `core_wait` that the point's ranks lack cores,
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
     requested. `nccl_tests` are of the same number of devices, `network` is None of one node.
     `repeats` are the runs behind the loss.
@@ -385,6 +393,7 @@ class Ledger:
     straggler_at_base: StragglerAtBase = StragglerAtBase()
     repeats: Repeats | None = None
     contention: tuple[Contention, ...] = ()
+    core_wait: CoreWait | None = None
     telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
     input: InputReading | None = None
     remarks: tuple[str, ...] = ()

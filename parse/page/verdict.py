@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import capitalized, first_of, plural
+from parse.ledger.explanation import core_wait_text
 from parse.ledger.figures import Figures, speed_text
 from parse.ledger.reasons import base_case
 from parse.ledger.sentence import beside_a_headline, straggler_first
@@ -158,6 +159,8 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     if loss.value <= 0:
         return "nothing", f"is lost against {base_case(ledger)}: a step takes no longer", False
     if loss.low is not None and not loss.resolved:
+        if ledger.core_wait is not None:
+            return f"{ledger.core_wait.value:.0f} %", f"of the time {core_wait_text(ledger)}", False
         return "no cause", "can be named: what a step loses is within the scatter of the runs", True
     if straggler_first(ledger):
         share = min(1.0, ledger.straggler_loss / loss.value)
@@ -174,6 +177,8 @@ def _without_baseline(ledger: Ledger) -> tuple[str, str, bool]:
     if straggler_first(ledger):
         share = ledger.verdict.costs / ledger.step.value
         return f"{share * 100:.0f} %", f"of a step is the straggler{_without_straggler(ledger)}", False
+    if ledger.core_wait is not None:
+        return f"{ledger.core_wait.value:.0f} %", f"of the time {core_wait_text(ledger)}", False
     best = next((each for each in ledger.what_ifs or () if each.gain >= WORTH_NAMING), None)
     if best is None:
         return Figures([ledger]).ms(ledger.step.value), "a step; nothing is here to compare it with", True

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc import script
 from hpc.by_hand import _this_launch, claim
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote
 from hpc.model.spec import SCRIPT, UNKNOWN
@@ -144,3 +145,31 @@ def test_launches_at_the_same_moment_take_different_numbers(tmp_path: Path) -> N
 def test_a_launch_is_known_by_its_launcher(environ: dict[str, str], launch: str, restarts: int) -> None:
     here = _this_launch(environ)
     assert (here.launch, here.restart_count) == (launch, restarts)
+
+
+def test_an_option_behind_the_script_without_dashes_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        script.main(["train.py", "--lr", "0.1", "--steps=100"])
+    assert ended.value.code == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert "--steps=100 behind train.py: its own, or of hpc.observe?" in error
+    assert "python -m hpc.observe -- train.py --lr 0.1 --steps=100" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "launcher"),
+    [
+        (["train.py", "--lr", "0.1"], ""),
+        (["--steps", "5", "--", "train.py", "--steps", "3"], ""),
+        (["train.py", "--steps", "3"], "TORCHELASTIC_RUN_ID"),
+    ],
+)
+def test_what_is_clear_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, words: list[str], launcher: str) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if launcher:
+        monkeypatch.setenv(launcher, "abc")
+    monkeypatch.setattr(script, "run_by_hand", lambda *_, **__: (7, None))
+    assert script.main(words) == 7

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from parse.comparison.text import as_text
 from parse.comparison.types import ComparisonError, Reason
 from parse.comparison.verdict import Verdict
 from parse.result import Result
@@ -36,6 +37,7 @@ def test_points_are_matched_by_all_their_settings_and_the_rest_is_named():
     assert len(comparison.only_base) == len(comparison.only_new) == 2
     (miss,) = [miss for miss in comparison.near_misses if "env" in miss.settings[-1]]
     assert miss.settings == ("batch_size (8, 4)", "env.NCCL_ALGO (none, Ring)")
+    assert "--ignore" not in as_text(comparison, 100)
 
 
 def test_an_ignored_setting_may_differ_and_is_a_difference():
@@ -43,6 +45,7 @@ def test_an_ignored_setting_may_differ_and_is_a_difference():
     apart = compared(base, new)
     assert apart.points == () and apart.status == 2
     assert apart.near_misses[0].settings == ("container (a.sif, b.sif)",)
+    assert "to compare points that differ in container alone: --ignore container" in as_text(apart, 100)
     joined = compared(base, new, ignored=["container"])
     assert only(joined).verdict is Verdict.SAME
     assert [(each.name, each.base, each.new) for each in joined.differences] == [("container", ("a.sif",), ("b.sif",))]

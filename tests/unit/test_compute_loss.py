@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from parse.ledger.compute_loss import WAITS_FOR_A_CORE, explained, stragglers_part
-from parse.ledger.contention import LIMITS, contention
+from parse.ledger.contention import LIMITS, contention, core_wait
 from parse.ledger.notes import notes
 from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
-from parse.ledger.types import ROTATING, ComputeSplit, Contention, Ledger, StragglerAtBase
+from parse.ledger.types import ROTATING, ComputeSplit, Contention, CoreWait, Ledger, StragglerAtBase
 from tests.unit.ledgers import CROWD, LATE, around, two_nodes
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
@@ -117,6 +117,24 @@ def test_a_baseline_that_was_disturbed(means: dict[str, list[float]], shown: lis
         for run in range(count)
     ]
     assert list(contention(runs)) == shown
+
+
+@pytest.mark.parametrize(
+    ("point", "base", "shown"),
+    [
+        ([64.0, 68.0], [1.0], CoreWait(value=66.0, usual=1.0)),
+        ([66.0], [], CoreWait(value=66.0, usual=None)),
+        ([66.0], [60.0], None),  # the base lacks cores as much
+        ([15.0], [0.0], None),
+        ([], [0.0], None),
+    ],
+)
+def test_ranks_that_lack_cores(point: list[float], base: list[float], shown: CoreWait | None) -> None:
+    sides = (
+        [Conditions(figures={WAITS_FOR_A_CORE: {"n0": HostMean(value, 0.0)}}) for value in values]
+        for values in (point, base)
+    )
+    assert core_wait(*sides) == shown
 
 
 def test_every_limit_is_of_a_quantity_that_is_read() -> None:

@@ -22,6 +22,7 @@ from parse.ledger.types import (
     Because,
     ComputeSplit,
     Contention,
+    CoreWait,
     Explanation,
     Floor,
     Ledger,
@@ -89,6 +90,11 @@ def single_rank() -> Ledger:
             lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5),
             [", which is within the scatter: no cause of it is named. No straggler: no rank is late",
              "Confidence (95 %): [-0.20, 0.80] ms slower."], id="within the scatter",
+        ),
+        pytest.param(
+            lambda: two_nodes(terms=ALONE | {"wait": 0.3}, margin=0.5, core_wait=CoreWait(value=66.2, usual=1.0)),
+            [", which is within the scatter. 66.2 % of the time ranks that are ready to run wait for a core (1 % at "
+             "1n1g): too few cores are left to them. No straggler"], id="too few cores",
         ),
         pytest.param(
             lambda: two_nodes(margin=None),

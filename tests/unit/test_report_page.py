@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome
+from parse.ledger.types import CoreWait
 from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
@@ -110,6 +111,16 @@ def test_no_cause_is_named_where_the_loss_is_within_the_scatter(tmp_path: Path):
     put_scattering(tmp_path)
     statement = verdict(summary_of(tmp_path))[1]
     assert statement.figure == "no cause" and "within the scatter of the runs" in statement.of and statement.doubt
+
+
+def test_ranks_that_lack_cores_are_the_cause_where_the_loss_is_within_the_scatter(tmp_path: Path):
+    put_scattering(tmp_path)
+    summary = summary_of(tmp_path)
+    wait = CoreWait(value=66.4, usual=1.0)
+    ledgers = [dataclasses.replace(ledger, core_wait=wait) for ledger in summary.ledgers or ()]
+    statement = verdict(dataclasses.replace(summary, ledgers=ledgers))[1]
+    assert statement.figure == "66 %"
+    assert statement.of.startswith("of the time ranks that are ready to run wait for a core (1 % at 1n1g): ")
 
 
 def test_the_verdict_is_against_the_smallest_case(tmp_path: Path):

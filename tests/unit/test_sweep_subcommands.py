@@ -56,6 +56,16 @@ def test_status_and_cancel_take_a_folder_or_a_sweep(
     assert (tuple(sweeps[0].nodes) if sweeps else None) == nodes
 
 
+def test_arguments_of_a_script_without_dashes_before_them_say_where_they_belong(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_arguments(["--nodes", "1", "--script", "train.py", "--lr", "0.1"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert error.endswith(
+        "--lr 0.1: no options of a sweep. Arguments of the script follow --, as in --script train.py -- --lr 0.1\n"
+    )
+
+
 def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
     request = read_arguments(["retry", "oom,rank_fail", "--nodes", "1", "--dry-run"])
     assert (request.subcommand, request.sweeps) == ("retry", (SweepSpec(nodes=(1,)),))
