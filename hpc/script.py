@@ -93,7 +93,7 @@ def _ours_behind_the_script(
     if "--" in words or any(name.startswith(("TORCHELASTIC_", "ACCELERATE_")) for name in os.environ):
         return ()
     ours = {option for action in parser._actions for option in action.option_strings}
-    return [word for word in script[1:] if word.partition("=")[0] in ours]
+    return [argument for argument in script[1:] if argument.partition("=")[0] in ours]
 
 
 def _parser() -> argparse.ArgumentParser:
