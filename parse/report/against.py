@@ -7,17 +7,22 @@ from dataclasses import dataclass
 
 from hpc.model.recipe import Difference, PublishedTable, Recipe
 from hpc.model.spec import SAMPLES
+from hpc.system.groups import grouped
 from parse.alarms.published import printed_base
 from parse.alarms.table import judge
 from parse.published.recipes import recipe_results
-from parse.result import Result, by_setting
+from parse.result import Result, against_base, by_setting
+
+ONE_DEVICE = "1n1g"
+"""What a published speedup is against where nothing else is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedBeside:
     """The judged published result of a point, its table, and the settings in which the own point differs.
 
-    `printed_base` is the point that the speedups which its document prints are against; None where it does not tell.
+    Its speedup is against the base of the own point, where the document has a speed of that case. `printed_base` is the
+    point that the speedups which its document prints are against; None where it does not tell.
     """
 
     published: Result
@@ -32,21 +37,27 @@ class PublishedBeside:
 
     @property
     def speedup(self) -> float | None:
-        """The speedup as printed, else by the printed medians."""
-        figures = self.published.published
-        return figures.speedup if figures and figures.speedup is not None else self.published.speedup
+        """The speedup as printed, where that is against the base; else by the printed medians."""
+        return self._printed if self.prints_speedup else self.published.speedup
 
     @property
     def prints_speedup(self) -> bool:
         """Whether the document prints it."""
-        return bool(self.published.published and self.published.published.speedup is not None)
+        if self._printed is None or self.published.speedup is None:
+            return self._printed is not None
+        base, its = self.published.base, self.printed_base
+        return bool(base and its and its.requested.point == base.point)
 
     @property
     def base(self) -> str:
-        """The case that `speedup` is against; empty where there is none, or it is not known."""
+        """The case that `speedup` is against; empty where there is none, or the document does not tell."""
         if self.prints_speedup:
             return self.printed_base.requested.case if self.printed_base else ""
         return self.published.base.case if self.published.base and self.speedup is not None else ""
+
+    @property
+    def _printed(self) -> float | None:
+        return self.published.published.speedup if self.published.published else None
 
     def ratio(self, result: Result) -> float | None:
         """The own median speed divided by the published one."""
@@ -83,17 +94,26 @@ def against(recipe: Recipe, results: Sequence[Result]) -> Against:
         point, differences = nearest
         table = next(table for table in recipe.tables if table.has(point))
         taken.add((table, point.case))
-        its = judged[table, point.case]
+        setting = settings[judged[table, point.case].requested.setting]
         points[result.requested.point] = PublishedBeside(
-            published=its, printed_base=printed_base(settings[its.requested.setting]), table=table,
+            published=_against(judged[table, point.case], setting, result.base.case if result.base else ""),
+            printed_base=printed_base(setting),
+            table=table,
             differences=differences,
-        )  # fmt: skip
+        )
     missing = {
         table.heading: cases
         for table in recipe.tables
         if (cases := tuple(name for name in table.cases if (table, name) not in taken))
     }
     return Against(recipe=recipe, points=points, missing=missing)
+
+
+def _against(published: Result, setting: Sequence[Result], base: str) -> Result:
+    """The published result with its speedup against that case, where its document has a speed of it."""
+    case = base if any(each.requested.case == base and each.median_speed for each in setting) else ""
+    scaled = against_base(setting, case)
+    return next(each for each in scaled if each.requested.point == published.requested.point)
 
 
 def _in_effect(result: Result) -> Mapping[str, str]:
@@ -131,13 +151,15 @@ def against_lines(of: Against, results: Sequence[Result], names: Sequence[str]) 
         yield f"ratio in brackets, because settings are not the published ones: {', '.join(those)}: {text}"
     if any(of.beside(result) and not result.requested.partly for result in results):  # logs are of other systems
         yield from (f"unlike the document: {line}" for line in recipe.unlike)
-    computed = {
-        beside.table.heading: None
+    computed = grouped(
+        (beside.base, beside.table.heading)
         for result in results
         if (beside := of.beside(result)) and beside.speedup is not None and not beside.prints_speedup
-    }
-    if computed:
-        yield f"the document prints no speedup, it is that of its medians: {', '.join(computed)}"
+    )
+    for base, headings in computed.items():
+        against_it = "" if base == ONE_DEVICE else f" against {base}"
+        tables = ", ".join(dict.fromkeys(headings))
+        yield f"the document prints no speedup{against_it}, it is that of its medians: {tables}"
     yield from _alarms(of, results, names)
     if without:
         yield f"nothing is published of {', '.join(without)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpc.system.text import inflect
-from parse.report.against import Against
+from parse.report.against import ONE_DEVICE, Against
 from parse.report.notices import runs_ok
 from parse.report.summary import against_text, by_base, by_unit, of_logs, requested_values, varying
 from parse.result import Result
@@ -26,8 +26,6 @@ LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 OPTIONAL = ("average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
 """Columns that are left out where no row has anything in them."""
 PUBLISHED_COLUMNS = ("published", "ratio", "published speedup")
-ONE_DEVICE = "1n1g"
-"""What a published speedup is against where its head names nothing else."""
 FIRST_LEFT_OUT = (
     "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "MFU", "interval",
     "runs",
@@ -93,7 +91,7 @@ def points_cells(
     if beside is not None:
         bases = _published_bases(beside, results)
         speed, ratio, speedup = PUBLISHED_COLUMNS
-        heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(base)) for base in bases)]
+        heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
     empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
     remaining = [at for at, (name, _) in enumerate(heads) if name not in empty]
@@ -125,8 +123,9 @@ def _published_bases(of: Against, results: Sequence[Result]) -> list[str]:
     return list(bases) or [ONE_DEVICE]
 
 
-def _against(base: str) -> str:
-    return "" if base == ONE_DEVICE else f"against {base}" if base else "base not stated"
+def _against(base: str, beside: str) -> str:
+    """What the head of a published speedup says; `beside` is what that of the measured one says."""
+    return "" if base == ONE_DEVICE and not beside else f"against {base}" if base else "base not stated"
 
 
 def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def test_machine_formats_have_the_columns() -> None:
     rows = list(csv.DictReader(io.StringIO(FORMATS["csv"](of))))
     assert [row["against_median_speed"] for row in rows] == ["", "2802.14"]
     assert "packed jobs" in rows[1]["against_alarms"]
-    assert "| published (samples/s) | ratio | published speedup |" in FORMATS["markdown"](of)
+    assert "| published (samples/s) | ratio | published speedup (against 1n1g) |" in FORMATS["markdown"](of)
     assert "* published 1n8g (ResNet50 v1.5" in FORMATS["markdown"](of)
 
 
@@ -219,19 +220,44 @@ def test_wrong_usage(tmp_path: Path, argv: str, message: str, capsys: pytest.Cap
     assert ended.value.code == 2 and message in capsys.readouterr().err
 
 
+def test_published_speedups_are_against_the_own_base_where_the_document_has_it() -> None:
+    """NGC prints 7.65 over its one device; own runs of 4 and 8 are against 1n4g, and so are its medians."""
+    of = summary("ngc-pytorch-resnet50", on(4), on(8))
+    page = text(of, Page(width=140))
+    (units,) = (line for line in page.splitlines() if line.strip().startswith("ok/total"))
+    assert units.count("against 1n4g") == 3  # speedup, efficiency, published speedup
+    beside = [result["against"] for result in json_of(of)["results"]]
+    assert [(each["base"], each["prints_speedup"], round(each["speedup"], 2)) for each in beside] == [
+        ("1n4g", False, 1.0), ("1n4g", False, 1.94),
+    ]  # fmt: skip
+    assert "the document prints no speedup against 1n4g, it is that of its medians: ResNet50 v1.5 batch" in page
+    one_device = [
+        result["against"] for result in json_of(summary("ngc-pytorch-resnet50", NGC, on(4), on(8)))["results"]
+    ]
+    assert [(each["base"], each["prints_speedup"], each["speedup"]) for each in one_device] == [
+        ("1n1g", True, 1.0), ("1n1g", True, 3.95), ("1n1g", True, 7.65),
+    ]  # fmt: skip
+
+
 def test_published_speedups_against_two_bases_share_no_column() -> None:
-    of = summary("ngc-pytorch-resnet50", NGC, on(8))
+    """The own base, 1n2g, has no figure there: these are against one device, and one that is not known."""
+    of = summary("ngc-pytorch-resnet50", on(2), on(4), on(8))
     assert of.against is not None
-    single, eight = of.results
+    eight = of.results[-1]
     beside = of.against.points[eight.requested.point]
-    other = dataclasses.replace(beside, printed_base=dataclasses.replace(beside.published, speedup=1.0))
-    points = {single.requested.point: of.against.points[single.requested.point], eight.requested.point: other}
+    unknown = dataclasses.replace(
+        beside, printed_base=None, published=dataclasses.replace(beside.published, speedup=None)
+    )
+    points = {**of.against.points, eight.requested.point: unknown}
     of = dataclasses.replace(of, against=dataclasses.replace(of.against, points=points))
-    heads, units, *rows = [line for line in text(of, Page(wide=True)).splitlines() if "  1/?" in line or "ok/" in line
-                           or line.startswith("case ")]  # fmt: skip
+    heads, units, *rows = [
+        line.rstrip() for line in text(of, Page(wide=True)).splitlines() if re.match(r"case |1n|  +ok/total", line)
+    ]
     assert heads.split("  ")[-2:] == ["published speedup", "published speedup"]
-    assert units.split("  ")[-1].strip() == "against 1n8g"
-    assert [row.split()[-2:] for row in rows] == [["1.00", "-"], ["-", "7.65"]]
-    assert [result["against"]["base"] for result in json_of(of)["results"]] == ["1n1g", "1n8g"]
-    unknown = dataclasses.replace(other, printed_base=None)
-    assert unknown.base == ""
+    assert re.split("  +", units)[-2:] == ["against 1n1g", "base not stated"]
+    assert [row.split()[-2:] for row in rows[:3]] == [["-", "-"], ["3.95", "-"], ["-", "7.65"]]
+    assert [result["against"] and result["against"]["base"] for result in json_of(of)["results"]] == [
+        None,
+        "1n1g",
+        None,
+    ]
