@@ -116,7 +116,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
     read = list(_one_output_of_each_run(read, remarks))
     remarks += _not_taken(read, how.otherwise)
     return LoadedLogs(
-        attempts=tuple(_with_scaling(_numbered(read, remarks), remarks)),
+        attempts=tuple(_with_scaling(_numbered(read, remarks))),
         refusals=tuple(refusals),
         remarks=tuple(remarks),
         logs=len(read) + unplaced,
@@ -215,17 +215,14 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
     return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
 
 
-def _with_scaling(attempts: Sequence[Attempt], remarks: list[str]) -> Iterator[Attempt]:
+def _with_scaling(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
     """The attempts, those of strong scaling marked: logs do not state it, but one global batch size on several sizes is
     that."""
     alike = grouped((_but_for_size(attempt), attempt) for attempt in attempts)
     for logs in alike.values():
-        runs = sorted((each.requested.run for each in logs if each.requested), key=lambda run: run.devices)
-        batches, cases = {run.global_batch_size for run in runs}, dict.fromkeys(run.case for run in runs)
+        runs = [each.requested.run for each in logs if each.requested]
+        batches = {run.global_batch_size for run in runs}
         strong = len(batches) == 1 and None not in batches and len({run.devices for run in runs}) > 1
-        if strong:
-            listed = f"{', '.join(cases)} ({runs[0].backend})"
-            remarks.append(f"strong scaling: the logs of {listed} have one global batch size, {batches.pop()}")
         for each in logs:
             requested = each.requested and dataclasses.replace(each.requested, strong=strong)
             yield dataclasses.replace(each, requested=requested)

@@ -142,6 +142,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
         Notice(text=f"{placeholder} in place of a figure: {first_of(of, NAMED)}") for placeholder, of in blank.items()
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
+    notices += _strong_logs(summary)
     notices += _meetings(summary)
     notices += _utilisation(summary)
     notices += _input_costs(summary)
@@ -152,6 +153,14 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
+
+
+def _strong_logs(summary: Summary) -> Iterator[Notice]:
+    """Which logs are taken as strong scaling, which they do not state."""
+    for result, label in zip(summary.results, labels(summary.results), strict=True):
+        if result.requested.strong:
+            text = f"strong scaling: these logs have one global batch size, {result.run.global_batch_size}"
+            yield Notice(labels=(label,), text=text, is_warning=False)
 
 
 def _meetings(summary: Summary) -> Iterator[Notice]:
