@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -218,7 +219,7 @@ def unpacked(tmp_path: Path, *, target: Target | None = None, glibc: str = "2.5"
 
 def install(folder: Path, *, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     argv = ["env", f"PYTHON={python}", "sh", str(folder / "install.sh")]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=300)
 
 
 def refusal(folder: Path, *, python: str = sys.executable) -> str:
@@ -272,6 +273,24 @@ def test_install_notices_files_that_no_sum_is_left_of(tmp_path: Path) -> None:
     assert "install.sh: SHA256SUMS: FAILED" in refusal(folder)
 
 
+def test_install_refuses_what_the_bundle_did_not_bring(tmp_path: Path) -> None:
+    """pip would take a newer wheel that no sum is of; sha256sum would wait for a pipe."""
+    folder = unpacked(tmp_path)
+    whole = folder / "wheels/tiny-1.0-py3-none-any.whl"
+    more = whole.with_name("tiny-2.0-py3-none-any.whl")
+    more.write_bytes(whole.read_bytes())
+    message = refusal(folder)
+    assert "that the bundle did not bring" in message and more.name in message and whole.name not in message
+    more.unlink()
+    moved = whole.rename(tmp_path / "moved")
+    whole.symlink_to(moved)
+    assert whole.name in refusal(folder)
+    for name in ("wheels/tiny-1.0-py3-none-any.whl", "SHA256SUMS", "rankwise/setup.py"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        assert f"./{name}" in refusal(folder)
+
+
 def test_install_leaves_an_installation_as_it_is(tmp_path: Path) -> None:
     folder = unpacked(tmp_path)
     (folder / "rankwise/.venv").mkdir()
@@ -288,6 +307,15 @@ def test_an_installation_that_fails_leaves_nothing(tmp_path: Path) -> None:
     done = install(folder)
     assert done.returncode != 0 and "No matching distribution found for setuptools" in done.stderr
     assert "installed. Next:" not in done.stdout and not (folder / "rankwise/.venv").exists()
+
+
+def test_a_link_in_the_checkout_is_in_no_bundle(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    subprocess.run([*git, "add", "."], check=True)
+    with pytest.raises(BundleError, match="link is a symbolic link"):
+        checkout_files(tmp_path)
 
 
 def test_files_are_those_that_git_tracks_and_others_are_known(tmp_path: Path) -> None:

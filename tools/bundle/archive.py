@@ -16,7 +16,10 @@ from tools.bundle.wheels import BundleError
 def checkout_files(checkout: Path) -> list[str]:
     """The paths of all files that git tracks in the checkout and that exist, sorted. Raises BundleError."""
     names = _git(checkout, "ls-files", "-z").split("\0")
-    return sorted(name for name in names if name and (checkout / name).is_file())
+    present = sorted(name for name in names if name and (checkout / name).is_file())
+    if links := [name for name in present if (checkout / name).is_symlink()]:
+        raise BundleError(f"{links[0]} is a symbolic link: what it leads to would be in the bundle")
+    return present
 
 
 def untracked_files(checkout: Path) -> list[str]:
