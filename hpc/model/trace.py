@@ -130,9 +130,13 @@ class Trace:
         if not all(isinstance(facts, Mapping) for facts in self.ranks):
             raise TraceError("ranks has entries that are no tables of facts")
         if self.telemetry is not None and not all(0 <= rank < ranks for rank in self.telemetry.ranks):
-            raise TraceError(f"telemetry is of ranks {self.telemetry.ranks.tolist()}, of which there are {ranks}")
+            raise TraceError(
+                f"telemetry is of ranks {str(self.telemetry.ranks.tolist())[:200]}, of which there are {ranks}"
+            )
         if any(not 0 < first < stop <= steps for first, stop in self.blocks):
-            raise TraceError(f"blocks {self.blocks.tolist()} do not lie inside the {steps} steps after the first")
+            raise TraceError(
+                f"blocks {str(self.blocks.tolist())[:200]} do not lie inside the {steps} steps after the first"
+            )
 
     def _expect(self, name: str, dtype: type, *lengths: int | None) -> None:
         """Raises TraceError unless the array has that type and those lengths; None is any length."""

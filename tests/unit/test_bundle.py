@@ -46,7 +46,9 @@ def build_wheel(folder, settings=None, metadata=None):
 """
 
 
-def put_wheel(folder: Path, name: str, *requires: str, tag: str = "py3-none-any", files: dict[str, str] | None = None):
+def put_wheel(
+    folder: Path, name: str, *requires: str, tag: str = "py3-none-any", files: dict[str, str] | None = None
+) -> Path:
     """A wheel of version 1.0 that requires these."""
     folder.mkdir(exist_ok=True)
     path = folder / f"{name}-1.0-{tag}.whl"

@@ -227,6 +227,7 @@ def test_unix_time_that_was_set_meanwhile_is_refused(tmp_path, capsys):
 
 def test_of_several_runs_a_profile_is_of_that_of_its_time(tmp_path):
     trace, _ = two_nodes()
+    assert trace.unix_offset_ns is not None
     earlier = dataclasses.replace(
         trace, run=dataclasses.replace(trace.run, repeat=2), run_id="", unix_offset_ns=trace.unix_offset_ns - 10**12
     )

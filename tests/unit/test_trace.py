@@ -20,7 +20,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, END, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import SCHEMA_VERSION, open_trace, read_trace, write_trace
-from tests.unit.traces import OFFSET_NS, cut_short, make_run, make_trace, put
+from tests.unit.traces import OFFSET_NS, cut_short, full_trace, make_run, make_trace, put
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -35,19 +35,6 @@ def assert_equal(loaded: Trace, expected: Trace) -> None:
             assert list(a) == list(b)
         else:
             assert a == b, field.name
-
-
-def full_trace() -> Trace:
-    run = make_run(nodes=2, ranks_per_node=2, options={"data_ms": "3@rank=1"}, env={"NCCL_ALGO": "Ring"})
-    injected = np.arange(4 * run.steps * 2, dtype=np.int64).reshape(4, run.steps, 2)
-    meetings = np.arange(4 * run.steps * 9, dtype=np.int64).reshape(4, run.steps, 3, 3)
-    return make_trace(
-        run, attempt=3, evidence="srun returned 0", script="#!/bin/bash\necho 'ä'\n", recovered=True,
-        injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
-        meetings=meetings, meeting_names=["features", "maximum", "größe"], meeting_roots=[-1, 0, -2],
-        input=meetings[:, :, :2, 0].copy(), input_names=["requested", "received"],
-        unix_offset_ns=np.arange(8).reshape(4, 2) + 10**18, unix_bound_ns=np.arange(8).reshape(4, 2),
-    )  # fmt: skip
 
 
 def test_every_field_is_read_back(tmp_path):

@@ -84,6 +84,20 @@ def make_trace(
     return Trace(**(content | changes))
 
 
+def full_trace() -> Trace:
+    """A trace that has everything but telemetry and a whole training; its numbers are no times of a run."""
+    run = make_run(nodes=2, ranks_per_node=2, options={"data_ms": "3@rank=1"}, env={"NCCL_ALGO": "Ring"})
+    injected = np.arange(4 * run.steps * 2, dtype=np.int64).reshape(4, run.steps, 2)
+    meetings = np.arange(4 * run.steps * 9, dtype=np.int64).reshape(4, run.steps, 3, 3)
+    return make_trace(
+        run, attempt=3, evidence="srun returned 0", script="#!/bin/bash\necho 'ä'\n", recovered=True,
+        injected_ns=injected, injected_phases=["data_ms", "compute_ms"], environment={"job_id": "17", "n": [1, None]},
+        meetings=meetings, meeting_names=["features", "maximum", "größe"], meeting_roots=[-1, 0, -2],
+        input=meetings[:, :, :2, 0].copy(), input_names=["requested", "received"],
+        unix_offset_ns=np.arange(8).reshape(4, 2) + 10**18, unix_bound_ns=np.arange(8).reshape(4, 2),
+    )  # fmt: skip
+
+
 def cut_short(trace: Trace, steps: int, outcome: Outcome) -> Trace:
     """The trace of an attempt that ended after `steps` steps: the rest absent, no block."""
     stamps, losses, samples = trace.stamps.copy(), trace.losses.copy(), trace.samples.copy()

@@ -1,0 +1,561 @@
+"""Files that somebody has made to do harm, and every command that reads them.
+
+`python -m tests.fuzz.fuzz_hostile [--count N] [--from SEED] [--kind KIND]`; `--seed N` repeats one with its output.
+
+HDF5 with other structures (links, external storage, virtual datasets, filters, types, sizes, attributes, values), plans
+and records, Parquet, profiles of torch.profiler, references, histories, bundles. Defects: an exception that reaches the
+user, a hang, more than twice the memory of the largest honest file, a secret of another file in what is printed, a good
+file beside it that is not read. Each is printed with its seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gzip
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from hpc.model.trace_look import look_at_trace
+from hpc.recovery import recover
+from launch.jobs.options import LaunchOptions
+from launch.sweep import status
+from launch.sweep.submit import FAILURES
+from parse import compare, history, pipeline_trace, summarize, timeline
+from parse.comparison.reference import read_reference
+from parse.comparison.types import ComparisonError
+from parse.load import load
+from parse.page import command as report
+from tests.fuzz.damages import flip
+from tests.fuzz.fuzz_logs import watched
+from tests.unit.pipeline.made import columns
+from tests.unit.test_bundle import HERE, MACHINE, put_wheel
+from tests.unit.test_timeline_kineto import profile, two_nodes
+from tests.unit.traces import full_trace, make_run, make_trace, put, put_exit_record, put_plan, repeats
+from tools.bundle.__main__ import installer
+from tools.bundle.archive import write_archive
+from tools.bundle.wheels import Target
+
+COUNT = 20_000
+HANG_S = 240
+"""After which even a library that returns to no Python is ended, with the stack."""
+GROWTH = 2.0
+"""Of the memory that the largest honest files take."""
+SECRET = "the-private-key-of-somebody-else"
+HOSTILE: Sequence[Any] = (
+    None, True, -1, 0, 1, 2**31, 2**63 - 1, 2**63, -(2**63), 10**400, 1e308, -1e308, 1e-308, float("nan"), float("inf"),
+    "", "x", "\0", "\n", "=1+1", "<script>", "../../x", "/", "\ud800", "\x1b[2J", "9" * 4000, "x" * 70_000,
+    [], [1], [[]], {}, {"a": {}}, "[" * 200, "batch-size", "ok", "2.5", "-1",
+)  # fmt: skip
+NAMES = (
+    "run", "ranks", "environment", "evidence", "script", "stamps", "samples", "losses", "steps_completed", "blocks",
+    "injected_ns", "meetings", "input", "training", "telemetry/values", "telemetry/series", "clock/local_ns",
+    "clock/offset_ns", "clock/bound_ns", "clock/barrier_exits_ns", "clock/unix_offset_ns", "clock/domains",
+)  # fmt: skip
+ATTRIBUTES = ("schema", "schema_version", "attempt", "outcome", "recovered", "run_id", "names", "roots", "phases")
+TYPES: Sequence[Any] = (
+    "i1", "i4", "i8", ">i8", "u8", "f2", "f4", "f8", "c16", "S1", "S70000", "V9", h5py.ref_dtype, h5py.regionref_dtype,
+    h5py.string_dtype(), h5py.vlen_dtype(np.int64), h5py.enum_dtype({"a": 1}), [("a", "i8"), ("b", h5py.ref_dtype)],
+    "(3,)i8", "?",
+)  # fmt: skip
+FILTERS: Sequence[Mapping[str, Any]] = (
+    {}, {}, {"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}, {"fletcher32": True},
+    {"scaleoffset": 0}, {"compression": "gzip", "compression_opts": 9, "shuffle": True},
+)  # fmt: skip
+
+
+class Defect(AssertionError):
+    """A hostile file did harm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The folders of all cases: honest files of every kind, and what no reader may come to."""
+
+    honest: Path
+    secret: Path
+    pipe: Path
+
+
+def make_place(folder: Path) -> Place:
+    """Honest files of every kind, and a secret, and a pipe that nobody writes to."""
+    honest = folder / "honest"
+    traces = honest / "sweep" / "traces"
+    for each in (traces, honest / "sweep" / "jobs", honest / "sweep" / "logs", honest / "full", honest / "bundle"):
+        each.mkdir(parents=True)
+    runs = [*repeats(make_run(), 3), *repeats(make_run(nodes=2), 2)]
+    for run in runs:
+        put(traces, make_trace(run))
+        put_exit_record(traces, run, make_trace(run).outcome)
+    put_plan(traces, runs)
+    put(honest / "full", full_trace())
+    trace = two_nodes()[0]
+    put(honest / "full", trace)
+    (honest / "profile.json").write_text(json.dumps(profile(trace, 1)))
+    parquet.write_table(pa.table(columns()), honest / "pipeline.parquet")
+    members: dict[str, Path | bytes] = {"wheels/tiny-1.0.whl": put_wheel(folder, "tiny"), "rankwise/setup.py": b""}
+    members |= installer(Target(python=HERE, machine=MACHINE), [], "2.5", members)
+    write_archive(honest / "bundle" / "bundle.tar.gz", "here", members, 1_700_000_000)
+    secret, pipe = folder / "secret", folder / "pipe"
+    secret.write_text(SECRET)
+    os.mkfifo(pipe)
+    return Place(honest=honest, secret=secret, pipe=pipe)
+
+
+# Values
+
+
+def spoilt(value: Any, rng: random.Random) -> Any:
+    """The value with something hostile in one place of it, at any depth."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice([*value])
+        if rng.random() < 0.1:
+            return {**value, str(rng.choice(HOSTILE)): rng.choice(HOSTILE)}
+        if rng.random() < 0.1:
+            return {name: each for name, each in value.items() if name != key}
+        return {**value, key: spoilt(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        at = rng.randrange(len(value))
+        return rng.choice((value[:at], [*value, *value], [*value[:at], spoilt(value[at], rng), *value[at + 1 :]]))
+    return rng.choice(HOSTILE)
+
+
+def spoilt_json(text: str, rng: random.Random) -> str:
+    """A JSON text of another value, or no JSON at all."""
+    if rng.random() < 0.1:
+        return rng.choice(("[" * 100_000, "[" * 500 + "]" * 500, "{", "NaN", text[: len(text) // 2], '{"a":' * 900))
+    value = json.loads(text)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        value = spoilt(value, rng)
+    return json.dumps(value, default=str)
+
+
+def spoil_numbers(array: Any, rng: random.Random) -> Any:
+    """The array with values that no run has."""
+    result = np.array(array)
+    if not result.size or result.dtype.kind not in "if":
+        return result
+    extremes: Sequence[float] = (0, -1, 1, 2**31 - 1)
+    if result.dtype.kind == "f":
+        extremes = (*extremes, 1e308, -1e308, float("nan"), float("inf"), 1e-320)
+    elif result.dtype.itemsize == 8:
+        extremes = (*extremes, 2**63 - 1, -(2**63), 2**62)
+    flat = result.reshape(-1)
+    if rng.random() < 0.3:
+        flat[:] = rng.choice(extremes)
+    for _ in range(rng.randint(1, 4)):
+        flat[rng.randrange(flat.size)] = rng.choice(extremes)
+    return result
+
+
+# HDF5
+
+
+def _shape(rng: random.Random) -> tuple[int, ...]:
+    sizes = (0, 1, 2, 3, 6, 15, 16, 100, 10**5, 2**31, 10**15, 2**62)
+    return tuple(
+        rng.choice(sizes[:9] if rng.random() < 0.8 else sizes) for _ in range(rng.choice((0, 1, 1, 2, 2, 3, 4, 32)))
+    )
+
+
+def _other_dataset(file: h5py.File, name: str, rng: random.Random) -> None:
+    shape, dtype = _shape(rng), rng.choice(TYPES)
+    chunked = bool(shape) and all(shape) and rng.random() < 0.5
+    how: dict[str, Any] = dict(rng.choice(FILTERS)) if chunked else {}
+    if chunked:
+        how["chunks"] = tuple(min(length, 64) for length in shape)
+    if rng.random() < 0.2:
+        how["fillvalue"] = 7
+    file.create_dataset(name, shape, dtype, **how)
+
+
+def _other_link(file: h5py.File, name: str, rng: random.Random, place: Place) -> None:
+    targets = ("/", name, "/nothing", "run", "clock", "..", str(place.secret))
+    outside = (str(place.secret), str(place.pipe), "/dev/zero", file.filename, "nothing.h5")
+    kind = rng.choice(("soft", "external", "hard", "type", "group"))
+    if kind == "soft":
+        file[name] = h5py.SoftLink(rng.choice(targets))
+    elif kind == "external":
+        file[name] = h5py.ExternalLink(rng.choice(outside), rng.choice(targets))
+    elif kind == "hard":
+        file[name] = file[rng.choice(("/", "clock", "run" if name != "run" else "ranks"))]
+    elif kind == "type":
+        file[name] = np.dtype("i8")
+    else:
+        file.create_group(name)
+
+
+def _elsewhere(file: h5py.File, name: str, of: tuple[tuple[int, ...], Any], rng: random.Random, place: Place) -> None:
+    """The content is another file's: by external storage or as a virtual dataset."""
+    shape, dtype = of
+    path = str(rng.choice((place.secret, place.pipe, Path("/dev/zero"), Path(file.filename))))
+    shape = shape or (1,)
+    if rng.random() < 0.5:
+        file.create_dataset(name, shape, dtype, external=[(path, rng.choice((0, 1 << 40)), h5py.h5f.UNLIMITED)])
+        return
+    layout = h5py.VirtualLayout(shape, dtype)
+    layout[...] = h5py.VirtualSource(rng.choice((path, ".")), rng.choice((name, "run")), shape)
+    file.create_virtual_dataset(name, layout)
+
+
+def _other_attribute(file: h5py.File, rng: random.Random) -> None:
+    owner = file[rng.choice(("/", "/", "stamps", "meetings", "input", "injected_ns"))]
+    name = rng.choice(ATTRIBUTES)
+    values: Sequence[Any] = (
+        0, -1, 3, 2**62, 1e308, "x", np.bytes_("ok"), np.bytes_(b"\xff"), h5py.Empty("i8"), np.zeros(3),
+        np.zeros((3, 3)), np.zeros(100_000), np.array([b"a", b"\xff"]), ["a"], True, np.void(b"ab"), file.ref,
+    )  # fmt: skip
+    if rng.random() < 0.2:
+        owner.attrs.pop(name, None)
+    else:
+        owner.attrs[name] = rng.choice(values)
+
+
+def _edit(file: h5py.File, rng: random.Random, place: Place) -> None:
+    """One change of the structure."""
+    name = rng.choice([each for each in NAMES if each in file] or ["nothing"])
+    kind = rng.choice(
+        ("attribute", "gone", "dataset", "dataset", "link", "elsewhere", "numbers", "numbers", "text", "text")
+    )
+    if kind == "attribute" or name == "nothing" or not isinstance(file.get(name), h5py.Dataset):
+        _other_attribute(file, rng)
+        return
+    stored = file[name]
+    is_text, shape, dtype = stored.dtype.kind in "SO", stored.shape, stored.dtype
+    if kind in ("numbers", "text"):
+        content = stored[()]
+        if not is_text:
+            stored[()] = spoil_numbers(content, rng)
+            return
+        text = content.decode(errors="replace") if isinstance(content, bytes) else "{}"
+        del file[name]
+        encoded = spoilt_json(text if text[:1] in ("{", "[") else '"x"', rng).encode(errors="replace")
+        file.create_dataset(name, data=np.bytes_(encoded) if rng.random() < 0.95 else encoded.decode())
+        return
+    del file[name]
+    if kind == "dataset":
+        _other_dataset(file, name, rng)
+    elif kind == "link":
+        _other_link(file, name, rng, place)
+    elif kind == "elsewhere":
+        _elsewhere(file, name, (shape, dtype), rng, place)
+
+
+def spoil_trace(path: Path, rng: random.Random, place: Place) -> None:
+    """Another structure, other values, or another version of the format."""
+    if rng.random() < 0.1:
+        beside = path.with_name("other")
+        with h5py.File(path) as old, h5py.File(beside, "w", libver=rng.choice(("earliest", "latest"))) as new:
+            for name in old:
+                old.copy(name, new)
+            new.attrs.update(old.attrs)
+        beside.replace(path)
+    # Not every change can be made of every dataset; what was made until then stands.
+    with contextlib.suppress(Exception), h5py.File(path, "r+", libver=("earliest", "latest")) as file:
+        for _ in range(rng.choice((1, 1, 1, 2, 3))):
+            with contextlib.suppress(
+                ValueError, TypeError, OSError, KeyError, RuntimeError, MemoryError, OverflowError
+            ):
+                _edit(file, rng, place)
+    if rng.random() < 0.05:
+        flip(path, rng)
+    if rng.random() < 0.03:
+        os.truncate(path, 1 << 40)
+
+
+# The kinds
+
+
+def hostile_trace(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    traces = out / "traces"
+    shutil.copytree(place.honest / "sweep" / "traces", traces)
+    name = rng.choice([*sorted(path.name for path in (place.honest / "full").glob("*.h5")), "1n1g"])
+    source = next(traces.glob("1n1g*_r3.1.h5")) if name == "1n1g" else place.honest / "full" / name
+    target = traces / source.name
+    if target != source:
+        shutil.copy(source, target)
+    spoil_trace(target, rng, place)
+    loaded = load([traces])
+    _true(len(loaded.attempts) >= (4 if name == "1n1g" else 5), "good traces beside it are not read")
+    look_at_trace(target)
+    return _commands(rng, traces, out, place)
+
+
+def hostile_records(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """A plan or a record with other values."""
+    shutil.copytree(place.honest / "sweep", out / "sweep")
+    traces = out / "sweep" / "traces"
+    for path in rng.sample(sorted(traces.glob("*.json")), rng.choice((1, 1, 2))):
+        path.write_text(spoilt_json(path.read_text(), rng))
+    _true(len(load([traces]).attempts) >= 5, "good traces beside it are not read")
+    if rng.random() < 0.3:
+        try:
+            status.show((), LaunchOptions(out=out / "sweep"))
+        except FAILURES as error:
+            print(error)
+    return _commands(rng, traces, out, place)
+
+
+def _commands(rng: random.Random, traces: Path, out: Path, place: Place) -> Sequence[str]:
+    """One of the commands that read traces, as its arguments."""
+    good = str(place.honest / "sweep" / "traces")
+    page = str(out / "page.html")
+    choices: Sequence[Sequence[str]] = (
+        ["summarize", str(traces)], ["summarize", str(traces), "--format", rng.choice(("json", "csv", "markdown"))],
+        ["summarize", str(traces), "--ledger"], ["summarize", str(traces), "--ledger", "--format", "json"],
+        ["report", str(traces), "--out", page], ["timeline", str(traces), "--out", str(out / "timeline.json.gz")],
+        ["compare", good, str(traces)], ["compare", str(traces), good], ["history", str(traces), good],
+        ["recover", str(traces)],
+    )  # fmt: skip
+    return rng.choice(choices)
+
+
+def hostile_history(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """Days of measurements, some of them hostile."""
+    for day in ("a", "b", "c"):
+        shutil.copytree(place.honest / "sweep" / "traces", out / day)
+        if rng.random() < 0.6:
+            spoil_trace(rng.choice(sorted((out / day).glob("*.h5"))), rng, place)
+        if rng.random() < 0.4:
+            path = rng.choice(sorted((out / day).glob("*.json")))
+            path.write_text(spoilt_json(path.read_text(), rng))
+    (out / "d").symlink_to(rng.choice((place.pipe, place.secret, out / "d", out)))
+    form = rng.choice(("text", "json", "csv"))
+    return ["history", *(str(out / day) for day in "abc"), "--format", form]
+
+
+def hostile_parquet(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """Columns of other types and values, and damaged bytes."""
+    path = out / "hostile.parquet"
+    values: dict[str, Any] = {name: list(column) for name, column in columns().items()}
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        name = rng.choice([*values])
+        column = values[name]
+        extremes = (0, -1, 2**31, 2**62, -(2**63), 2**63 - 1, 1e308, float("nan"), float("inf"), None, "x", "gc")
+        for _ in range(rng.choice((1, 5))):
+            column[rng.randrange(len(column))] = rng.choice(extremes)
+        if rng.random() < 0.2:
+            values[name] = [rng.choice(extremes)] * len(column)
+        if rng.random() < 0.1:
+            values[name] = [[each] for each in column]
+        if rng.random() < 0.1:
+            del values[name]
+    table = {}
+    for name, column in values.items():
+        with contextlib.suppress(pa.ArrowException, TypeError, OverflowError, ValueError):
+            table[name] = pa.array(column)
+    how = {"compression": rng.choice(("snappy", "gzip", "zstd", "none")), "row_group_size": rng.choice((1, 7, 10**6))}
+    parquet.write_table(pa.table(table), path, use_dictionary=rng.random() < 0.5, **how)
+    if rng.random() < 0.5:
+        flip(path, rng)
+    return ["pipeline_trace", str(path), "--format", rng.choice(("text", "json"))]
+
+
+def hostile_profile(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """A profile with other values, and packed ones that are small and become large."""
+    profiles = out / "profiles"
+    profiles.mkdir()
+    text = spoilt_json((place.honest / "profile.json").read_text(), rng)
+    if rng.random() < 0.05:
+        text = '{"traceEvents": [' + " " * (1 << 24) + "]}"
+    if rng.random() < 0.05:
+        text = '{"traceEvents": [{"ph": "X", "name": "' + "x" * (1 << 22) + '"}]}'
+    content = text.encode(errors="replace")
+    packed = rng.random() < 0.4
+    path = profiles / f"rank1.json{'.gz' if packed else ''}"
+    path.write_bytes(gzip.compress(content, 1) if packed else content)
+    if rng.random() < 0.1:
+        flip(path, rng)
+    if rng.random() < 0.1:
+        (profiles / "rank0.json").symlink_to(rng.choice((place.pipe, place.secret, path)))
+    run = str(sorted((place.honest / "full").glob("2n1g*.h5"))[0])
+    return ["timeline", run, "--kineto", str(profiles), "--out", str(out / "timeline.json.gz")]
+
+
+def hostile_reference(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """Expected speeds with other values and tables."""
+    path = out / "reference.toml"
+    numbers = ("1", "-1", "0", "1e400", "nan", "inf", "1" * 4000, "0x" + "f" * 4000, "1e-320", '"3%"', '"9e999%"',
+               "true", "[1]", "{}", "2026-01-01", '"x"', '"' + "x" * 70_000 + '"')  # fmt: skip
+
+    def number(usual: str) -> str:
+        return rng.choice(numbers) if rng.random() < 0.25 else usual
+
+    lines = [f"title = {number(chr(34) + 'all' + chr(34))}"]
+    for nodes in (1, 2):
+        lines += ["[[point]]", f"case = {number(f'{chr(34)}{nodes}n1g{chr(34)}')}", f"speed = {number('40.0')}"]
+        if rng.random() < 0.5:
+            lines += [f"tolerance = {number('0.03')}"]
+        if rng.random() < 0.2:
+            lines += [f"{rng.choice(('batch_size', 'option.a', 'nodes', 'unit', 'source', 'x'))} = {number('4')}"]
+    text = "\n".join(lines) + "\n"
+    if rng.random() < 0.1:
+        text = rng.choice(
+            ("a = " + "[" * 100_000, "a = " + "[" * 300 + "]" * 300, "[" + "a." * 5000 + "a]\n", "\0", text[:9])
+        )
+    path.write_text(text)
+    if rng.random() < 0.1:
+        flip(path, rng)
+    with contextlib.suppress(ComparisonError):
+        read_reference(path, 0.03)
+    return ["compare", str(path), str(place.honest / "sweep" / "traces"), "--format", rng.choice(("text", "json"))]
+
+
+def hostile_bundle(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """An unpacked bundle with pipes, links, `..` and more files than it brought: none is installed, nothing waits."""
+    subprocess.run(["tar", "-xzf", str(place.honest / "bundle" / "bundle.tar.gz")], cwd=out, check=True)
+    folder = out / "here"
+    files = [folder / name for name in ("wheels/tiny-1.0.whl", "rankwise/setup.py", "SHA256SUMS")]
+    path = rng.choice(files)
+    kind = rng.choice(("pipe", "link", "more", "sums", "flip", "loop"))
+    if kind == "more":
+        (folder / "wheels" / rng.choice(("tiny-2.0.whl", "$(touch x)", "a b'.whl", "-rf", ".hidden"))).write_text("x")
+    elif kind == "sums":
+        lines = ("0" * 64 + "  ../../secret\n", "0" * 64 + f"  {place.pipe}\n", "\\" * 70 + "\n", "x\n" * 1000)
+        (folder / "SHA256SUMS").write_text((folder / "SHA256SUMS").read_text() + rng.choice(lines))
+    elif kind == "flip":
+        path.write_bytes(path.read_bytes() + b"x")
+    else:
+        path.unlink()
+        os.mkfifo(path) if kind == "pipe" else path.symlink_to(path if kind == "loop" else place.secret)
+    argv = ["env", f"PYTHON={sys.executable}", "sh", str(folder / "install.sh")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=HANG_S)
+    _true(done.returncode == 1 and not (folder / "rankwise/.venv").exists(), f"{kind} was installed: {done.stderr}")
+    _true(SECRET not in done.stdout + done.stderr, "the secret is printed")
+    return []
+
+
+MAINS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "summarize": summarize.main, "report": report.main, "timeline": timeline.main, "compare": compare.main,
+    "history": history.main, "recover": recover.main, "pipeline_trace": pipeline_trace.main,
+}  # fmt: skip
+KINDS: Mapping[str, tuple[int, Callable[[Path, random.Random, Place], Sequence[str]]]] = {
+    "trace": (50, hostile_trace), "records": (14, hostile_records), "history": (6, hostile_history),
+    "parquet": (12, hostile_parquet), "profile": (8, hostile_profile), "reference": (9, hostile_reference),
+    "bundle": (1, hostile_bundle),
+}  # fmt: skip
+"""The kinds with their shares in a hundred."""
+
+
+def kind_of(seed: int) -> str:
+    """The kind of that seed."""
+    return random.Random(-1 - seed).choices([*KINDS], [share for share, _ in KINDS.values()])[0]
+
+
+def check(seed: int, out: Path, place: Place, kind: str | None = None) -> str:
+    """Makes the files of that seed and has a command read them; what was printed. Raises Defect."""
+    rng = random.Random(seed)
+    printed = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True)
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        command = KINDS[kind or kind_of(seed)][1](out, rng, place)
+        if command:
+            with contextlib.suppress(SystemExit):
+                MAINS[command[0]](command[1:])
+    printed.seek(0)
+    text = printed.read()
+    _true("Traceback" not in text, "a traceback is printed")
+    _true(SECRET not in text, "the secret is printed")
+    for path in out.glob("*.html"):
+        _true(SECRET not in path.read_text(), "the secret is on the page")
+    return text
+
+
+def _true(so: bool, otherwise: str) -> None:
+    if not so:
+        raise Defect(otherwise)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process ever had (getrusage(2))."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def read_honest(place: Place, out: Path) -> None:
+    """All commands, of honest files: the memory that they take is the measure."""
+    traces, full = str(place.honest / "sweep" / "traces"), str(place.honest / "full")
+    for argv in (
+        ["summarize", traces, full, "--ledger"], ["report", traces, full, "--out", str(out / "page.html")],
+        ["timeline", full, "--out", str(out / "timeline.json.gz")], ["compare", traces, traces],
+        ["history", traces, traces], ["pipeline_trace", str(place.honest / "pipeline.parquet")],
+    ):  # fmt: skip
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            MAINS[argv[0]](argv[1:])
+
+
+def run(
+    first: int, count: int, folder: Path, *, kind: str | None = None, failures: int = 10, show: bool = False
+) -> int:
+    """Tries so many seeds; prints what fails. Returns how many did."""
+    place, begin, failed = make_place(folder), perf_counter(), 0
+    kinds: Counter[str] = Counter()
+    read_honest(place, folder)
+    limit = int(GROWTH * peak_bytes())
+    out = folder / "out"
+    for number, seed in enumerate(range(first, first + count), 1):
+        out.mkdir()
+        faulthandler.dump_traceback_later(HANG_S, exit=True)
+        try:
+            with watched(seed), warnings.catch_warnings(action="ignore"):
+                text = check(seed, out, place, kind)
+            _true(peak_bytes() <= limit, f"takes {peak_bytes() >> 20} MiB; twice the honest ones is {limit >> 20}")
+            kinds[kind or kind_of(seed)] += 1
+            if show:
+                print(text)
+        except Exception:  # noqa: BLE001  # what is looked for
+            failed += 1
+            print(f"seed {seed} ({kind or kind_of(seed)}):\n{traceback.format_exc()}", flush=True)
+            limit = max(limit, peak_bytes())
+            if failed >= failures:
+                break
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        shutil.rmtree(out)
+        if number % 1000 == 0:
+            print(f"{number} in {perf_counter() - begin:.0f} s, {failed} failed, {peak_bytes() >> 20} MiB", flush=True)
+    print(
+        f"{sum(kinds.values())} hostile files in {perf_counter() - begin:.0f} s, {failed} failed: {dict(kinds)}; "
+        f"at most {peak_bytes() >> 20} MiB, allowed {limit >> 20}"
+    )
+    return failed
+
+
+def main() -> int:
+    """Command line: 0 where nothing failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
+    parser.add_argument("--kind", choices=[*KINDS], help="this kind alone")
+    parser.add_argument("--seed", type=int, help="this one alone, with all that is printed")
+    parser.add_argument("--failures", type=int, default=10, help="ends after so many")
+    options = parser.parse_args()
+    first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
+    with tempfile.TemporaryDirectory() as place:
+        failed = run(
+            first, count, Path(place), kind=options.kind, failures=options.failures, show=options.seed is not None
+        )
+        return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
