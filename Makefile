@@ -81,11 +81,12 @@ lint: $(VENV)/.test
 bench: $(VENV)/.test
 	@for part in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$part .py) || exit 1; done
 
-# 100,000 mutated logs, 3,000 sweeps with damaged files; what fails is printed with its seed, which
-# `$(PY) -m tests.fuzz.fuzz_logs --seed N`, or fuzz_evidence, tries again.
+# 100,000 mutated logs, 3,000 sweeps with damaged files, 20,000 hostile files; what fails is printed with its seed, which
+# `$(PY) -m tests.fuzz.fuzz_logs --seed N`, or fuzz_evidence, or fuzz_hostile, tries again.
 fuzz: $(VENV)/.test
 	$(call part,fuzz of logs,300,$(PY) -m tests.fuzz.fuzz_logs)
 	$(call part,fuzz of evidence,300,$(PY) -m tests.fuzz.fuzz_evidence)
+	$(call part,fuzz of hostile files,3600,$(PY) -m tests.fuzz.fuzz_hostile)
 
 # On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 98 runs; real
 # faults (busy loops, stops, page faults, slow files), and equal ranks on idle and on busy cores. Then known delays in unchanged

@@ -37,6 +37,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from hpc.model.spec import SpecError
 from hpc.model.trace_look import look_at_trace
 from hpc.recovery import recover
 from launch.jobs.options import LaunchOptions
@@ -312,7 +313,7 @@ def hostile_records(out: Path, rng: random.Random, place: Place) -> Sequence[str
     if rng.random() < 0.3:
         try:
             status.show((), LaunchOptions(out=out / "sweep"))
-        except FAILURES as error:
+        except (*FAILURES, SpecError) as error:
             print(error)
     return _commands(rng, traces, out, place)
 
@@ -514,7 +515,7 @@ def run(
     out = folder / "out"
     for number, seed in enumerate(range(first, first + count), 1):
         out.mkdir()
-        faulthandler.dump_traceback_later(HANG_S, exit=True)
+        faulthandler.dump_traceback_later(HANG_S, exit=True, file=sys.__stderr__)
         try:
             with watched(seed), warnings.catch_warnings(action="ignore"):
                 text = check(seed, out, place, kind)
