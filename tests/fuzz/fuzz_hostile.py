@@ -515,7 +515,7 @@ def run(
     out = folder / "out"
     for number, seed in enumerate(range(first, first + count), 1):
         out.mkdir()
-        faulthandler.dump_traceback_later(HANG_S, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(HANG_S, exit=True, file=2)
         try:
             with watched(seed), warnings.catch_warnings(action="ignore"):
                 text = check(seed, out, place, kind)
