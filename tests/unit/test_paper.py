@@ -72,7 +72,8 @@ def test_each_base_has_a_table_and_a_panel(tmp_path: Path):
         "against 2n2g, and efficiency", "against 1n2g, and efficiency",
     ]  # fmt: skip
     assert [[row[:2] for row in marked.table.rows] for marked in section.tables] == [
-        [["2n2g", "paddle-fleet"], ["4n2g", "paddle-fleet"]], [["1n2g", "torch-ddp"], ["2n2g", "torch-ddp"]],
+        [["2n2g", "paddle-fleet"], ["4n2g", "paddle-fleet"], ["8n2g", "paddle-fleet"]],
+        [["1n2g", "torch-ddp"], ["2n2g", "torch-ddp"], ["4n2g", "torch-ddp"]],
     ]  # fmt: skip
     assert section.curves is not None
     panels = [(panel.base, panel.base_devices, len(panel.series)) for panel in section.curves.panels]
