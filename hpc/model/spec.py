@@ -324,7 +324,7 @@ class RunSpec:
         return f"{self.point_id}_r{self.repeat}"
 
     def baseline(self) -> RunSpec:
-        """The same run on one rank of one node: what speedup is measured against."""
+        """The same run on one rank of one node: what speedup is measured against where it is there."""
         return dataclasses.replace(self, nodes=1, ranks_per_node=1, gpus_per_node=min(1, self.gpus_per_node))
 
     def to_json(self) -> dict[str, Any]:

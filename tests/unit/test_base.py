@@ -11,23 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
+from parse.attempt import RequestedRun
 from parse.page.command import main as report
 from parse.report.chart import IDEAL, speedup_chart
 from parse.report.conclusion import conclusion
-from parse.report.reading import read_summary
+from parse.report.points_table import points_tables
+from parse.report.reading import read_documents, read_summary
 from parse.report.side_by_side import compare
-from parse.report.summary import Summary, by_base
+from parse.report.summary import Summary, against_text, by_base, no_speedup_text
 from parse.report.table import FORMATS, text
-from parse.result import Result, against_base
+from parse.result import Result, Run, against_base
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
-from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point
+from tests.unit.traces import ended, judged, make_ranks, make_run, make_trace, point, requested_run
 
+HEAD = "# torch GPT batch size 16\n\n| nodes | gpu_num_per_node | samples/s |\n| --- | --- | --- |"
 SPEEDS = {1: 116.36, 2: 213.33, 4: 365.71}
 """samples/s of 1, 2 and 4 nodes of 8 GPUs: 1.83 and 3.14 times that of one node, 91.7 % and 78.6 % of ideal."""
 
@@ -253,3 +258,56 @@ def test_a_base_on_another_device_is_named() -> None:
     (alarm,) = judged([other, double])[1].alarms
     assert alarm.text == "1n8g, which it is measured against, ran with another driver: 535.0, not 570.1"
     assert alarm.figures["base"] == "1n8g"
+
+
+def test_a_chosen_base_that_its_document_does_not_print_is_named(tmp_path: Path) -> None:
+    lines = [f"| {nodes} | 8 | {speed} |" for nodes, speed in ((1, "OOM"), (2, "213.33"), (4, "365.71"))]
+    document = made.put(tmp_path, "report.md", "\n".join([HEAD, *lines]) + "\n")
+    summary = read_documents([document])
+    assert [result.base and (result.base.case, result.base.smaller) for result in summary.results] == [
+        ("2n8g", (("1n8g", "OOM"),))
+    ] * 3
+    chosen = read_documents([document], "1n8g").results
+    assert [no_speedup_text(result) for result in chosen] == ["its document prints 'OOM' for 1n8g"] * 3
+
+
+SIZES = st.sampled_from([(1, 1), (1, 2), (1, 8), (2, 8), (4, 8)])
+SPEED = st.sampled_from(["", "OOM"]) | st.floats(1, 1e6)
+
+
+def speed_of(requested: RequestedRun, speed: float | str) -> Result:
+    """A point of that speed, or one whose run is missing (empty), or will get no number (a word in its place)."""
+    if isinstance(speed, float):
+        return Result(requested=requested, runs=(), planned_runs=None, median_speed=speed)
+    run = Run(requested=requested, attempt=None, attempts=0, placeholder=speed)
+    return Result(requested=requested, runs=(run,), planned_runs=None)
+
+
+@given(
+    settings=st.lists(st.dictionaries(SIZES, SPEED, min_size=1), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_whatever_the_bases_no_table_and_no_column_has_two(
+    settings: list[dict[tuple[int, int], float | str]], data: st.DataObject
+) -> None:
+    backends = ("mpi", "torch-ddp", "paddle-fleet", "torch-fsdp")
+    points = [
+        speed_of(requested_run(on(*size, backend=backend)), speed)
+        for backend, speeds in zip(backends, settings, strict=False)
+        for size, speed in speeds.items()
+    ]
+    cases = {result.requested.case for result in points}
+    results = judge(against_base(points, data.draw(st.sampled_from(["", *sorted(cases)]))))
+    tables = points_tables(results)
+    assert sorted(id(result) for table in tables for result in table) == sorted(map(id, results))
+    columns = [tuple(column.points.values()) for comparison in compare(results) for column in comparison.columns]
+    for several in (*tables, *columns):
+        assert len({against_text(result) for result in several if result.speedup is not None}) <= 1
+    summary = Summary(results=results)
+    for page in (text(summary, Page(charts=True)), FORMATS["markdown"](summary), FORMATS["csv"](summary)):
+        assert page
+    for row in json.loads(FORMATS["json"](summary))["results"]:
+        assert (row["speedup"] is None) == bool(row["no_speedup"])
+        if row["speedup"] is not None:
+            efficiency = row["speedup"] * row["base_devices"] / row["devices"]
+            assert row["scaling_efficiency"] == pytest.approx(efficiency)
