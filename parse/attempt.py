@@ -46,8 +46,10 @@ class RequestedRun:
     `extra` are fields of a later version, and for a log the fields that distinguish its point (such as its folder).
     `target_env` are the environment variables that the target (a site, or this machine) sets for every
     run, from its plan: those of `run.env` that were not requested by `--env`. `measurement` is None unless the same
-    runs were measured more than once. `strong`: its log states no scaling, and the logs that are equal in all else have
-    its global batch size, so that their local batch sizes tell no settings apart.
+    runs were measured more than once.
+
+    `setting_extra` and `strong` are of logs and act on their settings alone: fields in the place of those of `extra`,
+    and whether the logs that are equal in all else have one global batch size.
     """
 
     run: RunFields
@@ -55,6 +57,7 @@ class RequestedRun:
     extra: Mapping[str, Any] = field(default_factory=dict)
     target_env: Mapping[str, str] = field(default_factory=dict)
     measurement: Measurement | None = None
+    setting_extra: Mapping[str, Any] | None = None
     strong: bool = False
 
     @cached_property
@@ -78,7 +81,8 @@ class RequestedRun:
         run = dataclasses.replace(self.run.baseline(), repeat=1)
         if self.strong:
             run = dataclasses.replace(run, batch_size=self.run.global_batch_size, scaling="strong")
-        return run.key(self.distinction)
+        extra = self.distinction if self.setting_extra is None else {**self.distinction, **self.setting_extra}
+        return run.key(extra)
 
     @property
     def case(self) -> str:

@@ -15,7 +15,7 @@ from hpc.system.groups import grouped
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
-from parse.attempt import Attempt
+from parse.attempt import Attempt, RequestedRun
 from parse.logs.engine.lines import MAX_SHAPED
 from parse.logs.engine.log_format import LogError, UnknownFormatError
 from parse.logs.engine.reader import ANSI, pieces
@@ -23,7 +23,7 @@ from parse.logs.formats import KNOWN, format_named, recognise, require_text, wit
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nccl_tests import HEAD as NCCL_TESTS
 from parse.logs.nccl_tests import NcclTest, nccl_tests
-from parse.logs.path_facts import PathFacts, place_of, run_of_output
+from parse.logs.path_facts import PathFacts, place_of, run_of_output, without_sizes
 from parse.logs.run import SPEEDS, attempt_of, numbered_as
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, read_log
@@ -116,7 +116,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
     read = list(_one_output_of_each_run(read, remarks))
     remarks += _not_taken(read, how.otherwise)
     return LoadedLogs(
-        attempts=tuple(_with_scaling(_numbered(read, remarks))),
+        attempts=tuple(_with_scaling([*_in_one_setting(_numbered(read, remarks))])),
         refusals=tuple(refusals),
         remarks=tuple(remarks),
         logs=len(read) + unplaced,
@@ -213,6 +213,32 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
         if log.attempt.requested
     )
     return tuple(attempt for (folder, _), logs in points.items() for attempt in _repeats(logs, folder, remarks))
+
+
+def _in_one_setting(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
+    """The attempts; those whose folders and names differ by a size alone, `run_2nodes` and `run_4nodes`, in one setting
+    where no two of them have one case."""
+    alike = grouped((_but_for_sizes_in_names(attempt), attempt) for attempt in attempts)
+    for logs in alike.values():
+        cases = grouped((each.requested.point, each.requested.case) for each in logs if each.requested)
+        apart = len({case for (case, *_) in cases.values()}) == len(cases)
+        for each in logs:
+            if each.requested is None or not apart:
+                yield each
+            else:
+                requested = dataclasses.replace(each.requested, setting_extra=_extra_without_sizes(each.requested))
+                yield dataclasses.replace(each, requested=requested)
+
+
+def _but_for_sizes_in_names(attempt: Attempt) -> str:
+    if attempt.requested is None:
+        return ""
+    return dataclasses.replace(attempt.requested, setting_extra=_extra_without_sizes(attempt.requested)).setting
+
+
+def _extra_without_sizes(requested: RequestedRun) -> dict[str, str]:
+    names = {name: str(requested.extra[name]) for name in ("folder", "name") if name in requested.extra}
+    return {name: without_sizes(text) for name, text in names.items()}
 
 
 def _with_scaling(attempts: Sequence[Attempt]) -> Iterator[Attempt]:

@@ -61,6 +61,12 @@ _RESNET = re.compile(r"(?:i|fres)?res?n(?:et)?[-_]?(?P<depth>18|34|50|100|101|15
 _SHORT = re.compile(r"rn?(?P<depth>18|34|50|100|101|152)")
 _OTHER_MODELS = frozenset(("bert", "gpt", "gpt2", "transformer", "tsm", "vgg16", "alexnet", "yolov3", "resnext101"))
 _REPEAT_FOLDER = re.compile(r"(?:run|repeat|rep|trial|test|r)?[-_]?(?P<repeat>[0-9]{1,4})", re.IGNORECASE)
+_SIZE_WORDS = re.compile(
+    r"(?<![a-z0-9])(?:[0-9]+[-_]?(?:nodes?|gpus?|ranks?|devices?|n(?:[0-9]+[gc])?|g)"
+    r"|(?:nodes?|gpus?|ranks?|devices?|nnodes|np|nproc|n|g)[-_=]?[0-9]+)(?![a-z0-9])",
+    re.IGNORECASE,
+)
+"""Sizes anywhere in a name: `run_2nodes`, `nodes4-final`, `job-16gpus`, `n8`."""
 _SIZES = ("nodes", "gpus_per_node", "devices")
 _NUMBERS = (*_SIZES, "batch_size")
 
@@ -146,6 +152,11 @@ def case_of(text: str) -> PathFacts | None:
     match = _WORD_PATTERNS[0].fullmatch(text)
     nodes, each = (int(match["nodes"]), int(match["gpus_per_node"])) if match else (0, 0)
     return PathFacts(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
+
+
+def without_sizes(name: str) -> str:
+    """The name with numbers of nodes, GPUs or ranks taken out, so that names which differ in these alone are equal."""
+    return _SIZE_WORDS.sub("#", name)
 
 
 def run_of_output(path: Path) -> Path | None:

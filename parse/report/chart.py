@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpc.system.groups import grouped
-from parse.report.summary import labels
-from parse.result import Result
+from parse.report.conclusion import setting_names
+from parse.result import Result, by_setting
 from parse.text import Page, number, wrapped
 
 PARTS = " ▏▎▍▌▋▊▉█"
@@ -21,10 +20,10 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
 
     Points with the same settings stand together. Empty where no two of these have one: a base alone is no scaling.
     """
-    named = zip(labels(results), results, strict=True)
-    settings = grouped((label.partition(" ")[2], result) for label, result in named if result.speedup is not None)
-    curves = {name: points for name, points in settings.items() if len(points) > 1}
-    shown = [result for points in curves.values() for result in points]
+    settings = list(by_setting(result for result in results if result.speedup is not None).values())
+    names = setting_names([setting[0] for setting in settings])
+    curves = [(name, points) for name, points in zip(names, settings, strict=True) if len(points) > 1]
+    shown = [result for _, points in curves for result in points]
     case_width = max((len(result.requested.case) for result in shown), default=0)
     speedup_width = max((len(number(result.speedup)) for result in shown), default=0)
     cells = page.width - case_width - speedup_width - 4
@@ -32,16 +31,10 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
         return []
     lines: list[str] = []
     for base in sorted({_base(result) for result in shown}, key=lambda base: base[1]):
-        of_base = {
-            name: those
-            for name, points in curves.items()
-            if (those := [each for each in points if _base(each) == base])
-        }
+        of_base = [(name, points) for name, points in curves if _base(points[0]) == base]
         lines += wrapped([_title(*base)], page.width)
-        largest = max(
-            max(result.speedup or 0.0, result.ideal or 0.0) for points in of_base.values() for result in points
-        )
-        for name, points in of_base.items():
+        largest = max(max(result.speedup or 0.0, result.ideal or 0.0) for _, points in of_base for result in points)
+        for name, points in of_base:
             lines += wrapped([name] if len(curves) > 1 else [], page.width)
             lines += [
                 f"{result.requested.case:<{case_width}}  {number(result.speedup):>{speedup_width}}  "
