@@ -132,6 +132,27 @@ class LocalCluster:
         self._end_states: dict[str, str] = {}
         self._running: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
         self._submitted = 0
+        self._interrupted = self._starts = self._ends = False
+
+    def end_by_signals(self) -> None:
+        """Makes SIGINT, SIGTERM and SIGHUP raise one KeyboardInterrupt in this process; those that it ignores stay so.
+
+        A signal that comes while a script is started is raised once the script is known, and any after the first
+        changes nothing: `timeout -s INT` sends two at once, and the second must not end the ending of the runs.
+        """
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._interrupt)
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        is_first, self._interrupted = not self._interrupted, True
+        if is_first and not self._starts:
+            raise KeyboardInterrupt
+
+    def _raise_interrupt(self) -> None:
+        """Raises the KeyboardInterrupt of a signal that came while a script was started, or that got lost."""
+        if self._interrupted and not self._ends:
+            raise KeyboardInterrupt
 
     def name_of(self, job: WrittenJob) -> str:
         return str(job.script)
@@ -148,12 +169,17 @@ class LocalCluster:
         inherited = parent_job_variables()
         variables = {name: value for name, value in os.environ.items() if name not in inherited}
         with self.output_of(job, "").open("ab") as output:
-            process = subprocess.Popen(
-                ["bash", "-c", become, "rankwise", host, str(self._submitted), str(job.script)], stdin=self._lock.file,
-                stdout=output, stderr=output, start_new_session=True, env=variables,
-            )  # fmt: skip
-        job_id = f"{host}-{process.pid}-{self._submitted}"
-        self._running[job_id] = (self.name_of(job), process)
+            self._starts = True
+            try:
+                process = subprocess.Popen(
+                    ["bash", "-c", become, "rankwise", host, str(self._submitted), str(job.script)],
+                    stdin=self._lock.file, stdout=output, stderr=output, start_new_session=True, env=variables,
+                )  # fmt: skip
+                job_id = f"{host}-{process.pid}-{self._submitted}"
+                self._running[job_id] = (self.name_of(job), process)
+            finally:
+                self._starts = False
+        self._raise_interrupt()
         return job_id
 
     def active_jobs(self, names: Iterable[str]) -> dict[str, str]:
@@ -163,23 +189,26 @@ class LocalCluster:
         return {job_id: name for job_id, (name, _) in self._running.items() if name in wanted}
 
     def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+        self._raise_interrupt()
         self._reap()
         return {job_id: JobState.RUNNING if job_id in self._running else JobState.ENDED for job_id in job_ids}
 
     def release_held(self, job_ids: Sequence[str]) -> dict[str, str]:
         return {}
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        """Ends the running ones: SIGTERM to the script, which ends its ranks; after PATIENCE_S all of its processes."""
-        for job_id in job_ids:
-            if job_id in self._running:
-                _, process = self._running.pop(job_id)
-                process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=PATIENCE_S)
-                _end_group(process.pid)
-                process.wait()
-                self._end_states[job_id] = "CANCELLED"
+    def end_all(self) -> list[str]:
+        """Ends what runs, and returns all jobs of this process: SIGTERM to the script, which ends its ranks; after
+        PATIENCE_S all of its processes. Signals change nothing meanwhile."""
+        self._interrupted = self._ends = True
+        for job_id, (_, process) in self._running.items():
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=PATIENCE_S)
+            _end_group(process.pid)
+            process.wait()
+            self._end_states[job_id] = "CANCELLED"
+        self._running.clear()
+        return list(self._end_states)
 
     def ends(self, job_ids: Iterable[str]) -> dict[str, JobEnd]:
         self._reap()

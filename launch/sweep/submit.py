@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -151,8 +150,8 @@ class Sweep(ABC):
     def run(self) -> int:
         """Submits, follows and closes. On this machine the lock is held to the end, else only while submitting."""
         here = isinstance(self.cluster, LocalCluster)
-        if here:
-            _end_like_ctrl_c()
+        if isinstance(self.cluster, LocalCluster):
+            self.cluster.end_by_signals()
         with ExitStack() as stack:
             stack.enter_context(self.lock.held(lambda holder: self.say(f"waiting for {holder}: {_WAIT_REASONS[here]}")))
             written = self.begin()
@@ -166,11 +165,12 @@ class Sweep(ABC):
             elif self._options.detach:
                 return self._submit_and_leave(queue)
             before = {run.run_id: run.ended for run in run_statuses(_ids(written), self._traces) if not run.final}
-            queue.submit()
-            if not here:
-                stack.close()
-            if queue.waiting or queue.job_ids:
-                self._follow(queue, written, before)
+            with self._ending(queue):
+                queue.submit()
+                if not here:
+                    stack.close()
+                if queue.waiting or queue.job_ids:
+                    self._follow(queue, written, before)
         return self._conclude(written, queue)
 
     def remaining(self, job: WrittenJob) -> list[str]:
@@ -234,23 +234,27 @@ class Sweep(ABC):
 
     def _follow(self, queue: FollowedQueue, written: Sequence[WrittenJob], before: Mapping[str, int]) -> None:
         jobs = {job.script.name: job for job in written if job.script.name in {*queue.waiting, *queue.job_ids}}
+        follow(Follower(queue, jobs, self._traces, _speed, before), self._console)
+        self._close(queue.all_job_ids)
+
+    @contextmanager
+    def _ending(self, queue: Queue) -> Iterator[None]:
+        """Any error ends the runs on this machine; jobs of a scheduler go on by themselves."""
         try:
-            follow(Follower(queue, jobs, self._traces, _speed, before), self._console)
+            yield
         except BaseException as error:
-            # Any error ends the runs on this machine; jobs of a scheduler go on by themselves.
             if isinstance(self.cluster, LocalCluster):
-                self.cluster.cancel(queue.all_job_ids)
-                self._close(queue)
+                self.say("ends the runs on this machine")
+                self._close(self.cluster.end_all())
                 self.say("stopped, and the runs on this machine with it")
-            else:
+            elif queue.job_ids:
                 self.say("left; the jobs go on: the same command joins them")
             if isinstance(error, KeyboardInterrupt):
                 raise SystemExit(130) from None
             raise
-        self._close(queue)
 
-    def _close(self, queue: Queue) -> None:
-        close_ended(self.cluster.ends(queue.all_job_ids), self._folders, self.say, self._last_lines)
+    def _close(self, job_ids: Sequence[str]) -> None:
+        close_ended(self.cluster.ends(job_ids), self._folders, self.say, self._last_lines)
 
     def _conclude(self, written: Sequence[WrittenJob], queue: Queue) -> int:
         """Shows the outcomes of the whole sweep and the next command; the exit status, 0 if every run is ok."""
@@ -338,17 +342,6 @@ _WAIT_REASONS = {
 
 def _ids(jobs: Sequence[WrittenJob]) -> list[str]:
     return [run.run_id for job in jobs for run in job.plan.runs]
-
-
-def _end_like_ctrl_c() -> None:
-    """Makes SIGTERM and SIGHUP end this process as Ctrl-C does: with the runs that it started."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, interrupt)
 
 
 def _fork(log: Path) -> int | None:

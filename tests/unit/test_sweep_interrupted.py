@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from launch.jobs.script import Folders
 from launch.sweep import status
 from launch.sweep.run_status import RunStatus
 from launch.sweep.text import describe_runs
+from tests.processes import processes, signal_all
 from tests.unit.sweep_command import write_program
 from tests.unit.traces import make_run, put_plan
 
@@ -23,6 +25,80 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 PLANNED = ("--cluster", "local", "--nodes", "1", "--backend", "mpi", "--workload", "delay", "--dry-run")
+
+
+TWO_SIGNALS = """
+import os, signal, sys
+from pathlib import Path
+from launch.cluster import local
+from launch.sweep import prepare
+
+point, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+local._mpiexec = lambda: str(folder / "mpiexec")
+prepare.what_is_missing = lambda: []
+
+
+def interrupt():
+    for _ in range(2):
+        os.kill(os.getpid(), number)
+
+
+class Lost:
+    def __del__(self):
+        interrupt()  # an exception in here is printed and ignored
+
+
+class Process(local.subprocess.Popen):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        if point == "started" and "rankwise" in self.args:
+            interrupt()
+
+    def terminate(self):
+        if point == "ending":
+            interrupt()
+        super().terminate()
+        if point == "ending":
+            interrupt()
+
+
+states = local.LocalCluster.states
+
+
+def look(cluster, job_ids):
+    if (folder / "ranks").exists() and point in ("followed", "ending"):
+        interrupt()
+    elif (folder / "ranks").exists() and point == "lost":
+        Lost()
+    return states(cluster, job_ids)
+
+
+local.subprocess.Popen = Process
+local.LocalCluster.states = look
+from hpc import sweep
+sys.exit(sweep.main(sys.argv[4:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("point", ["started", "followed", "ending", "lost"])
+def test_two_signals_at_once_leave_no_rank(tmp_path: Path, point: str, number: signal.Signals) -> None:
+    """As `timeout -s INT` sends them: while a script is started, while it is followed, while it is being ended, and
+    where the exception of the first gets lost."""
+    write_program(tmp_path, "mpiexec", f"touch {tmp_path}/ranks; exec sleep 86400")
+    mark = f"INTERRUPTED_SWEEP={tmp_path}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "INTERRUPTED_SWEEP": str(tmp_path)}
+    argv = [sys.executable, "-c", TWO_SIGNALS, point, str(number.value), str(tmp_path), *PLANNED[:-1], "--repeats", "1",
+            "--out", str(tmp_path / "out")]  # fmt: skip
+    try:
+        done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300)
+        assert [process.words for process in processes() if mark in process.environ] == []
+    finally:
+        signal_all(lambda: (process for process in processes() if mark in process.environ), signal.SIGKILL)
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert "stopped, and the runs on this machine with it" in done.stdout
+    assert "Traceback" not in done.stderr or point == "lost"
 
 
 def test_ctrl_c_ends_it_without_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
