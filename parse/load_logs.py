@@ -23,7 +23,7 @@ from parse.logs.formats import KNOWN, format_named, recognise, require_text, wit
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nccl_tests import HEAD as NCCL_TESTS
 from parse.logs.nccl_tests import NcclTest, nccl_tests
-from parse.logs.path_facts import PathFacts, place_of, run_of_output, without_sizes
+from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.run import SPEEDS, attempt_of, numbered_as
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, read_log
@@ -216,9 +216,9 @@ def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:
 
 
 def _in_one_setting(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
-    """The attempts; those whose folders and names differ by a size alone, `run_2nodes` and `run_4nodes`, in one setting
-    where no two of them have one case."""
-    alike = grouped((_but_for_sizes_in_names(attempt), attempt) for attempt in attempts)
+    """The attempts; those whose folders and names differ by a size, a date or a job's number alone, `run_2nodes` and
+    `run_4nodes`, in one setting where no two of their points have one case."""
+    alike = grouped((_but_for_launch(attempt), attempt) for attempt in attempts)
     for logs in alike.values():
         cases = grouped((each.requested.point, each.requested.case) for each in logs if each.requested)
         apart = len({case for (case, *_) in cases.values()}) == len(cases)
@@ -226,19 +226,19 @@ def _in_one_setting(attempts: Sequence[Attempt]) -> Iterator[Attempt]:
             if each.requested is None or not apart:
                 yield each
             else:
-                requested = dataclasses.replace(each.requested, setting_extra=_extra_without_sizes(each.requested))
+                requested = dataclasses.replace(each.requested, setting_extra=_extra_of_setting(each.requested))
                 yield dataclasses.replace(each, requested=requested)
 
 
-def _but_for_sizes_in_names(attempt: Attempt) -> str:
+def _but_for_launch(attempt: Attempt) -> str:
     if attempt.requested is None:
         return ""
-    return dataclasses.replace(attempt.requested, setting_extra=_extra_without_sizes(attempt.requested)).setting
+    return dataclasses.replace(attempt.requested, setting_extra=_extra_of_setting(attempt.requested)).setting
 
 
-def _extra_without_sizes(requested: RequestedRun) -> dict[str, str]:
+def _extra_of_setting(requested: RequestedRun) -> dict[str, str]:
     names = {name: str(requested.extra[name]) for name in ("folder", "name") if name in requested.extra}
-    return {name: without_sizes(text) for name, text in names.items()}
+    return {name: name_of_setting(text) for name, text in names.items()}
 
 
 def _with_scaling(attempts: Sequence[Attempt]) -> Iterator[Attempt]:

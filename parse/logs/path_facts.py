@@ -61,12 +61,15 @@ _RESNET = re.compile(r"(?:i|fres)?res?n(?:et)?[-_]?(?P<depth>18|34|50|100|101|15
 _SHORT = re.compile(r"rn?(?P<depth>18|34|50|100|101|152)")
 _OTHER_MODELS = frozenset(("bert", "gpt", "gpt2", "transformer", "tsm", "vgg16", "alexnet", "yolov3", "resnext101"))
 _REPEAT_FOLDER = re.compile(r"(?:run|repeat|rep|trial|test|r)?[-_]?(?P<repeat>[0-9]{1,4})", re.IGNORECASE)
-_SIZE_WORDS = re.compile(
+_SIZE_OR_LAUNCH = re.compile(
     r"(?<![a-z0-9])(?:[0-9]+[-_]?(?:nodes?|gpus?|ranks?|devices?|n(?:[0-9]+[gc])?|g)"
-    r"|(?:nodes?|gpus?|ranks?|devices?|nnodes|np|nproc|n|g)[-_=]?[0-9]+)(?![a-z0-9])",
+    r"|(?:nodes?|gpus?|ranks?|devices?|nnodes|np|nproc|n|g)[-_=]?[0-9]+"
+    r"|[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[-_t][0-9]{2}[-:]?[0-9]{2}(?:[-:]?[0-9]{2})?)?|[0-9]{8}[-_t][0-9]{4,6}"
+    r"|(?:job|slurm|run|jobid)[-_.]?[0-9]+)(?![a-z0-9])|(?<![^/])[0-9]+(?![^/])",
     re.IGNORECASE,
 )
-"""Sizes anywhere in a name: `run_2nodes`, `nodes4-final`, `job-16gpus`, `n8`."""
+"""Sizes anywhere in a name (`run_2nodes`, `nodes4-final`, `job-16gpus`, `n8`), and what only names a launch: its date,
+the number of its job (`2025-11-01_10-00-00`, `slurm-1234`, a folder that is a number)."""
 _SIZES = ("nodes", "gpus_per_node", "devices")
 _NUMBERS = (*_SIZES, "batch_size")
 
@@ -154,9 +157,9 @@ def case_of(text: str) -> PathFacts | None:
     return PathFacts(nodes=nodes, gpus_per_node=each, devices=nodes * each) if nodes and each else None
 
 
-def without_sizes(name: str) -> str:
-    """The name with numbers of nodes, GPUs or ranks taken out, so that names which differ in these alone are equal."""
-    return _SIZE_WORDS.sub("#", name)
+def name_of_setting(name: str) -> str:
+    """The name without sizes, dates and job numbers, so that names which differ in these alone are equal."""
+    return _SIZE_OR_LAUNCH.sub("#", name)
 
 
 def run_of_output(path: Path) -> Path | None:

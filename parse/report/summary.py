@@ -122,6 +122,8 @@ def no_speedup_text(result: Result) -> str:
             return f"its document prints {words} for {base_case(result)}"
         case None:
             return ""
+        case NoSpeedup.NO_BASE if "folder" in requested_values(result):
+            return f"{NO_SPEEDUP[NoSpeedup.NO_BASE]}; folders tell measurements apart"
         case reason:
             return NO_SPEEDUP[reason].format(base=base_case(result))
 

@@ -143,12 +143,13 @@ def test_logs_of_several_global_batch_sizes_are_told_apart_by_their_local_ones(
     )
 
 
-NAMES = ["run_{}nodes/train.log", "nodes{}/train.log", "sweep-gpus{}/out.log", "{}-nodes_final/train.log"]
+NAMES = ["run_{}nodes/train.log", "nodes{}/train.log", "sweep-gpus{}/out.log", "{}-nodes_final/train.log",
+         "2025-11-0{}_10-00-00/train.log", "slurm-123{}/train.log", "77780{}/train.log"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("strong", [False, True])
-def test_folders_that_differ_by_a_size_alone_are_one_setting(tmp_path: Path, name: str, strong: bool) -> None:
+def test_folders_that_differ_by_size_or_launch_alone_are_one_setting(tmp_path: Path, name: str, strong: bool) -> None:
     for nodes, ms in {1: 8800, 2: 9600, 4: 11200}.items():
         batch, factor = (128, nodes) if strong else (128 * nodes, 1)
         made.put(tmp_path, name.format(nodes), megatron(nodes, ms // factor, batch))
@@ -160,13 +161,15 @@ def test_folders_that_differ_by_a_size_alone_are_one_setting(tmp_path: Path, nam
 
 
 def test_folders_of_other_names_or_with_a_case_twice_are_settings_of_their_own(tmp_path: Path) -> None:
-    for folder, nodes in (("may", 1), ("june", 2)):
+    for folder, nodes in (("may", 1), ("june", 2), ("layers24", 4), ("seq_4096", 3), ("seq_8192", 6)):
         made.put(tmp_path / "named", f"{folder}/train.log", megatron(nodes, 8800, 128 * nodes))
     for folder, nodes in (("run_1nodes", 1), ("run_2nodes", 2), ("run_3nodes", 2)):
         made.put(tmp_path / "twice", f"{folder}/train.log", megatron(nodes, 8800, 128 * nodes))
     for each in ("named", "twice"):
         results = read_summary([tmp_path / each])[0].results
         assert results and all(result.base is None for result in results)
+        reason = "no other case with all else equal is here; folders tell measurements apart"
+        assert {no_speedup_text(result) for result in results} == {reason}
 
 
 def test_a_log_of_strong_scaling_is_the_same_point_without_the_others(tmp_path: Path) -> None:
