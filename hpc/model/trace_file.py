@@ -365,6 +365,7 @@ class _StoredTrace:
         from h5py import h5g
 
         self._root = h5g.open(file.id, b"/")
+        self._objects: dict[str, Any] = {"": self._root}
         self._remaining_bytes = size_bytes
         self._lengths: Mapping[str, int] = {}
         self._max_text_bytes = _MAX_TEXT_BYTES
@@ -389,13 +390,14 @@ class _StoredTrace:
         if not isinstance(header, h5d.DatasetID):
             raise TraceError(f"the dataset {name} is missing")
         self._require_inside(header, name)
-        self._require_plain(header.get_type(), f"the dataset {name}")
-        for length, axis in zip(header.shape, axes.split(", "), strict=False):
+        shape, stored_type = header.shape, header.get_type()  # the shape of a virtual dataset is that of other files
+        self._require_plain(stored_type, f"the dataset {name}")
+        for length, axis in zip(shape, axes.split(", "), strict=False):
             if length > (limit := self._lengths.get(axis, length)):
                 raise TraceError(
                     f"the dataset {name} claims {length} entries ({axis}) where the run has at most {limit}"
                 )
-        size_bytes = prod(map(int, header.shape)) * header.get_type().get_size()
+        size_bytes = prod(map(int, shape)) * stored_type.get_size()
         if size_bytes > self._remaining_bytes or size_bytes > header.get_storage_size():
             raise TraceError(f"the dataset {name} claims {size_bytes} bytes, more than the file has for it")
         self._remaining_bytes -= size_bytes
@@ -426,7 +428,7 @@ class _StoredTrace:
         """An attribute of the file or of a dataset, as Python's numbers and texts; None where it is absent."""
         from h5py import h5a
 
-        owner = self._object(of) if of else self._root
+        owner = self._object(of)
         if owner is None or not h5a.exists(owner, name.encode()):
             return None
         stored = h5a.open(owner, name.encode())
@@ -439,16 +441,19 @@ class _StoredTrace:
 
     def _object(self, name: str) -> Any:
         """The object below the root, reached by hard links alone; None where there is none."""
+        if name not in self._objects:
+            folder, _, last = name.rpartition("/")
+            self._objects[name] = self._member(self._object(folder), last.encode(), name)
+        return self._objects[name]
+
+    def _member(self, group: Any, link: bytes, name: str) -> Any:
         from h5py import h5g, h5l, h5o
 
-        here: Any = self._root
-        for part in name.encode().split(b"/"):
-            if not isinstance(here, h5g.GroupID) or not here.links.exists(part):
-                return None
-            if here.links.get_info(part).type != h5l.TYPE_HARD:
-                raise TraceError(f"{name} is a link to elsewhere (soft or external), which is not followed")
-            here = h5o.open(here, part)
-        return here
+        if not isinstance(group, h5g.GroupID) or not group.links.exists(link):
+            return None
+        if group.links.get_info(link).type != h5l.TYPE_HARD:
+            raise TraceError(f"{name} is a link to elsewhere (soft or external), which is not followed")
+        return h5o.open(group, link)
 
     def _require_inside(self, dataset: Any, name: str) -> None:
         """Raises TraceError unless the content lies in this file, as it is."""

@@ -105,7 +105,7 @@ def make_place(folder: Path) -> Place:
     traces = honest / "sweep" / "traces"
     for each in (traces, honest / "sweep" / "jobs", honest / "sweep" / "logs", honest / "full", honest / "bundle"):
         each.mkdir(parents=True)
-    runs = [*repeats(make_run(), 3), *repeats(make_run(nodes=2), 2)]
+    runs = [*repeats(make_run(), 3), make_run(nodes=2)]
     for run in runs:
         put(traces, make_trace(run))
         put_exit_record(traces, run, make_trace(run).outcome)
@@ -298,9 +298,9 @@ def hostile_trace(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
         shutil.copy(source, target)
     spoil_trace(target, rng, place)
     loaded = load([traces])
-    _true(len(loaded.attempts) >= (4 if name == "1n1g" else 5), "good traces beside it are not read")
+    _true(len(loaded.attempts) >= (3 if name == "1n1g" else 4), "good traces beside it are not read")
     look_at_trace(target)
-    return _commands(rng, traces, out, place)
+    return _commands(rng, traces, out, place) if rng.random() < 0.5 else []
 
 
 def hostile_records(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
@@ -309,7 +309,7 @@ def hostile_records(out: Path, rng: random.Random, place: Place) -> Sequence[str
     traces = out / "sweep" / "traces"
     for path in rng.sample(sorted(traces.glob("*.json")), rng.choice((1, 1, 2))):
         path.write_text(spoilt_json(path.read_text(), rng))
-    _true(len(load([traces]).attempts) >= 5, "good traces beside it are not read")
+    _true(len(load([traces]).attempts) >= 4, "good traces beside it are not read")
     if rng.random() < 0.3:
         try:
             status.show((), LaunchOptions(out=out / "sweep"))
@@ -452,8 +452,8 @@ MAINS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "history": history.main, "recover": recover.main, "pipeline_trace": pipeline_trace.main,
 }  # fmt: skip
 KINDS: Mapping[str, tuple[int, Callable[[Path, random.Random, Place], Sequence[str]]]] = {
-    "trace": (50, hostile_trace), "records": (14, hostile_records), "history": (6, hostile_history),
-    "parquet": (12, hostile_parquet), "profile": (8, hostile_profile), "reference": (9, hostile_reference),
+    "trace": (40, hostile_trace), "records": (14, hostile_records), "history": (3, hostile_history),
+    "parquet": (16, hostile_parquet), "profile": (12, hostile_profile), "reference": (14, hostile_reference),
     "bundle": (1, hostile_bundle),
 }  # fmt: skip
 """The kinds with their shares in a hundred."""

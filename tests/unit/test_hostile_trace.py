@@ -94,7 +94,7 @@ def group_link(file: h5py.File) -> None:
 
 HOSTILE: dict[str, tuple[Edit, str]] = {
     "soft link": (soft_link, "evidence is a link to elsewhere"),
-    "soft link to a group": (group_link, "clock/unix_offset_ns is a link to elsewhere"),
+    "soft link to a group": (group_link, "clock is a link to elsewhere"),
     "loop of links": (link("script", h5py.SoftLink("/script")), "script is a link to elsewhere"),
     "chunks of 16 PB": (dataset(POINTS, shape=(2, 10**15), chunks=(1, 1024), dtype="i8"), "chunked or compressed"),
     "a bomb": (bomb, "chunked or compressed"),
