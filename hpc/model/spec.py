@@ -89,8 +89,10 @@ def require_types(described: Mapping[str, Any]) -> None:
             continue
         value, kind = described[each.name], str(each.type)
         entries = [*value.keys(), *value.values()] if isinstance(value, Mapping) else value
-        if not isinstance(value, _KINDS[kind]) or (
-            kind not in _SCALARS and not all(isinstance(entry, str) for entry in entries)
+        if (
+            not isinstance(value, _KINDS[kind])
+            or isinstance(value, bool)
+            or (kind not in _SCALARS and not all(isinstance(entry, str) for entry in entries))
         ):
             raise SpecError(f"the description of the run has {each.name} = {value!r:.99}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ CHUNK = 1 << 20
 MAX_VALUE = 1 << 26
 """Characters of one event, or of another value of the file."""
 EVENTS = "traceEvents"
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]*")
 
 
 class EventsError(ValueError):
@@ -92,8 +93,7 @@ class _Text:
     def next_character(self, *, peek: bool = False) -> str:
         """The next character that is no space, which stays there with `peek`."""
         while True:
-            while self._at < len(self._text) and self._text[self._at] in _SPACE:
-                self._at += 1
+            self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # of any length, also none
             if self._at < len(self._text):
                 break
             if self._ended:

@@ -92,15 +92,15 @@ def read_profile(path: Path) -> Profile:
     if not events:
         raise KinetoError("has no events with a time")
     base = members.get("baseTimeNanoseconds", 0)
-    if not isinstance(base, int):
+    if type(base) is not int:
         raise KinetoError(f"has baseTimeNanoseconds {base!r:.40}, which is no number")
     distributed = _table(members.get("distributedInfo"))
     in_name = _RANK_IN_NAME.search(path.name)
     rank = distributed.get("rank")
     size = distributed.get("world_size")
     return Profile(
-        path=path, rank=rank if isinstance(rank, int) else int(in_name[1]) if in_name else None,
-        world_size=size if isinstance(size, int) else None, host=str(members.get("host_name", "")),
+        path=path, rank=rank if type(rank) is int else int(in_name[1]) if in_name else None,
+        world_size=size if type(size) is int else None, host=str(members.get("host_name", "")),
         begin_ns=base + round(begin * 1000), end_ns=base + round(end * 1000), base_ns=base, events=events,
         processes=processes, resolution_ns=max(1.0, float(np.spacing(abs(end))) * 1000),
     )  # fmt: skip

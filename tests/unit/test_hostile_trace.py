@@ -98,6 +98,7 @@ HOSTILE: dict[str, tuple[Edit, str]] = {
     "loop of links": (link("script", h5py.SoftLink("/script")), "script is a link to elsewhere"),
     "chunks of 16 PB": (dataset(POINTS, shape=(2, 10**15), chunks=(1, 1024), dtype="i8"), "chunked or compressed"),
     "a bomb": (bomb, "chunked or compressed"),
+    "itself as a virtual dataset": (virtual(Path()), "content in other files .a virtual dataset."),
     "more ranks": (dataset("steps_completed", data=np.zeros(9, "i8")), r"claims 9 entries \(rank\)"),
     "more steps": (dataset("losses", data=np.zeros((1, 16))), r"claims 16 entries \(step\)"),
     "never written": (dataset("losses", shape=(1, 15), dtype="f8"), "claims 120 bytes, more than the file has"),

@@ -181,6 +181,7 @@ def test_a_profile_that_begins_before_the_run_begins_the_axis(tmp_path):
         ({"distributedInfo": {"rank": 5, "world_size": 8}}, "a.json", "is of rank 5 of 8; the run has 2 ranks"),
         ({"distributedInfo": {"rank": 0, "world_size": 4}}, "a.json", "is of rank 0 of 4; the run has 2 ranks"),
         ({"distributedInfo": {}}, "a.json", "names no rank"),
+        ({"distributedInfo": {"rank": True, "world_size": True}}, "a.json", "names no rank"),
         ({"distributedInfo": {}}, "rank7.json", "is of rank 7; the run has 2 ranks"),
         ({"host_name": "elsewhere.cluster"}, "a.json", "was recorded on elsewhere.cluster; rank 0 ran on n0"),
         ({"baseTimeNanoseconds": 0}, "a.json", "is of another time: it ends"),
