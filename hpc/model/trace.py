@@ -108,6 +108,8 @@ class Trace:
         self._expect("samples", np.int32, ranks, steps)
         self._expect("losses", np.float64, ranks, steps)
         self._expect("steps_completed", np.int64, ranks)
+        if not ((self.steps_completed >= 0) & (self.steps_completed <= steps)).all():
+            raise TraceError(f"steps_completed goes beyond 0 to {steps}")
         self._expect("blocks", np.int64, None, 2)
         self._expect("clock_local_ns", np.int64, ranks, None)
         self._expect("clock_offset_ns", np.float64, *self.clock_local_ns.shape)

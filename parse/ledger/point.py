@@ -393,7 +393,11 @@ def _averaged(by_run: Sequence[Verdict | None]) -> Verdict:
         in_runs=len(verdicts),
         of_runs=len(by_run),
         shape=rhythm([each.steps for each in verdicts]) if first.steps else first.shape,
-        cause={name: stats.mean([each.cause[name] for each in verdicts]) for name in first.cause},
+        cause={
+            name: stats.mean([each.cause[name] for each in verdicts])
+            for name in first.cause
+            if all(name in each.cause for each in verdicts)
+        },
         chance=max(chances) if len(chances) == len(verdicts) else None,
         **means,
     )

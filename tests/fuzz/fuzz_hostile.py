@@ -50,6 +50,7 @@ from parse.load import load
 from parse.page import command as report
 from tests.fuzz.damages import flip
 from tests.fuzz.fuzz_logs import watched
+from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.pipeline.made import columns
 from tests.unit.test_bundle import HERE, MACHINE, put_wheel
 from tests.unit.test_timeline_kineto import profile, two_nodes
@@ -73,6 +74,7 @@ NAMES = (
     "run", "ranks", "environment", "evidence", "script", "stamps", "samples", "losses", "steps_completed", "blocks",
     "injected_ns", "meetings", "input", "training", "telemetry/values", "telemetry/series", "clock/local_ns",
     "clock/offset_ns", "clock/bound_ns", "clock/barrier_exits_ns", "clock/unix_offset_ns", "clock/domains",
+    "telemetry/local_ns", "telemetry/ranks",
 )  # fmt: skip
 ATTRIBUTES = ("schema", "schema_version", "attempt", "outcome", "recovered", "run_id", "names", "roots", "phases")
 TYPES: Sequence[Any] = (
@@ -103,13 +105,17 @@ def make_place(folder: Path) -> Place:
     """Honest files of every kind, and a secret, and a pipe that nobody writes to."""
     honest = folder / "honest"
     traces = honest / "sweep" / "traces"
-    for each in (traces, honest / "sweep" / "jobs", honest / "sweep" / "logs", honest / "full", honest / "bundle"):
-        each.mkdir(parents=True)
+    for name in ("sweep/traces", "sweep/jobs", "sweep/logs", "full", "late", "bundle"):
+        (honest / name).mkdir(parents=True)
     runs = [*repeats(make_run(), 3), make_run(nodes=2)]
     for run in runs:
         put(traces, make_trace(run))
         put_exit_record(traces, run, make_trace(run).outcome)
     put_plan(traces, runs)
+    series = per_rank("main_thread_queued_s", {3: 0.30}, usual=0.002)
+    for repeat in (1, 2, 3):
+        late = trace_of(run_of(repeat=repeat), noise=0.05, seed=repeat, backward=on(3, ms=8.0))
+        put(honest / "late", with_telemetry(late, series))
     put(honest / "full", full_trace())
     trace = two_nodes()[0]
     put(honest / "full", trace)
@@ -303,6 +309,15 @@ def hostile_trace(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
     return _commands(rng, traces, out, place) if rng.random() < 0.5 else []
 
 
+def hostile_ledger(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
+    """One of three runs with a straggler and telemetry, which are read once more for what explains it."""
+    shutil.copytree(place.honest / "late", out / "traces")
+    spoil_trace(rng.choice(sorted((out / "traces").glob("*.h5"))), rng, place)
+    if rng.random() < 0.2:
+        return ["report", str(out / "traces"), "--out", str(out / "page.html")]
+    return ["summarize", str(out / "traces"), "--ledger", *rng.choice(([], ["--what-if"], ["--format", "json"]))]
+
+
 def hostile_records(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
     """A plan or a record with other values."""
     shutil.copytree(place.honest / "sweep", out / "sweep")
@@ -452,9 +467,9 @@ MAINS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "history": history.main, "recover": recover.main, "pipeline_trace": pipeline_trace.main,
 }  # fmt: skip
 KINDS: Mapping[str, tuple[int, Callable[[Path, random.Random, Place], Sequence[str]]]] = {
-    "trace": (40, hostile_trace), "records": (14, hostile_records), "history": (3, hostile_history),
-    "parquet": (16, hostile_parquet), "profile": (12, hostile_profile), "reference": (14, hostile_reference),
-    "bundle": (1, hostile_bundle),
+    "trace": (37, hostile_trace), "ledger": (3, hostile_ledger), "records": (14, hostile_records),
+    "history": (3, hostile_history), "parquet": (16, hostile_parquet), "profile": (12, hostile_profile),
+    "reference": (14, hostile_reference), "bundle": (1, hostile_bundle),
 }  # fmt: skip
 """The kinds with their shares in a hundred."""
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from hpc.model.spec import RunSpec
-from hpc.model.trace import Trace
+from hpc.model.timestamps import BEGIN, END
+from hpc.model.trace import Telemetry, Trace
 from tests.unit.simulated import MS, Durations, draw_clocks, simulate
 from tests.unit.traces import make_run
 
@@ -47,3 +48,24 @@ def trace_of(
 def on(*ranks: int, ms: float, every: int = 1) -> Change:
     """So much more on these ranks, every so many steps."""
     return lambda rank, step: ms if rank in ranks and step % every == 0 else 0.0
+
+
+def with_telemetry(trace: Trace, series: dict[str, Callable[[int, float], float]], every_s: float = 0.05) -> Trace:
+    """The trace with telemetry of each of its two nodes; `series` gives the values by (node, seconds of the run)."""
+    leaders = np.array([0, trace.run.ranks_per_node])
+    begin, end = trace.stamps[leaders, 0, BEGIN], trace.stamps[leaders, -1, END]
+    at_s = np.arange(0, float((end - begin).max()) / 1e9, every_s)
+    local_ns = (begin[:, None] + at_s * 1e9).astype(np.int64)
+    values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in (0, 1)], np.float64)
+    return dataclasses.replace(
+        trace, telemetry=Telemetry(ranks=leaders, local_ns=local_ns, values=values, series=tuple(series))
+    )
+
+
+def per_rank(name: str, by_rank: dict[int, float], usual: float) -> dict[str, Callable[[int, float], float]]:
+    """A counter of each of the two ranks of a node that grows by so much in a second."""
+
+    def counter(place: int) -> Callable[[int, float], float]:
+        return lambda node, s: s * by_rank.get(2 * node + place, usual)
+
+    return {f"local_rank{place}.{name}": counter(place) for place in (0, 1)}

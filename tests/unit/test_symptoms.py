@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-from hpc.model.timestamps import BEGIN, END
-from hpc.model.trace import Telemetry, Trace
 from parse.ledger.point import ledgers
 from parse.ledger.sentence import sentence
 from parse.ledger.symptoms import compare_ranks
 from parse.ledger.types import Ledger
 from parse.load import load
 from parse.result import results
-from tests.unit.ledger_traces import Change, on, run_of, trace_of
+from tests.unit.ledger_traces import Change, on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.traces import put
 
 QUEUED, FAULTS = "a rank ready to run waits for a core", "minor page faults of a rank"
-
-
-def with_telemetry(trace: Trace, series: dict[str, Callable[[int, float], float]], every_s: float = 0.05) -> Trace:
-    """The trace with telemetry of each of its two nodes; `series` gives the values by (node, seconds of the run)."""
-    leaders = np.array([0, trace.run.ranks_per_node])
-    begin, end = trace.stamps[leaders, 0, BEGIN], trace.stamps[leaders, -1, END]
-    at_s = np.arange(0, float((end - begin).max()) / 1e9, every_s)
-    local_ns = (begin[:, None] + at_s * 1e9).astype(np.int64)
-    values = np.array([[[of(node, s) for of in series.values()] for s in at_s] for node in (0, 1)], np.float64)
-    return dataclasses.replace(
-        trace, telemetry=Telemetry(ranks=leaders, local_ns=local_ns, values=values, series=tuple(series))
-    )
-
-
-def per_rank(name: str, by_rank: dict[int, float], usual: float) -> dict[str, Callable[[int, float], float]]:
-    """A counter of each of the two ranks of a node that grows by so much in a second."""
-    return {
-        f"local_rank{place}.{name}": lambda node, s, place=place: s * by_rank.get(2 * node + place, usual)
-        for place in (0, 1)
-    }
 
 
 def ledger_of(folder, series, runs: int = 2, **late: Change) -> Ledger:
