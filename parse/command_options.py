@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,7 +29,14 @@ BASE_HELP = (
 
 def add_base(parser: argparse.ArgumentParser) -> None:
     """Adds --base, the case that speedups are measured against."""
-    parser.add_argument("--base", default="", metavar="CASE", help=BASE_HELP)
+    parser.add_argument("--base", type=_case, metavar="CASE", help=BASE_HELP)
+
+
+def _case(text: str) -> str:
+    """The text, if a point can have it for its case."""
+    if re.fullmatch(r"([1-9][0-9]{0,8}n)?[1-9][0-9]{0,8}g", text) is None:
+        raise argparse.ArgumentTypeError(f"{text}: not of the form 2n8g, or 16g where logs have no nodes")
+    return text
 
 
 def add_where(parser: argparse.ArgumentParser) -> None:

@@ -267,9 +267,9 @@ def _summary(options: argparse.Namespace, how: HowToRead | None) -> tuple[Summar
         from parse.report.reading import read_documents, read_summary
 
     if options.kind == "table":
-        return read_documents(options.paths, options.base), 0
+        return read_documents(options.paths, options.base or ""), 0
     return read_summary(
-        options.paths, options.kind, how, base=options.base, verbose=options.verbose, progress=progress_bar()
+        options.paths, options.kind, how, base=options.base or "", verbose=options.verbose, progress=progress_bar()
     )
 
 

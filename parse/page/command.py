@@ -137,7 +137,7 @@ def _summaries(
         from parse.report.summary import WhereError, choose
 
     summary, _ = read_summary(
-        options.paths, options.kind, base=options.base, documents=options.published, progress=progress_bar()
+        options.paths, options.kind, base=options.base or "", documents=options.published, progress=progress_bar()
     )
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:
