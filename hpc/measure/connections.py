@@ -10,21 +10,29 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import secrets
 import socket
 import struct
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hpc.system.text import first_of, plural
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
 KEY_BYTES = 32
 GREETING_S, CONNECT_S = 5.0, 60.0
-"""Seconds for a process that connects to prove that it has the key, and for ranks that are to connect to each other."""
+"""Seconds in all for a process that connects to prove that it has the key, and for ranks that are to connect to each
+other."""
+MAX_OPEN, MAX_HOSTS_NAMED = 128, 3
+"""The maximum of processes that are heard at a time before they have proved anything, and of hosts that are named."""
 _HEADER = struct.Struct("!iQ")
 """Before each message: its tag, and its length in bytes."""
 _ALLGATHER, _GATHER, _BCAST, _BARRIER, _ARRAYS, _GATHER_ARRAY, _ABORT = range(-1, -8, -1)  # MPI's tags are positive
@@ -57,14 +65,16 @@ def listen(address: str, backlog: int) -> socket.socket:
 
 
 def dial(endpoint: Endpoint, rank: int, size: int, limit_s: float) -> socket.socket:
-    """Connects to the endpoint as this rank of so many. Raises OSError, or WrongKey where the other end has another."""
+    """Connects to the endpoint as this rank of so many, within the limit in all. Raises OSError, or WrongKey where the
+    other end has another."""
+    until_s = time.monotonic() + limit_s
     link = socket.create_connection((endpoint.address, endpoint.port), timeout=limit_s)
     try:
-        challenge, place = _exactly(link, KEY_BYTES), _PLACE.pack(rank, size)
+        challenge, place = _exactly(link, KEY_BYTES, until_s), _PLACE.pack(rank, size)
         mine = secrets.token_bytes(KEY_BYTES)
         words = challenge + mine + place
         link.sendall(mine + place + _proof(endpoint.key, b"dials", words))
-        reply = _exactly(link, KEY_BYTES)
+        reply = _exactly(link, KEY_BYTES, until_s)
     except (OSError, EOFError) as error:
         link.close()
         if isinstance(error, EOFError):
@@ -76,28 +86,121 @@ def dial(endpoint: Endpoint, rank: int, size: int, limit_s: float) -> socket.soc
     return _ready_for_use(link)
 
 
-def admit(listener: socket.socket, key: bytes, limit_s: float) -> tuple[int, int, socket.socket]:
-    """Waits for a process that connects; returns which rank it is, of how many, and the connection.
+@dataclass
+class _Caller:
+    """A process that has connected: where from, until when it has time, what it has been sent and has sent."""
 
-    Raises TimeoutError where none comes within the limit, and WrongKey where one comes that does not prove in time that
-    it has the key.
+    link: socket.socket
+    host: str
+    until_s: float
+    challenge: bytes
+    received: bytearray = field(default_factory=bytearray)
+
+
+class Door:
+    """Admits the ranks of a launch, which prove that they have its key. All who connect are heard at once.
+
+    Each has GREETING_S in all, however it sends. At most `max_open` are heard at a time: one more takes the place of
+    the first, which would be through by now if it were a rank.
     """
-    listener.settimeout(limit_s)
-    link, _ = listener.accept()
-    try:
-        link.settimeout(GREETING_S)
-        challenge = secrets.token_bytes(KEY_BYTES)
-        link.sendall(challenge)
-        theirs, place = _exactly(link, KEY_BYTES), _exactly(link, _PLACE.size)
-        words = challenge + theirs + place
-        if not hmac.compare_digest(_exactly(link, KEY_BYTES), _proof(key, b"dials", words)):
-            raise WrongKey("another key")
-        link.sendall(_proof(key, b"answers", words))
-    except (OSError, EOFError, WrongKey) as error:
-        link.close()
-        raise WrongKey(str(error)) from error
-    rank, size = _PLACE.unpack(place)
-    return rank, size, _ready_for_use(link)
+
+    def __init__(
+        self, listener: socket.socket, key: bytes, max_open: int = MAX_OPEN, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._listener, self._key, self._max_open, self._clock = listener, key, max_open, clock
+        self._open: dict[int, _Caller] = {}  # by file descriptor, the first first
+        self._refused: Counter[str] = Counter()  # by host
+        self._admitted: deque[tuple[int, int, socket.socket]] = deque()
+
+    def admit(self, limit_s: float) -> tuple[int, int, socket.socket]:
+        """Waits for a rank; returns which one it is, of how many, and the connection. Raises TimeoutError where none
+        has come within the limit."""
+        until_s = self._clock() + limit_s
+        while not self._admitted:
+            remaining_s = until_s - self._clock()
+            if remaining_s <= 0:
+                raise TimeoutError(f"no rank has come within {limit_s:g} s{self.strangers()}")
+            self.listen(remaining_s)
+        return self._admitted.popleft()
+
+    def listen(self, limit_s: float) -> None:
+        """Waits for something to happen, at most so long, and hears all who have called or sent something."""
+        self._listener.setblocking(False)
+        first_s = min((caller.until_s for caller in self._open.values()), default=math.inf) - self._clock()
+        links = [self._listener, *(caller.link for caller in self._open.values())]
+        for link in wait(links, max(0.0, min(limit_s, first_s))):
+            if link is self._listener:
+                self._greet()
+            elif (caller := self._open.get(link.fileno())) is not None:  # type: ignore[union-attr]  # a socket
+                self._hear(caller)
+        for caller in [caller for caller in self._open.values() if caller.until_s <= self._clock()]:
+            self._refuse(caller)
+
+    def close(self) -> None:
+        """Closes the connections of those who have proved nothing yet, or are not needed."""
+        for caller in list(self._open.values()):
+            self._refuse(caller)
+        for _, _, link in self._admitted:
+            link.close()
+
+    def strangers(self) -> str:
+        """A phrase about those who connected without the key: how many, and from where; empty where nobody did."""
+        by_host = self._refused + Counter(caller.host for caller in self._open.values())
+        if not by_host:
+            return ""
+        hosts = first_of([f"{host} ({count})" for host, count in by_host.most_common()], MAX_HOSTS_NAMED)
+        return f"; {plural(by_host.total(), 'connection')} without the key of this launch, from {hosts}"
+
+    def _greet(self) -> None:
+        try:
+            link, address = self._listener.accept()
+        except OSError:  # it has gone again
+            return
+        caller = _Caller(link, str(address[0]), self._clock() + GREETING_S, secrets.token_bytes(KEY_BYTES))
+        if len(self._open) >= self._max_open:
+            self._refuse(next(iter(self._open.values())))
+        self._open[link.fileno()] = caller
+        link.setblocking(False)
+        self._send(caller, caller.challenge)
+
+    def _hear(self, caller: _Caller) -> None:
+        missing = 2 * KEY_BYTES + _PLACE.size - len(caller.received)
+        try:
+            content = caller.link.recv(missing)
+        except BlockingIOError:
+            return
+        except OSError:
+            content = b""
+        caller.received += content
+        if not content:
+            self._refuse(caller)
+        elif len(content) == missing:
+            self._check(caller)
+
+    def _check(self, caller: _Caller) -> None:
+        greeting = bytes(caller.received)
+        words, proof = caller.challenge + greeting[:-KEY_BYTES], greeting[-KEY_BYTES:]
+        if not hmac.compare_digest(proof, _proof(self._key, b"dials", words)):
+            self._refuse(caller)
+        elif self._send(caller, _proof(self._key, b"answers", words)):
+            rank, size = _PLACE.unpack(greeting[KEY_BYTES : KEY_BYTES + _PLACE.size])
+            del self._open[caller.link.fileno()]
+            self._admitted.append((rank, size, _ready_for_use(caller.link)))
+
+    def _send(self, caller: _Caller, content: bytes) -> bool:
+        """Whether all of it could be sent at once, as to any new connection."""
+        try:
+            if caller.link.send(content) == len(content):
+                return True
+        except OSError:
+            pass
+        self._refuse(caller)
+        return False
+
+    def _refuse(self, caller: _Caller) -> None:
+        self._refused[caller.host] += 1
+        del self._open[caller.link.fileno()]
+        caller.link.close()
 
 
 def send_abort(links: Collection[socket.socket], reason: str) -> None:
@@ -122,6 +225,7 @@ class Connections:
     ) -> None:
         self.rank, self.size = rank, size
         self._links, self._listener, self._key = dict(links), listener, key
+        self._door = Door(listener, key)
         self._addresses: Sequence[Sequence[Any]] = self.allgather(listener.getsockname()[:2])
 
     def Dup(self) -> Connections:
@@ -226,6 +330,7 @@ class Connections:
 
     def _link(self, rank: int) -> socket.socket:
         """The connection to this rank: the higher one connects to the lower one, when both first need it."""
+        until_s = time.monotonic() + CONNECT_S
         while rank not in self._links:
             try:
                 if rank < self.rank:
@@ -233,11 +338,10 @@ class Connections:
                     endpoint = Endpoint(str(address), int(port), self._key)
                     self._links[rank] = dial(endpoint, self.rank, self.size, CONNECT_S)
                 else:
-                    dialling, _, link = admit(self._listener, self._key, CONNECT_S)
+                    dialling, _, link = self._door.admit(until_s - time.monotonic())
                     self._links[dialling] = link
             except (OSError, WrongKey) as error:
-                if rank < self.rank or isinstance(error, OSError):
-                    raise _lost(rank, error) from error
+                raise _lost(rank, error) from error
         return self._links[rank]
 
     def _raise_abort(self, link: socket.socket) -> None:
@@ -317,11 +421,16 @@ def _ready_for_use(link: socket.socket) -> socket.socket:
     return link
 
 
-def _exactly(link: socket.socket, count: int) -> bytes:
-    """So many bytes. Raises EOFError where the other end has closed the connection before."""
+def _exactly(link: socket.socket, count: int, until_s: float | None = None) -> bytes:
+    """So many bytes. Raises EOFError where the other end has closed the connection before, TimeoutError where they have
+    not come by that time, in however small parts."""
     content = bytearray(count)
     view, received = memoryview(content), 0
     while received < count:
+        if until_s is not None:
+            if (remaining_s := until_s - time.monotonic()) <= 0:
+                raise TimeoutError("timed out")
+            link.settimeout(remaining_s)
         if not (more := link.recv_into(view[received:])):
             raise EOFError("its end is closed")
         received += more

@@ -26,11 +26,12 @@ from hpc.backends import InvalidRun
 from hpc.backends.addresses import LOOPBACK, address_here, reachable_address, requested_interface
 from hpc.measure.connections import (
     KEY_BYTES,
+    MAX_OPEN,
     ConnectionLost,
     Connections,
+    Door,
     Endpoint,
     WrongKey,
-    admit,
     dial,
     listen,
     send_abort,
@@ -175,27 +176,24 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
     address, key, begin_s = _address(launch), secrets.token_bytes(KEY_BYTES), time.monotonic()
     until_s, note_s = begin_s + limit_s, begin_s + _NOTE_S
     listener = listen(address, launch.size)
+    door = Door(listener, key, max_open=max(MAX_OPEN, launch.size))
     links: dict[int, socket.socket] = {}
-    strangers = 0
     try:
         _write_private(path, {"address": address, "port": listener.getsockname()[1], "key": key.hex()})
         while len(links) < launch.size - 1:
             try:
-                rank, size, link = admit(listener, key, max(0.01, min(note_s, until_s) - time.monotonic()))
+                rank, size, link = door.admit(max(0.01, min(note_s, until_s) - time.monotonic()))
             except TimeoutError:
                 missing = [rank for rank in range(1, launch.size) if rank not in links]
                 if note_s < until_s:
-                    _note(f"waits for {name_ranks(missing)} of {launch.size}", limit_s, path)
+                    _note(f"waits for {name_ranks(missing)} of {launch.size}", limit_s, path, door.strangers())
                     note_s += _NOTE_S
                     continue
                 raise LaunchError(
                     f"{name_ranks(missing)} of {launch.size} did not come within {limit_s:g} s: each looks in {path} "
                     f"for the place of rank 0, {address}:{listener.getsockname()[1]}. --traces must name a folder that "
-                    f"all nodes share, and that address must be one that they reach{_refused(strangers)}"
+                    f"all nodes share, and that address must be one that they reach{door.strangers()}"
                 ) from None
-            except WrongKey:
-                strangers += 1
-                continue
             if size != launch.size or not 0 < rank < size or rank in links:
                 text = (
                     f"a second rank {rank} of {size} has come to a launch of {launch.size} ranks: two launches by "
@@ -209,13 +207,10 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
         listener.close()
         raise
     finally:
+        door.close()
         with suppress(OSError):
             path.unlink(missing_ok=True)
     return Connections(0, launch.size, links, listener, key)
-
-
-def _refused(strangers: int) -> str:
-    return f"; {strangers} that came without the key of this launch were refused" if strangers else ""
 
 
 def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
@@ -244,8 +239,8 @@ def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
     return Connections(launch.rank, launch.size, {0: link}, listen(link.getsockname()[0], launch.size), endpoint.key)
 
 
-def _note(what: str, limit_s: float, path: Path) -> None:
-    print(f"{what}, for {limit_s:g} s in all: the ranks meet by {path}", file=sys.stderr, flush=True)
+def _note(what: str, limit_s: float, path: Path, beside: str = "") -> None:
+    print(f"{what}, for {limit_s:g} s in all: the ranks meet by {path}{beside}", file=sys.stderr, flush=True)
 
 
 def _address(launch: Launch) -> str:

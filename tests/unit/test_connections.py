@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hpc.measure import connections
 from hpc.measure.clock import GlobalClock
-from hpc.measure.connections import KEY_BYTES, ConnectionLost, Connections, Endpoint, WrongKey, admit, dial, listen
+from hpc.measure.connections import (
+    GREETING_S,
+    KEY_BYTES,
+    ConnectionLost,
+    Connections,
+    Door,
+    Endpoint,
+    WrongKey,
+    dial,
+    listen,
+)
 from hpc.measure.world import LaunchError, world_of
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
 from hpc.run.agreement import Agreement
 from hpc.run.rendezvous import Launch, connect, join, launch_of, rendezvous_file
 from hpc.script import _split
+from tests.waiting import until
 
 LIMIT_S = 60.0
 TORCHRUN = {
@@ -154,6 +169,120 @@ def test_who_has_not_the_key_is_refused_and_the_ranks_meet_all_the_same(tmp_path
             assert (host.result().size, visitor.result().rank) == (2, 1)
 
 
+class Visited:
+    """A door whose clock is the test's; strangers and ranks come from this machine."""
+
+    def __init__(self, max_open: int = 4) -> None:
+        self.now_s = 100.0
+        self.listener = listen("127.0.0.1", 64)
+        self.door = Door(self.listener, b"k" * KEY_BYTES, max_open, clock=lambda: self.now_s)
+        self.strangers: list[socket.socket] = []
+
+    def stranger(self) -> socket.socket:
+        """One that is connected and has got its challenge."""
+        self.strangers.append(socket.create_connection(self.listener.getsockname()))
+        self.door.listen(LIMIT_S)
+        assert len(self.strangers[-1].recv(KEY_BYTES, socket.MSG_WAITALL)) == KEY_BYTES
+        return self.strangers[-1]
+
+    def rank(self, number: int) -> tuple[int, int]:
+        """Which rank of how many is admitted when this one dials."""
+        address, port = self.listener.getsockname()
+        with ThreadPoolExecutor(1) as threads:
+            dialled = threads.submit(dial, Endpoint(address, port, b"k" * KEY_BYTES), number, 8, LIMIT_S)
+            rank, size, link = self.door.admit(LIMIT_S)
+            dialled.result().close()
+        link.close()
+        return rank, size
+
+    def is_closed(self, stranger: socket.socket) -> bool:
+        """Whether the door has closed the connection."""
+        stranger.settimeout(0.0)
+        try:
+            return stranger.recv(1) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+
+@pytest.fixture
+def visited() -> Iterator[Visited]:
+    here = Visited()
+    yield here
+    here.door.close()
+    for link in (here.listener, *here.strangers):
+        link.close()
+
+
+def test_one_that_sends_a_byte_now_and_then_has_no_more_time_than_others(visited: Visited) -> None:
+    stranger = visited.stranger()
+    for _ in range(2):  # a byte every four seconds
+        visited.now_s += GREETING_S - 1
+        stranger.sendall(b"x")
+        visited.door.listen(LIMIT_S)
+    assert visited.is_closed(stranger)
+    assert visited.door.strangers() == "; 1 connection without the key of this launch, from 127.0.0.1 (1)"
+    with pytest.raises(TimeoutError, match="no rank has come within 0 s; 1 connection without the key"):
+        visited.door.admit(0)
+
+
+def test_ranks_are_admitted_beside_strangers_that_hold_the_line(visited: Visited) -> None:
+    held = [visited.stranger() for _ in range(3)]
+    assert [visited.rank(number) for number in (1, 2)] == [(1, 8), (2, 8)]
+    assert not any(map(visited.is_closed, held))  # no time has passed
+
+
+def test_more_than_are_heard_at_a_time_take_the_place_of_the_first(visited: Visited) -> None:
+    held = [visited.stranger() for _ in range(5)]
+    assert [visited.is_closed(stranger) for stranger in held] == [True, False, False, False, False]
+    assert visited.rank(7) == (7, 8)
+    assert visited.is_closed(held[1])
+
+
+def test_the_ranks_meet_while_strangers_hold_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers that are never given up: whoever waited for one of them would not come within the limit."""
+    monkeypatch.setattr(connections, "GREETING_S", 1e6)
+    path = rendezvous_file(tmp_path, launch(0, 3))
+    with ThreadPoolExecutor(3) as threads:
+        host = threads.submit(join, launch(0, 3), tmp_path, LIMIT_S)
+        until(path.exists, "rank 0 listens")
+        place = json.loads(path.read_text())
+        with (
+            socket.create_connection((place["address"], place["port"])) as silent,
+            socket.create_connection((place["address"], place["port"])) as slow,
+        ):
+            for stranger in (silent, slow):
+                assert len(stranger.recv(KEY_BYTES, socket.MSG_WAITALL)) == KEY_BYTES
+            slow.sendall(b"x")
+            visitors = [threads.submit(join, launch(rank, 3), tmp_path, LIMIT_S) for rank in (1, 2)]
+            assert [host.result().size, *(visitor.result().rank for visitor in visitors)] == [3, 1, 2]
+
+
+def test_strangers_are_named_where_ranks_do_not_come(tmp_path: Path, capfd: pytest.CaptureFixture[str],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    strangers = "; 3 connections without the key of this launch, from 10.0.0.9 (2), 10.0.0.7 (1)"
+    monkeypatch.setattr(Door, "strangers", lambda door: strangers)
+    monkeypatch.setattr(rendezvous, "_NOTE_S", 0.1)
+    with pytest.raises(LaunchError, match=re.escape(f"one that they reach{strangers}")):
+        join(launch(0, 2), tmp_path, 0.2)
+    assert strangers in capfd.readouterr().err
+
+
+def test_a_host_that_sends_a_byte_now_and_then_holds_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever got the port of a rank 0 that is gone; its first byte takes most of the time that the rank has."""
+    now_s = itertools.count(100.0, 15.0)
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    with listen("127.0.0.1", 1) as listener, ThreadPoolExecutor(1) as threads:
+        address, port = listener.getsockname()
+        dialled = threads.submit(dial, Endpoint(address, port, b"k" * KEY_BYTES), 1, 2, 20.0)
+        link, _ = listener.accept()
+        with link:
+            link.sendall(b"x")
+            with pytest.raises(TimeoutError):
+                dialled.result()
+
+
 def test_a_host_without_the_key_is_refused() -> None:
     with listen("127.0.0.1", 1) as listener, ThreadPoolExecutor(1) as threads:
         pretended = Endpoint("127.0.0.1", listener.getsockname()[1], b"k" * KEY_BYTES)
@@ -176,13 +305,15 @@ def test_ranks_that_do_not_come_are_named_to_all_that_did(
 ) -> None:
     come: list[int] = []
 
-    def admit_one(listener: socket.socket, key: bytes, limit_s: float) -> tuple[int, int, socket.socket]:
+    admit = Door.admit
+
+    def admit_one(door: Door, limit_s: float) -> tuple[int, int, socket.socket]:
         if come:
             raise TimeoutError
         come.append(1)
-        return admit(listener, key, LIMIT_S)
+        return admit(door, LIMIT_S)
 
-    monkeypatch.setattr(rendezvous, "admit", admit_one)
+    monkeypatch.setattr(Door, "admit", admit_one)
     size_of = {0: 4, 1: 4}
     with ThreadPoolExecutor(2) as threads:
         joining = [threads.submit(join, launch(rank, size), tmp_path, LIMIT_S) for rank, size in size_of.items()]
