@@ -107,6 +107,7 @@ READERS = {
     "hpc/recovery/stale_shm.py": "/proc",
     "hpc/system/environment.py": "/proc",
     "launch/cluster/local.py": "/proc",
+    "launch/step/attempt.py": "what the kernel counts of its control group",
     "launch/step/watch.py": "/proc",
     "launch/sweep/refusals.py": "a file of the project",
     "parse/page/html.py": "files of the project",
