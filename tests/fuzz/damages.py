@@ -117,6 +117,12 @@ def link(path: Path, rng: random.Random) -> None:
     path.symlink_to(rng.choice(["nowhere", path.name, *map(str, others[:3])]))
 
 
+def pipe(path: Path, rng: random.Random) -> None:
+    """A pipe in its place, to which nobody writes: an ordinary open never returns."""
+    path.unlink()
+    os.mkfifo(path)
+
+
 def other_case(path: Path, rng: random.Random) -> None:
     """Brought here by a file system that knows no lower case."""
     path.rename(path.with_name(path.name.upper()))
@@ -142,7 +148,7 @@ def future(path: Path, rng: random.Random) -> None:
 
 
 OF_ANY: Sequence[Damage] = (
-    empty, empty, zeros, zeros, cut, cut, hole, flip, flip, append, huge, gone, folder, link, other_case, second,
+    empty, empty, zeros, zeros, cut, cut, hole, flip, flip, append, huge, gone, folder, link, pipe, other_case, second,
     exchange, future,
 )  # fmt: skip
 OF_JSON: Sequence[Damage] = (*OF_ANY, value, value, value, value, deep)
