@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 
@@ -83,10 +84,10 @@ def _events(stamps: Ints, meetings: Ints) -> list[tuple[int, int, Ints]]:
             continue
         if after_grads:
             its = meetings[:, :-1, at]
-        times = its.swapaxes(0, 1)
+        times, when = its.swapaxes(0, 1), -inf
         for event in (ARRIVES, WAITS):
             moment = np.where(its[..., event] == ABSENT, its[..., WAITS], its[..., event])
-            when = float((moment - grads).mean())
+            when = max(when, float((moment - grads).mean()))  # whatever is recorded, it calls before it waits
             events.append((when, event, at, times))
     ordered = sorted(events, key=lambda each: each[:3])
     reduction = np.stack([grads.T, grads.T, reduced.T], axis=2)

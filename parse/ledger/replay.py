@@ -121,7 +121,7 @@ def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
             if stage.calls is not None:
                 called[stage.calls] = ends
             if stage.waits is not None and exposed is not None:
-                its = called.pop(stage.waits)
+                its = called.pop(stage.waits, ends)  # else its call is a part of the reduction
                 needed = its.max(axis=1, keepdims=True) if stage.root == NO_ROOT else its[:, [stage.root]]
                 at_once = stage.root == NO_ROOT and stage.calls == stage.waits  # nobody waits later than the last calls
                 ends = (needed if at_once else np.maximum(ends, needed)) + exposed[step]

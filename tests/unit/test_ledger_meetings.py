@@ -16,6 +16,7 @@ from parse.ledger.meetings import MeetingKinds, clear_unawaited_calls
 from parse.ledger.point import _gradient_bytes
 from parse.ledger.straggler import stragglers, verdict
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TERMS, Merged, Verdict
+from parse.ledger.what_if import replayed_speeds
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings
 from tests.unit.traces import make_run
@@ -287,6 +288,18 @@ def test_a_result_before_the_last_call_is_an_error_of_the_measurement() -> None:
     problems = step_breakdown(dataclasses.replace(trace, meetings=meetings)).problems
     assert problems.early >= 3 * 80
     assert problems.early_ms > 40
+
+
+@pytest.mark.parametrize("later_ms", [0.1, 2, 50, 10**6])
+def test_calls_that_are_stamped_after_their_waits_are_read(later_ms: float) -> None:
+    """No rank calls after it waits; a trace that says so, or whose call lies in the reduction, ends nothing."""
+    trace = run_with(HEAD, ("data", 3, 5)).trace
+    assert trace.meetings is not None
+    meetings = trace.meetings.copy()
+    meetings[:, :, 1:3, 0] = meetings[:, :, 1:3, 1] + round(later_ms * MS)
+    disordered = dataclasses.replace(trace, meetings=meetings)
+    assert names(step_breakdown(disordered).borders)
+    assert len(replayed_speeds(disordered, {*TERMS}, [None])) == 1
 
 
 def test_pieces_are_shorter_where_steps_have_many_meetings() -> None:
