@@ -200,9 +200,10 @@ class Queue:
             try:
                 yield from self._submit_what_fits()
             except TransientSubmitError as reason:
-                self.refusal = str(reason)
+                is_news, self.refusal = self.refusal != str(reason), str(reason)
                 self._not_before_s = time.monotonic() + self._pause_s
-                yield Refused(scripts=len(self._waiting), reason=self.refusal, retry_s=self._pause_s)
+                if is_news:
+                    yield Refused(scripts=len(self._waiting), reason=self.refusal, retry_s=self._pause_s)
                 self._pause_s = min(2 * self._pause_s, PAUSES_S[1])
             else:
                 self._pause_s, self.refusal = PAUSES_S[0], ""

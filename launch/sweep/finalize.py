@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from collections.abc import Callable, Mapping
+from shlex import quote
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
 from hpc.model.files import AttemptFiles
-from hpc.model.outcome import RecordError, exit_records
+from hpc.model.outcome import ExitRecord, RecordError, exit_records
 from hpc.model.trace import TraceError
 from hpc.model.verdict import JobEnd
 from hpc.recovery.collect import bring_home, collect
@@ -55,6 +58,20 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
     for line in (*bring_home(folders.traces), *tidy(folders.traces)):
         say(line)
     _correct_records(folders, say)
+    for last in (records[-1] for records in exit_records(folders.traces).values()):
+        for host, path in _traces_elsewhere(last):
+            fetch = f"-m hpc.recovery collect --stem {quote(last.stem)} --to {quote(str(folders.traces))}"
+            say(
+                f"{last.stem}: its whole trace is kept at {host}:{path}; this on {host} brings it home: "
+                f"{quote(sys.executable)} {fetch}, and the same sweep again makes it ok"
+            )
+
+
+def _traces_elsewhere(record: ExitRecord) -> list[tuple[str, str]]:
+    """The hosts and paths where other machines keep a whole trace of this attempt, as its record has them."""
+    places = (place.partition(":") for place in record.local_copies.split(", "))
+    others = ((host, path) for host, _, path in places if host != socket.gethostname())
+    return [(host, path) for host, path in others if path.endswith(f"/{record.stem}.h5")]
 
 
 def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:

@@ -48,7 +48,7 @@ class Faults:
             places: dict[bool, Place] = {}
             for number, trial in enumerate(planned, 1):
                 kind = replacements.get(trial.kind, trial.kind)
-                on_slurm = kind == "slurm"
+                on_slurm = kind in ("slurm", "controller")
                 if on_slurm not in places:
                     places[on_slurm] = self._slurm(opened) if on_slurm else local_place(self.runs / "local")
                 yield make_trial(places[on_slurm], kind, self.runs / f"fault-{number:03}-{kind}", number, trial.seed)
@@ -59,9 +59,9 @@ class Faults:
 
     def _replacements(self) -> dict[str, str]:
         """Kinds of trials that this machine does not allow, each with its replacement."""
-        replacements = {}
+        replacements: dict[str, str] = {}
         if missing := missing_programs():
-            replacements["slurm"] = "script"
+            replacements |= {"slurm": "script", "controller": "script"}
             self.notes.append(f"no trial was made on Slurm: {missing}")
         if mounts_refused():
             replacements |= {"mount": "moved", "full": "script"}
@@ -71,11 +71,11 @@ class Faults:
 
 def fault_table(results: Sequence[Result]) -> str:
     """By kind: how many trials, in how many of them something failed, and how often something was wrong."""
-    lines = [f"{'kind':8} {'trials':>6} {'met a fault':>11} {'ok':>4} {'wrong':>6}"]
+    lines = [f"{'kind':10} {'trials':>6} {'met a fault':>11} {'ok':>4} {'wrong':>6}"]
     for kind in KINDS:
         if of_kind := [result for result in results if result.kind == kind]:
             met = sum(result.met for result in of_kind)
             ended_ok = sum(list(result.outcomes) == ["ok"] for result in of_kind)
             wrong = sum(bool(result.wrong) for result in of_kind)
-            lines.append(f"{kind:8} {len(of_kind):6} {met:11} {ended_ok:4} {wrong:6}")
+            lines.append(f"{kind:10} {len(of_kind):6} {met:11} {ended_ok:4} {wrong:6}")
     return "\n".join(lines)

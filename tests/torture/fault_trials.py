@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpc.model.outcome import RecordError
 from hpc.model.trace import TraceError
+from tests.slurm.jobs import save_state
 from tests.torture import fault_workload
 from tests.torture.checks import Attempt, until_none
 from tests.torture.fault_checks import (
@@ -47,7 +48,9 @@ SHARED_ONLY = frozenset({"ESTALE", "ENOENT", "EDQUOT", "EROFS"})
 NEVER_FAILS = frozenset({("node", "close"), ("node", "unlink")})
 """Calls that cannot fail in a node's memory."""
 TIMES = (1, 1, 1, 1, 1, 1, 3, 3, 3, 0)
-TWENTY = ("script",) * 9 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("full",) * 2 + ("mount", "hang")
+TWENTY = (
+    ("script",) * 8 + ("sweep",) * 3 + ("slurm",) * 2 + ("moved",) * 2 + ("full",) * 2 + ("mount", "hang", "controller")
+)
 """The kinds of twenty trials."""
 KINDS = tuple(dict.fromkeys(TWENTY))
 INJECTED = frozenset({"script", "sweep", "slurm"})
@@ -83,7 +86,7 @@ class Result:
         repeat = f"\n     again: --fault-seed {self.seed} --only-fault {self.kind}" if self.wrong else ""
         fired = f"{self.fired} calls failed" if self.kind in INJECTED else "done"
         outcomes = ", ".join(self.outcomes) or "no attempt"
-        return f"{self.number:3} {self.kind:8} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{repeat}"
+        return f"{self.number:3} {self.kind:10} {self.what}: {fired}, {outcomes}, {self.took_s:.1f} s{wrong}{repeat}"
 
 
 def choose_fault(trial: Trial, rng: random.Random, start: Start) -> Fault:
@@ -223,6 +226,43 @@ def full(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
     return f"{place.name} with room for {room} pages", True, []
 
 
+WAITING_SRUN = """#!/bin/bash
+# Slurm's own srun, which waits before it starts a run's ranks.
+case "$*" in *hpc.rank*) ;; *) exec {srun} "$@" ;; esac
+touch {mark}.reached
+until [ -e {mark}.go ]; do sleep 0.05; done
+exec {srun} "$@"
+"""
+
+
+def controller(trial: Trial, rng: random.Random) -> tuple[str, bool, list[str]]:
+    """The controller is killed before or while srun creates the step of the ranks, and started again."""
+    cluster, mark, late = trial.place.cluster, trial.folder / "srun", rng.random() < 0.5
+    assert cluster is not None
+    bin_folder = trial.folder / "bin"
+    bin_folder.mkdir()
+    srun = bin_folder / "srun"
+    srun.write_text(WAITING_SRUN.format(srun=shutil.which("srun"), mark=mark))
+    srun.chmod(0o755)
+    path = f"{bin_folder}:{trial.place.environ['PATH']}"
+    with trial.started(trial.place.sweep_argv(trial.out), {"PATH": path}) as process:
+        limit = time.monotonic() + LIMIT_S
+        while not mark.with_suffix(".reached").exists():
+            if process.poll() is not None or time.monotonic() > limit:
+                raise TrialError(f"the run does not come to its srun; see {trial.folder}")
+            time.sleep(0.01)
+        save_state(cluster, cluster.run("squeue", "-h", "-o", "%i").split()[0])
+        if late:
+            mark.with_suffix(".go").touch()
+            time.sleep(rng.uniform(0.0, 0.3))
+        cluster.kill("slurmctld")
+        mark.with_suffix(".go").touch()
+        time.sleep(rng.uniform(0.0, 8.0))
+        cluster.start_controller()
+        trial.wait(process)
+    return f"killed {'while' if late else 'before'} srun creates the step", False, []
+
+
 def mounts_refused() -> bool:
     """Whether this user may not mount."""
     tried = ["unshare", "--mount", "mount", "--bind", "/var", "/mnt"]
@@ -247,7 +287,8 @@ def make_trial(place: Place, kind: str, folder: Path, number: int, seed: int) ->
     elif kind == "hang":
         what = hang(trial, rng)
     else:
-        what, met, wrong = {"moved": moved, "mount": unmounted, "full": full}[kind](trial, rng)
+        make = {"moved": moved, "mount": unmounted, "full": full, "controller": controller}[kind]
+        what, met, wrong = make(trial, rng)
     trial.next_command()
     wrong += trial.hanging + [f"left running: {text}" for text in until_none(lambda: processes_of(folder), 30)]
     truth = read_truth(trial.truth, ranks=RANKS, planned=STEPS)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -278,6 +279,20 @@ def test_the_next_command_brings_home_what_a_node_kept(tmp_path: Path, places: l
     )
     assert look_at_trace(folders.traces / path.name).whole
     assert not path.parent.exists() and not places_file.exists()
+
+
+def test_a_trace_that_another_node_keeps_is_named_with_the_command_that_fetches_it(tmp_path: Path) -> None:
+    folders = Folders.under(tmp_path / "two words")
+    folders.traces.mkdir(parents=True)
+    put_exit_record(folders.traces, WHOLE, Outcome.RANK_FAIL)
+    path, stem = folders.traces / f"{WHOLE.run_id}.1.exit.json", f"{WHOLE.run_id}.1"
+    place = f"node7:/dev/shm/rankwise-7/{stem}-0123abcd/{stem}.h5"
+    replace(read_own_record(path), local_copies=f"{place}, node8:/dev/shm/rankwise-7/x").write(folders.traces)
+    messages: list[str] = []
+    mend_records(folders, messages.append)
+    fetch = f"-m hpc.recovery collect --stem {stem} --to '{folders.traces}'"
+    assert len(messages) == 1
+    assert f"is kept at {place}; this on node7 brings it home: " in messages[0] and fetch in messages[0]
 
 
 def test_what_a_node_keeps_is_left_there_while_the_traces_are_full(
