@@ -139,11 +139,15 @@ class _Reader:
             repeats=_repeats(read.breakdowns, base, ours, theirs, loss),
             standalone=standalone, nccl_tests=beside, network=network, remarks=(*read.remarks, *remarks, *of_tests),
         )  # fmt: skip
-        return dataclasses.replace(
-            ledger, split=explained(ledger), without_straggler=without_straggler(ledger),
-            symptoms=symptoms(ledger) if read.conditions else (),
-            straggler_input=_straggler_input(ledger) if read.inputs else None,
-        )  # fmt: skip
+        ledger = dataclasses.replace(ledger, split=explained(ledger))
+        try:
+            return dataclasses.replace(
+                ledger, without_straggler=without_straggler(ledger),
+                symptoms=symptoms(ledger) if read.conditions else (),
+                straggler_input=_straggler_input(ledger) if read.inputs else None,
+            )  # fmt: skip
+        except TraceError as error:  # it has changed since, or has numbers that only this goes into
+            return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
 
     def _other_networks(self, result: Result) -> list[NetworkReading]:
         """The networks of the runs of other points on several nodes."""

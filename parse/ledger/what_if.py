@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import END
-from hpc.model.trace import Trace
+from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import Ints
@@ -49,6 +49,14 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         if speeds
     )  # fmt: skip
     return tuple(sorted(values, key=lambda what_if: -what_if.gain))
+
+
+def with_what_ifs(ledger: Ledger) -> Ledger:
+    """The ledger with `what_ifs`; where a trace cannot be read once more, with the reason among its remarks."""
+    try:
+        return replace(ledger, what_ifs=what_ifs(ledger))
+    except TraceError as error:
+        return replace(ledger, remarks=(*ledger.remarks, f"what changes would be worth is not known: {error}"))
 
 
 def without_straggler(ledger: Ledger) -> WithoutStraggler | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from parse.alarms.table import judge
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
-from parse.ledger.what_if import what_ifs
+from parse.ledger.what_if import with_what_ifs
 from parse.load import load
 from parse.published.documents import published
 from parse.report.summary import Summary
@@ -74,4 +73,4 @@ def read_ledgers(
     )
     if not what_if:
         return chosen_ledgers
-    return tuple(dataclasses.replace(ledger, what_ifs=what_ifs(ledger)) for ledger in chosen_ledgers)
+    return tuple(map(with_what_ifs, chosen_ledgers))

@@ -10,6 +10,7 @@ from parse.ledger.point import ledgers
 from parse.ledger.sentence import sentence
 from parse.ledger.symptoms import compare_ranks
 from parse.ledger.types import Ledger
+from parse.ledger.what_if import with_what_ifs
 from parse.load import load
 from parse.result import results
 from tests.unit.ledger_traces import Change, on, per_rank, run_of, trace_of, with_telemetry
@@ -165,3 +166,19 @@ def test_without_a_straggler_or_telemetry_there_are_no_symptoms(tmp_path):
 def test_too_few_samples_show_nothing():
     trace = with_telemetry(trace_of(run_of()), per_rank("minor_faults", {1: 9e9}, usual=0.0), every_s=0.4)
     assert compare_ranks(trace, [1]) == {}
+
+
+def test_a_trace_that_cannot_be_read_once_more_costs_the_explanation_alone(tmp_path, monkeypatch):
+    """Numbers that only the comparison of ranks goes into, or a file that has changed since the first reading."""
+
+    def fail(*_arguments):
+        raise OverflowError("int too large to convert to float")
+
+    monkeypatch.setattr("parse.ledger.symptoms.compare_ranks", fail)
+    monkeypatch.setattr("parse.ledger.what_if.replayed_speeds", fail)
+    ledger = with_what_ifs(ledger_of(tmp_path, per_rank("minor_faults", {1: 9e5}, usual=300.0), data=on(1, ms=6.0)))
+    assert ledger.verdict.ranks == (1,) and not ledger.symptoms and not ledger.what_ifs
+    assert [remark.partition(":")[0] for remark in ledger.remarks] == [
+        "the straggler is not explained", "what changes would be worth is not known",
+    ]  # fmt: skip
+    assert all("goes beyond all range" in remark and str(tmp_path) in remark for remark in ledger.remarks)
