@@ -23,6 +23,7 @@ from tests.mpi import observed
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "observe_scripts"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+README = (ROOT / "README.md").read_text()
 OBSERVE = ("-m", "hpc.observe")
 LOSS = re.compile(r"rank (\d) step (\d+) loss (-?0x[0-9a-f.]+p[+-]\d+)")
 
@@ -47,8 +48,13 @@ def only_trace(folder: Path) -> Trace:
 
 
 def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: Path) -> None:
-    script = str(SCRIPTS / "ddp_loop.py")
-    done = run(tmp_path, *TORCHRUN, *OBSERVE, "--warmup", "5", "--", script, "--epochs", "4", without_mpi=True)
+    """By the README's command, on two ranks."""
+    (command,) = re.findall(r"Already have a script\? `([^`]+)`", README)
+    script = [str(SCRIPTS / "ddp_loop.py"), "--epochs", "4"]
+    words = {"torchrun": TORCHRUN[:-2], "8": ["2"], "--": ["--warmup", "5", "--"], "train.py": script}
+    assert {*words} < {*command.split()}
+    argv = [each for part in command.split() for each in words.get(part, [part])]
+    done = run(tmp_path, *argv, without_mpi=True)
     assert done.returncode == 0, done.stderr
     trace = only_trace(tmp_path)
     assert trace.stamps.shape == (2, 24, 6)
