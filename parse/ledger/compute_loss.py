@@ -56,6 +56,7 @@ def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Plac
 def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Explanation]:
     """What telemetry shows on all ranks or on some, weighted by the nodes that it is seen on; it explains `most_ms` at
     most."""
+    base_step = sum(term.baseline or 0.0 for term in ledger.terms)
     for change in ledger.telemetry:
         if not isinstance(change, ConditionChange):
             continue
@@ -67,7 +68,7 @@ def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator
         seen_on = len(change.hosts) / len(ledger.nodes) if change.hosts and ledger.nodes else 1.0
         explains = None
         if name == WAITS_FOR_A_CORE and usual is not None:
-            explains = (value - usual) / 100 * ledger.step.value * seen_on
+            explains = (value * ledger.step.value - usual * base_step) / 100 * seen_on
         elif name in CLOCKS and usual:
             explains = compute_ms * (1 - value / usual) * seen_on
         explains = None if explains is None else min(explains, most_ms)
