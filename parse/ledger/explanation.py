@@ -24,7 +24,7 @@ def core_wait_text(ledger: Ledger) -> str:
 
 def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
     """What is known of the term that loses most; nothing where nothing is, or where nothing is lost."""
-    lost = [(term.loss.value, term.name) for term in ledger.terms if term.loss is not None and term.loss.value > 0]
+    lost = [(term.loss.value, term.name) for term in ledger.causes if term.loss is not None and term.loss.value > 0]
     largest, name = max(lost, default=(0.0, ""))
     if name == "data" and ledger.input is not None:
         yield from late_input(ledger.input, write)

@@ -30,6 +30,7 @@ from parse.ledger.telemetry import Conditions, compare_conditions, reduce_teleme
 from parse.ledger.transient import incidents
 from parse.ledger.types import (
     CANNOT_TELL,
+    NOTABLE_CAUSE,
     PERSISTENT,
     TRANSIENT,
     Because,
@@ -132,7 +133,8 @@ class _Reader:
             merged=tuple(reason for reason in merged if reason), verdict=judged, further=tuple(further), runs=runs,
             ranks=_ranks(read.breakdowns, borders), nodes=_nodes(read.breakdowns, borders),
             split=self._split(result, of_base, borders, ours, theirs) if base and of_base else None,
-            straggler_at_base=self._straggler_at(of_base, borders, scale) if base and of_base else StragglerAtBase(),
+            straggler_at_base=self._straggler_at(of_base, borders, scale, judged, ours, theirs)
+            if base and of_base else StragglerAtBase(),
             telemetry=compare_conditions(read.conditions, against.conditions),
             contention=tuple(contention(against.conditions)),
             core_wait=core_wait(read.conditions, against.conditions),
@@ -169,12 +171,18 @@ class _Reader:
             self._verdicts[point] = runs, _together(breakdowns, runs)
         return self._verdicts[point]
 
-    def _straggler_at(self, base: Result, borders: frozenset[str], scale: float) -> StragglerAtBase:
+    def _straggler_at(
+        self, base: Result, borders: frozenset[str], scale: float, of_point: Verdict, ours: Floats, theirs: Floats
+    ) -> StragglerAtBase:
         if base.run.ranks == 1:
             return StragglerAtBase()
         _, (judged, *_) = self._judged(base)
         compute = stragglers_part(judged, names(borders), _ranks(self.read(base).breakdowns, borders))
-        return StragglerAtBase(costs=scale * judged.costs, compute=scale * compute)
+        both = judged.costs > 0 and of_point.costs > 0
+        return StragglerAtBase(
+            costs=scale * judged.costs, compute=scale * compute,
+            together=_together_with_wait(names(borders), of_point, ours, theirs) if both else None,
+        )  # fmt: skip
 
     def _split(
         self, result: Result, base: Result, borders: frozenset[str], ours: Floats, theirs: Floats
@@ -242,6 +250,18 @@ def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Fl
     if not breakdowns:
         return np.empty((0, len(names(borders))))
     return merge(np.stack([breakdown.mean_ns for breakdown in breakdowns]), borders) / 1e6
+
+
+def _together_with_wait(of: Sequence[str], straggler: Verdict, ours: Floats, theirs: Floats) -> Term | None:
+    """`wait` and the terms in which the straggler is late as one; None where one of them is no term."""
+    notable = NOTABLE_CAUSE * straggler.arrival_skew
+    late = [term for term in of if straggler.cause.get(term, 0.0) > notable]
+    if not late or "wait" not in of:
+        return None
+    at = [of.index(term) for term in (*late, "wait")]
+    our_sum, their_sum = (each[:, at].sum(axis=1, keepdims=True) for each in (ours, theirs))
+    loss = _difference(ours.sum(axis=1), theirs.sum(axis=1))
+    return _terms(["+".join((*late, "wait"))], our_sum, their_sum, loss)[0]
 
 
 def _scale(result: Result) -> float:

@@ -15,6 +15,7 @@ from parse.ledger.reasons import base_case, because_text, host_of, no_loss_text,
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
+    NOTABLE_CAUSE,
     PERSISTENT,
     ROTATING,
     TRANSIENT,
@@ -27,8 +28,6 @@ from parse.ledger.types import (
     Verdict,
 )  # fmt: skip
 
-NOTABLE_CAUSE = 0.1
-"""A smaller share of the arrival skew is not named beside the largest cause."""
 NEARLY_ALL = 0.9
 """From this share of the arrival skew on, what is lost before one collective is all."""
 WIDE = 0.1
@@ -177,7 +176,7 @@ def _by_terms(ledger: Ledger, write: Figures) -> str:
     Where there is no base, the terms themselves.
     """
     whole = ledger.step if ledger.loss is None else ledger.loss
-    pairs = [(term, term.mean if ledger.loss is None else term.loss) for term in ledger.terms]
+    pairs = [(term, term.mean if ledger.loss is None else term.loss) for term in ledger.causes]
     ordered = sorted(
         ((term, mean) for term, mean in pairs if mean is not None),
         key=lambda pair: pair[1].value if whole.value < 0 else -pair[1].value,
@@ -199,7 +198,8 @@ def straggler_first(ledger: Ledger) -> bool:
         return False
     if ledger.loss is None:
         return ledger.verdict.costs > SMALL * ledger.step.value
-    others = [term.loss.value for term in ledger.terms if term.loss is not None and term.name != "wait"]
+    together = ledger.straggler_at_base.together
+    others = [term.loss.value for term in ledger.causes if term.loss and term.name != "wait" and term is not together]
     return ledger.straggler_loss > max(others, default=0.0)
 
 

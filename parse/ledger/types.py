@@ -18,6 +18,10 @@ CAUSES = ("release", "optimizer", "data", "compute")
 """Why a rank arrives late at the reduction: late release from the one before, its optimizer step, data, compute."""
 
 
+NOTABLE_CAUSE = 0.1
+"""A smaller share of the arrival skew is not named beside the largest cause."""
+
+
 class VerdictKind(StrEnum):
     """The kind of straggler: one rank or node, several in turn, one in some steps, none, or unknown."""
 
@@ -321,10 +325,15 @@ class Repeats:
 @dataclass(frozen=True, kw_only=True)
 class StragglerAtBase:
     """What the straggler of a base of several ranks `costs` a step there, and what its ranks add to the mean `compute`
-    beyond the median rank, in ms (under strong scaling times base.devices / devices); 0 where there is none."""
+    beyond the median rank, in ms (under strong scaling times base.devices / devices); 0 where there is none.
+
+    `together`, where the point has a straggler, too: `wait` and the terms in which that is late as one term. The same
+    lateness is less of these and more of `wait` in a mean over more ranks, which is no loss.
+    """
 
     costs: float = 0.0
     compute: float = 0.0
+    together: Term | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -400,6 +409,15 @@ class Ledger:
     what_ifs: tuple[WhatIf, ...] | None = None
     nccl_tests: tuple[BesideNcclTests, ...] = ()
     network: Network | None = None
+
+    @property
+    def causes(self) -> tuple[Term, ...]:
+        """The terms as causes of the loss: those that are `together` are one, behind the others."""
+        together = self.straggler_at_base.together
+        if together is None:
+            return self.terms
+        joined = {*together.name.split("+")}
+        return (*(term for term in self.terms if not {*term.name.split("+")} <= joined), together)
 
     @property
     def straggler_loss(self) -> float:

@@ -165,7 +165,7 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     if straggler_first(ledger):
         share = min(1.0, ledger.straggler_loss / loss.value)
         return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
-    term = max((term for term in ledger.terms if term.loss), key=lambda term: term.loss.value if term.loss else 0.0)
+    term = max((term for term in ledger.causes if term.loss), key=lambda term: term.loss.value if term.loss else 0.0)
     assert term.loss is not None
     step = Figures([ledger]).ms(ledger.step.value - term.loss.value)
     share = min(1.0, term.loss.value / loss.value)

@@ -120,6 +120,11 @@ def test_a_base_of_several_ranks_has_wait_and_communication_of_its_own(tmp_path:
     text = sentence(ledger, "2n2g")
     assert " a step slower than 1n2g (" in text and " of 1n2g" in text
     assert "Cause: " not in text  # both have the straggler: what is lost is communication
+    together = ledger.straggler_at_base.together
+    assert together is not None and together.loss is not None and together.name == "compute+wait"
+    assert together.loss.value == pytest.approx(losses(ledger)["compute"] + losses(ledger)["wait"])
+    assert [term.name for term in ledger.causes] == ["data", "communication", "optimizer", "compute+wait"]
+    assert re.search(r"By terms: communication \+1\.\d\d ms \((9\d|10\d) %\)", text)  # no 66 % of wait beside it
     assert re.search(r"costs \d\.\d\d ms a step, and one costs \d\.\d\d ms on 1n2g already", text)
     assert (of_cases["1n2g"].no_loss, of_cases["1n2g"].loss) == (NoLoss.IS_BASE, None)
 
