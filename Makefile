@@ -86,7 +86,7 @@ bench: $(VENV)/.test
 fuzz: $(VENV)/.test
 	$(call part,fuzz of logs,300,$(PY) -m tests.fuzz.fuzz_logs)
 	$(call part,fuzz of evidence,300,$(PY) -m tests.fuzz.fuzz_evidence)
-	$(call part,fuzz of hostile files,3600,$(PY) -m tests.fuzz.fuzz_hostile)
+	$(call part,fuzz of hostile files,1200,$(PY) -m tests.fuzz.fuzz_hostile)
 
 # On a real Slurm of two nodes with clocks of their own: known delays against what the ledger makes of them, in 98 runs; real
 # faults (busy loops, stops, page faults, slow files), and equal ranks on idle and on busy cores. Then known delays in unchanged

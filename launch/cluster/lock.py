@@ -120,7 +120,7 @@ class FolderLock:
         return None
 
     def _open(self) -> int:
-        flags = os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe in its place is not waited for
         try:
             try:
                 # Group-writable if the umask allows it; never writable for others, whatever the umask.
