@@ -38,6 +38,7 @@ from launch.step import watch
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
 from launch.step.claim import Job
 from launch.sweep.finalize import close_ended, mend_records
+from tests.unit.fake_commands import fake_in
 from tests.unit.job_scripts import RUN, STEM, begun, fake_slurm, in_queue, outcome_of, whole_trace, write_job
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_exit_record
 from tests.waiting import until
@@ -247,6 +248,24 @@ def test_a_trace_kept_on_the_node_is_named_where_the_logs_are_full_too(
     assert make_step(tmp_path, "exit 1", Signals()).run() == NOT_OK
     record = read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json")
     assert (record.outcome, record.local_copies) == (Outcome.RANK_FAIL, place)
+
+
+@pytest.mark.parametrize(("failures", "starts"), [(0, 1), (2, 3), (99, step.MAX_STARTS)])
+def test_collecting_that_found_the_controller_away_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, starts: int
+) -> None:
+    """A fake srun that starts nothing; the launcher is another one, whose ranks failed."""
+    away = "srun: error: Unable to confirm allocation for job 4711: Unable to contact slurm controller (send failure)"
+    fake = fake_in(tmp_path / "bin")
+    count = f"echo >>{tmp_path}/starts; n=$(wc -l <{tmp_path}/starts)"
+    fake("srun", f"{count}; [ $n -gt {failures} ] && exit 0; echo '{away}' >&2; exit 1")
+    fake("squeue", "echo 4711.batch")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    attempt = make_step(tmp_path, "exit 1", Signals())
+    attempt._options = replace(attempt._options, launcher="srun")
+    attempt._job = replace(attempt._job, job_id="4711")
+    assert attempt.run() == NOT_OK
+    assert len((tmp_path / "starts").read_text().splitlines()) == starts
 
 
 def test_a_full_log_ends_no_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
