@@ -7,7 +7,8 @@ TRACES/RUN.ATTEMPT.exit.json. docs/outcomes.md has the rules.
 
 Exit status 0: the run is final, as before or now; 10: it is not ok, its record says why, or it is left to another job;
 12: a signal ended the job; 13: the traces cannot be written; 14: a defect of this program, whose traceback is in the
-job's output; 2: usage. The job script takes 1, 126 and 127 for a Python that cannot start, and writes a record itself.
+job's output; 2: usage; 1: the code that the job script was written by is gone. The job script takes 1, 126 and 127 for a
+Python that cannot start, and writes a record itself.
 """
 
 from __future__ import annotations
@@ -25,13 +26,22 @@ from launch.step.attempt import DEFECT, DONE, UNWRITABLE, Step, StepError, StepO
 from launch.step.claim import Job
 from launch.step.signals import SignalLog
 
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder that this code lies in: a checkout, or the packages of an environment."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m launch.step`; the job script's text comes on standard input."""
     signals = SignalLog(("USR1", "TERM", "INT"))
     end_with_parent()
-    options = _options(sys.argv[1:] if argv is None else argv)
+    args = _arguments(sys.argv[1:] if argv is None else argv)
+    options = _options(args)
     deny_world_writing()
+    if args.code.resolve() != ROOT.resolve():
+        say(
+            f"the code that wrote this job, {args.code}, is gone, and {ROOT} is not it: plan the sweep again from there"
+        )
+        return 1
     if options.signal:
         signals.add(f"SIG{options.signal}")
     try:
@@ -44,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return DEFECT
 
 
-def _options(argv: Sequence[str]) -> StepOptions:
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m launch.step", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,6 +68,7 @@ def _options(argv: Sequence[str]) -> StepOptions:
     add("--nodelist", default="", metavar="NODES", help="which ones, with commas (default: those of the job)")
     add("--container", action="append", default=[], metavar="WORD",
         help="a word that stands before a program in a container; may be given several times")  # fmt: skip
+    add("--code", type=Path, default=ROOT, metavar="DIR", help="the checkout that the job script was written by")
     add("--force", action="store_true", help="begin an attempt of a final run, too")
     add("--signal", "--told", default="", metavar="SIGNAL",  # earlier job scripts pass --told
         help="the signal that the job script has received before")  # fmt: skip
@@ -65,7 +76,10 @@ def _options(argv: Sequence[str]) -> StepOptions:
     for row in option_rows(RunLimits):
         add(row.flag, type=float, default=row.default, metavar=row.metavar, help=row.help)
     add("command", nargs="+", metavar="COMMAND", help="what starts the ranks; behind --")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def _options(args: argparse.Namespace) -> StepOptions:
     return StepOptions(
         run=args.run, traces=args.traces, logs=args.logs, command=tuple(args.command), launcher=args.launcher,
         nodes=args.nodes, nodelist=args.nodelist or Job.here().nodelist, container=tuple(args.container),

@@ -30,7 +30,7 @@ export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PY
 command -v module >/dev/null || . /etc/profile
 module load CUDA/12.4 || exit 1
 module load OpenMPI || exit 1
-options=(--traces "$traces" --logs "$jobs/logs" --launcher srun --warning-s 60
+options=(--traces "$traces" --logs "$jobs/logs" --code /opt/rankwise --launcher srun --warning-s 60
     --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
 failed='' signal='' busy=''; set -u
 received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }

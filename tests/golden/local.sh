@@ -9,7 +9,7 @@ traces=/scratch/sweep/traces
 python=/opt/rankwise/.venv/bin/python
 export PYTHONPATH=/opt/rankwise"${PYTHONPATH:+:$PYTHONPATH}" PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 SLURM_EXPORT_ENV=ALL
 [ -z "${SLURM_STEP_ID:-}" ] || unset "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}"  # of the step it was submitted from
-options=(--traces "$traces" --logs "$jobs/logs" --launcher local
+options=(--traces "$traces" --logs "$jobs/logs" --code /opt/rankwise --launcher local
     --copy-s 10 --start-limit-s 600 --hang-steps 10 --hang-extra-s 60 ${1:+"$1"})
 failed='' signal='' busy=''; set -u
 received() { signal=$1; [ -z "$busy" ] || kill -s "$1" $!; }

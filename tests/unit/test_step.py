@@ -100,6 +100,17 @@ def test_the_kernels_count_of_kills_is_read_of_both_versions(
     assert memory_kills(tmp_path) == kills
 
 
+def test_a_job_whose_code_is_gone_measures_by_no_other(tmp_path: Path) -> None:
+    """The checkout was moved between submission and start; another one is installed in its Python."""
+    script = write_job(tmp_path, STEM + 'touch "$stem.h5"')
+    gone = tmp_path / "gone"
+    script.write_text(script.read_text().replace(f"--code {ROOT}", f"--code {gone}"))
+    done = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    [[record]] = exit_records(tmp_path / "traces").values()
+    assert (done.returncode, record.outcome) == (1, Outcome.LAUNCH_FAIL)
+    assert f"the code that wrote this job, {gone}, is gone, and {ROOT} is not it" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("status", "collected"), [(0, False), (9, True)])
 def test_journals_beside_a_whole_trace_are_collected_after_a_failure(
     tmp_path: Path, status: int, collected: bool
