@@ -7,8 +7,8 @@ TRACES/RUN.ATTEMPT.exit.json. docs/outcomes.md has the rules.
 
 Exit status 0: the run is final, as before or now; 10: it is not ok, its record says why, or it is left to another job;
 12: a signal ended the job; 13: the traces cannot be written; 14: a defect of this program, whose traceback is in the
-job's output; 2: usage; 1: the code that the job script was written by is gone. The job script takes 1, 126 and 127 for a
-Python that cannot start, and writes a record itself.
+job's output; 2: usage; 1: the code that the job script was written by is gone. The job script takes 1, 126 and 127 for
+a Python that cannot start, and writes a record itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(sys.argv[1:] if argv is None else argv)
     options = _options(args)
     deny_world_writing()
-    if args.code.resolve() != ROOT.resolve():
+    if (args.code / "launch").resolve() != ROOT / "launch":  # of an installation a folder of links
         say(
             f"the code that wrote this job, {args.code}, is gone, and {ROOT} is not it: plan the sweep again from there"
         )
