@@ -102,7 +102,7 @@ HOSTILE: dict[str, tuple[Edit, str]] = {
     "more ranks": (dataset("steps_completed", data=np.zeros(9, "i8")), r"claims 9 entries \(rank\)"),
     "more steps": (dataset("losses", data=np.zeros((1, 16))), r"claims 16 entries \(step\)"),
     "never written": (dataset("losses", shape=(1, 15), dtype="f8"), "claims 120 bytes, more than the file has"),
-    "many points": (dataset(POINTS, data=np.zeros((1, 5000), "i8")), r"claims 5000 entries \(barrier\)"),
+    "many points": (dataset(POINTS, data=np.zeros((1, 100_061), "i8")), r"claims 100061 entries \(barrier\)"),
     "steps beyond all": (dataset("steps_completed", data=np.array([16])), "steps_completed goes beyond 0 to 15"),
     "fewer steps than none": (dataset("steps_completed", data=np.array([-1])), "steps_completed goes beyond 0 to 15"),
     "references": (dataset("evidence", shape=(), dtype=h5py.ref_dtype), "neither numbers nor texts"),
