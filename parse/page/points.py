@@ -8,7 +8,7 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import TraceError
-from hpc.system.text import capitalized, first_of
+from hpc.system.text import capitalized, first_of, inflect
 from parse.ledger.notes import notes
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
@@ -136,7 +136,7 @@ def _step_times(runs: Sequence[Run], drawn: Mapping[int, RunReading], number: in
     )
     return Chart(
         id=f"chart-steps-{number}",
-        title=f"Step times, {len(drawn)}{of} runs{_shaded(blocks)}",
+        title=f"Step times, {len(drawn)}{of} {inflect(count, 'run')}{_shaded(blocks)}",
         text=f"Step times along the run, from latest end to latest end. Mean, warm-up included: {means}.",
         figure=steps_figure(series, blocks, y_title=what),
     )

@@ -64,9 +64,8 @@ def _scaling(summary: Summary, result: Result | None) -> Statement:
     question, link, link_text = "How does it scale?", "scaling", "Speed, speedup, efficiency"
     others = [as_sentence(line) for line in scaling_lines(summary.results, WIDTH, beside=result)]
     if result is None or result.median_speed is None:
-        sentences = others or ["Nothing here has a speed."]
         return Statement(
-            question=question, figure="no speed", of="no run has one", sentences=sentences, link="outcomes",
+            question=question, figure="no speed", of="no run has one", sentences=others, link="outcomes",
             link_text="What became of the runs", doubt=True,
         )  # fmt: skip
     if result.speedup is None or result.scaling_efficiency is None or result.base is None or is_base(result):
@@ -143,7 +142,7 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
     return Statement(
         question=question,
         figure=figure,
-        of=f"{of} ({_case(summary, ledger.result)})",
+        of=f"{of} ({ledger.result.requested.case})",
         sentences=[capitalized(text) for text in beside_a_headline(ledger)[:SENTENCES]],
         link=link,
         link_text=link_text,

@@ -400,6 +400,11 @@ def test_differences_of_environment_are_marked_with_the_runs_that_have_them(tmp_
     assert marked == [["torch", "2.12", "1n1g run 1"], ["torch", "2.13", "1n1g run 2"]]
 
 
+def test_one_run_is_no_runs(tmp_path: Path):
+    put(tmp_path, make_trace())
+    assert charts(build_page(summary_of(tmp_path), "traces"))["chart-steps-0"].title.startswith("Step times, 1 run;")
+
+
 def test_the_number_of_warnings_stands_beside_each_point(tmp_path: Path):
     put_sweep(tmp_path / "traces")
     page = build_page(summary_of(tmp_path / "traces"), "traces")
