@@ -9,7 +9,7 @@ from parse.ledger.explanation import core_wait_text
 from parse.ledger.figures import Figures, speed_text
 from parse.ledger.reasons import base_case
 from parse.ledger.sentence import beside_a_headline, straggler_first
-from parse.ledger.types import Change, Ledger
+from parse.ledger.types import Change, Ledger, Mean
 from parse.page.scaling import is_base, notice_text
 from parse.page.types import Statement
 from parse.report.conclusion import no_scaling_result, run_counts, scaling_lines, without_speed
@@ -164,10 +164,16 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     if straggler_first(ledger):
         share = min(1.0, ledger.straggler_loss / loss.value)
         return f"{share * 100:.0f} %", f"of the loss is the straggler{_without_straggler(ledger)}", False
-    term = max((term for term in ledger.causes if term.loss), key=lambda term: term.loss.value if term.loss else 0.0)
-    assert term.loss is not None
-    step = Figures([ledger]).ms(ledger.step.value - term.loss.value)
-    share = min(1.0, term.loss.value / loss.value)
+    return _largest_term(ledger, loss)
+
+
+def _largest_term(ledger: Ledger, loss: Mean) -> tuple[str, str, bool]:
+    """The same of the term that loses most, where that is more than its scatter."""
+    term, lost = max(((term, term.loss) for term in ledger.causes if term.loss), key=lambda pair: pair[1].value)
+    if lost.low is not None and not lost.resolved:
+        return "no cause", f"can be named: {term.name} loses most, within the scatter of the runs", True
+    step = Figures([ledger]).ms(ledger.step.value - lost.value)
+    share = min(1.0, lost.value / loss.value)
     return f"{share * 100:.0f} %", f"of the loss is {term.name}: without it a step would take {step}", False
 
 

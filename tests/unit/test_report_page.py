@@ -25,6 +25,7 @@ from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary
 from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.ledgers import around, two_nodes
 from tests.unit.page_folders import (
     ENDLESS,
     MARKUP,
@@ -121,6 +122,16 @@ def test_ranks_that_lack_cores_are_the_cause_where_the_loss_is_within_the_scatte
     statement = verdict(dataclasses.replace(summary, ledgers=ledgers))[1]
     assert statement.figure == "66 %"
     assert statement.of.startswith("of the time ranks that are ready to run wait for a core (1 % at 1n1g): ")
+
+
+def test_no_term_within_its_own_scatter_is_the_cause():
+    ledger = two_nodes()
+    sure = verdict(Summary(results=(ledger.result,), ledgers=(ledger,)))[1]
+    assert "of the loss is wait" in sure.of and not sure.doubt
+    terms = tuple(dataclasses.replace(each, loss=around(each.loss.value, 30.0)) for each in ledger.terms if each.loss)
+    unsure = dataclasses.replace(ledger, terms=terms)
+    statement = verdict(Summary(results=(ledger.result,), ledgers=(unsure,)))[1]
+    assert statement.figure == "no cause" and "wait loses most, within the scatter" in statement.of
 
 
 def test_the_verdict_is_against_the_smallest_case(tmp_path: Path):
