@@ -38,6 +38,7 @@ def split_of(ledger: Ledger) -> ComputeSplit:
     [
         ((), [], 27.0),
         ((change(WAITS_FOR_A_CORE, 20.0, 0.0),), [16.52], 10.48),  # a fifth of a step of 82.6 ms
+        ((change(WAITS_FOR_A_CORE, 20.0, 10.0),), [13.6], 13.4),  # less a tenth of the base's 29.2 ms
         ((change(WAITS_FOR_A_CORE, 20.0, 0.0, "n1"),), [8.26], 18.74),  # on one of the two nodes
         ((change("SM clock", 1000, 2000),), [27.0], 0.0),  # of 54 ms, half at the usual clock
         ((change("SM clock", 2000, 1000),), [], 27.0),  # a higher clock explains nothing
