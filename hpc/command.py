@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 
 from hpc.system import command_line
 from hpc.system.import_guard import use_own_packages
+
+TYPE_CHECKING = False  # typing itself takes longer to import than all else here
+if TYPE_CHECKING:
+    import argparse
 
 USAGE = "usage: rankwise COMMAND [options]       (rankwise COMMAND --help explains one)"
 HELP = f"""{USAGE}
@@ -27,10 +33,24 @@ several measurements       compare BASE NEW, history FOLDER…
 one run                    timeline TRACE (for Perfetto), recover FOLDER
 traces and logs of others  summarize logs/, airank, pipeline-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make
+your shell                 completion bash | zsh | fish
 
 --version shows the version. `python -m MODULE` runs the same commands:
 hpc.sweep, parse.summarize, … (docs/start.md).
 """
+SHELLS = ("bash", "zsh", "fish")
+COMPLETION = """usage: rankwise completion bash | zsh | fish
+
+Prints the completion of rankwise for a shell:
+  bash   rankwise completion bash > ~/.local/share/bash-completion/completions/rankwise
+  zsh    rankwise completion zsh > _rankwise       (in a folder of $fpath)
+  fish   rankwise completion fish > ~/.config/fish/completions/rankwise.fish
+"""
+PARSERS = {
+    "hpc.data": "hpc.data.__main__", "hpc.observe": "hpc.script", "launch.devcluster": "tools.devcluster.__main__",
+    "launch.doctor": "launch.doctor.command", "parse.report": "parse.page.command",
+}  # fmt: skip
+"""The module with `make_parser` of a command, where that is another one."""
 
 
 def main() -> int:
@@ -44,7 +64,7 @@ def _is_own(arguments: Sequence[str]) -> bool:
 
 
 def _answer(arguments: Sequence[str]) -> int:
-    """What `rankwise` itself answers: its help, its version, or what a subcommand should be."""
+    """What `rankwise` itself answers: its help, its version, a shell's completion, or what a subcommand should be."""
     if arguments[:1] in (["--help"], ["-h"], ["help"]):
         print(HELP, end="")
         return 0
@@ -53,6 +73,8 @@ def _answer(arguments: Sequence[str]) -> int:
 
         print(version_line())
         return 0
+    if arguments[:1] == ["completion"]:
+        return _complete(arguments[1:])
     if not arguments:
         print(HELP, end="", file=sys.stderr)
         return 2
@@ -71,3 +93,62 @@ def _start(arguments: Sequence[str]) -> int:
     use_own_packages()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     return 0
+
+
+def _complete(arguments: Sequence[str]) -> int:
+    """Prints the completion of a shell: made once, so that no Python starts where somebody presses Tab."""
+    if list(arguments) == ["--help"] or list(arguments) == ["-h"]:
+        print(COMPLETION, end="")
+        return 0
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        print(COMPLETION, end="", file=sys.stderr)
+        return 2
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        print("rankwise completion: shtab, which writes it, is not installed: pip install shtab", file=sys.stderr)
+        return 1
+    use_own_packages()
+    print(shtab.complete(_whole_parser(), arguments[0]))
+    return 0
+
+
+def _whole_parser() -> argparse.ArgumentParser:
+    """A parser of all commands, with what each of their arguments can be."""
+    import argparse
+
+    import shtab
+
+    whole = argparse.ArgumentParser("rankwise", description="Measures how distributed training scales.")
+    subparsers = whole.add_subparsers(metavar="COMMAND")
+    for subcommand, given in command_line.SUBCOMMANDS.items():
+        parser = _parser_of(given)
+        summary = " ".join((parser.description or "").partition("\n\n")[0].split())
+        subparsers.add_parser(subcommand, parents=[parser], add_help=False, help=summary)
+        for action in _arguments(parser):
+            metavar, action.help = str(action.metavar), re.split("[.;:] ", action.help or "")[0]
+            if metavar.startswith("{"):
+                action.choices = metavar.strip("{}").split(",")
+            elif any(name in metavar for name in ("FILE", "PATH", "DIR", "TRACE", "FOLDER", "DOCUMENT", "RUN")):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute of an action
+    subparsers.add_parser("completion", help="completion of a shell").add_argument("shell", choices=SHELLS)
+    return whole
+
+
+def _parser_of(given: str) -> argparse.ArgumentParser:
+    module, *first_arguments = given.split()
+    parser: argparse.ArgumentParser
+    if module == "hpc.sweep":
+        parser = import_module("launch.sweep.arguments").sweep_parser(*first_arguments)
+    else:
+        parser = import_module(PARSERS.get(module, module)).make_parser()
+    return parser
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Those of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action.choices, dict):
+            for each in action.choices.values():
+                yield from _arguments(each)

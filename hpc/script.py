@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.observe`, on every rank."""
     words = list(sys.argv[1:] if argv is None else argv)
     options, script = _split(words)
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_args(options)
     expectations = read_expectations(vars(arguments), parser)
     if not script:
@@ -96,7 +96,8 @@ def _ours_behind_the_script(
     return [argument for argument in script[1:] if argument.partition("=")[0] in ours]
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser(
         prog=PROGRAM, usage=f"{PROGRAM} [options] -- SCRIPT.py [arguments of the script]", description=__doc__
     )

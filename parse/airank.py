@@ -44,7 +44,7 @@ FORMATS = ("text", "json")
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if any file was read, 1 if none was or a path is not there; exits with 2 on wrong
     usage."""
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_args(argv)
     if not arguments.paths and not arguments.published:
         parser.error("nothing to read: name logs, folders, or a document with --published")
@@ -73,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if existing([*arguments.paths, *arguments.published])[1] else 0
 
 
-def _parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """The options of the command."""
     parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
     add("paths", nargs="*", type=Path, metavar="PATH", help="logs, or folders of them (*.log, *.txt, .gz)")

@@ -49,7 +49,7 @@ IGNORE_HELP = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 without a regression, 1 with one, 2 where that is open, or for wrong usage."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
     sides = 2 if options.reference is None else 1
@@ -75,7 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return comparison.status if put_out(options.out, written) else 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser("python -m parse.compare", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH",

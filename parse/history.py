@@ -46,7 +46,7 @@ IGNORE_HELP = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 without a slowdown at the latest changes, 1 with one, 2 for nothing to compare or wrong
     usage."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
     with importing():
@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status if put_out(options.out, _written(options, history)) else 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser("python -m parse.history", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER",

@@ -25,10 +25,7 @@ FORMATS = ("text", "json")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if the trace was replayed, else 1; exits with 2 on wrong usage."""
-    parser = CommandParser("python -m parse.pipeline_trace", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("trace", type=Path, metavar="TRACE.parquet", help="the trace")
-    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
-    options = parser.parse_args(argv)
+    options = make_parser().parse_args(argv)
     with importing():  # slow, so after --help
         from parse.pipeline.read import read_pipeline_trace
         from parse.pipeline.result import pipeline_result
@@ -44,6 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write(as_json(result) if options.format == "json" else text(result, text_width()))
     sys.stdout.flush()
     return 0
+
+
+def make_parser() -> CommandParser:
+    """The options of the command."""
+    parser = CommandParser("python -m parse.pipeline_trace", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("trace", type=Path, metavar="TRACE.parquet", help="the trace")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+    return parser
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class _OptionUnused(ValueError):
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when something was summarised, 1 when nothing could be or a path is not there, 2 for
     wrong usage."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
     where = conditions(options.where, parser)
@@ -137,7 +137,8 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error(f"--explain prints the numbers of one log and no summary: not with {others[0]}")
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser("python -m parse.summarize", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--kind", choices=KINDS, default="auto", help=f"default: %(default)s. {KIND_HELP}")

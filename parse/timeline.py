@@ -35,19 +35,7 @@ Exit status 0: written; 1: it could not be written, or not all of it; 2: usage.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if everything that was named is in the file, else 1; exits with 2 on wrong usage."""
-    parser = CommandParser("python -m parse.timeline", description=DESCRIPTION, epilog=EPILOG)
-    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="traces (*.h5), or folders of them")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="the file to write; packed if it ends with .gz"
-    )
-    parser.add_argument(
-        "--steps", type=_steps, metavar="FIRST:LAST", help="these steps, both included, counted from 0; default: all"
-    )
-    parser.add_argument(
-        "--kineto", type=Path, metavar="DIR",
-        help="a folder with profiles of torch.profiler of these runs, a file per rank, to draw beside them",
-    )  # fmt: skip
-    options = with_version(parser).parse_args(argv)
+    options = make_parser().parse_args(argv)
     deny_world_writing()
     with importing():  # slow, so after --help
         from parse.trace_events.timeline_file import TimelineError, trace_files, write_timeline
@@ -63,6 +51,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in timeline.refusals:
         print(plain(line), file=sys.stderr)
     return 1 if timeline.refusals else 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = CommandParser("python -m parse.timeline", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="traces (*.h5), or folders of them")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="the file to write; packed if it ends with .gz"
+    )
+    parser.add_argument(
+        "--steps", type=_steps, metavar="FIRST:LAST", help="these steps, both included, counted from 0; default: all"
+    )
+    parser.add_argument(
+        "--kineto", type=Path, metavar="DIR",
+        help="a folder with profiles of torch.profiler of these runs, a file per rank, to draw beside them",
+    )  # fmt: skip
+    return with_version(parser)
 
 
 def _steps(text: str) -> tuple[int, int]:

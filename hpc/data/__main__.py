@@ -30,7 +30,7 @@ PHOTOGRAPHS_ONLY = ("images", "classes", "size")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.data`."""
-    parser = _parser()
+    parser = make_parser()
     arguments = parser.parse_args(argv)
     out: Path = arguments.out
     try:
@@ -84,7 +84,8 @@ def _spec(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> Ima
     )  # fmt: skip
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser(prog="python -m hpc.data", description=__doc__)
     parser.add_argument("action", choices=("make",), help="make: write a new set")
     add = parser.add_argument

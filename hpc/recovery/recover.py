@@ -59,10 +59,7 @@ _ARTIFACT = re.compile(rf"\.?rank\d+\..+|.+{re.escape(BEAT)}|\.nfs.+")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line of `python -m hpc.recovery.recover`; ends with 1 where a folder could not be made a trace."""
-    parser = CommandParser(prog="python -m hpc.recovery.recover", description=__doc__)
-    parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
-    parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
-    arguments = parser.parse_args(argv)
+    arguments = make_parser().parse_args(argv)
     deny_world_writing()
     try:
         partials = _partials(arguments.folder, arguments.stem)
@@ -82,6 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not partials and not stale:
         print(plain(f"{arguments.folder}: nothing to recover"))
     return int(failed or bool(problem))
+
+
+def make_parser() -> CommandParser:
+    """The options of the command."""
+    parser = CommandParser(prog="python -m hpc.recovery.recover", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
+    parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
+    return parser
 
 
 def tidy(traces: Path) -> list[str]:

@@ -68,13 +68,13 @@ FAILURES = (SpecError, PlanError, SubmitError, DoctorError)
 
 def examine(argv: Sequence[str]) -> list[Finding]:
     """What the doctor finds with this command line. Raises FAILURES where it cannot look."""
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     site = _site(args)
     return _local(args) if site is None else _slurm(args, site)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     deny_world_writing()
     signal.signal(signal.SIGTERM, _stop)  # so that the job is cancelled and the folder removed
     try:
@@ -89,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(any(map(to_change, findings)))
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser(prog="python -m launch.doctor", description=__doc__)
     add = parser.add_argument
     add("--cluster", choices=("auto", "slurm", "local"), default="auto",

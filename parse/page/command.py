@@ -56,7 +56,7 @@ PUBLISHED_HELP = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line. Returns 0 when the page is written, 1 when it cannot be or lacks what was named, 2 for wrong
     usage."""
-    parser = _parser()
+    parser = make_parser()
     options = parser.parse_args(argv)
     deny_world_writing()
     where = conditions(options.where, parser)
@@ -88,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if summary.empty or existing(named)[1] else 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser("python -m parse.report", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("paths", nargs="*", type=Path, metavar="PATH", help="folders or files")
     parser.add_argument("--out", type=Path, metavar="FILE", help=OUT_HELP)

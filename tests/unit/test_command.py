@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hpc.command import HELP
+from hpc.command import HELP, SHELLS
 from hpc.system.command_line import COMMANDS, SUBCOMMANDS
 from tests.sweeps import ROOT
 from tests.unit.commands import process, when_imported
@@ -98,6 +99,55 @@ def test_ctrl_c_during_imports_is_one_line(tmp_path: Path) -> None:
     env = when_imported(tmp_path / "site", "numpy", "os.kill(os.getpid(), signal.SIGINT)")
     done = rankwise("summarize", ".", cwd=tmp_path, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rankwise summarize: interrupted\n")
+
+
+# --- completion ---
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_completion_of_a_shell_has_every_command_and_its_options(shell: str, tmp_path: Path) -> None:
+    done = rankwise("completion", shell, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    words = set(re.findall(r"[\w-]+", done.stdout))
+    assert {*SUBCOMMANDS, "completion"} <= words
+    for option in ("hang-steps", "ranks-per-node", "ledger", "update-reference", "kineto", "junit"):
+        assert {option, f"--{option}"} & words, option
+    if program := shutil.which(shell):
+        script = tmp_path / "completion"
+        script.write_text(done.stdout)
+        checked = process([program, "-n", str(script)], tmp_path)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("rankwise sum", "summarize"), ("rankwise sweep --no", "--nodes --no-baseline --no-sync --nodelist"),
+        ("rankwise compare --format j", "json junit"), ("rankwise sweep --cluster lo", "local"),
+        ("rankwise devcluster st", "start stop status"), ("rankwise completion f", "fish"),
+    ],
+)  # fmt: skip
+def test_bash_completes(typed: str, completed: str, tmp_path: Path) -> None:
+    (tmp_path / "completion").write_text(rankwise("completion", "bash", cwd=tmp_path).stdout)
+    words = typed.split()
+    ask = (
+        f'. ./completion; COMP_WORDS=({typed}); COMP_CWORD={len(words) - 1}; _shtab_rankwise; echo "${{COMPREPLY[@]}}"'
+    )
+    done = process(["bash", "-c", ask], tmp_path)
+    assert sorted(done.stdout.split()) == sorted(completed.split()), done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("csh",), ("bash", "zsh")])
+def test_another_shell_is_usage(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = rankwise("completion", *arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "") and "completion bash | zsh | fish" in done.stderr
+
+
+def test_without_shtab_the_fix_is_named(tmp_path: Path) -> None:
+    missing = "raise ModuleNotFoundError('no shtab', name='shtab')"
+    done = rankwise("completion", "bash", cwd=tmp_path, env=when_imported(tmp_path / "site", "shtab", missing))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "rankwise completion: shtab, which writes it, is not installed: pip install shtab\n"
 
 
 FOREIGN = "raise SystemExit('foreign package {name} was run')\n"

@@ -12,7 +12,7 @@ import pytest
 from hpc.model.findings import Finding, State
 from launch.cluster.partitions import SINFO
 from launch.doctor.cluster_facts import ClusterFacts, read_cluster
-from launch.doctor.command import DoctorError, _parser, _sized_job, main
+from launch.doctor.command import DoctorError, _sized_job, main, make_parser
 from launch.doctor.diagnosis import of_job, of_site
 from launch.doctor.findings import as_json, as_text, change, note
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
@@ -216,14 +216,14 @@ def test_control_characters_are_escaped_in_text() -> None:
 def test_two_nodes_are_examined_or_as_many_as_there_are(
     tmp_path: Path, available: int, options: list[str], nodes: int
 ) -> None:
-    args = _parser().parse_args([*options, "--out", str(tmp_path)])
+    args = make_parser().parse_args([*options, "--out", str(tmp_path)])
     run = _sized_job(args, site(), cluster(nodes=available)).run
     assert (run.nodes, run.ranks_per_node, run.cpus_per_rank) == (nodes, 8, 8)
 
 
 def test_too_many_nodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DoctorError, match="9 nodes requested; main has 4"):
-        _sized_job(_parser().parse_args(["--nodes", "9", "--out", str(tmp_path)]), site(), cluster())
+        _sized_job(make_parser().parse_args(["--nodes", "9", "--out", str(tmp_path)]), site(), cluster())
 
 
 def test_a_node_count_that_is_no_number_is_wrong_usage(

@@ -38,7 +38,7 @@ Exit status 0: done; 1: it could not be done, or nothing runs; 2: usage.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Exit status 0: done; 1: it failed or nothing runs; 2: usage."""
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     os.umask(os.umask(0o022) | 0o002)  # files created here must not be writable for others
     try:
         return int(args.command(args))
@@ -98,7 +98,8 @@ def _status(args: argparse.Namespace) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = CommandParser(
         prog="python -m launch.devcluster", description=__doc__, epilog=EXAMPLE
     )  # fmt: skip
