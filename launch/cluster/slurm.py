@@ -26,6 +26,7 @@ from launch.cluster.query import (
 )
 from launch.jobs.plan import JobPlan, RequestValue, WrittenJob
 from launch.jobs.script import Folders
+from launch.jobs.site import Site
 
 
 class SubmitError(RuntimeError):
@@ -45,7 +46,7 @@ _LIMITED = re.compile(
 
 _COMMANDS = ("scontrol", "sbatch")
 _UP = re.compile(r"(?<![\w.-])UP(?![\w.-])")  # the word, and no part of a host's name
-MAX_RELEASES = 3
+MAX_RELEASES, AT_ONCE_S = 3, 30
 _LAUNCH_FAILED = re.compile("launch.failed.requeued.held")
 
 
@@ -66,6 +67,20 @@ def why_unreachable() -> str:
     if not answer.ok:
         return f"scontrol ping: {answer.describe()}"
     return "" if _UP.search(answer.stdout) else f"scontrol ping: {answer.output or 'no controller is named'}"
+
+
+def run_on_node(node: str, program: Sequence[str], site: Site) -> str:
+    """Runs a program on this node by a job of its own, if one can start there at once; why not, empty if it ended well.
+
+    The job asks for what the site's jobs ask for, and for a core.
+    """
+    names = ("partition", "account", "qos", "reservation")
+    options = [f"--{name}={value}" for name in names if (value := getattr(site, name))]
+    limits = [f"--immediate={AT_ONCE_S}", "--time=2", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mpi=none"]
+    start = ["srun", "--job-name=rankwise-fetch", f"--nodelist={node}", *limits, *options]
+    parent = set(parent_job_variables())
+    environ = {name: value for name, value in os.environ.items() if name not in parent}
+    return run_tool([*start, *program], timeout_s=COMMAND_TIMEOUT_S, env=environ).describe()
 
 
 def header(job: JobPlan, folders: Folders) -> str:

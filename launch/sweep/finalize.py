@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from shlex import quote
+from collections.abc import Callable, Mapping, Sequence
+from shlex import join
 
 from hpc.model.evidence import close_attempt, corrected_record, damaged_attempts, describe
 from hpc.model.files import AttemptFiles
@@ -37,8 +37,13 @@ def close_ended(
     write_missing_records(folders.traces, ends, folders.logs, recover)
 
 
-def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
-    """Judges attempts with unreadable records again, and removes stale parts of traces. The folder must be locked."""
+Fetch = Callable[[str, Sequence[str]], str]
+"""Runs a program on another machine; why that failed, empty if it did not."""
+
+
+def mend_records(folders: Folders, say: Callable[[str], None], fetch: Fetch | None = None) -> None:
+    """Judges attempts with unreadable records again, brings home the traces that nodes kept (`fetch`: from others), and
+    removes stale parts of traces. The folder must be locked."""
     from hpc.recovery.recover import tidy
 
     for begin in damaged_attempts(folders.traces):
@@ -58,20 +63,32 @@ def mend_records(folders: Folders, say: Callable[[str], None]) -> None:
     for line in (*bring_home(folders.traces), *tidy(folders.traces)):
         say(line)
     _correct_records(folders, say)
-    for last in (records[-1] for records in exit_records(folders.traces).values()):
-        for host, path in _traces_elsewhere(last):
-            fetch = f"-m hpc.recovery collect --stem {quote(last.stem)} --to {quote(str(folders.traces))}"
-            say(
-                f"{last.stem}: its whole trace is kept at {host}:{path}; this on {host} brings it home: "
-                f"{quote(sys.executable)} {fetch}, and the same sweep again makes it ok"
-            )
+    last_records = [records[-1] for records in exit_records(folders.traces).values()]
+    fetched = [_fetched(record, folders, say, fetch) for record in last_records]
+    if any(fetched):
+        for line in tidy(folders.traces):
+            say(line)
+        _correct_records(folders, say)
 
 
-def _traces_elsewhere(record: ExitRecord) -> list[tuple[str, str]]:
-    """The hosts and paths where other machines keep a whole trace of this attempt, as its record has them."""
-    places = (place.partition(":") for place in record.local_copies.split(", "))
-    others = ((host, path) for host, _, path in places if host != socket.gethostname())
-    return [(host, path) for host, path in others if path.endswith(f"/{record.stem}.h5")]
+def _fetched(last: ExitRecord, folders: Folders, say: Callable[[str], None], fetch: Fetch | None) -> bool:
+    """Whether the trace of this attempt was fetched from another machine, with what others keep of it; else shows how
+    that is done."""
+    places = [place.partition(":")[::2] for place in last.local_copies.split(", ") if place]
+    program = [sys.executable, "-m", "hpc.recovery", "collect", "--stem", last.stem, "--to", str(folders.traces)]
+    host, path = next((place for place in places if place[1].endswith(f"/{last.stem}.h5")), ("", ""))
+    if host in ("", socket.gethostname()):
+        return False
+    problem = "" if fetch is None else fetch(host, program)
+    where = f"{last.stem}: its whole trace is kept at {host}:{path}"
+    if problem or fetch is None:
+        by_srun = f" ({problem})" if problem else ""
+        say(f"{where}{by_srun}; this on {host} brings it home, and the same sweep again: {join(program)}")
+        return False
+    say(f"{where}: fetched by srun")
+    for other in {other: None for other, _ in places if other != host}:
+        fetch(other, program)  # of its ranks nothing is needed any more: what stays is removed after a week
+    return True
 
 
 def _correct_records(folders: Folders, say: Callable[[str], None]) -> None:

@@ -23,7 +23,7 @@ from hpc.system.text import plural
 from launch.cluster.local import LocalCluster
 from launch.cluster.lock import FolderLock, LockError
 from launch.cluster.query import JobState, StateError
-from launch.cluster.slurm import SlurmCluster, SubmitError, warning_s
+from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
 from launch.follow.follower import Follower, follow
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
@@ -285,7 +285,9 @@ class PlannedSweep(Sweep):
         written = _write(self._prepared, self._console)
         for line in describe_plan(self._prepared, written):
             self.say(line)
-        mend_records(self._folders, self.say)
+        site = self._prepared.site
+        fetch = None if site is None else (lambda node, program: run_on_node(node, program, site))
+        mend_records(self._folders, self.say, fetch)
         choose_reruns(self._options, self._prepared.plan.runs, self._traces, self._prepared.site, self.say)
         self._check_limits(written)
         return written

@@ -31,8 +31,10 @@ from hpc.model.trace_look import LOOK_PAUSES_S, look_at_trace
 from hpc.recovery import collect
 from hpc.recovery.folders import attempt_folder
 from launch.cluster.local import ended_here
+from launch.cluster.slurm import run_on_node
 from launch.jobs.options import RunLimits
 from launch.jobs.script import Folders
+from launch.jobs.site import Site
 from launch.step import attempt as step
 from launch.step import watch
 from launch.step.attempt import DONE, NOT_OK, Step, StepError, StepOptions
@@ -311,7 +313,24 @@ def test_a_trace_that_another_node_keeps_is_named_with_the_command_that_fetches_
     mend_records(folders, messages.append)
     fetch = f"-m hpc.recovery collect --stem {stem} --to '{folders.traces}'"
     assert len(messages) == 1
-    assert f"is kept at {place}; this on node7 brings it home: " in messages[0] and fetch in messages[0]
+    assert f"is kept at {place}; this on node7 brings it home, and the same sweep again: " in messages[0]
+    assert messages[0].endswith(fetch)
+    for problem in ("srun: error: Unable to allocate resources: Requested nodes are busy", ""):
+        mend_records(folders, messages.append, lambda node, program, problem=problem: problem)  # type: ignore[misc]
+    assert f"is kept at {place} (srun: error: Unable to allocate" in messages[1]
+    assert messages[2].endswith(f"{place}: fetched by srun")
+
+
+def test_a_trace_is_fetched_from_another_node_by_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake srun that writes down its words; a job's variables, in which it would start a step, are gone."""
+    fake_in(tmp_path / "bin")("srun", f'echo "$*" "[$SLURM_JOB_ID]" >{tmp_path}/words')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    site = Site(name="here", partition="gpu", account="p42")
+    assert run_on_node("node7", ["python", "-m", "x"], site) == ""
+    words = (tmp_path / "words").read_text().split()
+    assert words[-4:] == ["python", "-m", "x", "[]"]
+    assert {"--nodelist=node7", "--immediate=30", "--partition=gpu", "--account=p42"} <= set(words)
 
 
 def test_what_a_node_keeps_is_left_there_while_the_traces_are_full(
