@@ -299,7 +299,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     schema, version = stored.attribute("schema"), stored.attribute("schema_version")
     if schema != SCHEMA:
         raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
-    if int(version) > SCHEMA_VERSION:
+    if stored.number("schema_version") > SCHEMA_VERSION:
         raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
     described = stored.json("run", dict)
     run, extra = run_of(described)
@@ -318,21 +318,21 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         run_extra=extra,
         run_id=str(described.get("run_id", "")),
         point_id=str(described.get("point_id", "")),
-        attempt=int(stored.attribute("attempt")),
+        attempt=stored.number("attempt"),
         outcome=Outcome(stored.attribute("outcome")),
-        recovered=bool(stored.attribute("recovered")),
+        recovered=bool(stored.number("recovered")),
         evidence=stored.text("evidence"),
         script=stored.text("script"),
         ranks=stored.json("ranks", list),
         environment=stored.json("environment", dict),
         clock_domains=stored.texts("clock/domains", "rank"),
         injected_ns=array(_INJECTED, _INJECTED, "rank, step, phase") if has_injected else None,
-        injected_phases=stored.attribute("phases", _INJECTED) if has_injected else [],
+        injected_phases=stored.entries("phases", _INJECTED, str) if has_injected else [],
         meetings=with_waits(array(_MEETINGS, _MEETINGS, "rank, step, meeting, moment")) if has_meetings else None,
-        meeting_names=stored.attribute("names", _MEETINGS) if has_meetings else [],
+        meeting_names=stored.entries("names", _MEETINGS, str) if has_meetings else [],
         meeting_roots=_roots(stored) if has_meetings else [],
         input=array(_INPUT, _INPUT, "rank, step, figure") if has_input else None,
-        input_names=stored.attribute("names", _INPUT) if has_input else [],
+        input_names=stored.entries("names", _INPUT, str) if has_input else [],
         telemetry=_telemetry(stored),
         history=TrainingHistory.from_json(stored.json(_TRAINING, dict)) if _TRAINING in stored else None,
         **arrays,
@@ -340,8 +340,9 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
 
 
 def _roots(stored: _StoredTrace) -> list[int]:
-    roots = stored.attribute("roots", _MEETINGS)
-    return [-1] * len(stored.attribute("names", _MEETINGS)) if roots is None else list(roots)
+    if stored.attribute("roots", _MEETINGS) is None:
+        return [-1] * len(stored.entries("names", _MEETINGS, str))
+    return stored.entries("roots", _MEETINGS, int)
 
 
 def _telemetry(stored: _StoredTrace) -> Telemetry | None:
@@ -438,6 +439,20 @@ class _StoredTrace:
         value = np.empty(stored.shape, stored.dtype)
         stored.read(value)
         return np.char.decode(value, "utf-8").tolist() if value.dtype.kind == "S" else value.tolist()
+
+    def number(self, name: str) -> int:
+        """An attribute of the file that is a whole number."""
+        value = self.attribute(name)
+        if not isinstance(value, int):
+            raise TraceError(f"the attribute {name} is no whole number")
+        return value
+
+    def entries(self, name: str, of: str, kind: type) -> list[Any]:
+        """An attribute of a dataset that is a list of these."""
+        values = self.attribute(name, of)
+        if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
+            raise TraceError(f"the attribute {name} of {of} is no list of {kind.__name__}")
+        return values
 
     def _object(self, name: str) -> Any:
         """The object below the root, reached by hard links alone; None where there is none."""

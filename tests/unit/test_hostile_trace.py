@@ -19,7 +19,7 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace, read_trace
 from parse import summarize
 from parse.load import load
-from tests.unit.traces import make_run, make_trace, put, put_plan, repeats
+from tests.unit.traces import full_trace, make_run, make_trace, put, put_plan, repeats
 
 Edit = Callable[[h5py.File], None]
 SECRET = "the key of somebody, 38 characters long"
@@ -113,6 +113,9 @@ HOSTILE: dict[str, tuple[Edit, str]] = {
     "an attribute of a variable length": (attribute("schema", "rankwise-trace"), "schema holds neither"),
     "an attribute that refers": (attribute("attempt", h5py.Reference(), dtype=h5py.ref_dtype), "attempt holds neither"),
     "a large attribute": (attribute("attempt", np.zeros(1 << 20)), "more than 4194304 bytes"),
+    "an attempt that is a list": (attribute("attempt", [1, 2]), "attempt is no whole number"),
+    "an attempt of 308 digits": (attribute("attempt", 1e308), "attempt is no whole number"),
+    "no version": (attribute("schema_version", np.bytes_("2")), "schema_version is no whole number"),
     "a deep list": (dataset("environment", data=np.bytes_("[" * 500 + "]" * 500)), "more than 64 deep"),
     "a very deep list": (dataset("environment", data=np.bytes_("[" * 100_000)), "more than 64 deep"),
     "a number without end": (dataset("environment", data=np.bytes_('{"a": ' + "1" * 4000 + "}")), "more than 64 bits"),
@@ -183,6 +186,18 @@ def test_what_goes_beyond_all_limits_later_is_the_fault_of_that_file(tmp_path: P
     path = put(tmp_path, make_trace())
     with pytest.raises(TraceError, match=r"r1\.1\.h5: its content goes beyond all"), open_trace(path):
         raise error
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("names", np.zeros((3, 3))), ("names", np.zeros(3)), ("roots", np.array([b"a"] * 3)), ("roots", 1)],
+)
+def test_attributes_of_meetings_are_lists(tmp_path: Path, name: str, value: Any) -> None:
+    path = put(tmp_path, full_trace())
+    with h5py.File(path, "r+") as file:
+        file["meetings"].attrs[name] = value
+    with pytest.raises(TraceError, match=f"the attribute {name} of meetings is no list of"):
+        read_trace(path)
 
 
 def test_a_plan_with_a_run_that_cannot_be_is_refused(tmp_path: Path) -> None:

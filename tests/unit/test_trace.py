@@ -283,7 +283,7 @@ def put_group(file: h5py.File) -> None:
     ("edit", "reason"),
     [
         (lambda file: file.attrs.__setitem__("schema_version", SCHEMA_VERSION + 1), "newer version .schema 3"),
-        (lambda file: file.attrs.__delitem__("schema_version"), "damaged, or not a trace"),
+        (lambda file: file.attrs.__delitem__("schema_version"), "schema_version is no whole number"),
         (lambda file: file.attrs.__setitem__("outcome", np.bytes_("splendid")), "splendid"),
         (lambda file: file.__delitem__("stamps"), "dataset stamps is missing"),
         (lambda file: file.__delitem__("clock"), "dataset clock/local_ns is missing"),
