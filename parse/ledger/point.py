@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -152,10 +153,15 @@ class _Reader:
             return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
 
     def _other_networks(self, result: Result) -> list[NetworkReading]:
-        """The networks of the runs of other points on several nodes."""
-        point = result.requested.point
-        others = [each for at, each in self.points.items() if at != point and not each.run.diagnostic]
-        return [each for other in others if (other.run.nodes or 1) > 1 for each in self.read(other).networks]
+        """The networks of the runs of other points on several nodes, of those whose segments were counted."""
+        return [reading for point, reading in self._networks if point != result.requested.point]
+
+    @cached_property
+    def _networks(self) -> list[tuple[str, NetworkReading]]:
+        """By point: the networks of runs on several nodes, of those whose segments were counted."""
+        several = [each for each in self.points.values() if (each.run.nodes or 1) > 1 and not each.run.diagnostic]
+        readings = ((each.requested.point, reading) for each in several for reading in self.read(each).networks)
+        return [(point, reading) for point, reading in readings if reading.segments is not None]
 
     def _base(self, result: Result) -> Result | None:
         """The point that it is measured against; None where that is itself, or not here."""
