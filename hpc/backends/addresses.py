@@ -15,7 +15,7 @@ from hpc.backends import InvalidRun
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK, LOOPBACK_6 = "127.0.0.1", "::1"
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT, _HIGHEST_PORT = 10_000, 65_535
 _TRIES = 100
@@ -25,6 +25,16 @@ _ANY_PORT = 9
 
 class PortTaken(Exception):
     """A port was free when chosen and taken when the framework bound it; the next attempt chooses another."""
+
+
+def loopback() -> str:
+    """The address of this host's loopback interface: IPv6's where it has none of IPv4."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        try:
+            sock.bind((LOOPBACK, 0))
+        except OSError:
+            return LOOPBACK_6
+    return LOOPBACK
 
 
 def share_a_stack(comm: Communicator) -> tuple[bool, tuple[str, ...]]:

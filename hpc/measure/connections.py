@@ -61,7 +61,8 @@ class Endpoint:
 
 def listen(address: str, backlog: int) -> socket.socket:
     """A socket that listens at this address alone, at a port that the kernel chooses."""
-    return socket.create_server((address, 0), backlog=backlog)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, 0), family=family, backlog=backlog)
 
 
 def dial(endpoint: Endpoint, rank: int, size: int, limit_s: float) -> socket.socket:

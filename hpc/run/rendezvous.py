@@ -23,7 +23,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
-from hpc.backends.addresses import LOOPBACK, address_here, reachable_address, requested_interface
+from hpc.backends.addresses import address_here, loopback, reachable_address, requested_interface
 from hpc.measure.connections import (
     KEY_BYTES,
     MAX_OPEN,
@@ -166,9 +166,8 @@ def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
         raise LaunchError(str(error)) from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise LaunchError(
-            f"the ranks cannot meet in --traces {traces} ({reason}): name a folder that can be written"
-        ) from None
+        fix = "" if error.filename is None else ": name a folder that can be written"
+        raise LaunchError(f"the ranks cannot meet in --traces {traces} ({reason}){fix}") from None
 
 
 def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
@@ -246,7 +245,7 @@ def _note(what: str, limit_s: float, path: Path, beside: str = "") -> None:
 def _address(launch: Launch) -> str:
     """The address at which rank 0 listens: loopback on one node, else that of the network that the nodes share."""
     if launch.one_node:
-        return LOOPBACK
+        return loopback()
     interface = requested_interface(gpu=True) or requested_interface(gpu=False)
     if interface is None and launch.address and (address := address_here(launch.address)):
         return address
