@@ -16,6 +16,16 @@ def test_it_is_short():
     assert len(README.splitlines()) < 120
 
 
+def test_it_shows_the_three_commands_and_the_one_for_all_others():
+    for command in (
+        "python -m hpc.sweep --nodes 1,2,4",
+        "sbatch jobs/2n.sh",
+        "python -m parse.summarize traces/",
+        "rankwise --help",
+    ):
+        assert command in README
+
+
 def test_it_links_every_document():
     linked = set(re.findall(r"\]\((docs/[\w./]+)\)", README))
     assert not {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} - linked
