@@ -33,6 +33,7 @@ from hpc.preflight.run import add_arguments, read_expectations
 from hpc.system.command_line import called, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
+from hpc.system.version import with_version
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -86,7 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
     add_repeat(add)
     add("--show", metavar="TRACE.h5", type=Path, help="print the table of a trace that is there already, and exit")
-    return parser
+    return with_version(parser)
 
 
 _OPERATIONS = str(OPTIONS["operations"].default).split("+")

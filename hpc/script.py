@@ -38,6 +38,7 @@ from hpc.preflight.run import add_arguments, read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
+from hpc.system.version import with_version
 from hpc.workloads import code_digest
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("where it goes").add_argument
     add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
     add_repeat(add)
-    return parser
+    return with_version(parser)
 
 
 def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicator) -> int:

@@ -11,6 +11,7 @@ from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
+from hpc.system.version import with_version
 
 DESCRIPTION = (
     "Time to train, throughput, accuracy and speedup of trainings by AI-Rank's rules, and each rule their logs break."
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if existing([*arguments.paths, *arguments.published])[1] else 0
 
 
-def make_parser() -> CommandParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.airank", description=DESCRIPTION, epilog=EPILOG)
     add = parser.add_argument
@@ -81,14 +82,14 @@ def make_parser() -> CommandParser:
     add("--target", type=_target, metavar="QUALITY",
         help="quality to reach in all logs: an accuracy in percent (75.9) or as a fraction (0.759); for a benchmark "
         "with a loss, that loss (default: by log, see below)")  # fmt: skip
-    add("--published", action="append", default=[], type=Path, metavar="DOC.md",
+    add("--published", action="append", default=[], type=Path, metavar="DOCUMENT",
         help="a document whose table of times to train is put beside the recomputed one; may be repeated")  # fmt: skip
     add("--warmup-epochs", type=_whole_number, metavar="N",
         help="epochs left out of the throughput (default: 0; a printed avg_ips is then compared with all)")  # fmt: skip
     add("--samples-per-epoch", type=_positive, metavar="N",
         help="in place of what logs say (default for ResNet50: ImageNet's 1,281,167)")  # fmt: skip
     add("--format", choices=FORMATS, default="text", help="default: %(default)s")
-    return parser
+    return with_version(parser)
 
 
 def _target(text: str) -> float:

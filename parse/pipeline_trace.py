@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
+from hpc.system.version import with_version
 
 DESCRIPTION = (
     "Replays the steps in a trace of the single operations of pipeline-parallel training: as recorded, with every "
@@ -43,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_parser() -> CommandParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser("python -m parse.pipeline_trace", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("trace", type=Path, metavar="TRACE.parquet", help="the trace")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
-    return parser
+    return with_version(parser)
 
 
 if __name__ == "__main__":

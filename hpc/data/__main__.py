@@ -20,6 +20,7 @@ from hpc.data.photographs import MissingPackage
 from hpc.system.command_line import called, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
+from hpc.system.version import with_version
 
 MAX_CLASSES = 1000
 """Those of the workload that reads the set."""
@@ -106,7 +107,7 @@ def make_parser() -> argparse.ArgumentParser:
         f"(default {DEFAULT_SIZE}: about 90 kB)")  # fmt: skip
     add("--seed", type=_whole(0, 2**31 - 1), default=0, metavar="N",
         help="seed of the crops, or of which digits are for validation (default %(default)s)")  # fmt: skip
-    return parser
+    return with_version(parser)
 
 
 def _whole(minimum: int, maximum: int) -> type[int]:

@@ -14,6 +14,7 @@ there is no such folder; 2: usage.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
@@ -48,6 +49,7 @@ from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
 from hpc.system.groups import grouped
 from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.version import with_version
 
 LIVES_S = 60.0
 """An attempt without an exit record whose copies are no older is taken for one that still runs."""
@@ -81,12 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(failed or bool(problem))
 
 
-def make_parser() -> CommandParser:
+def make_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = CommandParser(prog="python -m hpc.recovery.recover", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="RUNDIR", help="a sweep's folder, or its traces/")
     parser.add_argument("--stem", help="only this attempt, <run id>.<attempt>, even where it may still run")
-    return parser
+    return with_version(parser)
 
 
 def tidy(traces: Path) -> list[str]:

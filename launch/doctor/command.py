@@ -32,6 +32,7 @@ from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
+from hpc.system.version import with_version
 from launch.cluster.local import GpuCountError, cpus_here, gpus_here, launcher, ranks_env, what_is_missing
 from launch.cluster.query import JobState
 from launch.cluster.slurm import (
@@ -107,7 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--out", type=Path, default=Path(), metavar="DIR",
         help="a folder that the nodes share, as a sweep's; default: this one")  # fmt: skip
     add("--format", choices=("text", "json"), default="text")
-    return parser
+    return with_version(parser)
 
 
 def _site(args: argparse.Namespace) -> Site | None:

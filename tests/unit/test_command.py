@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpc.command import HELP, SHELLS
+from hpc.command import HELP, SHELLS, _parser_of
 from hpc.system.command_line import COMMANDS, SUBCOMMANDS
+from hpc.system.version import ShowVersion
 from tests.sweeps import ROOT
 from tests.unit.commands import process, when_imported
 from tests.unit.traces import make_run, make_trace, put
@@ -43,6 +44,13 @@ def test_the_help_fits_a_screen_and_has_every_command(tmp_path: Path) -> None:
 
 def test_every_command_that_people_run_has_a_word() -> None:
     assert {module.split()[0] for module in SUBCOMMANDS.values()} == set(COMMANDS) - INTERNAL
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_each_command_shows_the_version(subcommand: str) -> None:
+    """Which `rankwise --version` shows, too: the option is the same everywhere."""
+    (action,) = (each for each in _parser_of(SUBCOMMANDS[subcommand])._actions if "--version" in each.option_strings)
+    assert isinstance(action, ShowVersion)
 
 
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
+from hpc.system.version import with_version
 from tools.devcluster import config
 from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import DevClusterError, Shape
@@ -120,7 +121,7 @@ def make_parser() -> argparse.ArgumentParser:
             ):  # fmt: skip
                 sub.add_argument(f"--{size}", type=int, default=default, metavar="N", help=f"{what} (%(default)s)")
             sub.add_argument("--clocks", action="store_true", help="give every node a CLOCK_MONOTONIC of its own")
-    return parser
+    return with_version(parser)
 
 
 if __name__ == "__main__":
