@@ -26,7 +26,7 @@ from hpc.preflight.run import Expectations
 from hpc.rank import RankArguments, run_ranks, set_threads
 from hpc.run.rank_end import EXIT_STATUS
 from hpc.run.rendezvous import TORCHRUN
-from hpc.system.command_line import called
+from hpc.system.command_line import as_called, called
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -53,17 +53,17 @@ def run_by_hand(
     try:
         comm = connect()
     except LaunchError as error:
-        print(f"{called(program)}: {error}", file=sys.stderr)
+        print(f"{called(program)}: {as_called(str(error))}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL], None
     try:
         run = _agreed(comm, partial(make_run, comm))
         run, attempt = _claimed(traces, run, repeat, comm)
     except (SpecError, LaunchError) as error:  # on all ranks alike
         if comm.rank == 0:
-            print(f"{called(program)}: {error}", file=sys.stderr)
+            print(f"{called(program)}: {as_called(str(error))}", file=sys.stderr)
         return EXIT_STATUS[Outcome.LAUNCH_FAIL] if isinstance(error, LaunchError) else 2, None
     except ConnectionLost as error:
-        print(f"{called(program)}: {error}", file=sys.stderr)
+        print(f"{called(program)}: {as_called(str(error))}", file=sys.stderr)
         comm.Abort(EXIT_STATUS[Outcome.LAUNCH_FAIL])
     except BaseException:
         traceback.print_exc()

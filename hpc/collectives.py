@@ -30,7 +30,7 @@ from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collective
 from hpc.model.options import OptionError, read_options
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
-from hpc.system.command_line import called, run
+from hpc.system.command_line import as_called, called, run
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.system.version import with_version
@@ -100,8 +100,8 @@ def _run(arguments: argparse.Namespace, comm: Communicator) -> RunSpec:
         raise SpecError(f"unknown backend {arguments.backend!r}; known: {', '.join(BACKENDS)}")
     if comm.size == 1:
         raise SpecError(
-            "MPI sees one rank, and nothing goes from rank to rank: start several, as mpiexec -n 4 python -m "
-            "hpc.collectives. Where the launcher did start several, it is not of the MPI that mpi4py loads"
+            "MPI sees one rank, and nothing goes from rank to rank: start several (mpiexec -n 4 python -m "
+            "hpc.collectives). Where the launcher did start several, it is not of the MPI that mpi4py loads"
         )
     nodes, ranks_per_node = layout(arguments.simulate_nodes, comm)
     framework = BACKENDS[arguments.backend].framework
@@ -152,7 +152,7 @@ def _show(path: Path) -> int:
     try:
         print(table(read_trace(path)), f"trace: {path}", sep="\n", flush=True)
     except TraceError as error:
-        print(f"{called('hpc.collectives')}: {error}", file=sys.stderr)
+        print(f"{called('hpc.collectives')}: {as_called(str(error))}", file=sys.stderr)
         return 1
     return 0
 

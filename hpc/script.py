@@ -36,6 +36,7 @@ from hpc.model.files import AttemptFiles
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
+from hpc.system.command_line import as_called, called
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.system.version import with_version
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("no script: it follows --, as in: python -m hpc.observe -- train.py --its --arguments")
     if confused := _ours_behind_the_script(words, script, parser):
         parser.error(
-            f"{', '.join(confused)} behind {script[0]}: its own, or of hpc.observe? Those of hpc.observe come "
+            f"{', '.join(confused)} behind {script[0]}: its own, or of {called('hpc.observe')}? Those come "
             f"first, then --, then the script: python -m hpc.observe -- {shlex.join(script)} gives it all of them"
         )
     deny_world_writing()
@@ -72,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if repeat != "1":
             print(f"run {repeat} of its point in {trace.parent}")
         readable = shlex.quote(str(trace if repeat == "1" else trace.parent))
-        print(f"trace: {trace}", f"read it: python -m parse.summarize {readable} --ledger", sep="\n", flush=True)
+        command = as_called("python -m parse.summarize")
+        print(f"trace: {trace}", f"read it: {command} {readable} --ledger", sep="\n", flush=True)
     return status
 
 

@@ -100,7 +100,7 @@ class CommandParser(argparse.ArgumentParser):
         unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
         known = sorted(set(self._options()))
         hints = [hint for option in unknown if (hint := _nearest(option, known))]
-        super().error("; ".join([message, *hints]))
+        super().error("; ".join([as_called(message), *hints]))
 
     def _options(self) -> Iterator[str]:
         """Every option of this parser and of its sub-commands."""

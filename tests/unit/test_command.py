@@ -53,6 +53,14 @@ def test_each_command_shows_the_version(subcommand: str) -> None:
     assert isinstance(action, ShowVersion)
 
 
+@pytest.mark.parametrize("arguments", [("observe",), ("observe", "script.py", "--steps", "3"), ("collectives",)])
+def test_what_an_error_suggests_is_the_command_as_it_was_typed(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    done = rankwise(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(rf"rankwise {arguments[0]}(?: -- |\))", done.stderr) and "hpc." not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS)
 def test_each_help_names_the_command_as_it_was_typed(subcommand: str, tmp_path: Path) -> None:
     """In the usage, the examples and the options; and that of `python -m` stays."""
