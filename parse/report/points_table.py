@@ -60,8 +60,10 @@ def _table_text(results: Sequence[Result], differ: Sequence[str], page: Page, be
         if _width(columns) <= page.width:
             break
         if head := next((head for head in columns if head[0] == name), None):
-            del columns[head]
+            cells = columns.pop(head)
             omitted.append(name)
+            if name == "coverage":
+                _level_in_head(columns, cells[2:])
     lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
     if omitted:
         columns_left_out = f"{inflect(len(omitted), 'column')} left out for lack of room: {', '.join(omitted)}"
@@ -137,6 +139,15 @@ def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
     bracketed = f"({ratio})" if beside.differences and beside.ratio(result) is not None else ratio
     speedups = [number(beside.speedup if beside.base == base else None) for base in bases]
     return [number(beside.speed), bracketed, *speedups]
+
+
+def _level_in_head(columns: dict[Head, list[str]], coverages: Sequence[str]) -> None:
+    """Puts `covers 75 %`, or `covers 50-75 %`, in the place of the intervals' unit, which the median has, too: without
+    a level they are taken for those of 95 %."""
+    known = sorted({round(float(each)) for each in coverages if each != "-"})
+    for (name, _), cells in columns.items():
+        if name == "interval":
+            cells[1] = f"covers {'-'.join(map(str, dict.fromkeys((known[0], known[-1]))))} %"
 
 
 def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[Head, list[str]]:
