@@ -19,7 +19,7 @@ from tests.unit.sweep_command import Completed, sweep
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 OK, FAILED, OOM = repeats(make_run(), 3)
-TRY = make_run(search="classes")
+TRY = make_run(search="batch-size")
 RUNS = (OK, FAILED, OOM, TRY)
 NODES_2 = make_run(nodes=2)
 
