@@ -196,7 +196,7 @@ def test_the_options_of_a_dry_run_show_its_scripts(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "") and "never ran" in done.stdout
 
 
-@pytest.mark.parametrize("option", [("--site", "x.toml"), ("--time", "30"), ("--force",), ("--hang-steps", "5")])
+@pytest.mark.parametrize("option", [("--site", "x.toml"), ("--time", "30"), ("--hang-steps", "5")])
 def test_options_that_would_change_the_jobs_need_those_of_the_sweep(folder: Path, option: tuple[str, ...]) -> None:
     done = retried(folder, "rank_fail", *option)
     assert (done.returncode, done.stdout) == (2, "")
