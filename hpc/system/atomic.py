@@ -13,11 +13,16 @@ from typing import BinaryIO
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Writes the content, a text as UTF-8: no reader sees half of it, and a failure leaves the old file.
+    """Writes the content, a text as `encoded`: no reader sees half of it, and a failure leaves the old file.
 
     Raises OSError with `filename` set to `path`, also where the operating system names none or the file beside it.
     """
-    _replace(path, content.encode() if isinstance(content, str) else content, mode=None)
+    _replace(path, encoded(content) if isinstance(content, str) else content, mode=None)
+
+
+def encoded(text: str) -> bytes:
+    """The text as UTF-8; of names and values that are none, the bytes that they are."""
+    return text.encode(errors="surrogateescape")
 
 
 def write_durable(path: Path, content: bytes) -> None:

@@ -38,6 +38,8 @@ PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
 """Packages that every command may import, as setup.py requires them."""
+_ENCODING = "rankwise_encoding"
+"""The option of Python (-X) that holds the encoding of output of a command that was started anew."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 NOT_DONE = 1
@@ -138,6 +140,7 @@ def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -
     """
     import signal
 
+    _read_names_as_utf8()
     OutputStream.command, OutputStream.goes_on = called(name), lost_output is not None
     OutputStream.status = not_done(name)
     open_streams()
@@ -160,6 +163,19 @@ def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -
         status = explained
     sys.stdout.flush()
     return status or (OutputStream.lost and lost_output) or 0
+
+
+def _read_names_as_utf8() -> None:
+    """Starts this command anew in Python's UTF-8 mode where its locale has another encoding.
+
+    Names of files are bytes, and UTF-8 by custom: read by the locale, the same request had another id in each of them,
+    and a job script could not hold it. The processes of runs read names alike. Output keeps the locale's encoding.
+    """
+    if not _command or not sys.executable or sys.flags.utf8_mode or sys.getfilesystemencoding() == "utf-8":
+        return
+    os.environ["PYTHONUTF8"] = "1"
+    encoding = [] if sys.stdout is None else ["-X", f"{_ENCODING}={sys.stdout.encoding}"]
+    os.execv(sys.executable, [sys.executable, "-X", "utf8", *encoding, *sys.orig_argv[1:]])
 
 
 PIPE_WIDTH = 100
@@ -257,7 +273,8 @@ def _stream(stream: TextIO | None, descriptor: int) -> TextIO:
         return OutputStream(open(descriptor, "wb", closefd=False), "utf-8", "backslashreplace")
     if type(stream) is not io.TextIOWrapper:
         return stream
-    through, by_line, encoding = stream.write_through, stream.line_buffering, stream.encoding
+    through, by_line = stream.write_through, stream.line_buffering
+    encoding = str(sys._xoptions.get(_ENCODING) or stream.encoding)
     return OutputStream(stream.detach(), encoding, "backslashreplace", line_buffering=by_line, write_through=through)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpc.model.outcome import MAX_PLAN_BYTES
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
-from hpc.system.atomic import write_atomic
+from hpc.system.atomic import encoded, write_atomic
 from hpc.system.groups import grouped
 from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text, read_whole
@@ -243,7 +243,7 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
     taken: list[Path] = []
     for tail in chain(("", f".{sweep_id}"), (f".{sweep_id}-{number}" for number in count(2))):
         script = jobs / f"{name}{tail}.sh"
-        if (held := _read(script)) is None or held == text.encode():
+        if (held := _read(script)) is None or held == encoded(text):
             break
         taken.append(script)
     return script, taken
@@ -274,7 +274,7 @@ def _cannot_be_written(folders: Folders, error: OSError) -> str:
 
 def _write_once(path: Path, text: str) -> None:
     """Writes a file atomically, unless it already has this text."""
-    if _read(path) != text.encode():
+    if _read(path) != encoded(text):
         write_atomic(path, text)
 
 

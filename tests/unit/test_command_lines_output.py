@@ -280,9 +280,24 @@ def test_tables_and_paths_are_printed_in_ascii(env: dict[str, str], traces: Path
     assert re.search(r"nothing to summarise in gr(\\\w+)+e\n", done.stderr)
 
 
-def test_a_sweep_is_planned_in_ascii(tmp_path: Path) -> None:
-    done = command(*DRY_RUN, "--out", "läufe", cwd=tmp_path, env=ASCII[0])
+@pytest.mark.parametrize("env", ASCII, ids=["PYTHONIOENCODING", "locale"])
+def test_a_sweep_is_planned_in_ascii(env: dict[str, str], tmp_path: Path) -> None:
+    """The same runs as in any other locale: names of files are UTF-8 whatever it says."""
+    (tmp_path / "läufe.py").touch()
+    argv = (*DRY_RUN, "--script", "läufe.py", "--env", "PLACE=größe", "--out", "läufe")
+    done = command(*argv, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
     assert r"l\xe4ufe/jobs/1n.sh" in done.stdout
-    assert (tmp_path / "läufe" / "jobs" / "1n.sh").exists()
+    (script,) = (tmp_path / "läufe" / "jobs").glob("*.sh")
+    text = script.read_text()
+    assert "läufe/traces" in text
+    command(*argv, cwd=tmp_path)
+    assert script.read_text() == text
+    assert len([*(tmp_path / "läufe" / "jobs").glob("plan.*.json")]) == 1
+
+
+def test_a_value_that_is_no_utf_8_comes_into_the_script_as_it_is(tmp_path: Path) -> None:
+    done = command(*DRY_RUN, "--env", "PLACE=gr\udcf6", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"PLACE" in (tmp_path / "jobs" / "1n.sh").read_bytes()
