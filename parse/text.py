@@ -5,6 +5,8 @@ Widths are in terminal cells: a CJK character takes two, a combining mark none.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -200,6 +202,22 @@ def with_settings_folded(
         [heads[0], ("setting", ""), *(heads[at] for at in others)],
         [[row[0], number, *(row[at] for at in others)] for row, number in zip(rows, numbers, strict=True)],
     )
+
+
+_FORMULA = re.compile(r"[=@\t\r＝＠]|[-+－＋](?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?: ?%)?)?\Z)")
+"""How a text begins that a spreadsheet calculates, as page.js has it; numbers and signs alone are none."""
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """The rows as CSV: texts on one line, with an apostrophe before those that a spreadsheet would calculate."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([_csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def _csv_cell(text: str) -> str:
+    return f"'{plain(text)}" if _FORMULA.match(text) else plain(text)
 
 
 def markdown_text(text: str) -> str:

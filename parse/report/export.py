@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import json
 import math
 import shlex
@@ -41,6 +39,7 @@ from parse.report.summary import (
 )
 from parse.report.trainings import trainings
 from parse.result import Result, Run
+from parse.text import csv_text
 
 TOKENS = "tokens/s"
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
@@ -82,15 +81,9 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 
 def comma_separated(summary: Summary) -> str:
     """One row per point, every number as it is; what is wrong with a point stands in its last columns."""
-    out = io.StringIO()
     rows = [_flat(_as_json(result, summary.against)) for result in summary.results]
     columns = list(dict.fromkeys(name for row in rows for name in row)) or CSV_COLUMNS
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(plain, columns))
-    for row in rows:
-        values = (row.get(name, "") for name in columns)
-        writer.writerow([plain(value) if isinstance(value, str) else value for value in values])
-    return out.getvalue()
+    return csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])
 
 
 def as_json(summary: Summary) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from datetime import UTC, datetime
 from typing import Any
 
 from hpc.system.sanitize import plain
 from parse.comparison.text import difference_text
+from parse.text import csv_text
 from parse.trend.text import change_text, conclusion
 from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series
 
@@ -18,8 +17,6 @@ COLUMNS = (
     "point", "unit", "begin", "folder", "median", "low", "high", "coverage", "runs", "change_percent", "p_value",
     "verdict",
 )  # fmt: skip
-FORMULA = ("=", "+", "-", "@")
-"""A spreadsheet takes a text that begins so for a formula; an apostrophe before it prevents that."""
 
 
 def as_json(history: History) -> str:
@@ -87,16 +84,14 @@ def _change(change: DatedChange, unit: str) -> dict[str, Any]:
 
 def as_csv(history: History) -> str:
     """A row for each measurement of each point, in order of time; the verdict is that of the point."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows: list[tuple[object, ...]] = [COLUMNS]
     for series in history.series:
         changes = {change.first: change.change for change in series.changes}
         for sample in series.samples:
             change, interval = changes.get(sample), sample.interval
-            writer.writerow(
+            rows.append(
                 (
-                    _cell(series.name), series.unit, begin_text(sample), _cell(sample.folder), _rounded(sample.median),
+                    series.name, series.unit, begin_text(sample), sample.folder, _rounded(sample.median),
                     *((_rounded(interval.low), _rounded(interval.high), _rounded(interval.coverage)) if interval
                       else ("", "", "")),
                     len(sample.speeds),
@@ -104,7 +99,7 @@ def as_csv(history: History) -> str:
                     series.verdict.value,
                 )
             )  # fmt: skip
-    return out.getvalue()
+    return csv_text(rows)
 
 
 def begin_text(sample: Sample) -> str:
@@ -114,8 +109,3 @@ def begin_text(sample: Sample) -> str:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.9g}")
-
-
-def _cell(text: str) -> str:
-    safe = plain(text)
-    return f"'{safe}" if safe.startswith(FORMULA) else safe

@@ -151,12 +151,12 @@ def test_cells_that_a_spreadsheet_would_compute_are_quoted(open_page: Open, page
     page.evaluate(
         """() => {
           const cells = document.querySelectorAll("#points tbody tr:first-child td");
-          const texts = ["=HYPERLINK(1)", "@SUM(1)", "+21.67", "-x", 'a "b", c', "-"];
+          const texts = ["=HYPERLINK(1)", "@SUM(1)", "+21.67", "-x", 'a "b", c', "-", "-2+3", "-19.97 %"];
           texts.forEach((text, at) => { cells[at].textContent = text; });
         }"""
     )
     rows = list(csv.reader(io.StringIO(page.evaluate("rankwisePage.csv('points')"))))
-    assert rows[1][:6] == ["'=HYPERLINK(1)", "'@SUM(1)", "+21.67", "'-x", 'a "b", c', "-"]
+    assert rows[1][:8] == ["'=HYPERLINK(1)", "'@SUM(1)", "+21.67", "'-x", 'a "b", c', "-", "'-2+3", "-19.97 %"]
 
 
 def test_every_chart_is_saved_as_svg_and_png(open_page: Open, pages: dict[str, Path], tmp_path: Path):

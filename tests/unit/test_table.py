@@ -18,7 +18,7 @@ from parse.report.export import dlperf
 from parse.report.notices import warnings
 from parse.report.summary import Summary, TableError, choose
 from parse.report.table import FORMATS, text
-from parse.text import Page
+from parse.text import Page, csv_text
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 
 NGC = make_run(backend="torch-ddp", workload="resnet50", batch_size=128, warmup_steps=20, measured_steps=100)
@@ -173,6 +173,23 @@ def test_csv_can_be_read_back():
     assert rows[0]["case"] == "1n1g"
     assert float(rows[0]["median_speed"]) == pytest.approx(40)
     assert rows[4]["runs"] == "1 ok; 2 rank_fail; 3 ok"
+
+
+HOSTILE = {
+    "=HYPERLINK(1)": "'=HYPERLINK(1)", "@SUM(1)": "'@SUM(1)", "\t=1+1": "'\\t=1+1", "+21.67": "+21.67", "-0.5": "-0.5",
+    "-1e-05": "-1e-05", "-": "-", "-x": "'-x", "-2+3+cmd|' /C calc'!A0": "'-2+3+cmd|' /C calc'!A0", "+33.33 %": "+33.33 %",
+    "-1 ": "'-1 ", "-1\n": "'-1\\n", "1n1g": "1n1g", "": "",
+}  # fmt: skip
+"""Texts, and what CSV has of them."""
+
+
+def test_no_cell_of_a_csv_is_a_formula():
+    (row,) = csv.reader(io.StringIO(csv_text([[*HOSTILE, -0.5]])))
+    assert row == [*HOSTILE.values(), "-0.5"]
+    run = make_run(site="=cmd|' /C calc'!A0", env={"A": "=1", "=B": "2"})
+    (cells,) = csv.DictReader(io.StringIO(FORMATS["csv"](Summary(results=judged([make_trace(run)])))))
+    assert not [text for text in (*cells, *cells.values()) if text.startswith(("=", "+", "@", "-", "\t"))]
+    assert "'=cmd|' /C calc'!A0" in cells.values()
 
 
 def test_json_lists_the_pauses_between_blocks():

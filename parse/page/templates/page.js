@@ -91,7 +91,7 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
   // Spreadsheets take a cell that begins so for a formula; numbers with a sign are none.
-  const FORMULA = /^[=@\t\r]|^[+-](?![\d.]|$)/;
+  const FORMULA = /^[=@\t\r＝＠]|^[-+－＋](?!((\d+\.?\d*|\.\d+)([eE][-+]?\d+)?( ?%)?)?$)/;
   function cell(text) {
     const safe = FORMULA.test(text) ? `'${text}` : text;
     return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
