@@ -177,8 +177,8 @@ def test_csv_can_be_read_back():
 
 HOSTILE = {
     "=HYPERLINK(1)": "'=HYPERLINK(1)", "@SUM(1)": "'@SUM(1)", "\t=1+1": "'\\t=1+1", "+21.67": "+21.67", "-0.5": "-0.5",
-    "-1e-05": "-1e-05", "-": "-", "-x": "'-x", "-2+3+cmd|' /C calc'!A0": "'-2+3+cmd|' /C calc'!A0", "+33.33 %": "+33.33 %",
-    "-1 ": "'-1 ", "-1\n": "'-1\\n", "1n1g": "1n1g", "": "",
+    "-1e-05": "-1e-05", "-": "-", "-x": "'-x", "-2+3+cmd|' /C calc'!A0": "'-2+3+cmd|' /C calc'!A0",
+    "+33.33 %": "+33.33 %", "-1 ": "'-1 ", "-1\n": "'-1\\n", "1n1g": "1n1g", "": "",
 }  # fmt: skip
 """Texts, and what CSV has of them."""
 
@@ -186,10 +186,10 @@ HOSTILE = {
 def test_no_cell_of_a_csv_is_a_formula():
     (row,) = csv.reader(io.StringIO(csv_text([[*HOSTILE, -0.5]])))
     assert row == [*HOSTILE.values(), "-0.5"]
-    run = make_run(site="=cmd|' /C calc'!A0", env={"A": "=1", "=B": "2"})
+    run = make_run(workload="=cmd.py:Net", env={"A": "=1", "=B": "2"})
     (cells,) = csv.DictReader(io.StringIO(FORMATS["csv"](Summary(results=judged([make_trace(run)])))))
     assert not [text for text in (*cells, *cells.values()) if text.startswith(("=", "+", "@", "-", "\t"))]
-    assert "'=cmd|' /C calc'!A0" in cells.values()
+    assert "'=cmd.py:Net" in cells.values()
 
 
 def test_json_lists_the_pauses_between_blocks():
