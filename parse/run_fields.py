@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of
+from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of, without_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +103,11 @@ class RunFields:
             ranks_per_node=None if self.ranks_per_node is None else 1,
             gpus_per_node=1 if self.gpus_per_node is None else min(1, self.gpus_per_node),
         )
+
+    @property
+    def workload_name(self) -> str:
+        """The workload, of a person's own file its name alone; empty where it is not known."""
+        return without_folder(self.workload or "")
 
     def partial_id(self, extra: Mapping[str, Any]) -> str:
         """An id like a RunSpec's, of the known fields alone."""

@@ -70,6 +70,11 @@ def is_user_code(workload: str) -> bool:
     return workload.partition(":")[0].endswith(".py")
 
 
+def without_folder(workload: str) -> str:
+    """The workload as others may read it: of a person's own file the name, without the folders above it."""
+    return workload.rpartition("/")[2] if is_user_code(workload) else workload
+
+
 def check_arguments(arguments: Iterable[str]) -> None:
     """Raises SpecError for arguments that no script can be given, or that must not be written down."""
     for argument in arguments:

@@ -14,7 +14,7 @@ from parse.comparison.sides import distinct_labels, side_of, without_speed
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, Reason, Side
 from parse.comparison.verdict import Verdict, of_reference
 from parse.report.against import against
-from parse.report.summary import labels, requested_values
+from parse.report.summary import identifying_values, labels
 from parse.result import Result
 
 
@@ -37,7 +37,7 @@ def compare_with_reference(name: str, results: Sequence[Result], new: str, thres
 
 
 def _against_points(reference: Reference, results: Sequence[Result], new: str, *, whole: bool) -> Comparison:
-    values = [(result, requested_values(result)) for result in results]
+    values = [(result, identifying_values(result)) for result in results]
     taken: set[str] = set()
     points: list[ComparedPoint] = []
     missing: list[str] = []

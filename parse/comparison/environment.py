@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from hpc.system.groups import grouped
 from parse.comparison.types import Difference
 from parse.report.provenance import MACHINE
-from parse.report.summary import requested_values
+from parse.report.summary import identifying_values
 from parse.result import Result
 
 
@@ -38,7 +38,7 @@ def _facts(result: Result, ignored: Collection[str]) -> dict[str, tuple[str, ...
     facts = {name: tuple(sorted(values)) for name, values in result.facts.items()}
     options = grouped(pair for machine in result.machines for pair in machine.options.items())
     hosts = sorted({host for machine in result.machines for host in machine.hosts})
-    requested = requested_values(result)
+    requested = identifying_values(result)
     return {
         **facts,
         **{f"option.{name}": tuple(sorted({*values})) for name, values in options.items()},

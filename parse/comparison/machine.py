@@ -28,7 +28,7 @@ from parse.comparison.types import Comparison, ComparisonError, Side
 from parse.comparison.verdict import Verdict
 from parse.ledger.standalone import curves
 from parse.report.nodes import missing_text, node_alarm_text
-from parse.report.summary import USUAL, requested_values
+from parse.report.summary import USUAL, identifying_values
 from parse.result import Result
 from parse.text import wrapped
 
@@ -236,7 +236,7 @@ def first_reference(results: Sequence[Result], tolerance: float, when: datetime)
 
 
 def _title(results: Sequence[Result]) -> str:
-    works = dict.fromkeys(f"{result.run.backend} {result.run.workload}" for result in results)
+    works = dict.fromkeys(f"{result.run.backend} {result.run.workload_name}" for result in results)
     cases = dict.fromkeys(result.requested.case for result in results)
     return f"{first_of([*works], MAX_NAMED)} on {first_of([*cases], MAX_NAMED)}"
 
@@ -245,7 +245,7 @@ def _settings(result: Result) -> dict[str, str]:
     """The settings of the point that a sweep chooses, but for those that are as usual."""
     return {
         name: value
-        for name, value in requested_values(result).items()
+        for name, value in identifying_values(result).items()
         if name not in NOT_CHOSEN and USUAL.get(name) != value
     }
 

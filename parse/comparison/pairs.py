@@ -13,7 +13,7 @@ from parse.comparison.ratio import least_runs, ratio_interval, runs_to_tell
 from parse.comparison.sides import distinct_labels, side_of, without_speed
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, NearMiss, Reason
 from parse.comparison.verdict import Verdict, of_pair
-from parse.report.summary import labels, measured_in, requested_values
+from parse.report.summary import identifying_values, labels, measured_in
 from parse.result import Result
 
 NEVER_IGNORED = ("unit", "case", "nodes", "ranks_per_node", "devices")
@@ -107,7 +107,7 @@ def _identity(result: Result, ignored: Collection[str]) -> str:
 
 def check_ignored(ignored: Collection[str], results: Sequence[Result]) -> None:
     """Raises ComparisonError where an ignored name is unknown to all results, or is never ignored."""
-    names = {name for result in results for name in requested_values(result)}
+    names = {name for result in results for name in identifying_values(result)}
     for name in ignored:
         if name in NEVER_IGNORED:
             raise ComparisonError(f"--ignore {name}: speeds of different {name} are never compared")
@@ -149,7 +149,7 @@ def _near_misses(base: Sequence[tuple[str, Result]], new: Sequence[tuple[str, Re
 
 def _settings(result: Result) -> dict[str, str]:
     places = measured_in(result)
-    return {name: value for name, value in requested_values(result).items() if name not in places}
+    return {name: value for name, value in identifying_values(result).items() if name not in places}
 
 
 def _apart(values: Mapping[str, str], others: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -123,7 +123,7 @@ def _origin(result: Result) -> list[str]:
 def _case(summary: Summary, result: Result) -> str:
     """Its case; with its backend and workload where there are several settings."""
     several = len(by_setting(summary.results)) > 1
-    return f"{result.requested.case}{f' ({result.run.backend} {result.run.workload})' if several else ''}"
+    return f"{result.requested.case}{f' ({result.run.backend} {result.run.workload_name})' if several else ''}"
 
 
 def _loss(summary: Summary, result: Result | None) -> Statement:

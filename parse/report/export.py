@@ -125,7 +125,7 @@ def dlperf(summary: Summary) -> str:
     places: dict[tuple[str, str], list[Result]] = {}
     for result in summary.results:
         if result.median_speed is not None:
-            workload = result.run.workload or "unknown"
+            workload = result.run.workload_name or "unknown"
             places.setdefault((DLPERF_NAMES.get(workload, workload), result.requested.case), []).append(result)
     content: dict[str, dict[str, Any]] = {}
     for (name, case), results in places.items():
@@ -179,7 +179,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "ranks_per_node": run.ranks_per_node,
         "devices": run.devices,
         "backend": run.backend,
-        "workload": run.workload,
+        "workload": run.workload_name or None,
         "precision": run.precision,
         "scaling": "strong" if result.requested.strong else run.scaling,
         "batch_size_per_device": run.local_batch_size,

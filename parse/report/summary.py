@@ -75,10 +75,16 @@ class Summary:
 
 
 def requested_values(result: Result) -> dict[str, str]:
-    """All requested settings of the point, by the names of columns and `--where`.
+    """All requested settings of the point, by the names of columns and `--where`, as tables and pages show them.
 
-    Empty fields and unknown settings of a log are left out.
+    Empty fields and unknown settings of a log are left out, and the folders above a person's own file.
     """
+    values = identifying_values(result)
+    return values | {"workload": result.run.workload_name} if "workload" in values else values
+
+
+def identifying_values(result: Result) -> dict[str, str]:
+    """The same with the whole path of a person's own file, by which points are told apart."""
     run = result.run
     other: dict[str, Any] = {"case": result.requested.case, "on": "CPU" if run.gpus_per_node == 0 else "GPU"}
     other |= {
@@ -176,7 +182,11 @@ def choose(results: Sequence[Result], where: Mapping[str, Sequence[str]]) -> tup
     names = {name for result in results for name in requested_values(result)}
     if unknown := sorted(set(where) - names):
         raise WhereError(f"--where: no point has {', '.join(unknown)}; known here are {', '.join(sorted(names))}")
-    return tuple(r for r in results if all(requested_values(r).get(name) in values for name, values in where.items()))
+    return tuple(result for result in results if all(_has(result, name, values) for name, values in where.items()))
+
+
+def _has(result: Result, name: str, values: Sequence[str]) -> bool:
+    return any(known.get(name) in values for known in (requested_values(result), identifying_values(result)))
 
 
 def varying(results: Sequence[Result]) -> list[str]:

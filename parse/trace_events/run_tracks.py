@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpc.model.spec import without_folder
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY
 from hpc.model.trace import Trace
 from hpc.system.groups import grouped
@@ -257,7 +258,7 @@ class RunTracks:
         bounds = [bound for bound in trace.clock_bound_ns.ravel().tolist() if math.isfinite(bound)]
         about = {
             "outcome": str(trace.outcome), "nodes": len(self.node_processes), "ranks": len(self.rank_tracks),
-            "backend": trace.run.backend, "workload": trace.run.workload, "timing": trace.run.timing,
+            "backend": trace.run.backend, "workload": without_folder(trace.run.workload), "timing": trace.run.timing,
             "first_step": self.window.first, "steps": figures.steps, "steps_compared": figures.compared,
             "steps_with_a_proven_last_rank": figures.provable,
             "steps_without_provable_order": figures.without_order if len(self.rank_tracks) > 1 else 0,

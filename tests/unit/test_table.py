@@ -192,6 +192,16 @@ def test_no_cell_of_a_csv_is_a_formula():
     assert "'=cmd.py:Net" in cells.values()
 
 
+def test_the_folders_above_a_persons_own_file_are_not_handed_on():
+    """The whole path tells points apart, and is shown nowhere."""
+    runs = [make_run(workload=f"/home/ada/secret/{name}:Net") for name in ("one.py", "two.py")]
+    summary = Summary(results=judged([make_trace(run) for run in runs]))
+    for name, shown in ((name, show(summary)) for name, show in FORMATS.items() if name != "dlperf"):
+        assert ("one.py:Net" in shown, "secret" in shown) == (True, False), name
+    assert len(choose(summary.results, {"workload": ["one.py:Net"]})) == 1
+    assert len(choose(summary.results, {"workload": ["/home/ada/secret/one.py:Net"]})) == 1
+
+
 def test_json_lists_the_pauses_between_blocks():
     (result,) = judged([make_trace(make_run(measured_steps=20, block_steps=10), step_s=0.1)])
     (run,) = json.loads(FORMATS["json"](Summary(results=(result,))))["results"][0]["runs"]
