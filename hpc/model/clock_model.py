@@ -22,6 +22,8 @@ WANDER = 10e-6
 unless its points prove more."""
 STAR = 32
 """Up to this many clock domains are compared with rank 0's directly; more, in a tree (reasons: docs/clock.md)."""
+MOST_NS = 3.2e18
+"""The most of a local time, an offset, a bound, of which sums are still whole numbers of 64 bits: a century."""
 ROUNDING_NS = 3.0
 """Added to bounds for readings and results in whole nanoseconds; so only a shared clock has a bound of 0."""
 _CHUNK = 1 << 18  # stamps converted at a time: it bounds the scratch; each chunk has its costs
@@ -269,6 +271,8 @@ def _check_points(local: Ints, offset: Floats, bound: Floats) -> None:
         raise ClockError("no synchronisation point: these clocks were never compared")
     if not (np.isfinite(offset) & np.isfinite(bound) & (bound >= 0)).all():
         raise ClockError("an offset is not finite, or a bound is not finite or is negative")
+    if max(float(np.abs(values.astype(np.float64)).max()) for values in (local, offset, bound)) > MOST_NS:
+        raise ClockError("a local time, an offset or a bound is longer than a century")
     elapsed = local - local[:, :1]
     if len(bad := np.flatnonzero((np.diff(elapsed) <= 0).any(axis=1))):
         raise ClockError(f"the local times of the points do not increase{_which(bad, len(local))}")
