@@ -38,7 +38,8 @@ def section_of(summary: Summary) -> str:
 
 def written(folder: Path, form: str, *arguments: str) -> str:
     out = folder.with_name("out")
-    assert main([str(folder), "--format", form, "--out", str(out), *arguments]) == 0
+    status = main([str(folder), "--format", form, "--out", str(out), *arguments])
+    assert status == (0 if any(folder.iterdir()) else 1)  # nothing to report in an empty one
     return (out / f"scaling.{FORMATS[form][1]}").read_text()
 
 

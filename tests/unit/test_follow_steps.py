@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from io import BufferedReader
 from pathlib import Path
 
 import pytest
 
+from hpc.recovery import progress
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import StepReader
@@ -66,14 +68,14 @@ def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.
         journal(traces, rank, 5)
     move_to_copies(traces)
     opened: list[str] = []
-    real = Path.open
+    really_open = progress.open_regular
 
-    def counting(path: Path, *rest: str, **named: str) -> object:
-        file = real(path, *rest, **named)
+    def counting(path: Path) -> BufferedReader:
+        file = really_open(path)
         opened.append(path.name)
         return file
 
-    monkeypatch.setattr(Path, "open", counting)
+    monkeypatch.setattr(progress, "open_regular", counting)
     reader = StepReader(traces)
     for _ in range(3):
         reader.read(STEM)
@@ -86,11 +88,11 @@ def test_an_unreadable_file_is_no_error(traces: Path, monkeypatch: pytest.Monkey
     move_to_copies(traces)
     assert reader.read(STEM) is not None
 
-    def stale(path: Path, *rest: str) -> object:
+    def stale(path: Path) -> BufferedReader:
         raise OSError(116, "Stale file handle")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", stale)
+        patch.setattr(progress, "open_regular", stale)
         assert reader.read(STEM) is None
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
 

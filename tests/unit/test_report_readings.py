@@ -76,7 +76,7 @@ def test_telemetry_lies_at_the_steps_of_its_moments(tmp_path: Path):
     assert clock.steps[0][0] == 0 and clock.steps[0][-1] == trace.run.steps - 1
     assert (np.diff(clock.steps[0]) > 0).all()
     assert clock.values[0].tolist() == [1980.0] * 11 and clock.values[1].tolist() == [1500.0] * 11
-    assert power.values[0].tolist() == [500.0] * 11
+    assert power.values[0].tolist() == [480.0 + 3 * at for at in range(11)]
 
 
 def test_a_counter_is_shown_as_its_rate(tmp_path: Path):
