@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hpc.system.text import first_of, plural
 from parse.comparison.types import ComparedPoint, Comparison, Difference, Reason, Side
 from parse.comparison.verdict import Verdict
-from parse.text import aligned, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
+from parse.text import in_blocks, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
 
 NAME_WIDTH = 40
 MAX_LISTED = 10
@@ -25,11 +25,9 @@ def as_text(comparison: Comparison, width: int) -> str:
         lines += ["", "no difference of environment is known"]
     lines = [part for line in lines for part in wrapped([line], width) or [""]]
     if comparison.points:
-        names = shortened([point.name for point in comparison.points], NAME_WIDTH)
-        lines += [
-            "",
-            *aligned([heads(comparison), *(_row(point, names[point.name]) for point in comparison.points)], 2),
-        ]
+        names = shortened([point.name for point in comparison.points], min(NAME_WIDTH, width // 2))
+        rows = [heads(comparison), *(_row(point, names[point.name]) for point in comparison.points)]
+        lines += ["", *in_blocks(rows, 2, 2, width)]
     notes = [*_notes(comparison)]
     return "\n".join([*lines, *([""] if notes else []), *wrapped(notes, width)]) + "\n"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
 from parse.comparison.text import difference_text
-from parse.text import aligned, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
+from parse.text import in_blocks, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
 from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
 
 NAME_WIDTH = 40
@@ -20,14 +20,15 @@ SAMPLE_HEADS = ("date", "folder", "median", "interval", "coverage", "runs", "cha
 
 def as_text(history: History, width: int) -> str:
     """Conclusion, a row per point, every change with what differs at it, then the medians over time."""
-    names = shortened([series.name for series in history.series], NAME_WIDTH)
+    names = shortened([series.name for series in history.series], min(NAME_WIDTH, width // 2))
     lines = [*wrapped([conclusion(history)], width), ""]
-    lines += aligned([HEADS, *(point_row(series, names[series.name]) for series in history.series)], 2)
+    rows = [HEADS, *(point_row(series, names[series.name]) for series in history.series)]
+    lines += in_blocks(rows, 2, 2, width)
     if notes := [*_notes(history)]:
         lines += ["", *wrapped(notes, width)]
     for series in history.series:
         lines += ["", *wrapped([f"{series.name}, {series.unit}"], width)]
-        lines += _samples_as_text(series)
+        lines += _samples_as_text(series, width)
     return "\n".join(lines) + "\n"
 
 
@@ -97,12 +98,12 @@ def sample_row(series: Series, sample: Sample, folder: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _samples_as_text(series: Series) -> list[str]:
+def _samples_as_text(series: Series, width: int) -> list[str]:
     if not series.samples:
         return ["no measurement of it has a speed and a date"]
-    folders = shortened([sample.folder for sample in series.samples], NAME_WIDTH)
+    folders = shortened([sample.folder for sample in series.samples], min(NAME_WIDTH, width // 2))
     rows = [sample_row(series, sample, folders[sample.folder]) for sample in series.samples]
-    return [line.rstrip() for line in aligned([SAMPLE_HEADS, *rows], 2)]
+    return [line.rstrip() for line in in_blocks([SAMPLE_HEADS, *rows], 2, 2, width)]
 
 
 def _notes(history: History) -> Iterator[str]:

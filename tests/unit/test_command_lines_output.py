@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from launch.sweep.request import SUBCOMMANDS
 from tests.sweeps import ROOT, outcomes, with_checkout
 from tests.unit.commands import ASCII, DRY_RUN, command, process, when_imported
 from tests.unit.every_command import PRINTING, READING, make_workplace
+from tests.unit.page_folders import put_sweep
 from tests.unit.sweep_command import NO_SLURM
 from tests.unit.traces import make_run, make_trace, put
 
@@ -301,3 +306,40 @@ def test_a_value_that_is_no_utf_8_comes_into_the_script_as_it_is(tmp_path: Path)
     done = command(*DRY_RUN, "--env", "PLACE=gr\udcf6", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert b"PLACE" in (tmp_path / "jobs" / "1n.sh").read_bytes()
+
+
+def printed_in_terminal(columns: int, *argv: str) -> list[str]:
+    """The lines that a command shows in a terminal of so many columns."""
+    controller, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | {
+        "TERM": "xterm"
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", *argv],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**environ, "TERM": "xterm"},
+    ):
+        os.close(terminal)
+        output = b""
+        with suppress(OSError):  # EIO: the command has ended
+            while chunk := os.read(controller, 1 << 16):
+                output += chunk
+    os.close(controller)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode())
+    return re.split(r"[\r\n]+", text)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_tables_are_as_wide_as_the_terminal(tmp_path: Path, columns: int) -> None:
+    folders = [tmp_path / name for name in ("base", "new")]
+    for folder in folders:
+        folder.mkdir()
+        put_sweep(folder)
+    base, new = map(str, folders)
+    for argv in (("parse.summarize", base, "--ledger"), ("parse.compare", base, new), ("parse.history", base, new)):
+        lines = printed_in_terminal(columns, *argv)
+        assert any("2n2g" in line for line in lines), lines
+        assert [line for line in lines if len(line) > columns] == [], argv

@@ -208,7 +208,7 @@ def test_the_command_reads_folders(slower, capsys, monkeypatch):
     flat = re.sub(r"\s+", "", out)
     assert f"-5.03%at{slower[7]}(2026-01-08),from100.28to95.24samples/s,p<1e-12;since{slower[6]}(2026-01-07)" in flat
     assert "nodifferenceofenvironmentisknown" in flat
-    assert [line[:10] for line in lines if re.match(r"2026-01-\d\d ", line)] == [
+    assert [line[:10] for line in lines if re.match(r"2026-01-\d\d .*\[", line)] == [
         f"2026-01-{day:02}" for day in range(1, 13)
     ]
 
