@@ -35,7 +35,7 @@ def collectives(
 
 def only_trace(traces: Path) -> Trace:
     (path,) = traces.glob("*.h5")
-    assert [path.name for path in traces.iterdir()] == [path.name]
+    assert sorted(each.suffix for each in traces.iterdir()) == [".h5", ".json"]  # and that it was begun
     return read_trace(path)
 
 
@@ -180,13 +180,13 @@ def test_a_launch_by_hand_keeps_the_promises_that_it_is_given(ranks: Ranks, tmp_
     assert "check load: level 'deadly' is not one of fatal, alarm, off" in refused.stderr
 
 
-def test_what_a_launch_asks_for_is_in_its_name_and_again_is_another_attempt(ranks: Ranks, tmp_path: Path) -> None:
+def test_what_a_launch_asks_for_is_in_its_name_and_again_is_another_run(ranks: Ranks, tmp_path: Path) -> None:
     words = ("--operations", "all-reduce,broadcast", "--simulate-nodes", "2", "--cpus-per-rank", "3", "--env", "HOME")
     for _ in range(2):
         collectives(ranks, 2, tmp_path, "mpi", *words)
     first, second = (read_trace(path) for path in sorted(tmp_path.glob("*.h5")))
-    assert (first.attempt, second.attempt) == (1, 2)
-    assert first.run == second.run
+    assert (first.attempt, second.attempt) == (1, 1)
+    assert (first.run.repeat, second.run.repeat) == (1, 2) and first.point_id == second.point_id
     run = first.run
     assert (run.nodes, run.ranks_per_node, run.cpus_per_rank, list(run.env)) == (2, 1, 3, ["HOME"])
     assert run.options["operations"] == "all-reduce+broadcast"

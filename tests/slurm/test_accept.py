@@ -133,7 +133,7 @@ def test_what_fails_is_not_measured(tmp_path: Path, accept: Command) -> None:
     assert {result for name, result in cases(tmp_path).items() if name.startswith(("1n1g", "4n1g"))} == {"error"}
     no_cluster = accept("", "--partition", "nothere")
     assert no_cluster.returncode == 2 and "could not be measured: " in no_cluster.stdout
-    assert cases(tmp_path) == {"measurement": "failure"}
+    assert cases(tmp_path) == {"measurement": "error"}
 
 
 def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) -> None:
