@@ -79,7 +79,7 @@ def test_a_secret_for_the_runs_is_refused_before_anything_is_written(tmp_path: P
     site = tmp_path / "site.toml"
     site.write_text('[env]\nTRACKING_URI = "https://me:hush@host/x"\n')
     done = sweep(tmp_path, {}, "--workload", "delay", "--cluster", "slurm", "--site", str(site))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "env TRACKING_URI looks like a secret" in done.stderr and "hush" not in done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["site.toml"]
 
