@@ -52,9 +52,9 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def memory_kills(root: Path = Path("/")) -> int:
-    """How many processes of this process's control group the kernel has killed because memory ran out; 0 where it does
-    not say. Slurm says so itself, for its own groups."""
+def memory_kills(root: Path = Path("/")) -> int | None:
+    """How many processes of this process's control group the kernel has killed because memory ran out; None where it
+    does not say. Slurm says so itself, for its own groups."""
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
@@ -63,8 +63,8 @@ def memory_kills(root: Path = Path("/")) -> int:
                 counts = group / ("memory.oom_control" if controllers else "memory.events")
                 if counts.exists():
                     fields = dict(row.split() for row in counts.read_text().splitlines())
-                    return int(fields.get("oom_kill", 0))
-    return 0
+                    return int(fields["oom_kill"]) if "oom_kill" in fields else None
+    return None
 
 
 class StepError(Exception):
@@ -209,8 +209,9 @@ class Step:
             say(f"{signals.last}: {name} is ended, no further run is started")
             if launcher.end(END_PATIENCE_S):
                 say(f"the launcher has not ended {END_PATIENCE_S:.0f} s after SIGTERM: SIGKILL")
-        if (killed := memory_kills() - kills) > 0:
-            text = f"oom-kill: the kernel killed {killed} of this node's processes, for want of memory"
+        if launcher.exit_status and kills is not None and (killed := (memory_kills() or 0) - kills) > 0:
+            # Not in Slurm's words, which count even against a rank's note: others may share the group.
+            text = f"out of memory: processes of this node's control group that the kernel killed: {killed}"
             _add(error, f"rankwise: {name}: {text}\n".encode())
         return launcher.exit_status
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def _remove_group(folder: Path) -> None:
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group that may have 64 MiB of memory."""
+    """A control group that may have 256 MiB of memory."""
     versions = {"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"}
     for parent, limit in versions.items():
         folder = Path(parent, f"rankwise-test-{os.getpid()}")
@@ -66,7 +67,10 @@ def small_group() -> Iterator[Path]:
         try:
             if not (folder / limit).exists():
                 continue
-            (folder / limit).write_text(f"{64 << 20}")
+            (folder / limit).write_text(f"{256 << 20}")
+            for name, size in (("memory.memsw.limit_in_bytes", f"{256 << 20}"), ("memory.swap.max", "0")):
+                if (folder / name).exists():
+                    (folder / name).write_text(size)
             yield folder
             return
         finally:
@@ -74,13 +78,32 @@ def small_group() -> Iterator[Path]:
     pytest.skip("control groups that limit memory cannot be made here")
 
 
+HOARD = f"{sys.executable} -c \"hoard = bytearray(b'x') * (1 << 30)\""
+
+
+def recorded_in(group: Path, tmp_path: Path, body: str) -> dict[str, Any]:
+    """The exit record of a job all of whose processes are in the group."""
+    argv = ["bash", "-c", f'echo $$ >{group}/cgroup.procs; exec bash "$0"', str(write_job(tmp_path, body))]
+    subprocess.run(argv, check=False, capture_output=True)
+    [record] = (tmp_path / "traces").glob("*.exit.json")
+    return json.loads(record.read_text())
+
+
 def test_a_kill_by_the_memory_limit_of_a_control_group_is_oom(tmp_path: Path, small_group: Path) -> None:
     """Without Slurm nobody but the kernel's counter says why a process got signal 9."""
-    joins = f"for id in $PPID $$; do echo $id >{small_group}/cgroup.procs; done"
-    hoard = f"{sys.executable} -c \"hoard = bytearray(b'x') * (1 << 28)\""
-    record, _ = outcome_of(tmp_path, f"{joins}; {hoard}; exit $?")
+    record = recorded_in(small_group, tmp_path, f"{HOARD}; exit $?")
     assert (record["outcome"], record["exit_status"]) == ("oom", 137)
-    assert "oom-kill: the kernel killed 1 of this node's processes, for want of memory" in record["evidence"][0]
+    assert "out of memory: processes of this node's control group that the kernel killed: 1" in record["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcome"), [(note(0, "rank_fail") + "exit 3", "rank_fail"), ("exit 0", "launch_fail")]
+)
+def test_a_kill_of_another_process_of_the_group_is_no_cause_against_a_ranks_own(
+    tmp_path: Path, small_group: Path, ending: str, outcome: str
+) -> None:
+    """A group may be shared, as by all that a person runs on a machine."""
+    assert recorded_in(small_group, tmp_path, f"{HOARD}; {STEM}{ending}")["outcome"] == outcome
 
 
 @pytest.mark.parametrize(
@@ -88,11 +111,11 @@ def test_a_kill_by_the_memory_limit_of_a_control_group_is_oom(tmp_path: Path, sm
     [
         ("0::/job\n", "sys/fs/cgroup/job/memory.events", 2),
         ("4:memory:/job\n1:cpu:/\n0::/\n", "sys/fs/cgroup/memory/job/memory.oom_control", 2),
-        ("4:memory:/elsewhere\n", "sys/fs/cgroup/memory/job/memory.oom_control", 0),
+        ("4:memory:/elsewhere\n", "sys/fs/cgroup/memory/job/memory.oom_control", None),
     ],
 )
 def test_the_kernels_count_of_kills_is_read_of_both_versions(
-    tmp_path: Path, groups: str, file: str, kills: int
+    tmp_path: Path, groups: str, file: str, kills: int | None
 ) -> None:
     for path, text in (("proc/self/cgroup", groups), (file, "oom 5\noom_kill 2\n")):
         (tmp_path / path).parent.mkdir(parents=True)
