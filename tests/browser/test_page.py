@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +48,24 @@ def open_page(browser: Browser) -> Iterator[Open]:
     assert not faults
     assert not [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]
     assert len([url for url in requests if url.startswith("file:")]) == len(contexts)
+
+
+def until(page: Page, condition: str) -> None:
+    """Waits until the JavaScript expression `condition` holds in the page, looked at once per frame.
+
+    `Page.wait_for_function` evaluates its text anew in every frame, which the page's Content-Security-Policy allows in
+    the first alone.
+    """
+    reached = page.evaluate(
+        f"""limit => new Promise(resolve => {{
+          const end = performance.now() + limit;
+          const look = () => ({condition}) ? resolve(true)
+            : performance.now() > end ? resolve(false) : requestAnimationFrame(look);
+          look();
+        }})""",
+        LIMIT_MS,
+    )
+    assert reached, f"not within {LIMIT_MS} ms: {condition}"
 
 
 def show_all(page: Page) -> None:
@@ -137,7 +156,7 @@ def test_every_table_is_copied_as_csv(open_page: Open, pages: dict[str, Path]):
         button = buttons.nth(at)
         page.evaluate("() => { window.shown = []; return navigator.clipboard.writeText(''); }")
         button.click()
-        page.wait_for_function("() => window.shown.some(text => text !== '')")
+        until(page, "window.shown.some(text => text !== '')")
         assert page.evaluate("window.shown.filter(text => text !== '')") == ["Copied as CSV"]
         rows = list(csv.reader(io.StringIO(page.evaluate("navigator.clipboard.readText()"))))
         table = page.locator(f"#{button.get_attribute('data-csv')} tr")
@@ -201,7 +220,7 @@ def test_it_is_dark_or_light_as_the_system_is_and_as_the_switch_says(open_page: 
     assert background(dark) < 50 and background(light) > 200 and ink(dark) != ink(light)
     before = ink(dark)
     dark.locator("#theme").click()
-    dark.wait_for_function(f"ink => {INK} === ink", arg=ink(light))
+    until(dark, f"{INK} === {json.dumps(ink(light))}")
     assert background(dark) > 200 and ink(light) != before
     light.locator("#theme").click()
     assert background(light) < 50
@@ -215,7 +234,7 @@ def test_on_paper_everything_is_open_and_light(open_page: Open, pages: dict[str,
     assert page.locator("details.panel:not([open])").count() == 0 and background(page) == 255
     # Nobody says when all is drawn, as a browser does not that prints.
     every = "[...document.querySelectorAll('[data-plot]')]"
-    page.wait_for_function(f"() => ({COUNT_MARKS})({every}).every(([_, count]) => count)")
+    until(page, f"({COUNT_MARKS})({every}).every(([_, count]) => count)")
     page.emulate_media(media="screen")
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details.panel:not([open])").count() == folded > 0 and background(page) < 50
@@ -238,14 +257,14 @@ def test_a_cut_table_shows_where_it_goes_on(open_page: Open, pages: dict[str, Pa
     page = open_page(pages["sweep"], size=NARROW)
     table, wide = page.locator("#points"), open_page(pages["sweep"]).locator("#points")
     edges = "edges => [...getComputedStyle(edges).backgroundSize.matchAll(/[^ ,]+/g)].map(String)"
-    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'right'")
+    until(page, "document.querySelector('#points').dataset.hidden === 'right'")
     assert table.locator(".cue").text_content() == "scrolls ↔"
     assert table.locator(".edges").evaluate(edges) == ["0px", "100%", "20px", "100%", "100%", "0px", "100%", "0px"]
     table.locator(".scroll").evaluate("scroll => { scroll.scrollLeft = 30; }")
-    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'left right'")
+    until(page, "document.querySelector('#points').dataset.hidden === 'left right'")
     table.locator(".scroll").evaluate("scroll => { scroll.scrollLeft = 9999; }")
-    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'left'")
-    wide.page.wait_for_function("document.querySelector('#points').dataset.hidden === ''")
+    until(page, "document.querySelector('#points').dataset.hidden === 'left'")
+    until(wide.page, "document.querySelector('#points').dataset.hidden === ''")
     assert wide.locator(".cue").text_content() == ""
 
 
@@ -258,7 +277,7 @@ def test_a_long_table_shows_that_it_goes_on_below(open_page: Open, pages: dict[s
           document.querySelector("#points .scroll").classList.add("tall");
         }"""
     )
-    page.wait_for_function("document.querySelector('#points').dataset.hidden === 'down'")
+    until(page, "document.querySelector('#points').dataset.hidden === 'down'")
     assert page.locator("#points .cue").text_content() == "scrolls ↕"
 
 
