@@ -14,7 +14,7 @@ from parse.trend.divisive import Change
 
 MIN_MEASUREMENTS = 10
 """A verdict needs so many: with them a step of 5 % in their middle is seen in 97 % of the series that scatter by 1 %,
-with eight in 78 % (simulated, docs/log.md)."""
+with eight in 78 % (simulated, docs/results.md)."""
 
 
 class Verdict(StrEnum):

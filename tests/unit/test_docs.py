@@ -20,7 +20,7 @@ from launch.jobs.options import RunLimits
 from tools.devcluster.__main__ import counts
 
 ROOT = Path(__file__).parents[2]
-HISTORY = {"CHANGELOG.md", "docs/log.md"}  # may name what no longer exists
+HISTORY = {"CHANGELOG.md"}  # may name what no longer exists
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = ("hpc", "launch", "parse", "benchmarks")
 FOLDERS = (*OURS, "sbatch_templates", "tests", "tools", "docs", "examples")
@@ -32,6 +32,7 @@ NAME = re.compile(rf"(?<![\w./-])(?:{'|'.join(OURS[:3])})\.[a-z_]\w*(?:\.\w+)*")
 COMMAND = re.compile(rf"python3? -m ((?:{'|'.join(OURS)})[\w.]*)([^`|;)\n]*)")
 TARGET = re.compile(r"(?<=`)make ([a-z]+)(?=[` ])|^make ([a-z]+)  +#", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+MOST_LINES = {"docs/results.md": 299}
 OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--overlap", "--requeue"}
 ACTIONS = {
     "hpc.sweep": ("status", "cancel", "retry", "list", "accept"),
@@ -181,6 +182,11 @@ def test_documents_named_in_the_code_exist():
     assert len(named_by) > 3
     assert not [f"{named(file)}: {name}" for name, file in named_by.items()
                 if not (ROOT / name).exists() and file != Path(__file__)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("document", "lines"), MOST_LINES.items())
+def test_documents_that_are_read_whole_stay_short(document, lines):
+    assert len((ROOT / document).read_text().splitlines()) <= lines
 
 
 def test_every_document_is_linked_from_another():
