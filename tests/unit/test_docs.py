@@ -21,7 +21,8 @@ from tools.devcluster.__main__ import counts
 
 ROOT = Path(__file__).parents[2]
 HISTORY = {"CHANGELOG.md"}  # may name what no longer exists
-DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+AT_THE_TOP = ("README.md", "CHANGELOG.md", "SECURITY.md")
+DOCUMENTS = [*(ROOT / name for name in AT_THE_TOP), *sorted((ROOT / "docs").rglob("*.md"))]
 OURS = ("hpc", "launch", "parse", "benchmarks")
 FOLDERS = (*OURS, "sbatch_templates", "tests", "tools", "docs", "examples")
 LINK = re.compile(r"\[[^\]]*\]\((?!https?://)([^)\s]+)\)")
@@ -196,8 +197,7 @@ def test_every_document_is_linked_from_another():
         for link in LINK.findall(document.read_text())
     }
     linked |= {path for folder in linked if folder.is_dir() for path in folder.iterdir()}
-    unlinked = [named(document) for document in DOCUMENTS if document.name not in ("README.md", "CHANGELOG.md")
-                and document not in linked]  # fmt: skip
+    unlinked = [named(document) for document in DOCUMENTS if document.name not in AT_THE_TOP and document not in linked]
     assert not unlinked
 
 
