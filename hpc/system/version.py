@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpc.system.tool import run_tool
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 """setup.py reads this line."""
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -15,7 +15,7 @@ _GIT_TIMEOUT_S = 10.0
 
 
 def version_line(root: Path = _ROOT) -> str:
-    """`Rankwise 0.1.0`; in a git checkout with the commit, and whether files were changed since."""
+    """`Rankwise 0.2.0`; in a git checkout with the commit, and whether files were changed since."""
     git = ("git", "-C", str(root))
     top = run_tool([*git, "rev-parse", "--show-toplevel"], timeout_s=_GIT_TIMEOUT_S)
     if not top.ok or Path(top.stdout.strip()).resolve() != root:

@@ -41,6 +41,12 @@ def test_a_checkout_has_its_commit_and_its_changes(tmp_path: Path) -> None:
     assert version_line(tmp_path / "folder") == f"Rankwise {__version__}"
 
 
+def test_the_newest_release_of_the_changelog_and_the_archive_in_the_documents_have_this_version() -> None:
+    heading = re.search(r"^## \[(\d.*)\] - \d{4}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading is not None and heading[1] == __version__
+    assert {*re.findall(r"rankwise-(\d+\.\d+\.\d+)-", (ROOT / "docs/start.md").read_text())} == {__version__}
+
+
 def test_setup_py_reads_the_version() -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "--version"], cwd=ROOT, capture_output=True, text=True, check=False
