@@ -186,7 +186,7 @@ def _has_failed(files: AttemptFiles, here: BeginRecord) -> bool:
                 return trace.outcome is not Outcome.OK
         if files.exit_record.exists():
             return read_own_record(files.exit_record).outcome is not Outcome.OK
-        if files.rank_notes() or not files.begin_record.exists():  # earlier versions made no begin record
+        if files.rank_notes() or not files.begin_record.exists():  # it was removed, or could not be written
             return True
         begin = read_begin_record(files.begin_record)
     except (TraceError, RecordError, OSError):  # a begin record may be written at this moment

@@ -291,7 +291,7 @@ def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRe
 
 
 def recall(jobs: Path) -> dict[Path, SubmissionRecord]:
-    """The submission records in the folder by script; unreadable ones, of other versions, are skipped."""
+    """The submission records in the folder by script; unreadable ones are skipped."""
     records = {}
     for path in sorted(jobs.glob(f"*{MEMORY}")):
         with contextlib.suppress(RecordError, KeyError, TypeError):

@@ -236,8 +236,8 @@ class _Loader:
         if plan.get("schema") != "rankwise-plan":
             raise TraceError(f"{path}: not a plan of ours")
         version, runs, reduced = plan.get("schema_version"), plan.get("runs"), plan.get("reduced", [])
-        if not isinstance(version, int) or version > PLAN_VERSION:
-            raise TraceError(f"{path}: a plan of schema {version!r}; this version reads up to {PLAN_VERSION}")
+        if version != PLAN_VERSION:
+            raise TraceError(f"{path}: a plan of schema {version!r:.40}; this version reads schema {PLAN_VERSION}")
         if not isinstance(runs, list) or not isinstance(reduced, list):
             raise TraceError(f"{path}: a plan without a list of runs")
         target_env = _target_env(plan.get("target"))

@@ -118,13 +118,11 @@ class RunFields:
 
     def key(self, extra: Mapping[str, Any]) -> str:
         """Equal for equal known fields, `extra` included."""
-        known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) is not None}
-        if not self.arguments:  # ids of earlier versions have none
-            del known["arguments"]
+        known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) not in (None, ())}
         if self.unit != SAMPLES:
             known["unit"] = self.unit
         if self.nodes is None:
-            known["gpus_per_node"] = self.devices  # as the ids of earlier versions have it
+            known["devices"] = self.devices
         return json.dumps([known, extra], sort_keys=True)
 
 

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hpc.backends import InvalidRun
-from hpc.workloads.tensorflow_base import HALVES, compute_dtype, tf
-
-# Workloads of earlier versions import compute_dtype from here.
-__all__ = ["LossScale", "check_traced", "compute_dtype", "set_precision", "traced_collectives"]
+from hpc.workloads.tensorflow_base import HALVES, tf
 
 _POLICIES = {"bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
 # These operations only move or cast numbers.

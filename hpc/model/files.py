@@ -23,15 +23,14 @@ from typing import Self
 EXIT, BEGIN, TRACE, PARTIAL = ".exit.json", ".begin.json", ".h5", ".partial"
 CHECKPOINT = ".checkpoint"
 RERUN = ".rerun"
-RERUN_SUFFIXES = (RERUN, ".again")
-"""The file that requests another attempt after this one; `.again` is what earlier versions wrote."""
+"""The file that requests another attempt after this one."""
 _OF_ATTEMPT = r"(?P<run_id>.+)\.(?P<attempt>\d+)"
 EXIT_RECORD = re.compile(rf"{_OF_ATTEMPT}\.exit\.json")
 BEGIN_RECORD = re.compile(rf"{_OF_ATTEMPT}\.begin\.json")
 RANK_NOTE = re.compile(rf"{_OF_ATTEMPT}\.rank(?P<rank>\d+)\.json")
 _STEM = re.compile(_OF_ATTEMPT)
 OF_SWEEP = re.compile(
-    rf"(?:{_OF_ATTEMPT}\.(?:h5|checkpoint|kept|rerun|again|signal|stacks\.txt|(?:exit|begin|hang|rank\d+)\.json)"
+    rf"(?:{_OF_ATTEMPT}\.(?:h5|checkpoint|kept|rerun|signal|stacks\.txt|(?:exit|begin|hang|rank\d+)\.json)"
     r"|.+\.job\.json|[0-9a-f]{16}\.sh)(?:\.damaged(?:\.\d+)?)?"
 )
 """Names that a sweep gives to files of attempts, to what it knows of its jobs, and to kept scripts."""
@@ -100,8 +99,8 @@ class AttemptFiles:
 
     @property
     def rerun_is_requested(self) -> bool:
-        """Whether another attempt is requested, also by an earlier version."""
-        return any((self.traces / f"{self.stem}{suffix}").exists() for suffix in RERUN_SUFFIXES)
+        """Whether another attempt is requested."""
+        return self.rerun_request.exists()
 
     def earlier_checkpoints(self) -> list[Path]:
         """Those of the run's attempts before this one, the latest first."""

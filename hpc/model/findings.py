@@ -60,18 +60,15 @@ class Finding:
 
 
 def read_finding(values: Mapping[str, Any]) -> Finding:
-    """Reads what `to_json` wrote; older traces have `level` for `severity`, `cure` for `fix`, and no figures.
-
-    Raises ValueError if a key is missing or a value unknown.
-    """
+    """Reads what `to_json` wrote. Raises ValueError if a key is missing or a value unknown."""
     try:
         return Finding(
             name=str(values["name"]),
             text=str(values["text"]),
             state=State(values["state"]),
-            severity=Severity(values["severity"] if "severity" in values else values["level"]),
-            figures=dict(values.get("figures", {})),
-            fix=str(values.get("fix", values.get("cure", ""))),
+            severity=Severity(values["severity"]),
+            figures=dict(values["figures"]),
+            fix=str(values["fix"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a finding ({error})") from None

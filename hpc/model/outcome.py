@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hpc.model.files import EXIT, RERUN_SUFFIXES, AttemptFiles
+from hpc.model.files import EXIT, RERUN, AttemptFiles
 from hpc.system.atomic import write_atomic
 from hpc.system.regular_file import MAX_BYTES, NotRegularError, TooLargeError, parse_json, read_whole
 from hpc.system.sanitize import without_secrets
@@ -37,7 +37,6 @@ FINAL_OUTCOMES = frozenset({Outcome.OK, Outcome.INVALID, Outcome.OOM, Outcome.RA
 """Outcomes after which a run is not run again unless requested."""
 
 MAX_PLAN_BYTES = 1 << 28
-_FORMER_NAMES = {"kept": "local_copies"}
 _Record = TypeVar("_Record", "ExitRecord", "BeginRecord", "RankNote")
 
 
@@ -102,8 +101,8 @@ class ExitRecord(_OfAttempt):
 class BeginRecord(_OfAttempt):
     """Written before an attempt is launched; making the file takes the attempt's number.
 
-    `job_name` is Slurm's name of the job: a job of another name with the same number is another job. Empty in records
-    of earlier versions and on this machine. `launch` names a launch that no job script made, the same in all its
+    `job_name` is Slurm's name of the job: a job of another name with the same number is another job. Empty on this
+    machine. `launch` names a launch that no job script made, the same in all its
     restarts; empty where that has no name.
     """
 
@@ -282,7 +281,7 @@ def request_reruns(folder: Path, records: Iterable[ExitRecord]) -> None:
 
 def requested_reruns(folder: Path) -> frozenset[str]:
     """The stems of all attempts after which another one is requested."""
-    return frozenset(path.name.removesuffix(suffix) for suffix in RERUN_SUFFIXES for path in folder.glob(f"*{suffix}"))
+    return frozenset(path.name.removesuffix(RERUN) for path in folder.glob(f"*{RERUN}"))
 
 
 def is_final(records: Iterable[ExitRecord], rerun_requests: Collection[str]) -> bool:
@@ -304,7 +303,6 @@ def _redacted(value: Any) -> Any:
 
 def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what: str) -> _Record:
     """The record with these values; unknown fields are from later versions and are ignored."""
-    values = {_FORMER_NAMES.get(name, name): value for name, value in values.items()}
     taken: dict[str, Any] = {}
     for each in fields(kind):
         if each.name not in values:
@@ -315,8 +313,8 @@ def _of_values(kind: type[_Record], values: Mapping[str, Any], path: Path, what:
         match each.type:
             case "int" if isinstance(value, int) and not isinstance(value, bool):
                 taken[each.name] = value
-            case "str" if isinstance(value, str) or (each.name == "job_id" and isinstance(value, int)):
-                taken[each.name] = str(value)
+            case "str" if isinstance(value, str):
+                taken[each.name] = value
             case "Outcome" if isinstance(value, str) and value in set(Outcome):
                 taken[each.name] = Outcome(value)
             case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(item, str) for item in value):

@@ -20,7 +20,6 @@ Thing = TypeVar("Thing")
 PRECISIONS = ("fp32", "tf32", "bf16", "amp-fp16")
 SCALINGS = ("weak", "strong")
 TIMINGS = ("phases", "step")
-_FORMER_TIMINGS = {"fine": "phases", "coarse": "step"}
 PLACEMENTS = ("separate", "nested")
 DATA_CACHES = ("off", "device")
 _CHOICES = {
@@ -30,7 +29,7 @@ _SCALARS: Mapping[str, Any] = {"int": int, "str": str, "float": int | float}
 _KINDS: Mapping[str, Any] = {**_SCALARS, "Sequence[str]": list | tuple, "Mapping[str, str]": Mapping}
 """What a description's fields of a RunSpec may be, by the type there."""
 PLAN_VERSION = 2
-"""Schema of the plan; 2 calls `stamps` of a run `timing`."""
+"""Schema of the plan; the only one that is read."""
 MIN_WARMUP_STEPS = 5
 """Clock synchronisation and garbage collection happen this many steps before measured ones (docs: measurement)."""
 SAMPLES, TOKENS = "samples", "tokens"
@@ -102,18 +101,6 @@ def require_types(described: Mapping[str, Any]) -> None:
             raise SpecError(f"the description of the run has {each.name} = {value!r:.99}")
 
 
-def with_current_names(described: Mapping[str, Any]) -> dict[str, Any]:
-    """A description of runs with `timing` (phases, step) for the `stamps` (fine, coarse) of earlier versions."""
-    if "stamps" not in described or "timing" in described:
-        return dict(described)
-    timing = described["stamps"]
-    if isinstance(timing, str):
-        timing = ",".join(_FORMER_TIMINGS.get(text, text) for text in timing.split(","))
-    elif isinstance(timing, list):
-        timing = [_FORMER_TIMINGS.get(text, text) if isinstance(text, str) else text for text in timing]
-    return {name: value for name, value in described.items() if name != "stamps"} | {"timing": timing}
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
     """One run: every requested setting that can change a speed, and the number of the repeat.
@@ -125,7 +112,7 @@ class RunSpec:
     `options` holds the backend and workload options requested by `--option`, `env` the environment variables set
     for the run.
 
-    `data` of a user's own file is `unknown`, also in files of earlier versions, which called it synthetic.
+    `data` of a user's own file is `unknown`: nothing here knows what it reads.
 
     `block_steps` is the maximum of measured steps per block; 0 measures all in one. `reduction` is `off` in a
     no-sync run: the same ranks and work without gradient reduction. `telemetry` is whether a helper
@@ -311,15 +298,10 @@ class RunSpec:
     @cached_property
     def point_id(self) -> str:
         """Readable name plus digest of all settings except the repeat; safe as a file name."""
-        # Ids stay from version to version: a field holds its first name and value here, and one that was added later is
-        # left out while it holds its default. The data of a person's own file was once called synthetic.
+        # Ids stay from version to version: a field that is added later is left out while it holds its default.
         settings = {
             name: value for name, value in self._values().items() if name != "repeat" and value != _DEFAULTS[name]
         }
-        if timing := settings.pop("timing", None):
-            settings["stamps"] = {new: old for old, new in _FORMER_TIMINGS.items()}[timing]
-        if self.data == UNKNOWN_DATA and is_user_code(self.workload):
-            del settings["data"]
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
         sizes = () if self.is_script else (f"b{self.batch_size}", self.precision)
         parts = (self.case, self.backend, self.workload, *sizes, digest)
@@ -353,11 +335,7 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
-        """The run that `to_json` of this or an earlier version wrote.
-
-        Raises SpecError where a field is missing or the ids do not fit the fields.
-        """
-        values = with_current_names(values)
+        """The run that `to_json` wrote. Raises SpecError where a field is missing or the ids do not fit the fields."""
         require_types(values)
         required = {name for name, default in _DEFAULTS.items() if default is dataclasses.MISSING}
         if missing := required - set(values):

@@ -20,7 +20,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceError, run_of
-from hpc.model.trace_rows import Rows, with_waits
+from hpc.model.trace_rows import Rows
 from hpc.model.training import TrainingHistory
 from hpc.system.regular_file import TOO_MUCH, NotRegularError, open_regular, parse_json, too_much
 
@@ -44,7 +44,7 @@ _UNIX: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "unix_offset_ns": ("clock/unix_offset_ns", {"unit": "ns", "axes": "rank, point"}),
     "unix_bound_ns": ("clock/unix_bound_ns", {"unit": "ns", "axes": "rank, point"}),
 }
-"""As _ARRAYS; older files have neither."""
+"""As _ARRAYS; both or neither."""
 _OF_STEPS = ("stamps", "samples", "losses", "meetings", "input")
 _INJECTED, _MEETINGS, _INPUT, _TRAINING = "injected_ns", "meetings", "input", "training"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
@@ -296,11 +296,11 @@ def _unreadable_reason(error: Exception) -> str:
 def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     """The trace; with a `descriptor` of the file, arrays in _OF_STEPS stay in it."""
     stored = _StoredTrace(file, size_bytes)
-    schema, version = stored.attribute("schema"), stored.attribute("schema_version")
+    schema = stored.attribute("schema")
     if schema != SCHEMA:
         raise TraceError(f"an HDF5 file, but not a trace of ours (its schema is {schema!r}, not {SCHEMA!r})")
-    if stored.number("schema_version") > SCHEMA_VERSION:
-        raise TraceError(f"written by a newer version (schema {version}; this one reads up to {SCHEMA_VERSION})")
+    if (version := stored.number("schema_version")) != SCHEMA_VERSION:
+        raise TraceError(f"a trace of schema {version}; this version reads schema {SCHEMA_VERSION}")
     described = stored.json("run", dict)
     run, extra = run_of(described)
     stored.limit_to(run)
@@ -328,21 +328,15 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         clock_domains=stored.texts("clock/domains", "rank"),
         injected_ns=array(_INJECTED, _INJECTED, "rank, step, phase") if has_injected else None,
         injected_phases=stored.entries("phases", _INJECTED, str) if has_injected else [],
-        meetings=with_waits(array(_MEETINGS, _MEETINGS, "rank, step, meeting, moment")) if has_meetings else None,
+        meetings=array(_MEETINGS, _MEETINGS, "rank, step, meeting, moment") if has_meetings else None,
         meeting_names=stored.entries("names", _MEETINGS, str) if has_meetings else [],
-        meeting_roots=_roots(stored) if has_meetings else [],
+        meeting_roots=stored.entries("roots", _MEETINGS, int) if has_meetings else [],
         input=array(_INPUT, _INPUT, "rank, step, figure") if has_input else None,
         input_names=stored.entries("names", _INPUT, str) if has_input else [],
         telemetry=_telemetry(stored),
         history=TrainingHistory.from_json(stored.json(_TRAINING, dict)) if _TRAINING in stored else None,
         **arrays,
     )
-
-
-def _roots(stored: _StoredTrace) -> list[int]:
-    if stored.attribute("roots", _MEETINGS) is None:
-        return [-1] * len(stored.entries("names", _MEETINGS, str))
-    return stored.entries("roots", _MEETINGS, int)
 
 
 def _telemetry(stored: _StoredTrace) -> Telemetry | None:

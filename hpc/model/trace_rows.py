@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, MEETING_STAMPS
 from hpc.model.trace import TraceCutOff
 
 
@@ -50,19 +49,3 @@ class Rows:
         at = self._offset + (rank * self.shape[1] + first) * self._step_bytes
         if os.preadv(self._descriptor, [row], at) != row.nbytes:
             raise TraceCutOff(f"the file is cut off inside what rank {rank} recorded")
-
-
-class _RowsWithoutWaits:
-    """Meetings [rank, step, meeting, 2], read as if the moment at which a rank begins to wait stood between."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows, self.dtype, self.ndim = rows, rows.dtype, 4
-        self.shape = (*rows.shape[:3], len(MEETING_STAMPS))
-
-    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        return np.insert(self._rows[key], 1, ABSENT, axis=3)
-
-
-def with_waits(meetings: Any) -> Any:
-    """With the moment at which a rank begins to wait, absent; older files have arrival and end alone."""
-    return _RowsWithoutWaits(meetings) if meetings.shape[3:] == (2,) else meetings

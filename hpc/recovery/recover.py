@@ -232,8 +232,8 @@ def _described(journal: RankJournal, stem: str) -> str:
         points = [(int(local), float(offset), float(bound)) for local, offset, bound in clock["points"]]
         exits = [int(moment) for moment in clock["barrier_exits_ns"]]
         whole = isinstance(facts["facts"], dict) and isinstance(clock["domain"], str)
-        unix = [(int(offset), int(bound)) for offset, bound in clock.get("unix_offsets_ns", ())]
-        whole &= "unix_offsets_ns" not in clock or len(unix) == len(points)
+        unix = [(int(offset), int(bound)) for offset, bound in clock["unix_offsets_ns"]]
+        whole &= len(unix) == len(points)
         np.array([*(local for local, _, _ in points), *exits, *(value for pair in unix for value in pair)], np.int64)
     except (KeyError, TypeError, ValueError, OverflowError):
         whole = False
@@ -335,9 +335,7 @@ def _clocks(by_rank: Mapping[int, RankJournal], ranks: int) -> dict[str, Any]:
 
 
 def _unix_offsets(clocks: Sequence[Mapping[str, Any]], points: int) -> dict[str, Any]:
-    """Those of as many synchronisation points; nothing where journals, of an earlier version, have none."""
-    if not all("unix_offsets_ns" in clock for clock in clocks):
-        return {}
+    """Those of as many synchronisation points."""
     pairs = np.array([clock["unix_offsets_ns"][:points] for clock in clocks], np.int64).reshape(len(clocks), points, 2)
     return {"unix_offset_ns": pairs[:, :, 0].copy(), "unix_bound_ns": pairs[:, :, 1].copy()}
 

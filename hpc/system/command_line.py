@@ -32,8 +32,6 @@ SUBCOMMANDS = {
     "devcluster": "launch.devcluster",
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it and its first argument."""
-RENAMED = {"hpc.journal": "hpc.recovery", "parse.recover": "hpc.recovery.recover"}
-"""Commands of earlier versions, with their present names."""
 PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
@@ -323,6 +321,6 @@ def _exit_at_once(number: int, frame: FrameType | None) -> None:
 def _no_command(name: str) -> str:
     from difflib import get_close_matches
 
-    nearest = [RENAMED[name]] if name in RENAMED else get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
+    nearest = get_close_matches(name, COMMANDS, n=1, cutoff=0.7)
     meant = f"; did you mean python -m {nearest[0]}?" if nearest else ""
     return f"{name} is no command{meant}\ncommands: {', '.join(COMMANDS)}"

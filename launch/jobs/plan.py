@@ -250,9 +250,9 @@ def _free(jobs: Path, name: str, sweep_id: str, text: str) -> tuple[Path, list[P
 
 
 def _has_runs(script: Path, runs: Sequence[RunSpec]) -> bool:
-    """Whether a script has a line for each of these runs: `point1 ID`; `run ID` in scripts of earlier versions."""
+    """Whether a script has a line for each of these runs: `point1 ID`."""
     tokens = read_text(script, MAX_PLAN_BYTES, "replace").split()
-    named = {token for before, token in pairwise(tokens) if re.fullmatch(r"run|point\d+", before)}
+    named = {token for before, token in pairwise(tokens) if re.fullmatch(r"point\d+", before)}
     return {run.run_id for run in runs} <= named
 
 

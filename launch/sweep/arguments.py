@@ -37,7 +37,6 @@ from launch.sweep.request import (
     MEASURING,
     OPTIONS,
     PROGRAM,
-    RENAMED_OPTIONS,
     SUBCOMMANDS,
     SUBMISSION,
     Request,
@@ -126,7 +125,6 @@ def read_arguments(argv: Sequence[str]) -> Request:
     if "--" in arguments:
         at = arguments.index("--")
         arguments, script_arguments = arguments[:at], arguments[at + 1 :]
-    _refuse_former_flags(arguments)
     subcommand = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     if subcommand is not None and subcommand not in SUBCOMMANDS:
         raise SpecError(
@@ -152,27 +150,12 @@ def read_arguments(argv: Sequence[str]) -> Request:
     return make_request(subcommand or "", operand, {**vars(namespace), "arguments": script_arguments})
 
 
-def _refuse_former_flags(arguments: Sequence[str]) -> None:
-    """Raises SpecError on a flag, or the beginning of one, that is a subcommand or another option now."""
-    current = sweep_parser().long_options()
-    for argument in arguments:
-        flag = argument.partition("=")[0]
-        if len(flag) < len("--x") or any(option.startswith(flag) for option in current):
-            continue
-        for name, form in SUBCOMMANDS.items():
-            if f"--{name}".startswith(flag):
-                rest = ", followed by the other options" if len(arguments) > 1 and name != "list" else ""
-                raise SpecError(f"--{name} is now a word: {PROGRAM} {form}{rest}")
-        for name, new in RENAMED_OPTIONS.items():
-            if f"--{name}".startswith(flag):
-                raise SpecError(f"--{name} is now {new}")
-
-
 def _explain_extras(subcommand: str | None, extras: Sequence[str]) -> None:
     """Raises SpecError with an explanation of unrecognized arguments, if there is one."""
     for extra in extras:
-        if subcommand is None and extra in SUBCOMMANDS:
-            raise SpecError(f"{extra} must be the first argument: {PROGRAM} {SUBCOMMANDS[extra]}")
+        name = extra.removeprefix("--").partition("=")[0]
+        if subcommand is None and name in SUBCOMMANDS:
+            raise SpecError(f"{name} must be the first argument, without dashes: {PROGRAM} {SUBCOMMANDS[name]}")
         if subcommand == "retry" and extra.strip(",") in set(Outcome):
             raise SpecError(
                 f"retry takes its outcomes as one comma list, as in retry oom,rank_fail; {extra!r} is apart"

@@ -14,7 +14,7 @@ from typing import Any
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from hpc.model.recipe import RecipeError, read_recipe
-from hpc.model.spec import SpecError, with_current_names
+from hpc.model.spec import SpecError
 from hpc.system.regular_file import parse_toml, read_text
 from launch.jobs.options import (
     Help,
@@ -43,8 +43,6 @@ MEASURING = ("", "retry", "find-max")
 """The subcommands that take the options of a sweep; the empty one is none."""
 OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
 """The options of a `retry` that takes the jobs of the folder as they are."""
-RENAMED_OPTIONS = {"stamps": "--timing phases (was fine), step (was coarse)", "twin": "--no-sync"}
-"""Options of earlier versions, and their present forms. A file may still have `stamps`."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 _COMMAND_LINE_ONLY = ("config", "version")
@@ -117,8 +115,8 @@ ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
 """The options of `accept`: a file cannot have them."""
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version, --config and --xla, in the order of the help."""
-_FIELDS = {row.name: row.field for row in OPTIONS} | {name: name for name in ("xla", "options", "baseline")}
-"""The field of each name in a file; `options` and `baseline` are names of earlier versions, which stay."""
+_FIELDS = {row.name: row.field for row in OPTIONS} | {"xla": "xla"}
+"""The field of each name in a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +254,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises SpecError where the file cannot be read, or has a name or a value that no option has.
     """
     try:
-        values = with_current_names(parse_toml(read_text(path)))
+        values = parse_toml(read_text(path))
     except OSError as error:
         raise SpecError(f"config {path}: {error.strerror}") from None
     except ValueError as error:  # of TOML, of UTF-8, or of numbers and depths
@@ -277,12 +275,10 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
         if name in SUBCOMMANDS:
             rest = "" if name == "list" else " --config FILE"
             raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
-        if name in RENAMED_OPTIONS:
-            raise SpecError(f"{key} is now {RENAMED_OPTIONS[name].removeprefix('--')}")
         if name in _COMMAND_LINE_ONLY:
             raise SpecError(f"{key} belongs on the command line, not into a file")
         if name not in _FIELDS:
-            names = sorted(each.replace("_", "-") for each in _FIELDS if each not in ("options", "baseline"))
+            names = sorted(each.replace("_", "-") for each in _FIELDS)
             near = did_you_mean(name.replace("_", "-"), names)
             raise SpecError(f"unknown name {key}; a file takes the names of the options: {', '.join(names)}{near}")
         by_name[name] = value
@@ -291,17 +287,13 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_field(by_name: Mapping[str, Any]) -> dict[str, Any]:
     """The values by their fields, with the truths checked, and xla among the options."""
-    if {"option", "options"} <= by_name.keys():
-        raise SpecError("option and options are the same: say one of them")
-    if {"baseline", "no_baseline"} <= by_name.keys():
-        raise SpecError("no-baseline and baseline are opposites: say one of them")
-    truths = {row.name for row in OPTIONS if row.read is truth} | {"baseline"}
+    truths = {row.name for row in OPTIONS if row.read is truth}
     values: dict[str, Any] = {}
     for name, value in by_name.items():
         if name in truths:
             values[_FIELDS[name]] = truth(name, value) is not (name == "no_baseline")
         else:
-            values[_FIELDS[name]] = _table(name, value) if name in ("option", "options", "env") else value
+            values[_FIELDS[name]] = _table(name, value) if name in ("option", "env") else value
     if (xla := values.pop("xla", None)) is not None:
         if not isinstance(xla, bool):
             raise SpecError(f"xla must be true or false, not {xla!r}; a list goes to [option]: xla = [false, true]")

@@ -25,7 +25,7 @@ from hpc.model.outcome import (
     read_object,
     requested_reruns,
 )
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import PLAN_VERSION, RunSpec, SpecError
 from hpc.model.trace_file import visible_defect
 from hpc.recovery.folders import JournalError
 from hpc.recovery.journal_reader import read_journals
@@ -102,6 +102,8 @@ def planned_sweeps(traces: Path, broken: list[RecordError]) -> dict[str, tuple[R
     for path in sorted(traces.glob("plan.*.json")):
         try:
             values = read_object(path, MAX_PLAN_BYTES, "a plan of ours")
+            if (version := values.get("schema_version")) != PLAN_VERSION:
+                raise SpecError(f"it is of schema {version!r:.40}, this version reads schema {PLAN_VERSION}")
             sweeps[str(values["sweep_id"])] = tuple(RunSpec.from_json(run) for run in values["runs"])
         except (ValueError, KeyError, TypeError, AttributeError, SpecError) as error:
             reason = f"no plan that this version can read ({error}); the command that planned it writes it again"

@@ -82,7 +82,7 @@ def _round_trips(trace: Trace) -> dict[str, float]:
 
 
 def _segments(telemetry: Telemetry, block: Ints) -> Segments | None:
-    """The sum over the nodes; None where segments sent are not counted, as in traces of earlier versions."""
+    """The sum over the nodes; None where segments sent are not counted."""
     counts = {}
     for name in ("sent", "retransmitted", "needlessly_retransmitted"):
         figures = node_figures(Quantity(name=name, series="", kind="count"), _TCP.format(name), telemetry, block)

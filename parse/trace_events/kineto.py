@@ -120,8 +120,8 @@ def placed(profile: Profile, trace: Trace) -> Placed:
         raise KinetoError(f"was recorded on {profile.host:.80}; rank {rank} ran on {host:.80}")
     if trace.unix_offset_ns is None or trace.unix_bound_ns is None or not trace.unix_offset_ns.shape[1]:
         raise KinetoError(
-            "cannot be placed: the trace lacks Unix time beside its synchronisations; it was written by an earlier "
-            "version, or no clock was compared. Measure again with this version"
+            "cannot be placed: the trace has no Unix time beside its synchronisations, as no clock was compared: "
+            "measure again"
         )
     offsets_ns, bounds_ns = trace.unix_offset_ns[rank].tolist(), trace.unix_bound_ns[rank].tolist()
     lowest = max(offset - bound for offset, bound in zip(offsets_ns, bounds_ns, strict=True))

@@ -110,7 +110,7 @@ def make_sweep(out: Path) -> Folders:
     Path(f"{stem}.hang.json").write_text(json.dumps({"text": "no rank made a step for 70 s", "phase": "step"}))
     _begin(folders, AGAIN, 1)
     _end(folders, AGAIN, 1, Outcome.OOM)
-    (folders.traces / f"{AGAIN.run_id}.1.again").touch()
+    (folders.traces / f"{AGAIN.run_id}.1.rerun").touch()
     memory = {"job_name": "2n", "job_ids": [JOB], "runs": [run.run_id for run in RUNS], "user": "a", "host": "b"}
     (folders.jobs / "2n.job.json").write_text(json.dumps(memory))
     (folders.jobs / ".lock").write_text(json.dumps({"user": "a", "host": "b", "pid": 1, "since_unix_s": SINCE}))
@@ -148,7 +148,8 @@ def _leave_stamps(partial: Path) -> None:
         header = {
             "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "rank": rank, "steps": steps,
             "byteorder": sys.byteorder, "run": OPEN.to_json(), "attempt": 1, "facts": {"rank": rank, "hostname": "n1"},
-            "clock": {"domain": "c", "points": [[10, 0.5, 0.0], [99, 0.5, 0.0]], "barrier_exits_ns": [1, 2, 3, 4]},
+            "clock": {"domain": "c", "points": [[10, 0.5, 0.0], [99, 0.5, 0.0]], "barrier_exits_ns": [1, 2, 3, 4],
+                      "unix_offsets_ns": [[10**18, 9], [10**18, 9]]},
         }  # fmt: skip
         (partial / f"rank{rank}.json").write_text(json.dumps(header))
         (partial / f"rank{rank}.stacks").write_text("Current thread 0x1:\n")

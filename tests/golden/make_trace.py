@@ -1,6 +1,6 @@
 """Writes the golden trace of the present schema version: `python -m tests.golden.make_trace` from the checkout.
 
-Files of earlier versions are never written again: they prove that old traces stay readable.
+It is written once for each schema: it proves that a trace of this schema stays readable.
 """
 
 from pathlib import Path

@@ -38,6 +38,7 @@ def leave(
         "domain": "a clock",
         "points": [[10 * i, 0.5, 0.0] for i in range(points)],
         "barrier_exits_ns": list(range(2 * points)),
+        "unix_offsets_ns": [[10**18 + i, i] for i in range(points)],
     }
     usual = {
         "schema": SCHEMA,

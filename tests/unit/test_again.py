@@ -110,3 +110,12 @@ def test_unreadable_plans_are_named(tmp_path: Path) -> None:
     (tmp_path / "plan.x.json").write_text("{")
     assert not broken and planned_sweeps(tmp_path, broken).keys() == {sweep_id}
     assert "plan.x.json: no plan that this version can read" in str(broken)
+
+
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_plan_of_another_schema_is_refused_by_its_number(tmp_path: Path, schema: int) -> None:
+    path = put_plan(tmp_path, RUNS)
+    path.write_text(path.read_text().replace('"schema_version": 2', f'"schema_version": {schema}'))
+    broken: list[RecordError] = []
+    assert planned_sweeps(tmp_path, broken) == {}
+    assert f"it is of schema {schema}, this version reads schema 2" in str(broken)

@@ -55,7 +55,6 @@ def test_the_required_packages_are_those_of_setup_py() -> None:
     [
         ("parse.summary", "parse.summarize"), ("parse.summarise", "parse.summarize"), ("hpc.sweeps", "hpc.sweep"),
         ("launch.docter", "launch.doctor"), ("launch.step.watch", None), ("launch.slurm", None), ("parse", None),
-        ("parse.recover", "hpc.recovery.recover"), ("hpc.journal", "hpc.recovery"),
     ],
 )  # fmt: skip
 def test_a_module_that_is_no_command_is_refused(module: str, nearest: str | None, tmp_path: Path) -> None:

@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.evidence import read_artifacts
 from hpc.model.files import ABANDONED_S, STALE_S, AttemptFiles, remove_stale_parts
-from hpc.model.outcome import ExitRecord, Outcome, read_begin_record, read_own_record, requested_reruns
+from hpc.model.outcome import ExitRecord, Outcome
 from hpc.recovery.folders import BEAT
 from hpc.recovery.recover import main, tidy
 from tests.unit.dead_ranks import RUN, STEM, leave
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-OLD = "2n1g_mpi_delay_b4_fp32_40947006b7_r2"
 HERE = os.uname().nodename
 STALE = (
     f".{STEM}.h5.n1.77.part", f".{STEM}.exit.json.part", f"{STEM}.exit.json.part", f".{STEM}.rank3.json.part",
@@ -122,22 +119,6 @@ def test_tidying_leaves_copies_without_a_trace(tmp_path: Path) -> None:
     leave(tmp_path, 0, completed=4, points=1)
     assert tidy(tmp_path) == []
     assert (tmp_path / f"{STEM}.partial").is_dir()
-
-
-def test_files_of_an_attempt_of_the_first_version_are_read() -> None:
-    files = AttemptFiles.of_stem(GOLDEN / "attempt_v1", f"{OLD}.1")
-    begin, end = read_begin_record(files.begin_record), read_own_record(files.exit_record)
-    assert (begin.stem, begin.job_name, end.outcome, end.local_copies) == (
-        files.stem,
-        "2n",
-        "rank_fail",
-        "n2:/dev/shm/x",
-    )
-    [note] = read_artifacts(files).notes
-    assert (note.rank, note.local_copies) == (1, "n2:/tmp/y.h5")
-    assert read_artifacts(files).local_copies == "n2:/tmp/y.h5, n2:/dev/shm/x"
-    assert files.rerun_is_requested
-    assert requested_reruns(files.traces) == {files.stem}
 
 
 def test_a_stem_names_run_and_attempt() -> None:

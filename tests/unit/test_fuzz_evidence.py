@@ -42,7 +42,7 @@ def write_too_much(traces: Path) -> None:
             "a record was written that cannot",
         ),
         (lambda traces: put_exit_record(traces, FAILED, Outcome.OOM), "is oom, without damage rank_fail"),
-        (lambda traces: (traces / f"{LATE.run_id}.2.again").touch(), "is to be measured again"),
+        (lambda traces: (traces / f"{LATE.run_id}.2.rerun").touch(), "is to be measured again"),
     ],
 )
 def test_a_defect_is_a_finding(

@@ -85,10 +85,19 @@ def test_unfinished_and_foreign_files_beside_are_left_alone(tmp_path):
         ("r.exit.json", b"{}", "neither a plan nor a record"),
         ("plan.abc.json", b"\xff\xfe", "cannot be read"),
         ("plan.abc.json", b"[]", "not a plan of ours"),
-        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 3, "runs": []}', "plan of schema 3"),
-        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 1}', "without a list of runs"),
-        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 1, "runs": [3]}', "describes none"),
-        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 1, "runs": [{}]}', "lacks nodes"),
+        (
+            "plan.abc.json",
+            b'{"schema": "rankwise-plan", "schema_version": 3, "runs": []}',
+            "plan of schema 3; this version reads schema 2",
+        ),
+        (
+            "plan.abc.json",
+            b'{"schema": "rankwise-plan", "schema_version": 1, "runs": []}',
+            "plan of schema 1; this version",
+        ),
+        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 2}', "without a list of runs"),
+        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 2, "runs": [3]}', "describes none"),
+        ("plan.abc.json", b'{"schema": "rankwise-plan", "schema_version": 2, "runs": [{}]}', "lacks nodes"),
     ],
 )
 def test_a_broken_file_is_one_line_with_its_name(tmp_path, name, content, reason):

@@ -132,13 +132,13 @@ def test_segments_are_counted_in_the_window_of_all_nodes() -> None:
 
 
 def test_what_is_not_counted_is_absent() -> None:
-    """Kernels before 5.10 do not count needless repetitions; earlier versions did not count segments sent."""
+    """Kernels before 5.10 do not count needless repetitions."""
     old_kernel = {name: value for name, value in TCP.items() if "needlessly" not in name}
     segments = reduce_network(training(series=old_kernel)).segments
     assert segments is not None
     assert (segments.needless, segments.lost) == (None, segments.resent)
-    old_version = {name: value for name, value in TCP.items() if "sent_segments" not in name}
-    assert reduce_network(training(series=old_version)).segments is None
+    uncounted = {name: value for name, value in TCP.items() if "sent_segments" not in name}
+    assert reduce_network(training(series=uncounted)).segments is None
     assert reduce_network(training()).segments is None
 
 

@@ -79,9 +79,9 @@ def test_files_are_written_once_and_a_script_is_never_overwritten(tmp_path: Path
 
 
 def test_a_script_changed_by_hand_is_kept_and_named(tmp_path: Path) -> None:
-    first = write(tmp_path, f"limit=1\nrun {RUN.run_id} \\\n    srun\n")
+    first = write(tmp_path, f"limit=1\npoint1 {RUN.run_id} \\\n    srun\n")
     assert first.passed_over == ()
-    first.script.write_bytes(f"limit=2 # wie gewünscht\nrun {RUN.run_id} \\\n    srun\n".encode("latin-1"))
+    first.script.write_bytes(f"limit=2 # wie gewünscht\npoint1 {RUN.run_id} \\\n    srun\n".encode("latin-1"))
     second = write(tmp_path, first.text)
     assert (second.passed_over, second.script.read_text()) == ((first.script,), first.text)
     second.script.write_text("another sweep's")

@@ -53,23 +53,12 @@ def test_a_run_in_blocks_has_them_again(tmp_path: Path) -> None:
 
 
 def test_unix_time_beside_the_synchronisations_is_there_again(tmp_path: Path) -> None:
-    def clock(points: int) -> dict[str, Any]:
-        return {
-            "domain": "a clock", "points": [[10 * i, 0.5, 0.0] for i in range(points)], "barrier_exits_ns": [],
-            "unix_offsets_ns": [[10**18 + i, i] for i in range(points)],
-        }  # fmt: skip
-
-    leave(tmp_path, 0, completed=3, points=2, clock=clock(2))
-    leave(tmp_path, 2, completed=4, points=3, clock=clock(3))
+    leave(tmp_path, 0, completed=3, points=2)
+    leave(tmp_path, 2, completed=4, points=3)
     trace = recovered(tmp_path)
     assert trace.unix_offset_ns is not None and trace.unix_bound_ns is not None
     assert trace.unix_offset_ns.tolist() == [[10**18, 10**18 + 1]] * 3
     assert trace.unix_bound_ns.tolist() == [[0, 1]] * 3
-
-
-def test_journals_without_unix_time_leave_none(tmp_path: Path) -> None:
-    leave(tmp_path, 0, completed=3, points=2)
-    assert recovered(tmp_path).unix_offset_ns is None
 
 
 def test_a_rank_that_never_synchronised_leaves_no_clock(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
 def test_the_command_line_wins_over_a_config_file(tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(
         'nodes = [1, 2]\nbackend = "mpi"\nworkload = "delay"\nbatch-size = [8]\nrepeats = 1\ncluster = "slurm"\n'
-        'gpus_per_node = 0\nranks_per_node = 2\n[env]\nA = ["1", "x,y"]\n[options]\ncompute_ms = "5"\n'
+        'gpus_per_node = 0\nranks_per_node = 2\n[env]\nA = ["1", "x,y"]\n[option]\ncompute_ms = "5"\n'
     )
     runs = planned(tmp_path, "--config", "sweep.toml", "--batch-size", "16", "--nodes", "2")
     assert {(run["nodes"], run["batch_size"], run["env"]["A"]) for run in runs} == {
@@ -191,11 +191,10 @@ def test_timing_is_an_axis(tmp_path: Path) -> None:
     ("text", "xla"),
     [
         ('timing = ["phases", "step"]\nxla = true', ["on"]),
-        ('stamps = ["fine", "coarse"]\nxla = false', ["off"]),
-        ('stamps = "fine,coarse"\n[options]\nxla = [false, true]', ["off", "on"]),
+        ('timing = "phases,step"\n[option]\nxla = [false, true]', ["off", "on"]),
     ],
 )
-def test_a_config_file_sets_timing_by_its_former_name_too_and_xla(tmp_path: Path, text: str, xla: list[str]) -> None:
+def test_a_config_file_sets_timing_and_xla(tmp_path: Path, text: str, xla: list[str]) -> None:
     (tmp_path / "sweep.toml").write_text(f'nodes = 1\nbackend = "tensorflow-horovod"\n{text}\n')
     runs = planned(tmp_path, "--config", "sweep.toml")
     expected = [(timing, value) for timing in ("phases", "step") for value in xla]
@@ -209,9 +208,9 @@ def test_a_config_file_sets_timing_by_its_former_name_too_and_xla(tmp_path: Path
     ("text", "message"),
     [
         ('xla = "on"', "xla must be true or false, not 'on'"),
-        ("xla = true\n[options]\nxla = false", "says xla twice"),
+        ("xla = true\n[option]\nxla = false", "says xla twice"),
         ('timing = "rough"', "timing 'rough' is not one of phases, step"),
-        ("[options]\nxla = 1", "option xla: '1' is neither on nor off"),
+        ("[option]\nxla = 1", "option xla: '1' is neither on nor off"),
     ],
 )
 def test_a_config_file_with_invalid_timing_or_xla_is_refused(tmp_path: Path, text: str, message: str) -> None:

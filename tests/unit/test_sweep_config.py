@@ -45,16 +45,14 @@ def test_every_option_of_the_command_line_is_a_name_of_a_file(tmp_path: Path) ->
         ("[env]\nA = [1, 2]", {"env": {"A": [1, 2]}}),
         ('option = ["image_size=64"]', {"options": {"image_size": "64"}}),
         ("[option]\nimage_size = 64", {"options": {"image_size": 64}}),
-        ("[options]\nimage_size = 64", {"options": {"image_size": 64}}),
         ("no-baseline = true", {"baseline": False}),
         ("no_baseline = false", {"baseline": True}),
-        ("baseline = false", {"baseline": False}),
         ("xla = true", {"options": {"xla": True}}),
         ('xla = true\n[option]\nsgd = "auto"', {"options": {"sgd": "auto", "xla": True}}),
         ("detach = true\nforce = false", {"detach": True, "force": False}),
     ],
 )  # fmt: skip
-def test_old_spellings_are_read_as_the_new_ones(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
+def test_spellings_of_names_and_values(tmp_path: Path, text: str, same: dict[str, Any]) -> None:
     assert read(tmp_path, text) == same
 
 
@@ -64,17 +62,16 @@ def test_old_spellings_are_read_as_the_new_ones(tmp_path: Path, text: str, same:
         ("batchsize = 8", r"unknown name batchsize; .*: .*batch-size.*\. Did you mean batch-size\?"),
         ("warmup_steps = 8", r"unknown name warmup_steps; .*\. Did you mean warmup\?"),
         ("batch-size = 8\nbatch_size = 16", "batch_size is there twice"),
-        ("option = []\n[options]\na = 1", "option and options are the same: say one of them"),
         ("env = 1", "env must be a table of NAME = value"),
         ('env = ["A"]', "'A' is not of the form NAME=VALUE"),
         ('env = ["A=1", "A=2"]', "A=1 and A=2: say one"),
         ('no-baseline = "yes"', "no-baseline must be true or false"),
-        ("no-baseline = true\nbaseline = true", "no-baseline and baseline are opposites: say one of them"),
+        ("baseline = true", "unknown name baseline; .*Did you mean no-baseline"),
         ("status = true", "status is a word of the command line, .*: python -m hpc.sweep status --config FILE"),
         ("cancel = false", "cancel is a word of the command line, .*: python -m hpc.sweep cancel --config FILE"),
         ("list = true", "list is a word of the command line, not of a file: python -m hpc.sweep list$"),
         ('retry = ["oom"]', "retry is a word .*: python -m hpc.sweep retry OUTCOME,… --config FILE"),
-        ("twin = true", "twin is now no-sync"),
+        ('stamps = "fine"', "unknown name stamps"),
         ("help-all = true", "unknown name help-all"),
         ("detach = 1", "detach must be true or false, not 1"),
         (f"seed = 0x{'f' * 5000}", "not TOML"),

@@ -76,33 +76,14 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--status", "--status is now a word: python -m hpc.sweep status"),
-        ("--cancel", "--cancel is now a word: python -m hpc.sweep cancel"),
-        ("--list", "--list is now a word: python -m hpc.sweep list"),
-        ("--nodes 1 --list", "--list is now a word: python -m hpc.sweep list"),
-        ("--retry=oom", "--retry is now a word: python -m hpc.sweep retry OUTCOME,…"),
-        ("--nodes 1 --retry oom",
-         "--retry is now a word: python -m hpc.sweep retry OUTCOME,…, followed by the other options"),
-        ("--status --out a", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
-        ("--stat", "--status is now a word: python -m hpc.sweep status"),
-        ("--nodes 1 --stamps coarse", "--stamps is now --timing phases (was fine), step (was coarse)"),
-        ("--nodes 1 --twin", "--twin is now --no-sync"),
-        ("--status --help", "--status is now a word: python -m hpc.sweep status, followed by the other options"),
-    ],
-)  # fmt: skip
-def test_a_former_flag_is_answered_with_its_present_form(capsys: Capture, argv: str, message: str) -> None:
-    assert refusal(capsys, *argv.split()) == message
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
         ("statsu", r"unknown word 'statsu'; the first argument is status, .* \(--help\)\. Did you mean status\?"),
         ("cancle --nodes 1", r"unknown word 'cancle'; .*\. Did you mean cancel\?"),
         ("ls", r"unknown word 'ls'; .*\. Did you mean list\?"),
         ("retyr oom --nodes 1", r".*\. Did you mean retry\?"),
         ("help", r"unknown word 'help'; .*, or an option \(--help\)"),
-        ("--nodes 1 status", "status must be the first argument: python -m hpc.sweep status"),
+        ("--nodes 1 status", "status must be the first argument, without dashes: python -m hpc.sweep status"),
+        ("--status", "status must be the first argument, without dashes: python -m hpc.sweep status"),
+        ("--retry=oom", "retry must be the first argument, without dashes: python -m hpc.sweep retry OUTCOME,…"),
         ("retry", f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}"),
         ("retry --nodes 1 oom", "retry takes its outcomes as one comma list, .*; 'oom' is apart"),
         ("retry oom rank_fail --nodes 1", "retry takes its outcomes as one comma list, .*; 'rank_fail' is apart"),

@@ -209,11 +209,11 @@ def test_the_rank_may_be_in_the_name(tmp_path):
     assert "torch.profiler of rank 1: python" in draw(tmp_path, trace).processes.values()
 
 
-def test_an_older_trace_says_what_it_lacks(tmp_path, capsys):
+def test_a_trace_without_unix_time_says_so(tmp_path, capsys):
     trace, _ = two_nodes(unix_offset_ns=None, unix_bound_ns=None)
     store(tmp_path / "profiles", "0.json", profile(trace, 0))
     draw(tmp_path, trace, status=1)
-    assert "lacks Unix time beside its synchronisations" in capsys.readouterr().err
+    assert "has no Unix time beside its synchronisations" in capsys.readouterr().err
 
 
 def test_unix_time_that_was_set_meanwhile_is_refused(tmp_path, capsys):
