@@ -11,6 +11,9 @@ import numpy.typing as npt
 MIN_SEGMENT = 5
 """The least number of values between two change points: fewer long steps are stalls."""
 MIN_VALUES = 40
+MAX_BINS = 4000
+"""Of more values, change points are first looked for between so many bins: in a steady series PELT drops no start, so
+that its time grows as the square of the positions."""
 PENALTY = 3.5
 """The penalty of a change point, in log(n) long-run variances: by simulation, below 5 % false alarms."""
 CLIP = 3.0
@@ -27,7 +30,8 @@ def change_points(step_s: npt.NDArray[np.float64]) -> list[int]:
     values, which must be positive.
 
     Minimised is the sum of squares of log step times within segments + a penalty for each change point, by PELT
-    (Killick, Fearnhead, Eckley 2012), which is exact. Stalls are clipped first: no value lies farther than CLIP from
+    (Killick, Fearnhead, Eckley 2012), which is exact; of more than MAX_BINS values over the positions between bins,
+    then over those within a bin of one that is found. Stalls are clipped first: no value lies farther than CLIP from
     the median of the five around it, which keeps changes of level. The penalty grows with the long-run variance,
     because neighbouring steps are alike.
     """
@@ -41,41 +45,57 @@ def change_points(step_s: npt.NDArray[np.float64]) -> list[int]:
     middle = _running_median(logs)
     logs = np.clip(logs, middle - CLIP * scatter, middle + CLIP * scatter)
     variance = max(_long_run_variance(logs), RESOLUTION**2)
-    return pelt(logs - logs.mean(), PENALTY * log(n) * variance, MIN_SEGMENT)
+    return levels(logs - logs.mean(), PENALTY * log(n) * variance)
 
 
-def pelt(values: npt.NDArray[np.float64], penalty: float, min_segment: int) -> list[int]:
-    """The change points that minimise Σ (squares around the mean of the segment) + penalty · (number of change points),
-    with at least `min_segment` values in each segment."""
+def levels(values: npt.NDArray[np.float64], penalty: float, max_bins: int = MAX_BINS) -> list[int]:
+    """The change points of values, by `pelt` over at most `max_bins` bins and what lies near those that it finds."""
     n = len(values)
-    sums, squares = np.concatenate([[0.0], np.cumsum(values)]), np.concatenate([[0.0], np.cumsum(values**2)])
-    best = np.full(n + 1, np.inf)
+    bins = min(n, max_bins)
+    positions = pelt(values, penalty, MIN_SEGMENT, np.arange(bins + 1) * n // bins)
+    if bins == n or not positions:
+        return positions
+    near = np.add.outer(positions, np.arange(-(n // bins) - 1, n // bins + 2))
+    return pelt(values, penalty, MIN_SEGMENT, np.union1d(near[(near > 0) & (near < n)], [0, n]))
+
+
+def pelt(values: npt.NDArray[np.float64], penalty: float, min_segment: int, edges: npt.NDArray[np.int64]) -> list[int]:
+    """The change points that minimise Σ (squares around the mean of the segment) + penalty · (number of change points),
+    with at least `min_segment` values in each segment.
+
+    They are among `edges`, which are ascending positions, the first 0 and the last the number of values.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(values)])[edges]
+    latest = np.searchsorted(edges, edges - min_segment, "right") - 1  # the last start of a segment that ends there
+    beyond = np.searchsorted(edges, edges + min_segment)  # the first stop of one that begins there
+    best = np.full(len(edges), np.inf)
     best[0] = -penalty
-    previous = np.zeros(n + 1, np.int64)
+    previous = np.zeros(len(edges), np.int64)
     starts = np.empty(0, np.int64)
 
     def totals(stop: Any) -> npt.NDArray[np.float64]:
-        """The least cost of the values up to `stop` by the start of their last segment, less its penalty; of several
-        stops [n, 1], of each."""
-        cost = squares[stop] - squares[starts] - (sums[stop] - sums[starts]) ** 2 / (stop - starts)
-        total: npt.NDArray[np.float64] = best[starts] + cost
+        """The least cost of the values up to `stop` by the start of their last segment, less its penalty and the sum of
+        all squares; of several stops [n, 1], of each."""
+        lengths = np.maximum(edges[stop] - edges[starts], 1)
+        total: npt.NDArray[np.float64] = best[starts] - (sums[stop] - sums[starts]) ** 2 / lengths
         return total
 
-    for first in range(min_segment, n + 1, min_segment):  # no segment lies between two of so few stops
-        stops = np.arange(first, min(first + min_segment, n + 1))
+    first = int(beyond[0])
+    while first < len(edges):
+        stops = np.arange(first, beyond[first])  # no segment lies between two of them
         # A start that is worse than a change point at `new` stays so from where a segment that begins there may end.
-        new = first - min_segment
-        starts = starts[(starts > new - min_segment) | (totals(new) <= best[new])]
-        latest = stops - min_segment
-        starts = np.append(starts, latest)
+        new = latest[first]
+        starts = starts[(starts > latest[new]) | (totals(new) <= best[new])]
+        starts = np.append(starts, np.arange(latest[first - 1] + 1, latest[stops[-1]] + 1))
         total = totals(stops[:, None])
-        total[:, -len(stops) :][latest > latest[:, None]] = np.inf
+        total[starts > latest[stops, None]] = np.inf
         at = total.argmin(axis=1)
         best[stops], previous[stops] = total[np.arange(len(stops)), at] + penalty, starts[at]
+        first = int(beyond[first])
     positions: list[int] = []
-    stop = int(previous[n])
+    stop = int(previous[-1])
     while stop > 0:
-        positions.append(stop)
+        positions.append(int(edges[stop]))
         stop = int(previous[stop])
     return positions[::-1]
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import combinations
-from math import comb
+from math import ceil, comb
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from parse import stats
-from parse.change_points import MIN_SEGMENT, MIN_VALUES, change_points, pelt
+from parse.change_points import MAX_BINS, MIN_SEGMENT, MIN_VALUES, change_points, levels, pelt
 from parse.comparison.ratio import (
     MAX_EXACT_PAIRS,
     MAX_RUNS,
@@ -171,7 +173,40 @@ def test_pelt_is_exact(seed):
     generator = np.random.default_rng(seed)
     values = generator.normal(0, 1, 40) + np.repeat(generator.normal(0, 3, 8), 5)
     values[-4:] += generator.normal(0, 6)
-    assert pelt(values, 4.0, 5) == exhaustive(values, 4.0, 5)
+    assert pelt(values, 4.0, 5, np.arange(41)) == exhaustive(values, 4.0, 5)
+
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(SEEDS, st.integers(100, 300), st.integers(20, 90), st.floats(1, 9))
+def test_bins_have_no_change_point_where_values_have_none(seed, n, bins, penalty):
+    """So a steady series has one no more often than it would by all positions."""
+    values = np.random.default_rng(seed).normal(0, 1, n)
+    assert levels(values, penalty, n) or levels(values, penalty, bins) == []
+
+
+@given(SEEDS, st.lists(st.integers(40, 200), min_size=1, max_size=4), st.integers(30, 300))
+@example(0, [40, 40, 144], 60)  # a change within a bin, whose mean is like a level between the two
+def test_bins_find_the_levels_that_values_find(seed, lengths, bins):
+    generator = np.random.default_rng(seed)
+    values = np.repeat(np.cumsum(generator.choice([-12.0, 12.0], len(lengths))), lengths)
+    values += generator.normal(0, 1, len(values))
+    assert levels(values, 30.0, bins) == levels(values, 30.0, len(values)) == np.cumsum(lengths)[:-1].tolist()
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS, st.sampled_from([*DISTRIBUTIONS]), st.integers(MAX_BINS + 1, 100_000), st.floats(0.1, 0.9))
+def test_a_level_of_a_long_run_is_found_within_a_bin(seed, kind, steps, part):
+    change = round(part * steps)
+    step_s = np.where(np.arange(steps) < change, 1.5, 1.0) * DISTRIBUTIONS[kind](np.random.default_rng(seed), steps)
+    positions = change_points(step_s)
+    assert len(positions) == 1 and abs(positions[0] - change) <= ceil(steps / MAX_BINS)
+
+
+@pytest.mark.parametrize("kind", DISTRIBUTIONS)
+def test_a_long_steady_run_has_no_change_point(kind):
+    assert change_points(DISTRIBUTIONS[kind](np.random.default_rng(0), 50_000)) == []
 
 
 def test_change_points_by_hand():
