@@ -1,4 +1,5 @@
-# Rankwise. `make demo` shows the product, `make test` runs every test; both set up all they need in .venv.
+# Rankwise. `make demo` shows the product, `make test` proves each behaviour once, `make test-all` runs every test; all set up
+# what they need in .venv.
 PYTHON ?= python3
 VENV   := .venv
 # Tests start thousands of processes, which would each compile the project anew.
@@ -29,7 +30,13 @@ endef
 
 # How the tests of a folder run side by side. Those of a file share ranks or a cluster, and stay together; those on a
 # Slurm wait for most of their time.
+# `make test` proves each behaviour once, where that is cheapest. What is marked `all` (a further proof, a rare variant, a test
+# of tests, a long example) is for `make test-all`, before a release and after a change of what it touches. ALL= for one part:
+# make mpi ALL=
 SLOWEST := --durations=15 --durations-min=5
+ALL     := -m 'not all'
+# $(call seconds,MAKE TEST,MAKE TEST-ALL): what a part takes.
+seconds  = $(if $(ALL),$(1),$(2))
 PARALLEL_unit  := -n auto
 PARALLEL_mpi   := -n 3 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 PARALLEL_slurm := -n 6 --dist loadfile --no-loadscope-reorder $(SLOWEST)
@@ -37,7 +44,7 @@ PARALLEL_browser := -n auto
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
-.PHONY: demo test test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu browser golden horovod bundle set-up clean
+.PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu browser golden horovod bundle set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
@@ -45,20 +52,23 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(call part,horovod,240,$(HOROVOD_FOR_TESTS))
-	$(call part,gpu,5,$(PY) -m pytest -q tests/gpu)
-	$(call part,unit,370,$(PY) -m pytest -q $(PARALLEL_unit) tests/unit)
-	$(call part,mpi,1880,$(PY) -m pytest -q $(PARALLEL_mpi) tests/mpi)
-	$(call part,hosts,70,$(PY) -m pytest -q tests/hosts)
-	$(call part,browser,110,$(PY) -m pytest -q $(PARALLEL_browser) tests/browser)
-	$(call part,slurm,1030,$(PY) -m pytest -q $(PARALLEL_slurm) tests/slurm)
+	$(call part,gpu,5,$(PY) -m pytest -q $(ALL) tests/gpu)
+	$(call part,unit,$(call seconds,250,370),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
+	$(call part,mpi,$(call seconds,700,1880),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
+	$(call part,hosts,70,$(PY) -m pytest -q $(ALL) tests/hosts)
+	$(call part,browser,110,$(PY) -m pytest -q $(ALL) $(PARALLEL_browser) tests/browser)
+	$(call part,slurm,$(call seconds,400,1030),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
+
+test-all:
+	@$(MAKE) --no-print-directory test ALL=
 
 # Before a commit: the unit tests that are quick, real ranks, and one job of a real Slurm.
 test-quick: $(VENV)/.test
-	$(call part,quick,110,$(PY) -m pytest -q -n auto --dist loadfile -m 'not slow' tests/unit $(QUICK))
+	$(call part,quick,110,$(PY) -m pytest -q -n auto --dist loadfile -m 'not slow and not all' tests/unit $(QUICK))
 
 unit mpi hosts slurm gpu browser: $(VENV)/.test
 	@$(HOROVOD_FOR_TESTS)
-	$(PY) -m pytest -q $(PARALLEL_$@) tests/$@
+	$(PY) -m pytest -q $(ALL) $(PARALLEL_$@) tests/$@
 
 # Horovod for the torch, the TensorFlow and the MPI that are here (docs/horovod.md).
 horovod: $(VENV)/.horovod

@@ -53,6 +53,7 @@ def unshare_or_skip() -> None:
         pytest.skip(f"no network namespaces here: {reason}")
 
 
+@pytest.mark.all
 def test_a_bundle_is_installed_and_runs_without_network(tmp_path: Path) -> None:
     unshare_or_skip()
     made = subprocess.run(

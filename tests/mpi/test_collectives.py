@@ -40,7 +40,11 @@ def only_trace(traces: Path) -> Trace:
 
 
 @pytest.mark.parametrize(
-    ("backend", "size"), [*((name, 2) for name, entry in BACKENDS.items() if entry.collectives), ("mpi", 4)]
+    ("backend", "size"),
+    [
+        *((name, 2) for name, entry in BACKENDS.items() if entry.collectives),
+        pytest.param("mpi", 4, marks=pytest.mark.all),
+    ],
 )
 def test_every_collective_of_a_backend_gives_what_it_must(
     ranks: Ranks, tmp_path: Path, backend: str, size: int
@@ -69,7 +73,7 @@ def test_every_collective_of_a_backend_gives_what_it_must(
     stamps_are_those_of_calls(trace)
 
 
-@pytest.mark.parametrize("backend", ["mpi", "torch-ddp"])
+@pytest.mark.parametrize("backend", ["mpi", pytest.param("torch-ddp", marks=pytest.mark.all)])
 def test_every_pair_of_nodes_exchanges_what_it_must(ranks: Ranks, tmp_path: Path, backend: str) -> None:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
@@ -99,7 +103,7 @@ def stamps_are_those_of_calls(trace: Trace) -> None:
     assert (trace.steps_completed == trace.run.steps).all()
 
 
-@pytest.mark.parametrize("operation", ["all-reduce", "broadcast"])
+@pytest.mark.parametrize("operation", ["all-reduce", pytest.param("broadcast", marks=pytest.mark.all)])
 def test_a_wrong_result_ends_the_run_as_invalid(ranks: Ranks, tmp_path: Path, operation: str) -> None:
     argv = [operation, "--backend", "mpi", "--traces", str(tmp_path), *SMALL]
     done = ranks(2, HERE / "collectives_wrong.py", *argv, check=False)
@@ -113,7 +117,7 @@ def test_a_wrong_result_ends_the_run_as_invalid(ranks: Ranks, tmp_path: Path, op
     collect(tmp_path, re.sub(r"\.rank\d+\.json", "", note_name))
 
 
-@pytest.mark.parametrize("place", ["file", "/proc/sys/kernel"])
+@pytest.mark.parametrize("place", ["file", pytest.param("/proc/sys/kernel", marks=pytest.mark.all)])
 def test_a_folder_that_cannot_be_written_ends_all_ranks_with_one_line(ranks: Ranks, tmp_path: Path, place: str) -> None:
     """One is a file, in the other nobody can make a file."""
     traces = tmp_path / place

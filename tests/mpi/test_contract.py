@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,10 @@ def backend(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def over(names: list[str]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("backend", names, indirect=True)
+def over(names: list[str], *, usual: Container[str] = ON_CPUS) -> pytest.MarkDecorator:
+    """Those that are not `usual` are for `make test-all`."""
+    each = [pytest.param(name, marks=() if name in usual else pytest.mark.all) for name in names]
+    return pytest.mark.parametrize("backend", each, indirect=True)
 
 
 CHECKS = {
@@ -87,12 +90,13 @@ def test_two_ranks_keep_the_contract(ranks: Ranks, backend: str, check: str) -> 
         assert facts == json.loads((ROOT / "tests/golden/backend_facts.json").read_text())[backend]
 
 
-@over(ON_CPUS)
+@over(ON_CPUS, usual=("mpi", "torch-ddp"))
 def test_one_rank_learns_what_one_process_learns(ranks: Ranks, backend: str) -> None:
     """Four ranks do so on two nodes of a Slurm: tests/slurm/test_contract.py."""
     assert "joined:3:fp32 holds on 1 ranks" in ranks(1, CONTRACT, backend, "joined:3:fp32").stdout
 
 
+@pytest.mark.all
 @over(["tensorflow-horovod"])
 def test_the_contract_rejects_horovods_optimizer_around_one_of_keras(ranks: Ranks, backend: str) -> None:
     broken = f"{HERE / 'broken_keras.py'}:KerasDistributedOptimizer"
@@ -102,7 +106,8 @@ def test_the_contract_rejects_horovods_optimizer_around_one_of_keras(ranks: Rank
     assert "joined:1:fp32 holds on 1 ranks" in ranks(1, CONTRACT, broken, "joined:1:fp32").stdout
 
 
-@over(ON_CPUS)
+# The ranks of one framework that MPI connects are ended in one way.
+@over(ON_CPUS, usual=("mpi", "torch-ddp", "tensorflow-multiworker", "paddle-fleet"))
 def test_a_killed_rank_ends_the_run_with_an_outcome_and_hangs_nobody(
     ranks: Ranks, backend: str, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_broadcast_buffers_are_early_collectives_but_not_in_a_no_sync_run(ranks:
     assert counts_what_is_reduced(result)
 
 
+@pytest.mark.all
 def test_a_single_rank_has_no_early_collectives(ranks: Ranks) -> None:
     result = facts(ranks, "torch-horovod", size=1)
     assert early_collectives(result) == [[], [], [], []]
@@ -74,5 +75,6 @@ def test_tensorflow_finds_early_collectives_in_the_traced_graph(ranks: Ranks) ->
     assert counts_what_is_reduced(result)
 
 
+@pytest.mark.all
 def test_compressed_gradients_of_tensorflow_count_compressed(ranks: Ranks) -> None:
     assert counts_what_is_reduced(facts(ranks, "tensorflow-horovod", options={"compression": "fp16"}), compressed=2)

@@ -84,7 +84,7 @@ def result_of(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str)
     return _results[name]
 
 
-@pytest.mark.parametrize("name", [*STRATEGIES, *COMPILED])
+@pytest.mark.parametrize("name", [*STRATEGIES, *(pytest.param(name, marks=pytest.mark.all) for name in COMPILED)])
 def test_ranks_learn_what_one_process_learns_from_the_joined_batch(
     ranks: Ranks, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
@@ -123,6 +123,7 @@ def test_collectives_before_gradients_are_in_the_facts(ranks: Ranks, tmp_path_fa
     assert facts("torch-fsdp") == (["FSDP gathers parameters before each module"], [])
 
 
+@pytest.mark.all
 def test_collectives_stay_outside_of_compiled_parts(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> None:
     its = result_of(ranks, tmp_path_factory, "compiled parts under FSDP")["facts"]
     assert (its["options"]["compile"], its["unrecorded_collectives"]) == (True, [])
@@ -189,6 +190,7 @@ def test_terms_of_sharded_training_stand_apart_and_add_up(ranks: Ranks, tmp_path
     assert list(run.trace().meeting_names) == ["all-gather"] * 5 + ["reduce-scatter"] * 3
 
 
+@pytest.mark.all
 def test_terms_of_hybrid_sharding_are_one_because_groups_meet_apart(ranks: Ranks, tmp_path: Path) -> None:
     run = attempt(ranks, tmp_path, "torch-fsdp", 4, shard_group="2")
     assert adds_up(run) == ("data", "compute+wait+communication", "optimizer")

@@ -185,7 +185,15 @@ def run_on(folder: Path, **changes: Any) -> Any:
     return spec(**{**usual, "options": options, **changes})
 
 
-@pytest.mark.parametrize("backend", ["torch-ddp", "torch-horovod", "paddle-fleet", "tensorflow-horovod"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "torch-ddp",
+        pytest.param("torch-horovod", marks=pytest.mark.all),
+        "paddle-fleet",
+        pytest.param("tensorflow-horovod", marks=pytest.mark.all),
+    ],
+)
 def test_a_run_skips_what_it_cannot_decode_and_names_it(ranks: Ranks, tmp_path: Path, backend: str) -> None:
     if missing := missing_modules(backend):
         pytest.skip("; ".join(missing))
@@ -221,8 +229,12 @@ def test_a_cached_run_reads_one_batch(ranks: Ranks, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "reason"), [(0, "train is no folder"), (3, "has 3 training images; a step takes 4")]
-)  # fmt: skip
+    ("count", "reason"),
+    [
+        pytest.param(0, "train is no folder", marks=pytest.mark.all),
+        (3, "has 3 training images; a step takes 4"),
+    ],
+)
 def test_a_set_that_is_not_enough_ends_as_invalid(ranks: Ranks, tmp_path: Path, count: int, reason: str) -> None:
     attempt = Attempt(ranks, tmp_path, run_on(numbered(tmp_path / "set", count)), check=False)
     assert attempt.done.returncode == 3, attempt.done.stderr

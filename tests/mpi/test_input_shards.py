@@ -175,6 +175,7 @@ def test_a_shard_that_is_cut_off_ends_as_invalid(ranks: Ranks, tmp_path: Path) -
     assert all(str(cut) in note.message and "cut off" in note.message for note in attempt.notes())
 
 
+@pytest.mark.all
 def test_no_shards_end_as_invalid(ranks: Ranks, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     folder.mkdir()
@@ -187,7 +188,12 @@ def test_no_shards_end_as_invalid(ranks: Ranks, tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         (b"0005.cls", b"0005.txt", "sample train-000000.tar/0005 in {folder} has no image or no cls: png, txt"),
-        (b"0005.png", b"1005.png", "sample train-000000.tar/1005 in {folder} has no image or no cls: png"),
+        pytest.param(
+            b"0005.png",
+            b"1005.png",
+            "sample train-000000.tar/1005 in {folder} has no image or no cls: png",
+            marks=pytest.mark.all,
+        ),
     ],
 )
 def test_a_sample_without_its_class_ends_the_run_by_its_name(
@@ -201,7 +207,10 @@ def test_a_sample_without_its_class_ends_the_run_by_its_name(
     assert any(reason.format(folder=folder / "webdataset") in note.message for note in notes), notes
 
 
-@pytest.mark.parametrize("damage", [b"\0" * 512, b"\xff" * 512], ids=["end of a tar", "no header"])
+@pytest.mark.parametrize(
+    "damage",
+    [pytest.param(b"\0" * 512, id="end of a tar", marks=pytest.mark.all), pytest.param(b"\xff" * 512, id="no header")],
+)
 def test_a_shard_that_is_damaged_behind_its_index_ends_the_run_by_its_name(
     ranks: Ranks, tmp_path: Path, damage: bytes
 ) -> None:

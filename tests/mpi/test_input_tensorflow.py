@@ -123,7 +123,10 @@ def perceptron(folder: Path, backend: str, kind: str, **changes: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("backend", "kind", "timing"),
-    [("tensorflow-multiworker", "imagefolder", "step"), ("tensorflow-horovod", "tfrecord", "phases")],
+    [
+        pytest.param("tensorflow-multiworker", "imagefolder", "step", marks=pytest.mark.all),
+        ("tensorflow-horovod", "tfrecord", "phases"),
+    ],
 )
 def test_a_run_trains_on_files(ranks: Ranks, tmp_path: Path, backend: str, kind: str, timing: str) -> None:
     folder = numbered(tmp_path / "set", 15)
@@ -140,6 +143,7 @@ def test_a_run_trains_on_files(ranks: Ranks, tmp_path: Path, backend: str, kind:
     assert (reading := reduce_input(trace)) is not None and reading.threads and reading.workers == 1
 
 
+@pytest.mark.all
 def test_a_cached_run_reads_one_batch(ranks: Ranks, tmp_path: Path) -> None:
     run = perceptron(numbered(tmp_path / "set", 9), "tensorflow-multiworker", "imagefolder", data_cache="device")
     attempt = Attempt(ranks, tmp_path, run)

@@ -64,6 +64,7 @@ def json_of_newest_trace(tmp_path: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.all
 def test_a_launcher_of_another_mpi_starts_singletons_and_the_run_is_invalid(tmp_path: Path, mpich: Path) -> None:
     done, outcome, errors = sweep(tmp_path, mpich)
     assert (done.returncode, outcome) == (1, "invalid"), done.stdout + errors

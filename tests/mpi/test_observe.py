@@ -66,7 +66,7 @@ def test_a_ddp_loop_is_seen_and_its_losses_are_bit_equal(tmp_path: Path) -> None
     [
         (("--no-sync", "around"), ""),
         ((), "DDP reduces 2 times in the step, not once"),
-        (("--no-sync", "late"), "DDP reduces"),
+        pytest.param(("--no-sync", "late"), "DDP reduces", marks=pytest.mark.all),
     ],
 )
 def test_accumulation(tmp_path: Path, arguments: tuple[str, ...], reason: str) -> None:
@@ -94,6 +94,7 @@ def test_workers_of_a_loader_record_nothing(tmp_path: Path) -> None:
     assert [at for at, kind in pauses(ended.only) if "evaluation" in kind] == [6, 12, 18]
 
 
+@pytest.mark.all
 def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "ddp_loop.py", "--compile", ranks=2))
     assert [len(rank.steps) for rank in ended.observed] == [12, 12]
@@ -109,7 +110,6 @@ def test_a_rank_that_exits_at_once_leaves_its_events(tmp_path: Path) -> None:
 
 def test_fsdp2_and_its_collectives(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "fsdp2.py", ranks=2))
-    assert ended.output == succeeded(run(tmp_path / "plain", "fsdp2.py", ranks=2, hooks=False)).output
     for observed in ended.observed:
         assert len(observed.steps) == 10
         assert complete(observed, first=1)
@@ -132,7 +132,7 @@ def test_the_norm_of_sharded_gradients(tmp_path: Path) -> None:
             assert step.stamps[REDUCED] < norm.arrives_ns < norm.waits_ns < norm.ends_ns < step.stamps[END]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--compile",)])
+@pytest.mark.parametrize("arguments", [(), pytest.param(("--compile",), marks=pytest.mark.all)])
 def test_tensor_parallelism(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     script = "tensor_parallel.py"
     ended = succeeded(run(tmp_path, script, *arguments, ranks=2))
@@ -165,7 +165,7 @@ def test_other_updates(tmp_path: Path, kind: str, steps: int, reason: str) -> No
         assert complete(observed, first=1)
 
 
-@pytest.mark.parametrize("kind", ["by-hand", "compiled-step"])
+@pytest.mark.parametrize("kind", ["by-hand", pytest.param("compiled-step", marks=pytest.mark.all)])
 def test_updates_that_are_not_seen(tmp_path: Path, kind: str) -> None:
     observed = succeeded(run(tmp_path, "optimizers.py", kind, path=ROOT)).only
     assert observed.steps == ()

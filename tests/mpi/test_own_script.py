@@ -76,7 +76,7 @@ def persistent_straggler(traces: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("end", "outcome", "message"),
     [
-        ("exit", Outcome.RANK_FAIL, "exit status 7"),
+        pytest.param("exit", Outcome.RANK_FAIL, "exit status 7", marks=pytest.mark.all),
         ("kill", Outcome.RANK_FAIL, "signal 9 (SIGKILL)"),
         ("memory", Outcome.OOM, "MemoryError: no room for this batch"),
     ],

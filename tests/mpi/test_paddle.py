@@ -105,10 +105,10 @@ def failed(attempt: Callable[..., Attempt], **fields: Any) -> tuple[Attempt, Ran
 @pytest.mark.parametrize(
     ("size", "timing", "workload", "options"),
     [
-        (1, "step", "mlp", {}),
+        pytest.param(1, "step", "mlp", {}, marks=pytest.mark.all),
         (2, "step", "mlp", {}),
         (4, "phases", "mlp", {}),
-        (2, "phases", "resnet50", {"image_size": "64"}),
+        pytest.param(2, "phases", "resnet50", {"image_size": "64"}, marks=pytest.mark.all),
     ],
 )
 def test_a_run_leaves_a_trace(
@@ -129,6 +129,7 @@ def test_a_run_leaves_a_trace(
     assert not [noise for noise in NOISE if noise in ended.done.stderr]
 
 
+@pytest.mark.all
 def test_a_persons_own_training_is_measured(attempt: Callable[..., Attempt]) -> None:
     trace = attempt(paddle(workload=f"{USER}:Small")).trace()
     assert trace.outcome is Outcome.OK
@@ -141,6 +142,7 @@ def test_ranks_do_not_wait_before_the_last_gradient(attempt: Callable[..., Attem
     assert (np.diff(trace.stamps, axis=2) >= 0).all()
 
 
+@pytest.mark.all
 def test_a_workload_that_raises_ends_all_ranks(attempt: Callable[..., Attempt]) -> None:
     ended, note = failed(attempt, workload=f"{USER}:RaisesAtStep7")
     assert (note.rank, note.outcome, note.step, note.exception) == (1, Outcome.RANK_FAIL, 6, "RuntimeError")
@@ -150,9 +152,15 @@ def test_a_workload_that_raises_ends_all_ranks(attempt: Callable[..., Attempt]) 
 @pytest.mark.parametrize(
     ("fields", "outcome", "status", "message"),
     [
-        ({"precision": "bf16"}, "invalid", 3, "Paddle has no automatic mixed precision on CPUs"),
+        pytest.param(
+            {"precision": "bf16"},
+            "invalid", 3, "Paddle has no automatic mixed precision on CPUs",
+            marks=pytest.mark.all,
+        ),
         ({"workload": f"{USER}:AsksForTooMuch"}, "oom", 4, "ResourceExhausted"),
-        ({"workload": f"{USER}:LacksLossAndSamples"}, "launch_fail", 5, "loss, samples"),
+        pytest.param(
+            {"workload": f"{USER}:LacksLossAndSamples"}, "launch_fail", 5, "loss, samples", marks=pytest.mark.all
+        ),
     ],
 )  # fmt: skip
 def test_an_impossible_run_ends_with_a_note(
@@ -246,6 +254,7 @@ def test_resnet50_learns_what_torch_learns_in_fp64(result: dict[str, Any], recip
     assert max(result[recipe]["losses"]) <= 1e-5
 
 
+@pytest.mark.all
 def test_ranks_begin_to_learn_resnet50_as_torchs_do(ranks: Ranks) -> None:
     if missing := missing_modules("torch-ddp"):
         pytest.skip("; ".join(missing))

@@ -213,6 +213,7 @@ def test_a_load_that_the_site_forbids_ends_the_run_on_all_ranks(attempt: Callabl
     collect(made.traces, made.stem)
 
 
+@pytest.mark.all
 def test_a_load_that_rings_does_not_stop_the_run(attempt: Callable[..., Attempt]) -> None:
     with busy_processes():
         trace = attempt(spec()).trace()

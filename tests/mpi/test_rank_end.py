@@ -31,8 +31,8 @@ def attempt(ranks: Ranks, tmp_path: Path) -> Callable[..., Attempt]:
     ("workload", "exception", "message"),
     [
         ("RaisesKeyboardInterrupt", "KeyboardInterrupt", ""),
-        ("RaisesGeneratorExit", "GeneratorExit", ""),
-        ("RaisesTheirOwn", "TheirOwn", "not an Exception"),
+        pytest.param("RaisesGeneratorExit", "GeneratorExit", "", marks=pytest.mark.all),
+        pytest.param("RaisesTheirOwn", "TheirOwn", "not an Exception", marks=pytest.mark.all),
         ("RaisesUnspeakable", "Unspeakable", "(its text cannot be shown: __str__ raised TheirOwn)"),
         ("UsesUpFiles", "OSError", "[Errno 24] Too many open files: '/dev/null'"),
     ],
@@ -106,7 +106,14 @@ def test_a_journal_whose_header_cannot_be_renewed_costs_no_trace(attempt: Callab
     assert trace.clock_local_ns.shape == (2, 3)
 
 
-@pytest.mark.parametrize("end", ["LeavesAThread", "HangsInAnExitHandler", "HangsInFinalize"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("LeavesAThread", marks=pytest.mark.all),
+        pytest.param("HangsInAnExitHandler", marks=pytest.mark.all),
+        "HangsInFinalize",
+    ],
+)
 def test_a_rank_that_does_not_end_is_ended_once_its_trace_is_written(attempt: Callable[..., Attempt], end: str) -> None:
     made = attempt(end)
     assert made.trace().outcome is Outcome.OK

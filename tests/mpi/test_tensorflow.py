@@ -108,7 +108,9 @@ def test_both_backends_learn_the_same(ranks: Ranks) -> None:
     assert losses(facts(ranks, HOROVOD)) == pytest.approx(losses(facts(ranks, STRATEGY)))
 
 
-@pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "step"), (STRATEGY, "phases")])
+@pytest.mark.parametrize(
+    ("backend", "timing"), [pytest.param(HOROVOD, "step", marks=pytest.mark.all), (STRATEGY, "phases")]
+)
 def test_options_do_not_change_what_is_learned(ranks: Ranks, backend: str, timing: str) -> None:
     options = {HOROVOD: {"fusion_threshold_mb": "0"}, STRATEGY: {"collective": "ring", "bytes_per_pack_mb": "0.01"}}
     result = facts(ranks, backend, timing=timing, options={"xla": "on", **options[backend]})
@@ -140,6 +142,7 @@ def test_keras_computes_in_the_precision_of_the_run(ranks: Ranks) -> None:
     assert 1e-6 < result["off_alone"] < 0.05
 
 
+@pytest.mark.all
 def test_a_rank_that_does_not_answer_for_seconds_ends_no_run(ranks: Ranks, tmp_path: Path) -> None:
     attempt = Attempt(ranks, tmp_path, spec(backend=STRATEGY, workload=f"{USERS}:StopsForAWhile"))
     trace = attempt.trace()
@@ -149,7 +152,10 @@ def test_a_rank_that_does_not_answer_for_seconds_ends_no_run(ranks: Ranks, tmp_p
 
 @pytest.mark.parametrize(
     ("backend", "fields"),
-    [(HOROVOD, {"timing": "step", "precision": "bf16"}), (STRATEGY, {"options": {"xla": "on"}})],
+    [
+        (HOROVOD, {"timing": "step", "precision": "bf16"}),
+        pytest.param(STRATEGY, {"options": {"xla": "on"}}, marks=pytest.mark.all),
+    ],
 )
 def test_a_run_leaves_a_trace(ranks: Ranks, tmp_path: Path, backend: str, fields: dict[str, Any]) -> None:
     attempt = Attempt(ranks, tmp_path, spec(backend=backend, workload="mlp", **fields))
@@ -203,7 +209,9 @@ def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks) -> None:
     [
         (STRATEGY, 1, {"workload": f"{USERS}:AsksForTooMuch"}, "oom", -1, "OOM when allocating"),
         (STRATEGY, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone"),
-        (HOROVOD, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone"),
+        pytest.param(
+            HOROVOD, 2, {"workload": f"{USERS}:RaisesAtStep7"}, "rank_fail", 6, "my data is gone", marks=pytest.mark.all
+        ),
     ],
 )
 def test_a_failure_ends_all_ranks_with_a_note(
@@ -263,6 +271,7 @@ def test_it_is_trained_by_the_recipes_of_the_references(resnet50: dict[str, Any]
     assert (rate, momentum, decays) == (pytest.approx(0.128), 0.9, {"0.0001": 161})
 
 
+@pytest.mark.all
 def test_two_ranks_train_resnet50_as_torch_does(ranks: Ranks, tmp_path: Path, resnet50: dict[str, Any]) -> None:
     fields = {"workload": "resnet50", "options": {"image_size": "64"}, "warmup_steps": 5, "measured_steps": 1}
     trace = Attempt(ranks, tmp_path, spec(backend=STRATEGY, **fields)).trace()

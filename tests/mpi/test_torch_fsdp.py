@@ -40,6 +40,7 @@ def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
     assert result["listening"] == ["0100007F"]
 
 
+@pytest.mark.all
 def test_one_rank_meets_nobody_and_has_all_stamps(ranks: Ranks) -> None:
     result = of_runs.facts(ranks, size=1, backend="torch-fsdp")
     assert (result["meets_before_gradients"], result["unrecorded_collectives"]) == ([], [])
@@ -59,6 +60,7 @@ def test_a_loop_over_parameters_learns_the_same(ranks: Ranks) -> None:
     assert result["losses"] == pytest.approx(facts(ranks)["losses"], rel=1e-6)
 
 
+@pytest.mark.all
 def test_faces_with_a_replicated_head_learn_as_under_ddp(ranks: Ranks) -> None:
     small = {"head": "replicated", "image_size": "32", "classes": "8", "channels_last": "off"}
     fields: dict[str, Any] = {"workload": "arcface", "batch_size": 2, "options": small}

@@ -171,6 +171,7 @@ def test_ranks_with_different_weights_start_from_rank_0(ranks: Ranks) -> None:
     assert horovod_facts(ranks, "apart_at_first")["losses"] == horovod_facts(ranks)["losses"]
 
 
+@pytest.mark.all
 def test_the_stamps_hold_the_sleeps_that_were_injected(ranks: Ranks, tmp_path: Path) -> None:
     options = {"data_ms": "4@rank=1", "compute_ms": "2", "transfer_ms": "5@every=2", "update_ms": "1"}
     trace = Attempt(ranks, tmp_path, spec(backend=BACKEND, options=options)).trace()
@@ -185,6 +186,7 @@ def test_the_stamps_hold_the_sleeps_that_were_injected(ranks: Ranks, tmp_path: P
     assert (trace.stamps[:, :, GRADS_READY] - trace.stamps[:, :, FORWARD_END] >= 1e6).all()
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("size", [1, 4])
 def test_a_run_leaves_a_trace_and_nothing_else(ranks: Ranks, tmp_path: Path, size: int) -> None:
     attempt = Attempt(ranks, tmp_path, spec(backend=BACKEND, workload="mlp", ranks_per_node=size))

@@ -126,6 +126,7 @@ def test_a_cluster_is_accepted_and_not_with_a_slow_node(tmp_path: Path, command:
     assert history.returncode == 2 and "2 measurements" in history.stdout, history.stderr
 
 
+@pytest.mark.all
 def test_what_fails_is_not_measured(tmp_path: Path, accept: Command) -> None:
     failed = accept("nowhere")
     assert failed.returncode == 2, failed.stdout + failed.stderr
@@ -136,6 +137,7 @@ def test_what_fails_is_not_measured(tmp_path: Path, accept: Command) -> None:
     assert cases(tmp_path) == {"measurement": "error"}
 
 
+@pytest.mark.all
 def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) -> None:
     """Detached, each start of the command submits one round and none twice."""
     argv = ("--nodes", "1", "--ranks-per-node", "1", "--cpus-per-rank", "1", "--backend", "mpi", "--workload", "delay",

@@ -65,6 +65,7 @@ def test_every_node_has_its_own_name_and_clock(cluster, tmp_path):
         assert before_ns < int(now_ns) - ahead_ns < after_ns
 
 
+@pytest.mark.all
 def test_mpi_sees_the_nodes(cluster, tmp_path):
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("no mpi4py here: pip install mpi4py")
@@ -86,6 +87,7 @@ def test_gpus_are_given_to_jobs(cluster):
     assert cluster.run("srun", "-N1", "sh", "-c", show).split() == []
 
 
+@pytest.mark.all
 def test_a_job_is_held_to_its_memory_limit(cluster, tmp_path):
     (tmp_path / "greedy.py").write_text("import time\nhoard = bytearray(400 << 20)\ntime.sleep(600)\n")
     with pytest.raises(DevClusterError, match="exceeded memory limit"):
@@ -98,6 +100,7 @@ def test_daemons_listen_only_on_loopback(cluster):
     assert {address.split(":")[0] for address in addresses} == {"0100007F"}
 
 
+@pytest.mark.all
 def test_a_killed_node_can_be_restarted(cluster, tmp_path, nap):
     submit = ("sbatch", "--parsable", "--no-requeue", "-w", "node3", "-o", tmp_path / "out", "--wrap")
     job = cluster.run(*submit, f"exec env -i {nap}").strip()
@@ -113,6 +116,7 @@ def test_a_killed_node_can_be_restarted(cluster, tmp_path, nap):
     assert cluster.run("srun", "-w", "node3", "sh", "-c", "echo $SLURMD_NODENAME") == "node3\n"
 
 
+@pytest.mark.all
 def test_a_killed_node_loses_its_own_storage(new_root):
     with DevCluster(new_root(), Shape(nodes=2, cpus=2, gpus=0)) as cluster:
         if not cluster.host.own_storage:
@@ -141,6 +145,7 @@ srun -N2 --ntasks-per-node=1 sh -c "
 """
 
 
+@pytest.mark.all
 def test_nodes_share_only_the_folders_in_use(slurm_installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster, the folder that it is started in and the job's files lie below /tmp."""
     with TemporaryDirectory(prefix="rw-", dir="/tmp") as place, TemporaryDirectory(dir="/tmp") as outside:
@@ -160,6 +165,7 @@ def test_nodes_share_only_the_folders_in_use(slurm_installed: None, monkeypatch:
         assert not Path("/tmp/whose").exists()
 
 
+@pytest.mark.all
 def test_a_restarted_controller_knows_its_jobs(new_root, nap):
     with DevCluster(new_root(), Shape(nodes=1, cpus=2, gpus=0, message_timeout_s=10)) as cluster:
         job = cluster.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", f"exec {nap}").strip()
@@ -178,6 +184,7 @@ def test_a_restarted_controller_knows_its_jobs(new_root, nap):
             cluster.freeze("slurmdbd")
 
 
+@pytest.mark.all
 def test_the_accounting_works_and_listens_only_on_loopback(new_root):
     if missing := missing_programs(accounting=True):
         pytest.skip(missing)

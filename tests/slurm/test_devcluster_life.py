@@ -24,6 +24,8 @@ from tools.devcluster.cluster import DevCluster
 from tools.devcluster.config import MAX_ROOT_BYTES, TMP, Shape
 from tools.devcluster.processes import Processes, namespaces_refused
 
+pytestmark = pytest.mark.all
+
 
 @contextmanager
 def stub(folder: Path, name: str, script: str) -> Iterator[str]:

@@ -59,11 +59,13 @@ def test_a_wrong_pmi_is_reported_with_one_that_works(doctor: Doctor) -> None:
     assert "srun --mpi=pmi2 does not bring the ranks together" in findings["mpi"][1]
 
 
+@pytest.mark.all
 def test_a_wrong_mpirun_is_reported_with_a_launcher_that_works(doctor: Doctor) -> None:
     status, findings = doctor(lambda text: text.replace('"srun"', '"mpirun"').replace("pmix", "mpich"))
     assert (status, fixes(findings)) == (1, {"mpi": 'launcher = "srun"\nmpi = "pmix"'}), findings
 
 
+@pytest.mark.all
 def test_too_many_gpus_are_reported_and_ranks_still_start(doctor: Doctor) -> None:
     status, findings = doctor(
         lambda text: text.replace("gpus_per_node = 0", "gpus_per_node = 16"), "--ranks-per-node", "2"
@@ -81,6 +83,7 @@ def test_a_missing_interpreter_is_reported_and_mpi_is_unknown(doctor: Doctor) ->
     assert findings["mpi"][0] == "unknown"
 
 
+@pytest.mark.all
 def test_missing_modules_and_adapters_are_reported(doctor: Doctor) -> None:
     expectations = 'modules = ["CUDA/99"]\nexpect_transport = "ib"\n'
     if Path("/sys/class/infiniband").exists():
@@ -105,6 +108,7 @@ def test_a_folder_that_nodes_do_not_share_is_reported(doctor: Doctor, cluster: D
     assert (status, list(fixes(findings))) == (1, ["shared folder"]), findings
 
 
+@pytest.mark.all
 def test_an_unknown_partition_and_a_pending_job_are_reported(doctor: Doctor, cluster: DevCluster) -> None:
     status, findings = doctor(None, "--partition", "nowhere")
     assert status == 1

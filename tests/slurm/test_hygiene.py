@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.mpi.attempts import HERE
 from tests.mpi.file_checks import holding, node_local, written_by_everybody
 from tests.mpi.test_hygiene import planted
@@ -17,6 +19,8 @@ from tools.devcluster.cluster import DevCluster
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = HERE / "user_secrets.py"
+
+pytestmark = pytest.mark.all
 
 
 def command(env: dict[str, str], cwd: Path, *argv: str) -> subprocess.CompletedProcess[str]:

@@ -213,6 +213,7 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     assert {job_id for job_id, state in person.jobs()} == {foreign}
 
 
+@pytest.mark.all
 def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
     status, output = person.sweep("--repeats", "3", *SPLIT, *TINY, "--max-jobs", "1")
     assert (status, ended(tmp_path)) == (0, {"ok": 3}), output
@@ -222,6 +223,7 @@ def test_so_many_jobs_at_a_time(person: Person, tmp_path: Path) -> None:
     assert all(ended <= submitted for (_, ended), (submitted, _) in pairwise(spans)), spans
 
 
+@pytest.mark.all
 def test_a_full_controller_is_waited_for(slurm_installed: None, tmp_path: Path) -> None:
     with new_cluster(Shape(nodes=1, gpus=0, max_job_count=2, min_job_age_s=2)) as cluster:
         person = Person(cluster, tmp_path)

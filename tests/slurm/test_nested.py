@@ -183,6 +183,7 @@ def passes_over_what_is_done_also_after_a_requeue(tmp_path: Path, cluster: DevCl
     assert_nested(summarized(command))
 
 
+@pytest.mark.all
 def test_a_run_whose_first_rank_is_not_on_the_batch_host_is_measured(
     tmp_path: Path, cluster: DevCluster, command: Command, nested: Command
 ) -> None:

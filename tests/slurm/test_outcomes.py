@@ -105,6 +105,7 @@ def test_runs_that_end_themselves(start: Start) -> None:
     assert "\x1b]0" not in sweep.printed
 
 
+@pytest.mark.all
 def test_ranks_that_each_believe_to_be_alone(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
     """As in a container that does not let srun's variables in: every rank is rank 0 of 1, and all would end well."""
     python = tmp_path / "python"
@@ -146,6 +147,7 @@ def test_near_the_time_limit(start: Start, faulty: DevCluster) -> None:
     assert "SIGUSR1" in evidence
 
 
+@pytest.mark.all
 def test_an_early_warning_is_no_time_limit(start: Start, faulty: DevCluster) -> None:
     sweep = start("--repeats", "2")
     faulty.run("scontrol", "update", f"JobId={sweep.job_id}", "TimeLimit=300")
@@ -164,6 +166,7 @@ def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:
     assert "PREEMPTED" in " ".join(goes_on_after(sweep, "preempted").evidence)
 
 
+@pytest.mark.all
 def test_preempted_for_good(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     faulty.run("scontrol", "update", "PartitionName=main", "PreemptMode=CANCEL", "GraceTime=0")
@@ -177,6 +180,7 @@ def test_preempted_for_good(start: Start, faulty: DevCluster) -> None:
     assert sweep.outcomes == ["preempted", "ok"], sweep.output  # though the first job measured nothing
 
 
+@pytest.mark.all
 def test_a_node_taken_down(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     faulty.run("scontrol", "update", f"NodeName={sweep.node}", "State=DOWN", "Reason=test")
@@ -265,6 +269,7 @@ def test_a_controller_that_goes_in_the_instant_before_srun(start: Start, faulty:
     assert "Unable to confirm allocation for job" in sweep.output
 
 
+@pytest.mark.all
 def test_waiting_for_a_step_is_not_the_runs_time(start: Start, faulty: DevCluster, tmp_path: Path) -> None:
     """Behind the first run's step another one takes all cores of the job, until the watchdog has shown that the second
     run waits for its own. A controller that was killed believes in such steps, too."""
@@ -284,6 +289,7 @@ def test_waiting_for_a_step_is_not_the_runs_time(start: Start, faulty: DevCluste
     assert sweep.outcomes == ["ok", "ok"], sweep.output
 
 
+@pytest.mark.all
 def test_a_controller_that_dies_and_comes_back_ends_nothing(start: Start, faulty: DevCluster) -> None:
     sweep = start()
     save_state(faulty, sweep.job_id)

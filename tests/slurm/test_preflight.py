@@ -47,6 +47,7 @@ def test_a_promise_that_the_nodes_do_not_keep_is_invalid(tmp_path: Path, promisi
         assert note["step"] == -1
 
 
+@pytest.mark.all
 def test_a_check_that_the_site_switches_off_is_not_made(tmp_path: Path, promising: Promising) -> None:
     done = promising('expect_transport = "ib"', '[preflight]\nfabric = "off"\nload = "alarm"')
     assert done.returncode == 0, done.stdout + done.stderr

@@ -40,6 +40,7 @@ def test_readme_has_the_main_job_first() -> None:
     assert blocks()[0] == "python -m hpc.sweep --nodes 1,2,4\npython -m parse.summarize traces/\n"
 
 
+@pytest.mark.all
 def test_every_example_runs_as_printed(tmp_path: Path) -> None:
     if missing := missing_programs():
         pytest.skip(missing)

@@ -78,13 +78,6 @@ def test_the_main_job(tmp_path: Path, cluster: DevCluster, command: Command, swe
     assert {"1n1g", "1n2g", "2n2g", "4n2g"} <= set(summary.stdout.replace('"', " ").split())
 
 
-def test_ranks_of_torch_find_one_another_across_nodes(tmp_path: Path, command: Command, sweep: Command) -> None:
-    done = sweep("--nodes", "2", "--ranks-per-node", "2", "--workload", "mlp", "--repeats", "1", "--steps", "8",
-                 "--warmup", "5", "--cpus-per-rank", "1", "--no-baseline")  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list(outcomes(tmp_path).values()) == ["ok"]
-
-
 def test_an_unknown_number_of_gpus_is_an_error_that_says_how_to_state_it(command: Command) -> None:
     """The development cluster shows 8 GPUs: without its site they are taken from sinfo."""
     done = command(*sweep_argv("--nodes", "1", "--dry-run", "--cluster", "slurm"))
@@ -100,6 +93,7 @@ def test_a_refusal_of_sbatch_is_shown(sweep: Command) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.all
 def test_a_failed_launch_affects_no_other_run(tmp_path: Path, cluster: DevCluster, sweep: Command) -> None:
     """Debian's Open MPI speaks no PMI-2: the ranks end before the first step, each run by itself."""
     site = tmp_path / "wrong.toml"
@@ -110,6 +104,7 @@ def test_a_failed_launch_affects_no_other_run(tmp_path: Path, cluster: DevCluste
     assert done.stdout.count("see ") == 2
 
 
+@pytest.mark.all
 def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
     tmp_path: Path, cluster: DevCluster, sweep: Command
 ) -> None:
@@ -128,6 +123,7 @@ def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
     assert "is ended, no further run is started" in printed
 
 
+@pytest.mark.all
 def test_a_cancelled_job_gets_its_record_from_the_scheduler(
     tmp_path: Path, command: Command, cluster: DevCluster
 ) -> None:

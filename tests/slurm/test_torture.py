@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.all
 
 
 def test_ten_killed_runs_lose_only_what_is_promised(slurm_installed: None) -> None:

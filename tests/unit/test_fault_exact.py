@@ -10,6 +10,8 @@ from tests.truth.exact import CAUSES, TERMS, Truth
 from tests.truth.fault_exact import Exact, bears_out, somebody_late
 from tests.truth.fault_schedule import WARMUP, WINDOW
 
+pytestmark = pytest.mark.all
+
 RANKS, STEP_MS = 4, 35.0
 EVERY_TENTH = tuple(range(WARMUP, WARMUP + WINDOW, 10))
 

@@ -12,6 +12,8 @@ from tests.truth.fault_run import runs_in
 from tests.truth.run import TruthError
 from tests.unit.ledger_traces import run_of, trace_of
 
+pytestmark = pytest.mark.all
+
 
 def test_of_a_run_made_again_the_last_attempt_counts(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()

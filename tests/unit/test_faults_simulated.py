@@ -16,6 +16,8 @@ from tests.truth.fault_verdicts import effect_ms, judge, without_fault
 from tests.truth.faults import Answer, FaultCase
 from tests.truth.windows import cut, ledger_of
 
+pytestmark = pytest.mark.all
+
 DRAWS = {size: 5 if nodes * ranks < 100 else 1 for size, (nodes, ranks) in enumerate(SIZES)}
 RIGHT = 0.95
 CASE = FaultCase(
@@ -24,7 +26,6 @@ CASE = FaultCase(
 )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_faults_above_the_limit_are_named_rightly():
     counts: Counter[str] = Counter()
     wrong = []

@@ -15,14 +15,9 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_import_contracts_hold() -> None:
-    lint = Path(sys.executable).parent / "lint-imports"
-    done = subprocess.run([str(lint)], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
+@pytest.mark.all
 def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
-    """A tree in which parse imports launch is rejected by the same contracts."""
+    """A tree in which parse imports launch is rejected by the contracts, which `make lint` holds this one against."""
     for package in ("hpc", "launch", "parse"):
         target = tmp_path / package
         for path in (ROOT / package).rglob("*.py"):

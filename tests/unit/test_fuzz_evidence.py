@@ -14,7 +14,7 @@ from tests.fuzz.damages import empty, flip
 from tests.fuzz.fuzz_evidence import FAILED, LATE, MEASURED, OPEN, Defect, Input, check, make_sweep, run
 from tests.unit.traces import cut_short, make_trace, put, put_exit_record
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.all
 
 FEW = 40
 

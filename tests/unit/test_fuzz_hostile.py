@@ -11,7 +11,7 @@ import pytest
 from tests.fuzz import fuzz_hostile
 from tests.fuzz.fuzz_hostile import KINDS, SECRET, Defect, Place, check, kind_of, make_place, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.all
 FEW = 40
 
 

@@ -9,6 +9,8 @@ from parse.ledger.types import NONE, PERSISTENT, TRANSIENT, Verdict
 from tests.truth.exact import TERMS, Ns
 from tests.truth.script_marks import Noted, more_than_usual
 
+pytestmark = pytest.mark.all
+
 STEPS, FIRST, STEP_NS, MS = 100, 10, 30_000_000, 1_000_000
 LATE = range(FIRST, FIRST + STEPS, 10)
 CALLED, BACKWARD, GRADS, REDUCED, END = (ms * MS for ms in (2, 10, 20, 25, 30))

@@ -13,6 +13,8 @@ from tests.torture.run import table
 from tests.torture.truth import Life, Loss, lost, read_life, too_many
 from tests.torture.workload import RECORD
 
+pytestmark = pytest.mark.all
+
 NOW_S = 1000.0
 RUN = "2n2g_mpi_tortured_r1"
 

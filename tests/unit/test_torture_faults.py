@@ -21,6 +21,8 @@ from tests.torture.injector import Fault, Injection, build, counts, every_call, 
 from tests.torture.truth import too_many
 from tests.waiting import until
 
+pytestmark = pytest.mark.all
+
 RUN = "1n2g_mpi_faulted_r1"
 COMPLETE = Truth(steps={1: {(10, 0): 16, (11, 1): 16}}, ranks=2, planned=16)
 SHORT = Truth(steps={1: {(10, 0): 16, (11, 1): 15}}, ranks=2, planned=16)

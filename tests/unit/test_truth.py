@@ -23,6 +23,8 @@ from tests.truth.exact import PHASES, known_of, spent_in_meetings
 from tests.truth.verdicts import arrival_skew, held_against, step_without_ms
 from tests.unit.traces import make_ranks, make_run, make_trace
 
+pytestmark = pytest.mark.all
+
 MS = 1_000_000
 STEPS, WARMUP = 46, 5
 """40 and one measured steps: no number of equal pieces."""

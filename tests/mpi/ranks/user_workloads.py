@@ -93,13 +93,6 @@ class CallsExit(Line):
         return super().forward(batch)
 
 
-class IsKilled(Line):
-    def forward(self, batch):
-        if self.rank == 1 and self.step == 7:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().forward(batch)
-
-
 class LosesItsLoss(Line):
     def forward(self, batch):
         return float("nan") if self.rank == 1 and self.step >= 7 else super().forward(batch)

@@ -12,7 +12,7 @@ from tests.fuzz import fuzz_logs
 from tests.fuzz.fuzz_logs import COUNT, Defect, Input, check, input_of, run
 from tests.fuzz.samples import SAMPLES_OF_ALL
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.all
 
 PART = 300
 WITHOUT_SPEED = ("mllog", "ai-rank", "keras")
