@@ -65,10 +65,9 @@ def test_both_frameworks_compute_one_backbone(ranks: Ranks) -> None:
 def test_under_horovod_only_the_backbone_is_averaged(ranks: Ranks) -> None:
     if missing := missing_modules("torch-horovod"):
         pytest.skip("; ".join(missing))
-    options = {**SMALL, "dropout": "0"}
-    ddp, horovod = (
-        facts(ranks, backend=backend, workload="arcface", options=options) for backend in ("torch-ddp", "torch-horovod")
-    )
+    fields: dict[str, Any] = {"workload": "arcface", "options": {**SMALL, "dropout": "0"}}
+    runs = [{"backend": backend, **fields} for backend in ("torch-ddp", "torch-horovod")]
+    ddp, horovod = (facts(ranks, together=runs, **run) for run in runs)
     assert horovod["losses"] == pytest.approx(ddp["losses"], rel=1e-4)
     assert horovod["gradient_bytes"] == ddp["gradient_bytes"]
 

@@ -28,27 +28,43 @@ REFUSALS = HERE / "paddle_refusals.py"
 NOISE = ("ccache", "Modified FLAGS", "OMP_NUM_THREADS", "tcp_utils", "single-card", "global mean", "Traceback")
 
 
-def facts(ranks: Ranks, size: int = 2, switches: tuple[str, ...] = (), **fields: Any) -> dict[str, Any]:
-    done = ranks(size, FACTS, json.dumps(fields), *switches, env={"GLOO_SOCKET_IFNAME": "lo"} if switches else {})
+TOGETHER: tuple[dict[str, Any], ...] = (
+    {},
+    # Two weights of 600 × 600 float32, 1.4 MiB each: either fills a bucket.
+    {"timing": "step", "options": {"width": "600", "depth": "3", "comm_buffer_mb": "1"}},
+    {"workload": f"{USER}:TwoTypes"},
+)
+_together: list[dict[str, Any]] = []
+
+
+def facts(ranks: Ranks, *runs: dict[str, Any], size: int = 2, switches: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The facts of each run, of one start of the ranks."""
+    done = ranks(size, FACTS, json.dumps(runs), *switches, env={"GLOO_SOCKET_IFNAME": "lo"} if switches else {})
     assert not [noise for noise in NOISE if noise in done.stderr]
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return [json.loads(line) for line in done.stdout.splitlines()[-len(runs) :]]
+
+
+def on_two_ranks(ranks: Ranks, run: int) -> dict[str, Any]:
+    """The facts of a run of TOGETHER."""
+    if not _together:
+        _together.extend(facts(ranks, *TOGETHER))
+    return _together[run]
 
 
 def test_ranks_of_several_hosts_connect_on_the_named_interface(ranks: Ranks) -> None:
-    result = facts(ranks, switches=("apart",))
+    (result,) = facts(ranks, {}, switches=("apart",))
     assert result["connected"] == ["0100007F"]
     assert result["ordered"]
 
 
 def test_a_missing_group_is_an_invalid_run(ranks: Ranks) -> None:
-    done = ranks(2, FACTS, "{}", "unnamed", check=False)
+    done = ranks(2, FACTS, "[{}]", "unnamed", check=False)
     assert done.returncode != 0
     assert "InvalidRun: Paddle made no group of the 2 ranks" in done.stderr
 
 
 def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
-    result = facts(ranks)
+    result = on_two_ranks(ranks, 0)
     # Ranks of one host talk on loopback.
     assert (result["interface"], result["connected"], result["others"]) == ("lo", ["0100007F"], [])
     assert not result["catches_termination"]
@@ -62,9 +78,7 @@ def test_the_facts_of_a_default_run(ranks: Ranks) -> None:
 
 
 def test_timing_of_steps_uses_the_requested_buckets(ranks: Ranks) -> None:
-    # Two weights of 600 × 600 float32, 1.4 MiB each: either fills a bucket.
-    options = {"width": "600", "depth": "3", "comm_buffer_mb": "1"}
-    result = facts(ranks, timing="step", options=options)
+    result = on_two_ranks(ranks, 1)
     assert result["options"] == {"comm_buffer_mb": 1, "last_comm_buffer_mb": 1, "loss_scale": "dynamic"}
     assert len(result["parameters_per_bucket"]) == 3
     assert (result["absent_stamps"], result["fused"]) == (list(INNER), True)
@@ -72,14 +86,14 @@ def test_timing_of_steps_uses_the_requested_buckets(ranks: Ranks) -> None:
 
 
 def test_one_rank_reduces_nothing(ranks: Ranks) -> None:
-    result = facts(ranks, size=1)
+    (result,) = facts(ranks, {}, size=1)
     assert (result["transport"], result["listening"], result["parameters_per_bucket"]) == ("none (one rank)", [], [])
     assert result["stamps"] == [[0, 1, 2, 3, 4, 5]] * 3
     assert result["ordered"]
 
 
 def test_a_last_gradient_that_one_bucket_cannot_hold_is_not_stamped(ranks: Ranks) -> None:
-    result = facts(ranks, workload=f"{USER}:TwoTypes")
+    result = on_two_ranks(ranks, 2)
     assert result["absent_stamps"] == ["grads_ready"]
     assert result["stamps"] == [[0, 1, 2, 4, 5]] * 3
 

@@ -31,8 +31,12 @@ NUISANCES = {
 }
 KERAS = f"{USERS}:KerasDense"
 TOGETHER: dict[str, list[dict[str, Any]]] = {
-    HOROVOD: [{}, {"timing": "phases", "workload": KERAS}],
-    STRATEGY: [{}, {"timing": "step", "workload": KERAS}],
+    HOROVOD: [
+        {},
+        {"timing": "phases", "workload": KERAS},
+        {"precision": "bf16", "workload": KERAS},
+    ],
+    STRATEGY: [{}, {"timing": "step", "workload": KERAS}, {"precision": "bf16"}],
 }
 _cache: dict[str, dict[str, Any]] = {}
 

@@ -25,12 +25,18 @@ def together(backend: str, *changes: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"backend": backend, **fields} for fields in changes]
 
 
+def facts_on_two_ranks(ranks: Ranks, backend: str, **fields: Any) -> dict[str, Any]:
+    """The facts of a run on two ranks. One start makes all of a backend."""
+    compiled: dict[str, Any] = {"options": {"compile": "on"}}
+    runs = together(backend, {}, {"precision": "bf16"}, *([compiled] if shutil.which("g++") else []))
+    return facts(ranks, together=runs, backend=backend, **fields)
+
+
 SGDS = ("foreach", "for-loop")
 
 
 def test_bf16_trains_on_a_cpu_and_is_not_fp32(ranks: Ranks, backend: str) -> None:
-    runs = together(backend, {}, {"precision": "bf16"})
-    fp32, bf16 = (facts(ranks, together=runs, **run) for run in runs)
+    fp32, bf16 = (facts_on_two_ranks(ranks, backend, **fields) for fields in ({}, {"precision": "bf16"}))
     assert bf16["losses"] == pytest.approx(fp32["losses"], rel=0.05)
     assert bf16["losses"] != fp32["losses"]
 
@@ -44,6 +50,6 @@ def test_the_requested_optimizer_is_used(ranks: Ranks, backend: str, sgd: str) -
 def test_a_compiled_model_learns_the_same(ranks: Ranks, backend: str) -> None:
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler on a CPU: apt-get install g++")
-    plain, compiled = facts(ranks, backend=backend), facts(ranks, backend=backend, options={"compile": "on"})
+    plain, compiled = facts_on_two_ranks(ranks, backend), facts_on_two_ranks(ranks, backend, options={"compile": "on"})
     assert compiled["losses"] == pytest.approx(plain["losses"], rel=1e-4)
     assert compiled["ordered"]

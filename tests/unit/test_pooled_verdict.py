@@ -144,6 +144,7 @@ SIZES = (
 )  # fmt: skip
 
 
+@pytest.mark.all
 @pytest.mark.slow
 def test_a_rank_at_the_detection_limit_is_named_in_nine_of_ten_measurements():
     counts = [count(size, points=36) for size in SIZES]

@@ -81,8 +81,17 @@ sys.exit(sweep.main(sys.argv[4:]))
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("point", ["started", "followed", "ending", "lost"])
+USUAL = {"started": signal.SIGHUP, "followed": signal.SIGINT, "ending": signal.SIGTERM, "lost": signal.SIGINT}
+
+
+@pytest.mark.parametrize(
+    ("point", "number"),
+    [
+        pytest.param(point, number, marks=() if number is usual else pytest.mark.all)
+        for point, usual in USUAL.items()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ],
+)
 def test_two_signals_at_once_leave_no_rank(tmp_path: Path, point: str, number: signal.Signals) -> None:
     """As `timeout -s INT` sends them: while a script is started, while it is followed, while it is being ended, and
     where the exception of the first gets lost."""

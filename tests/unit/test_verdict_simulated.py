@@ -39,8 +39,14 @@ def draw_run(generator: np.random.Generator, *, ranks: int = 2, nodes: int = 1, 
 # Equal ranks
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.3])
-@pytest.mark.parametrize("jitter", JITTERS)
+@pytest.mark.parametrize(
+    ("jitter", "memory"),
+    [
+        pytest.param(jitter, memory, marks=() if (jitter, memory) == ("normal", 0.3) else pytest.mark.all)
+        for jitter in JITTERS
+        for memory in (0.0, 0.3)
+    ],
+)
 def test_equal_ranks_are_accused_in_fewer_than_one_draw_of_twenty(jitter, memory):
     kinds: Counter[str] = Counter()
     for draw in range(-(-DRAWS // 6)):
@@ -79,7 +85,18 @@ DELAYS = {
 }
 
 
-@pytest.mark.parametrize("name", DELAYS)
+USUAL = (
+    "one rank's compute",
+    "one rank's data",
+    "one rank after another",
+    "one node in every tenth step",
+    "everybody's data",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.all) for name in DELAYS]
+)
 def test_delays_well_above_the_noise_are_named(name):
     missed = [wrong for draw in range(SIMULATED) if (wrong := wrong_verdict(name, draw))]
     assert len(missed) <= MAX_MISSED, "\n".join([f"{len(missed)} missed", *missed[:5]])
@@ -165,6 +182,7 @@ def test_what_the_clocks_cannot_resolve_is_not_claimed(seed, late_ms):
 # Whatever is result is so
 
 
+@pytest.mark.all
 @settings(max_examples=300)
 @given(drawn_runs())
 def test_no_verdict_contradicts_the_truth_by_more_than_its_bound(recipe):

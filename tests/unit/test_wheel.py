@@ -77,7 +77,10 @@ def test_the_wheel_has_every_file_of_the_packages_and_no_other(wheel: Path) -> N
     assert names == {name for name in tracked if name.startswith(PACKAGES)}
 
 
-@pytest.mark.parametrize("subcommand", [None, *SUBCOMMANDS])
+@pytest.mark.parametrize(
+    "subcommand",
+    [None, "sweep", *(pytest.param(name, marks=pytest.mark.all) for name in SUBCOMMANDS if name != "sweep")],
+)
 def test_every_command_answers_from_an_empty_folder(environment: Path, subcommand: str | None, tmp_path: Path) -> None:
     arguments = ("--version",) if subcommand is None else (subcommand, "--help")
     done = rankwise(environment, *arguments, cwd=tmp_path)
@@ -94,7 +97,10 @@ def test_its_data_is_there(environment: Path, tmp_path: Path) -> None:
     assert str(ROOT) not in shown
 
 
-@pytest.mark.parametrize("foreign", ["none", "before", "same folder"])
+@pytest.mark.parametrize(
+    "foreign",
+    [pytest.param("none", marks=pytest.mark.all), "before", pytest.param("same folder", marks=pytest.mark.all)],
+)
 def test_a_sweep_runs_and_is_read_beside_foreign_packages(
     environment: Path, wheel: Path, foreign: str, tmp_path: Path
 ) -> None:

@@ -1,10 +1,13 @@
-"""Facts of a paddle-fleet run on real ranks, as JSON of rank 0: `paddle_facts.py RUN-FIELDS-AS-JSON [SWITCH …]`.
+"""Facts of paddle-fleet runs on real ranks, a line of JSON each: `paddle_facts.py LIST-OF-RUN-FIELDS [SWITCH …]`.
+
+One start of the ranks makes all runs: the first joins the group, each later one takes a copy of its backend.
 
 Switches: `apart` makes every rank believe that it has a network stack of its own, as ranks on
 different hosts have; `unnamed` gives Paddle an unknown transport. `paddle_facts.py taken ARGUMENTS-OF-hpc.rank` is one
 rank of a whole run whose address is taken before Paddle binds it.
 """
 
+import copy
 import json
 import os
 import signal
@@ -14,7 +17,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from common import CONNECTED, LISTENING, requested_run, sockets
+from common import CONNECTED, LISTENING, run_of, sockets
 from mpi4py import MPI
 
 import hpc.rank
@@ -54,34 +57,44 @@ if "unnamed" in switches:
     paddle_group.transport = lambda gpu: "auto"
     os.chdir(tempfile.mkdtemp())  # Paddle leaves an http.log where it is then
 before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
-run = requested_run(cpus_per_rank=2, backend="paddle-fleet")
-backend = load_backend(run.backend)
+runs = [run_of(fields, cpus_per_rank=2, backend="paddle-fleet") for fields in json.loads(sys.argv[1])]
+member = load_backend("paddle-fleet")
 try:
-    backend.join(run, world_of(comm), comm)
+    member.join(runs[0], world_of(comm), comm)
 except InvalidRun:
     traceback.print_exc()
     comm.Abort(3)
 opened = {state: sorted({address for address, _ in sockets(state) - before[state]}) for state in before}
-backend.build(load_factory(run.workload, "paddle"))
-timer = backend.make_timer(run.steps)
-timer.begin(0)
-for step in range(STEPS):
-    backend.step(step, timer)
-    backend.release()
-timer.resolve()
-rows = [timer.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
-taken = [[stamp for stamp in row if stamp != ABSENT] for row in rows]
-facts = {
-    "listening": opened[LISTENING],
-    "connected": opened[CONNECTED],
-    "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
-    "catches_termination": catches(signal.SIGTERM),
-    "others": [name for name in ("torch", "tensorflow", "horovod", "jax") if name in sys.modules],
-    "stamps": [[number for number, stamp in enumerate(row) if stamp != ABSENT] for row in rows],
-    "ordered": all(row == sorted(row) for row in taken),
-    "losses": backend.losses(),
-    **backend.describe().as_json(),
-}
+
+
+def facts_of(run, backend):
+    backend.build(load_factory(run.workload, "paddle"))
+    timer = backend.make_timer(run.steps)
+    timer.begin(0)
+    for step in range(STEPS):
+        backend.step(step, timer)
+        backend.release()
+    timer.resolve()
+    rows = [timer.stamps[6 * step : 6 * step + 6].tolist() for step in range(STEPS)]
+    taken = [[stamp for stamp in row if stamp != ABSENT] for row in rows]
+    return {
+        "listening": opened[LISTENING],
+        "connected": opened[CONNECTED],
+        "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+        "catches_termination": catches(signal.SIGTERM),
+        "others": [name for name in ("torch", "tensorflow", "horovod", "jax") if name in sys.modules],
+        "stamps": [[number for number, stamp in enumerate(row) if stamp != ABSENT] for row in rows],
+        "ordered": all(row == sorted(row) for row in taken),
+        "losses": backend.losses(),
+        **backend.describe().as_json(),
+    }
+
+
+for at, run in enumerate(runs):
+    backend = copy.copy(member)
+    if at:
+        backend._begin(run, comm.rank)
+    facts = facts_of(run, backend)
+    if comm.rank == 0:
+        print(json.dumps(facts), flush=True)
 backend.leave()
-if comm.rank == 0:
-    print(json.dumps(facts))

@@ -1,7 +1,7 @@
 """Facts of TensorFlow runs on real ranks, a line of JSON each: `tensorflow_facts.py LIST-OF-RUN-FIELDS [taken]`.
 
-One start of the ranks makes all runs; they have one backend, precision and group. Horovod and TensorFlow make one
-group in the life of a process: the first run joins it, each later one takes a copy of its backend.
+One start of the ranks makes all runs; they have one backend and group, and those in fp32 come first. Horovod and
+TensorFlow make one group in the life of a process: the first run joins it, each later one takes a copy of its backend.
 `taken` lets another socket have the port that rank 1 has chosen.
 """
 
@@ -71,9 +71,12 @@ def main(comm):
         take_the_port_of_rank_1(comm, member)
     member.join(first, world_of(comm), comm)
     facts = [facts_of(first, member, comm)]
+    from hpc.backends.tensorflow_precision import set_precision  # which has imported TensorFlow as the run joined
+
     for run in others:
         backend = copy.copy(member)
         backend._begin(run, comm.rank)
+        set_precision(run.precision)
         facts.append(facts_of(run, backend, comm))
     member.leave()
     if comm.rank == 0:
