@@ -30,7 +30,7 @@ from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collective
 from hpc.model.options import OptionError, read_options
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
-from hpc.system.command_line import as_called, called, run
+from hpc.system.command_line import as_called, called, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.system.version import with_version
@@ -150,7 +150,7 @@ def _show(path: Path) -> int:
     from hpc.model.trace_file import read_trace
 
     try:
-        print(table(read_trace(path)), f"trace: {path}", sep="\n", flush=True)
+        print(table(read_trace(path), text_width()), f"trace: {path}", sep="\n", flush=True)
     except TraceError as error:
         print(f"{called('hpc.collectives')}: {as_called(str(error))}", file=sys.stderr)
         return 1

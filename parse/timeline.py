@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run
+from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
-from hpc.system.text import plural
+from hpc.system.text import filled, plural
 from hpc.system.version import with_version
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(plain(line), file=sys.stderr)
         return 1
     for line in _lines(timeline, options.out):
-        print(plain(line))
+        print(*filled(plain(line), text_width()), sep="\n")
     for line in timeline.refusals:
         print(plain(line), file=sys.stderr)
     return 1 if timeline.refusals else 0

@@ -14,12 +14,16 @@ from hpc.model.collective_plan import PAIRS, partner
 from hpc.model.spec import COLLECTIVES
 from hpc.model.timestamps import ABSENT, BEGIN, END
 from hpc.model.trace import Trace, TraceError
+from hpc.system.command_line import PIPE_WIDTH
+from hpc.system.text import filled
 
 _COLUMNS = (
     ("size", "B"), ("count", "elements"), ("time", "us"), ("slowest", "us"), ("algbw", "GB/s"), ("busbw", "GB/s"),
     ("#wrong", ""),
 )  # fmt: skip
-
+_PAIR_COLUMNS = (("nodes", ""), ("time", "us"), ("bandwidth", "GB/s"))
+_CELL = 12
+"""Width of a column."""
 PAIRS_SHOWN = 20
 """So many pairs stand in the table, beside the fastest."""
 
@@ -147,35 +151,55 @@ def _time(trace: Trace, described: dict[str, Any], first: int, stop: int) -> Col
         raise TraceError(f"{trace.run_id}: a collective is described as {described!r} ({error!r})") from None
 
 
-def table(trace: Trace) -> str:
-    """The table that nccl-tests prints, one for each operation. Raises TraceError as collective_times."""
+def table(trace: Trace, width: int = PIPE_WIDTH) -> str:
+    """The table that nccl-tests prints, one for each operation, in lines of `width` characters. Raises TraceError as
+    collective_times."""
     run, backend = trace.run, trace.environment.get("backend", {})
     head = (
         f"# {run.backend} by {backend.get('transport')} on {run.nodes} nodes x {run.ranks_per_node} ranks, "
         f"{'GPUs' if run.gpus_per_node else 'CPUs'}"
     )
-    parts = [head]
+    parts = ["\n".join(_comment(head, width))]
     for operation, rows in groupby(collective_times(trace), lambda row: row.operation):
-        parts.append(_part(operation, tuple(rows)))
-    parts += [_pairs_part(rows) for rows in _by_size(pair_times(trace))]
+        parts.append(_part(operation, tuple(rows), width))
+    parts += [_pairs_part(rows, width) for rows in _by_size(pair_times(trace))]
     return "\n\n".join(parts) + "\n"
 
 
-def _part(operation: str, rows: Sequence[CollectiveTime]) -> str:
+def _part(operation: str, rows: Sequence[CollectiveTime], width: int) -> str:
     first = rows[0]
-    lines = [
-        f"# {operation}, {'in place' if first.in_place else 'out of place'}, {first.dtype}: mean of {first.iterations} "
-        f"calls back to back; busbw = algbw x {first.factor:g}",
-        "#" + "".join(f"{name:>12}" for name, _ in _COLUMNS)[1:],
-        "#" + "".join(f"{f'({unit})' if unit else '':>12}" for _, unit in _COLUMNS)[1:],
-    ]
-    for row in rows:
-        cells = (
+    head = (
+        f"{operation}, {'in place' if first.in_place else 'out of place'}, {first.dtype}: mean of {first.iterations} "
+        f"calls back to back; busbw = algbw x {first.factor:g}"
+    )
+    cells = [
+        (
             str(row.bytes), str(row.count), f"{row.time_ns / 1e3:.2f}", f"{row.slowest_ns / 1e3:.2f}",
             f"{row.algorithm_bandwidth:.3f}", f"{row.bus_bandwidth:.3f}", str(row.wrong),
-        )  # fmt: skip
-        lines.append("".join(f"{cell:>12}" for cell in cells))
-    return "\n".join(lines)
+        )
+        for row in rows
+    ]  # fmt: skip
+    return "\n".join([*_comment(head, width), *_in_columns(_COLUMNS, cells, width)])
+
+
+def _comment(text: str, width: int) -> list[str]:
+    return [f"# {line}" for line in filled(text, width - 2)]
+
+
+def _in_columns(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The heads as comments, and the rows; where columns are too wide even without needless blanks, in several tables
+    below one another that each begin with the first column."""
+    table = [[name for name, _ in heads], [f"({unit})" if unit else "" for _, unit in heads], *rows]
+    narrow, longest = width // len(heads), max(len(cell) for row in table for cell in row)
+    cell = min(_CELL, narrow) if narrow > longest else _CELL
+    per_table = max(1, width // cell - 1)
+    lines: list[str] = []
+    for first in range(1, len(heads), per_table):
+        parts = [
+            "".join(f"{text:>{cell}}" for text in (row[0], *row[first : first + per_table])).rstrip() for row in table
+        ]
+        lines += [*([""] if lines else []), *(f"#{head[1:]}" for head in parts[:2]), *parts[2:]]
+    return lines
 
 
 def _by_size(pairs: Sequence[PairTime]) -> list[list[PairTime]]:
@@ -184,16 +208,11 @@ def _by_size(pairs: Sequence[PairTime]) -> list[list[PairTime]]:
     return [sorted((p for p in pairs if p.bytes == size), key=lambda p: (-p.time_ns, p.nodes)) for size in sizes]
 
 
-def _pairs_part(rows: Sequence[PairTime]) -> str:
+def _pairs_part(rows: Sequence[PairTime], width: int) -> str:
     """The slowest pairs, and the fastest one."""
     count = len(rows)
     shown = [*rows] if count <= PAIRS_SHOWN + 1 else [*rows[:PAIRS_SHOWN], rows[-1]]
     some = "" if len(shown) == count else f", the slowest {PAIRS_SHOWN} of {count} and the fastest"
-    lines = [
-        f"# pairs of nodes, {rows[0].bytes} bytes each way at once: median call{some}",
-        f"#{'nodes':>11}{'time':>12}{'bandwidth':>12}",
-        f"#{'':>11}{'(us)':>12}{'(GB/s)':>12}",
-    ]
-    for row in shown:
-        lines.append(f"{f'{row.nodes[0]}-{row.nodes[1]}':>12}{row.time_ns / 1e3:>12.2f}{row.bandwidth:>12.3f}")
-    return "\n".join(lines)
+    head = f"pairs of nodes, {rows[0].bytes} bytes each way at once: median call{some}"
+    cells = [(f"{row.nodes[0]}-{row.nodes[1]}", f"{row.time_ns / 1e3:.2f}", f"{row.bandwidth:.3f}") for row in shown]
+    return "\n".join([*_comment(head, width), *_in_columns(_PAIR_COLUMNS, cells, width)])

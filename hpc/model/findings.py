@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from hpc.system.sanitize import plain
+from hpc.system.text import filled
 
 FigureValue: TypeAlias = "float | str | Sequence[FigureValue] | Mapping[str, FigureValue]"
 Figures = Mapping[str, FigureValue]
@@ -74,12 +75,15 @@ def read_finding(values: Mapping[str, Any]) -> Finding:
         raise ValueError(f"not a finding ({error})") from None
 
 
-def as_text(findings: Sequence[Finding], labels: Mapping[str, str] | None = None) -> list[str]:
+def as_text(findings: Sequence[Finding], width: int, labels: Mapping[str, str] | None = None) -> list[str]:
     """Lines in columns: label, name, text; below each the lines of its fix. `labels` replaces labels by other words."""
     rows = [((labels or {}).get(finding.label, finding.label), finding) for finding in findings]
     widths = [max(map(len, column), default=0) for column in ([label for label, _ in rows], [f.name for f in findings])]
     lines = []
     for label, finding in rows:
-        lines.append(f"{label:<{widths[0]}}  {plain(finding.name):<{widths[1]}}  {plain(finding.text)}")
-        lines += [f"{'':<{sum(widths) + 4}}→ {plain(line)}" for line in finding.fix.splitlines()]
+        head = f"{label:<{widths[0]}}  {plain(finding.name):<{widths[1]}}  "
+        lines += filled(f"{head}{plain(finding.text)}", width, len(head))
+        lines += [
+            part for line in finding.fix.splitlines() for part in filled(f"{'':<{len(head)}}→ {plain(line)}", width)
+        ]
     return lines

@@ -1,7 +1,8 @@
-"""Numbers in sentences, and sentences' beginnings."""
+"""Numbers in sentences, and sentences' beginnings and lines."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -43,3 +44,15 @@ def first_of(texts: Sequence[str], max_shown: int, separator: str = ", ") -> str
     """`a, b and 3 more`: the first `max_shown` of the texts, and the number of the others."""
     more = f" and {len(texts) - max_shown} more" if len(texts) > max_shown else ""
     return f"{separator.join(texts[:max_shown])}{more}"
+
+
+def filled(text: str, width: int, hanging: int = 2) -> list[str]:
+    """The text in lines of `width` characters, those after the first moved in by `hanging` more than it.
+
+    A longer word, such as a path, stays whole, to be copied.
+    """
+    indent = len(text) - len(text.lstrip()) + hanging
+    lines = textwrap.wrap(
+        text, max(1, width), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    return lines or [text]

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.command_line import as_called, called
+from hpc.system.command_line import as_called, called, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{called('launch.doctor')}: stopped, and its job cancelled", file=sys.stderr)
         return 130
-    print(as_json(findings) if args.format == "json" else as_text(findings))
+    print(as_json(findings) if args.format == "json" else as_text(findings, text_width()))
     return int(any(map(to_change, findings)))
 
 

@@ -41,13 +41,13 @@ def hosts(names: Iterable[str]) -> str:
     return first_of(list(names), _MAX_HOSTS)
 
 
-def as_text(results: Sequence[Finding]) -> str:
+def as_text(results: Sequence[Finding], width: int) -> str:
     """A line for each finding, its fix below it, and how many of them must be changed, and may be."""
     changes = sum(map(to_change, results))
     advice = sum(bool(finding.fix) and not to_change(finding) for finding in results)
     summary = f"{changes} to change" if changes else "nothing must be changed" if advice else "nothing to change"
     advised = f"; {plural(advice, 'note')} with advice" if advice else ""
-    return "\n".join([*findings.as_text(results, _LABELS), f"{summary}{advised}"])
+    return "\n".join([*findings.as_text(results, width, _LABELS), f"{summary}{advised}"])
 
 
 def as_json(results: Sequence[Finding]) -> str:

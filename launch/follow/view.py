@@ -18,7 +18,9 @@ from rich.text import Text
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
+from hpc.system.command_line import text_width
 from hpc.system.sanitize import plain
+from hpc.system.text import filled
 from launch.follow.rows import PENDING, RUNNING, Outage, Row, SweepTimeLeft, Unavailable
 
 _OUTAGE = {
@@ -40,7 +42,7 @@ def open_view(console: Console, heading: str) -> Iterator[EventLines | LiveTable
 
     The cursor is shown again however the block ends, also by an interrupt or a signal that ends the process.
     """
-    _print(console, heading)
+    print_line(console, heading)
     # FORCE_COLOR has rich call a pipe a terminal.
     if not (console.is_terminal and console.file.isatty()) or console.is_dumb_terminal:
         yield EventLines(console)
@@ -101,18 +103,18 @@ class EventLines:
                 self._ended.add(name)
                 self._over.add(row.run.run_id)
                 if row.news:
-                    _print(self._console, f"{_describe_end(row, row.record)} ({len(self._over)} of {len(rows)})")
+                    print_line(self._console, f"{_describe_end(row, row.record)} ({len(self._over)} of {len(rows)})")
             if row.state == RUNNING and (name := f"{row.run.run_id}.{row.attempt}") not in self._begun:
                 self._begun.add(name)
                 if row.news:
-                    _print(self._console, f"{row.run.run_id} attempt {row.attempt}: began")
+                    print_line(self._console, f"{row.run.run_id} attempt {row.attempt}: began")
 
     def _show_outage(self, outage: Outage | None) -> None:
         before, self._unavailable = self._unavailable, None if outage is None else outage.what
         if before is not None and before is not self._unavailable:
-            _print(self._console, _OUTAGE[before][1])
+            print_line(self._console, _OUTAGE[before][1])
         if outage is not None and before is not outage.what:
-            _print(self._console, describe_outage(outage))
+            print_line(self._console, describe_outage(outage))
 
 
 class LiveTable:
@@ -338,5 +340,7 @@ def _wrap(text: str, width: int, max_lines: int) -> list[str]:
     return textwrap.wrap(plain(text), max(1, width), max_lines=max_lines, placeholder="…")
 
 
-def _print(console: Console, text: str) -> None:
-    console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
+def print_line(console: Console, text: str) -> None:
+    """Prints a line, with control characters made harmless; in a terminal as lines that fit it."""
+    lines = filled(plain(text), text_width()) if console.is_terminal else [plain(text)]
+    console.print("\n".join(lines), markup=False, highlight=False, emoji=False, soft_wrap=True)

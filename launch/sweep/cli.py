@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from hpc.model.options import Option, OptionError
 from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import as_called, called, importing
+from hpc.system.command_line import as_called, called, importing, text_width
 from hpc.system.sanitize import deny_world_writing, plain
-from hpc.system.text import plural
+from hpc.system.text import filled, plural
 from launch.sweep.arguments import read_arguments
 from launch.sweep.repeats import AUTO
 from launch.sweep.request import Request
@@ -69,39 +69,44 @@ def _list() -> int:
     from hpc.workloads import WORKLOADS
     from launch.jobs.site import known_sites
 
-    print("backends:")
+    _print("backends:")
     for name, backend in BACKENDS.items():
         missing = missing_modules(name)
         trains = f"; trains {', '.join(backend.workloads)}" if backend.workloads else ""
-        print(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
+        _print(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
         _print_options(backend.options)
-    print("workloads:")
+    _print("workloads:")
     for name, workload in WORKLOADS.items():
         how = "by --collectives" if name == COLLECTIVES else f"for {', '.join(workload.factories)}"
-        print(f"  {name} ({how})")
+        _print(f"  {name} ({how})")
         _print_options({**workload.options, **workload.file_options})
-    print("data:")
-    print("  synthetic")
+    _print("data:")
+    _print("  synthetic")
     for kind in KINDS:
         readers = [
             f"{name} ({', '.join(frameworks)})"
             for name, entry in WORKLOADS.items()
             if (frameworks := entry.frameworks_reading(kind))
         ]
-        print(f"  {kind}:PATH, read by {', '.join(readers)}")
+        _print(f"  {kind}:PATH, read by {', '.join(readers)}")
     _print_options(DATA_OPTIONS)
-    print("sites:")
+    _print("sites:")
     for name, path in known_sites().items():
-        print(f"  {name}  {path}")
-    print("recipes:")
+        _print(f"  {name}  {path}")
+    _print("recipes:")
     for name, path in known_recipes().items():
-        print(f"  {name}  {path}")
+        _print(f"  {name}  {path}")
         recipe = read_recipe(name)
-        print(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
+        _print(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
     return 0
 
 
 def _print_options(options: Mapping[str, Option]) -> None:
     for name, option in options.items():
         default = ("on" if option.default else "off") if isinstance(option.default, bool) else option.default
-        print(f"      {name}: {option.help} (default {default})")
+        _print(f"      {name}: {option.help} (default {default})")
+
+
+def _print(text: str) -> None:
+    """Prints a line as lines that fit the room for text."""
+    print(*filled(plain(text), text_width()), sep="\n")

@@ -25,6 +25,7 @@ from launch.cluster.lock import FolderLock, LockError
 from launch.cluster.query import JobState, StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
 from launch.follow.follower import Follower, follow
+from launch.follow.view import print_line
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
@@ -84,10 +85,10 @@ def _jobs_to_do(prepared: Prepared, options: SweepOptions) -> list[JobPlan]:
 
 
 def echo(console: Console) -> Say:
-    """A function that shows a line, with control characters made harmless."""
+    """A function that shows a line, with control characters made harmless; in a terminal in lines that fit it."""
 
     def say(text: str) -> None:
-        console.print(as_called(plain(text)), markup=False, highlight=False, emoji=False)
+        print_line(console, as_called(text))
 
     return say
 
@@ -268,7 +269,8 @@ class Sweep(ABC):
                 where = f"see {output}" if output.exists() else f"there is no {output}"
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
-        self.say(f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}")
+        command = f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}"
+        self._console.out(as_called(plain(command)), highlight=False)  # in one line, to be copied
         return 0 if whole(runs) else 1
 
 

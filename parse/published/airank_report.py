@@ -26,7 +26,7 @@ from parse.published.mlperf import Target
 from parse.published.target import REQUESTED
 from parse.published.training import Training, read_training
 from parse.published.training_result import RuleSettings, TrainingResult, training_results
-from parse.text import aligned, column_widths, number, shortened, table_width, wrapped
+from parse.text import column_widths, in_blocks, number, shortened, table_width, wrapped
 
 ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
 MIN_NAME = 20
@@ -120,12 +120,7 @@ def text(report: AirankReport, width: int) -> str:
         remarks = [f"{result.training.path.name}: {remark}" for result in results for remark in _remarks(result)]
         lines += wrapped(remarks, width, "  ")
     if report.comparisons:
-        rows = aligned([CLAIM_HEAD, *map(_claim_row, report.comparisons)])
-        notes = ["", *(comparison.note for comparison in report.comparisons)]
-        lines += ["", "published beside recomputed:"]
-        for row, note in zip(rows, notes, strict=True):
-            whole = f"  {row}  {plain(note)}".rstrip()
-            lines += [whole] if cell_len(whole) <= width else [f"  {row}", *wrapped([note], width, "    ")]
+        lines += ["", "published beside recomputed:", *_claims(report.comparisons, width)]
     lines += ["", *_broken_rules(report.violations, width)]
     lines += wrapped((f"not read: {refusal}" for refusal in report.refusals), width)
     return "\n".join(lines).strip("\n") + "\n"
@@ -207,7 +202,8 @@ def _table(results: Sequence[TrainingResult], width: int) -> list[str]:
     room = width - 4 - table_width(column_widths(rows))
     names = shortened((result.training.path.name for result in results), max(MIN_NAME, room))
     logs = [*(head[0] for head in HEAD), *(names[result.training.path.name] for result in results)]
-    return [f"  {line}".rstrip() for line in aligned([(log, *row) for log, row in zip(logs, rows, strict=True)])]
+    table = [(log, *row) for log, row in zip(logs, rows, strict=True)]
+    return [f"  {line}".rstrip() for line in in_blocks(table, 1, 1, width - 2)]
 
 
 def _numbers(result: TrainingResult) -> tuple[str, ...]:
@@ -275,6 +271,21 @@ def _on_throughput(result: TrainingResult) -> Iterator[str]:
     apart = stated / computed - 1
     warning = "" if STATED_LOWER <= apart <= highest else "warning: "
     yield f"{warning}{text}, {apart:+.1%} from {computed:.2f} samples/s {scope}"
+
+
+def _claims(comparisons: Sequence[ClaimComparison], width: int) -> list[str]:
+    """Returns the table of published figures, each with its note beside or below it; the notes of a table in blocks are
+    below all of it."""
+    table = [CLAIM_HEAD, *map(_claim_row, comparisons)]
+    rows, notes = in_blocks(table, 1, 3, width - 2), ["", *(comparison.note for comparison in comparisons)]
+    if len(rows) > len(table):
+        about = (f"{' '.join(row[:3])}: {note}" for row, note in zip(table, notes, strict=True) if note)
+        return [*(f"  {row}".rstrip() for row in rows), *wrapped(about, width, "  ")]
+    lines = []
+    for row, note in zip(rows, notes, strict=True):
+        whole = f"  {row}  {plain(note)}".rstrip()
+        lines += [whole] if cell_len(whole) <= width else [f"  {row}", *wrapped([note], width, "    ")]
+    return lines
 
 
 def _claim_row(comparison: ClaimComparison) -> tuple[str, ...]:

@@ -308,20 +308,15 @@ def test_a_value_that_is_no_utf_8_comes_into_the_script_as_it_is(tmp_path: Path)
     assert b"PLACE" in (tmp_path / "jobs" / "1n.sh").read_bytes()
 
 
-def printed_in_terminal(columns: int, *argv: str) -> list[str]:
+def printed_in_terminal(columns: int, *argv: str, cwd: Path | None = None) -> list[str]:
     """The lines that a command shows in a terminal of so many columns."""
     controller, terminal = os.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")} | {
-        "TERM": "xterm"
-    }
+    environ = {name: value for name, value in with_checkout(os.environ).items() if name not in ("COLUMNS", "LINES")}
     with subprocess.Popen(
         [sys.executable, "-m", *argv],
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        env={**environ, "TERM": "xterm"},
-    ):
+        stdin=terminal, stdout=terminal, stderr=terminal, env={**environ, "TERM": "xterm"}, cwd=cwd,
+    ):  # fmt: skip
         os.close(terminal)
         output = b""
         with suppress(OSError):  # EIO: the command has ended
@@ -343,3 +338,40 @@ def test_tables_are_as_wide_as_the_terminal(tmp_path: Path, columns: int) -> Non
         lines = printed_in_terminal(columns, *argv)
         assert any("2n2g" in line for line in lines), lines
         assert [line for line in lines if len(line) > columns] == [], argv
+
+
+def without_scripts(lines: list[str]) -> list[str]:
+    """The lines of a dry run without the job scripts, which are files."""
+    begins = [at for at, line in enumerate(lines) if line.startswith("===== ")]
+    return lines if not begins else [*lines[: begins[0]], *lines[lines.index("dry run: nothing was submitted") :]]
+
+
+SWEPT = (*DRY_RUN, "--nodes", "1,2", "--ranks-per-node", "2", "--out", "dry")
+IN_TERMINALS = {
+    "airank": ("parse.airank", "linux/resnet50/log", "--published", "times.md"),
+    "collectives": ("hpc.collectives", "--show", "collectives.h5"),
+    "timeline": ("parse.timeline", "traces", "--out", "timeline.json.gz"),
+    "list": ("hpc.sweep", "list"), "dry run": SWEPT,
+    "status": ("hpc.sweep", "status", "--out", "sweep"), "cancel": ("hpc.sweep", "cancel", "--out", "sweep"),
+}  # fmt: skip
+TIMES = """\
+| GPUs | time to train (s) | speed-up |
+|---|---|---|
+| 1 | 2400 | 1 |
+| 8 | 310 | 7.7 |
+"""
+
+
+@pytest.mark.parametrize("name", [*IN_TERMINALS, "doctor"])
+def test_prose_and_tables_fit_the_terminal(name: str, workplace: Path) -> None:
+    """A line is longer for a word that is longer, such as a path; no word and no figure gets lost in a narrow one."""
+    (workplace / "times.md").write_text(TIMES)
+    argv = IN_TERMINALS.get(name, ("launch.doctor", "--cluster", "local"))
+    words: dict[int, set[str]] = {}
+    for columns in (60, 80, 140):
+        lines = without_scripts(printed_in_terminal(columns, *argv, cwd=workplace))
+        words[columns] = {word for line in lines for word in line.split()}
+        assert len(words[columns]) > 5, lines
+        assert [line for line in lines if len(line) > columns and len(line.split()) > 1] == []
+    if name != "doctor":  # which says how busy the machine is
+        assert words[140] <= words[80] and words[140] <= words[60]
