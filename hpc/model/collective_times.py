@@ -156,7 +156,7 @@ def table(trace: Trace, width: int = PIPE_WIDTH) -> str:
     collective_times."""
     run, backend = trace.run, trace.environment.get("backend", {})
     head = (
-        f"# {run.backend} by {backend.get('transport')} on {run.nodes} nodes x {run.ranks_per_node} ranks, "
+        f"{run.backend} by {backend.get('transport')} on {run.nodes} nodes x {run.ranks_per_node} ranks, "
         f"{'GPUs' if run.gpus_per_node else 'CPUs'}"
     )
     parts = ["\n".join(_comment(head, width))]

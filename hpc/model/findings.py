@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from hpc.system.command_line import PIPE_WIDTH
 from hpc.system.sanitize import plain
 from hpc.system.text import filled
 
@@ -75,7 +76,7 @@ def read_finding(values: Mapping[str, Any]) -> Finding:
         raise ValueError(f"not a finding ({error})") from None
 
 
-def as_text(findings: Sequence[Finding], width: int, labels: Mapping[str, str] | None = None) -> list[str]:
+def as_text(findings: Sequence[Finding], labels: Mapping[str, str] | None = None, width: int = PIPE_WIDTH) -> list[str]:
     """Lines in columns: label, name, text; below each the lines of its fix. `labels` replaces labels by other words."""
     rows = [((labels or {}).get(finding.label, finding.label), finding) for finding in findings]
     widths = [max(map(len, column), default=0) for column in ([label for label, _ in rows], [f.name for f in findings])]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hpc.model import findings
 from hpc.model.findings import FigureValue, Finding, Severity, State
+from hpc.system.command_line import PIPE_WIDTH
 from hpc.system.text import first_of, plural
 
 _MAX_HOSTS = 8
@@ -41,13 +42,13 @@ def hosts(names: Iterable[str]) -> str:
     return first_of(list(names), _MAX_HOSTS)
 
 
-def as_text(results: Sequence[Finding], width: int) -> str:
+def as_text(results: Sequence[Finding], width: int = PIPE_WIDTH) -> str:
     """A line for each finding, its fix below it, and how many of them must be changed, and may be."""
     changes = sum(map(to_change, results))
     advice = sum(bool(finding.fix) and not to_change(finding) for finding in results)
     summary = f"{changes} to change" if changes else "nothing must be changed" if advice else "nothing to change"
     advised = f"; {plural(advice, 'note')} with advice" if advice else ""
-    return "\n".join([*findings.as_text(results, width, _LABELS), f"{summary}{advised}"])
+    return "\n".join([*findings.as_text(results, _LABELS, width), f"{summary}{advised}"])
 
 
 def as_json(results: Sequence[Finding]) -> str:

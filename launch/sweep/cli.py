@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from hpc.model.options import Option, OptionError
 from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import as_called, called, importing, text_width
+from hpc.system.command_line import as_called, called, importing
 from hpc.system.sanitize import deny_world_writing, plain
-from hpc.system.text import filled, plural
+from hpc.system.text import plural
 from launch.sweep.arguments import read_arguments
 from launch.sweep.repeats import AUTO
 from launch.sweep.request import Request
@@ -62,51 +63,50 @@ def _refuse(error: BaseException, status: int) -> int:
 
 def _list() -> int:
     """Prints what can be named, from the tables; imports no framework."""
+    from rich.console import Console
+
     from hpc.backends import BACKENDS, missing_modules
     from hpc.model.data_source import KINDS
     from hpc.model.data_source import OPTIONS as DATA_OPTIONS
     from hpc.model.recipe import known_recipes, read_recipe
     from hpc.workloads import WORKLOADS
+    from launch.follow.view import print_line
     from launch.jobs.site import known_sites
 
-    _print("backends:")
+    say = partial(print_line, Console(soft_wrap=True))
+    say("backends:")
     for name, backend in BACKENDS.items():
         missing = missing_modules(name)
         trains = f"; trains {', '.join(backend.workloads)}" if backend.workloads else ""
-        _print(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
-        _print_options(backend.options)
-    _print("workloads:")
+        say(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
+        _print_options(say, backend.options)
+    say("workloads:")
     for name, workload in WORKLOADS.items():
         how = "by --collectives" if name == COLLECTIVES else f"for {', '.join(workload.factories)}"
-        _print(f"  {name} ({how})")
-        _print_options({**workload.options, **workload.file_options})
-    _print("data:")
-    _print("  synthetic")
+        say(f"  {name} ({how})")
+        _print_options(say, {**workload.options, **workload.file_options})
+    say("data:")
+    say("  synthetic")
     for kind in KINDS:
         readers = [
             f"{name} ({', '.join(frameworks)})"
             for name, entry in WORKLOADS.items()
             if (frameworks := entry.frameworks_reading(kind))
         ]
-        _print(f"  {kind}:PATH, read by {', '.join(readers)}")
-    _print_options(DATA_OPTIONS)
-    _print("sites:")
+        say(f"  {kind}:PATH, read by {', '.join(readers)}")
+    _print_options(say, DATA_OPTIONS)
+    say("sites:")
     for name, path in known_sites().items():
-        _print(f"  {name}  {path}")
-    _print("recipes:")
+        say(f"  {name}  {path}")
+    say("recipes:")
     for name, path in known_recipes().items():
-        _print(f"  {name}  {path}")
+        say(f"  {name}  {path}")
         recipe = read_recipe(name)
-        _print(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
+        say(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
     return 0
 
 
-def _print_options(options: Mapping[str, Option]) -> None:
+def _print_options(say: Callable[[str], None], options: Mapping[str, Option]) -> None:
     for name, option in options.items():
         default = ("on" if option.default else "off") if isinstance(option.default, bool) else option.default
-        _print(f"      {name}: {option.help} (default {default})")
-
-
-def _print(text: str) -> None:
-    """Prints a line as lines that fit the room for text."""
-    print(*filled(plain(text), text_width()), sep="\n")
+        say(f"      {name}: {option.help} (default {default})")

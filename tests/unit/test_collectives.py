@@ -175,19 +175,29 @@ def test_time_is_the_mean_over_calls_and_ranks() -> None:
     assert (last.algorithm_bandwidth, last.bus_bandwidth) == (4096 / 4.5e6, 0.75 * 4096 / 4.5e6)
 
 
+@pytest.mark.parametrize("width", [60, 72, 80, 84])
+def test_a_narrow_table_loses_no_figure(width: int) -> None:
+    trace = measured(spec_of(FOUR, ["all-reduce", "all-gather"]))
+    narrow = table(trace, width)
+    assert max(map(len, narrow.splitlines())) <= width
+    assert {*table(trace).split()} <= {*narrow.split()}
+    tables = sum(line.startswith("#") and "size" in line for line in narrow.splitlines())
+    assert tables == (4 if width < 77 else 2)  # of two operations
+
+
 def test_the_table_reads_as_that_of_nccl_tests() -> None:
     assert table(measured(spec_of(FOUR, ["all-reduce", "all-gather"]))) == (
         "# mpi by gloo on 2 nodes x 2 ranks, CPUs\n"
         "\n"
         "# all-reduce, in place, float32: mean of 3 calls back to back; busbw = algbw x 1.5\n"
         "#       size       count        time     slowest       algbw       busbw      #wrong\n"
-        "#        (B)  (elements)        (us)        (us)      (GB/s)      (GB/s)            \n"
+        "#        (B)  (elements)        (us)        (us)      (GB/s)      (GB/s)\n"
         "        1024         256     1125.00     1500.00       0.001       0.001           0\n"
         "        4096        1024     2250.00     3000.00       0.002       0.003           0\n"
         "\n"
         "# all-gather, in place, float32: mean of 3 calls back to back; busbw = algbw x 0.75\n"
         "#       size       count        time     slowest       algbw       busbw      #wrong\n"
-        "#        (B)  (elements)        (us)        (us)      (GB/s)      (GB/s)            \n"
+        "#        (B)  (elements)        (us)        (us)      (GB/s)      (GB/s)\n"
         "        1024          64     3375.00     4500.00       0.000       0.000           0\n"
         "        4096         256     4500.00     6000.00       0.001       0.001           0\n"
     )

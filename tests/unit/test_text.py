@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc.system.text import first_of, inflect, plural, ranges
+from hpc.system.text import filled, first_of, inflect, plural, ranges
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
@@ -25,3 +25,10 @@ def test_of_many_texts_the_first_are_shown() -> None:
     assert first_of(["a", "b"], 2) == "a, b"
     assert first_of(["a", "b", "c"], 1, "; ") == "a and 2 more"
     assert first_of(["a", "b", "c"], 2, "; ") == "a; b and 1 more"
+
+
+def test_lines_are_filled_and_a_path_stays_whole() -> None:
+    assert filled("not read: /a/very/long-path of two", 12) == ["not read:", "  /a/very/long-path", "  of two"]
+    assert filled("  moved in by two", 12) == ["  moved in", "    by two"]
+    assert filled("ok  name  text of it", 16, 10) == ["ok  name  text", "          of it"]
+    assert filled("", 12) == [""]
