@@ -13,6 +13,8 @@ from hpc.system.text import filled
 
 FigureValue: TypeAlias = "float | str | Sequence[FigureValue] | Mapping[str, FigureValue]"
 Figures = Mapping[str, FigureValue]
+_IN_FILE = " = "
+"""In a fix that is a line of the site file, to be copied whole."""
 
 
 class State(StrEnum):
@@ -84,7 +86,7 @@ def as_text(findings: Sequence[Finding], labels: Mapping[str, str] | None = None
     for label, finding in rows:
         head = f"{label:<{widths[0]}}  {plain(finding.name):<{widths[1]}}  "
         lines += filled(f"{head}{plain(finding.text)}", width, len(head))
-        lines += [
-            part for line in finding.fix.splitlines() for part in filled(f"{'':<{len(head)}}→ {plain(line)}", width)
-        ]
+        for line in finding.fix.splitlines():
+            fix = f"{'':<{len(head)}}→ {plain(line)}"
+            lines += [fix] if _IN_FILE in fix else filled(fix, width)
     return lines

@@ -340,6 +340,11 @@ def _wrap(text: str, width: int, max_lines: int) -> list[str]:
     return textwrap.wrap(plain(text), max(1, width), max_lines=max_lines, placeholder="…")
 
 
+def print_whole(console: Console, text: str) -> None:
+    """Prints a line as it is, because it is made to fit already or is to be copied."""
+    console.out(plain(text), highlight=False)
+
+
 def print_line(console: Console, text: str) -> None:
     """Prints a line, with control characters made harmless; in a terminal as lines that fit it."""
     lines = filled(plain(text), text_width()) if console.is_terminal else [plain(text)]

@@ -15,12 +15,13 @@ from hpc.model.findings import Finding
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.system.atomic import write_output
-from hpc.system.command_line import text_width
+from hpc.system.command_line import as_called, text_width
 from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from launch.cluster.lock import user_name
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, examine
+from launch.follow.view import print_whole
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.script import Folders
 from launch.sweep.acceptance_sweep import on_every_node, sweeps_of
@@ -144,7 +145,7 @@ def _test(
         )
     measured = read_measurement(traces, "traces", {})
     acceptance = _judge(options, reference, measured, doctor, [node.name for node in up])
-    _conclude(options, acceptance, launch.out, say)
+    _conclude(options, acceptance, launch.out, console)
     if options.update_reference is not None:
         _update(options.update_reference, reference, acceptance.comparison, measured, say)
     return acceptance.status
@@ -175,13 +176,12 @@ def _judge(
     )  # fmt: skip
 
 
-def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, say: Say) -> None:
+def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, console: Console) -> None:
     """Shows the result, and writes it: as text, as JUnit XML if requested, and as JSON, which ends the test."""
     now = datetime.now(UTC)
     text = acceptance_text(acceptance, text_width())
-    say("")
-    for line in text.splitlines():
-        say(line)
+    for line in ("", *text.splitlines()):
+        print_whole(console, as_called(line))
     write_output(folder / TEXT, text)
     if options.junit is not None:
         write_output(options.junit, as_junit(acceptance.comparison, now, acceptance.findings))
@@ -192,8 +192,8 @@ def _conclude(options: AcceptOptions, acceptance: Acceptance, folder: Path, say:
         "collectives": list(acceptance.collectives),
     }  # fmt: skip
     write_output(folder / RESULT, json.dumps(content, indent=1) + "\n")
-    say("")
-    say(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
+    print_whole(console, "")
+    echo(console)(f"{folder}; all tests: python -m parse.history {folder.parent}/*/traces")
 
 
 def _update(path: Path, reference: Reference, comparison: Comparison, measured: Measurement, say: Say) -> None:

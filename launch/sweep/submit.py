@@ -25,7 +25,7 @@ from launch.cluster.lock import FolderLock, LockError
 from launch.cluster.query import JobState, StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
 from launch.follow.follower import Follower, follow
-from launch.follow.view import print_line
+from launch.follow.view import print_line, print_whole
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
@@ -270,7 +270,7 @@ class Sweep(ABC):
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
         command = f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}"
-        self._console.out(as_called(plain(command)), highlight=False)  # in one line, to be copied
+        print_whole(self._console, as_called(command))
         return 0 if whole(runs) else 1
 
 

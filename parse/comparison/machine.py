@@ -194,7 +194,7 @@ def acceptance_text(acceptance: Acceptance, width: int) -> str:
             shown = [each for each in findings if each.state is not State.OK or title == "nodes"]
             without_fix = [dataclasses.replace(each, fix="") if each.fatal else each for each in shown]
             passed = f": {len(findings) - len(shown)} of {len(findings)} ok" if title == "doctor" else ""
-            lines += ["", f"{title}{passed}", *as_text(without_fix, LABELS[title])]
+            lines += ["", f"{title}{passed}", *as_text(without_fix, LABELS[title], width)]
     if acceptance.collectives:
         lines += ["", "collectives alone", *acceptance.collectives]
     return "\n".join(lines) + "\n"

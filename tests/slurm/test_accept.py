@@ -71,10 +71,12 @@ def accept(tmp_path: Path, command: Command, cluster: DevCluster) -> Command:
 
     def run(slow: str, *arguments: str):  # type: ignore[no-untyped-def]  # as Command
         (tmp_path / "slow").write_text(slow)
-        return command(
+        done = command(
             sys.executable, "-m", "hpc.sweep", "accept", "--site", str(cluster.site_file), "--reference",
             "machine.toml", "--tolerance", "65%", "--junit", "out.xml", "--minutes-per-run", "2", *arguments,
         )  # fmt: skip
+        assert r"\n" not in done.stdout + done.stderr
+        return done
 
     return run
 

@@ -51,7 +51,14 @@ def node(name: str = "n0", **facts) -> AllocatedNode:
 
 
 def check(name: str, state: str, severity: str = "fatal") -> dict[str, str]:
-    return {"name": name, "state": state, "severity": severity, "text": f"{name} is {state}", "fix": f"fix of {name}"}
+    return {
+        "name": name,
+        "state": state,
+        "severity": severity,
+        "text": f"{name} is {state}",
+        "figures": {},
+        "fix": f"fix of {name}",
+    }
 
 
 def start(mpi: str = "pmix", *checks: dict[str, str], connected: bool = True, **facts) -> Start:
