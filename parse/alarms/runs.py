@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from hpc.model.findings import Figures, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
-from hpc.system.groups import grouped
 from parse.alarms.scaling import Neighbours
 from parse.attempt import Attempt, Machine
 from parse.result import MISSING, Result, Run
@@ -96,6 +95,10 @@ def disagreement(result: Result, _: Neighbours) -> Iterator[Figures]:
 
 def not_as_asked(result: Result, _: Neighbours) -> Iterator[Figures]:
     """The ranks, steps or samples of a trace are not those of its run; a log has no request to compare with."""
+    yield from _by_figures(_not_as_requested(result), len(result.ok))
+
+
+def _not_as_requested(result: Result) -> Iterator[tuple[int, Figures]]:
     for run in result.ok:
         if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
             continue
@@ -109,7 +112,7 @@ def not_as_asked(result: Result, _: Neighbours) -> Iterator[Figures]:
         reads_files = spec.data not in (None, SYNTHETIC, UNKNOWN_DATA)  # the last batch of an epoch has what is left
         if measured[:2] != requested[:2] or measured[2] > requested[2] or (measured != requested and not reads_files):
             figures = {f"requested_{name}": count for name, count in zip(names, requested, strict=True)}
-            yield {"run": spec.repeat, **dict(zip(names, measured, strict=True)), **figures}
+            yield spec.repeat, {**dict(zip(names, measured, strict=True)), **figures}
 
 
 def _length(run: RunFields, machine: Machine) -> int | None:
@@ -121,31 +124,44 @@ def _length(run: RunFields, machine: Machine) -> int | None:
 
 
 def unmeasured(result: Result, _: Neighbours) -> Iterator[Figures]:
-    for run in result.runs:
-        if run.attempt and run.attempt.problem and not run.measured:
-            yield {"run": run.requested.run.repeat, "reason": run.attempt.problem}
+    problems = (
+        (run.requested.run.repeat, {"reason": run.attempt.problem})
+        for run in result.runs
+        if run.attempt and run.attempt.problem and not run.measured
+    )
+    return _by_figures(problems, len(result.runs))
 
 
 def repeated(result: Result, _: Neighbours) -> Iterator[Figures]:
     """Several attempts of a run ended ok: only one counts."""
-    for run in result.ok:
-        if len(run.ok_attempts) > 1 and run.attempt:
-            attempts = list(run.ok_attempts)
-            yield {"run": run.requested.run.repeat, "attempts": attempts, "counted": run.attempt.number}
+    several: Iterable[tuple[int, Figures]] = (
+        (run.requested.run.repeat, {"attempts": [*run.ok_attempts], "counted": run.attempt.number})
+        for run in result.ok
+        if len(run.ok_attempts) > 1 and run.attempt
+    )
+    return _by_figures(several, len(result.ok))
 
 
 def noted(result: Result, _: Neighbours) -> Iterator[Figures]:
-    """An ok run has evidence of something odd, such as losses that are not finite."""
-    for repeat, attempt in _attempts(result.ok):
-        if attempt.evidence:
-            yield {"run": repeat, "evidence": attempt.evidence}
+    """Ok runs have evidence of something odd, such as losses that are not finite."""
+    evidence = ((at, {"evidence": attempt.evidence}) for at, attempt in _attempts(result.ok) if attempt.evidence)
+    return _by_figures(evidence, len(result.ok))
 
 
 def log_remarks(result: Result, _: Neighbours) -> Iterator[Figures]:
-    attempts = _attempts(result.runs)
-    remarks = ((remark, at) for at, attempt in attempts for remark in (attempt.log.remarks if attempt.log else ()))
-    for remark, runs in grouped(remarks).items():
-        yield {"runs": runs, "remark": remark}
+    logs = ((at, attempt.log) for at, attempt in _attempts(result.runs) if attempt.log)
+    return _by_figures(((at, {"remark": text}) for at, log in logs for text in log.remarks), len(result.runs))
+
+
+def _by_figures(pairs: Iterable[tuple[int, Figures]], of: int) -> Iterator[Figures]:
+    """Figures that several runs have alike, once: with the repeats that have them, and of how many."""
+    figures: dict[str, Figures] = {}
+    runs: dict[str, list[int]] = {}
+    for repeat, its in pairs:
+        key = repr(its)
+        figures.setdefault(key, its)
+        runs.setdefault(key, []).append(repeat)
+    return ({"runs": runs[key], "of": of, **figures[key]} for key in figures)
 
 
 def _attempts(runs: tuple[Run, ...]) -> Iterator[tuple[int, Attempt]]:

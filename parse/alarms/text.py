@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpc.model.findings import Figures
-from hpc.system.text import first_of, inflect, plural
+from hpc.system.text import first_of, inflect, plural, ranges
 from parse.alarms.scaling import SINGLE_FIGURE
 
 SHOWN = 3
@@ -20,6 +20,7 @@ def sentence(name: str, figures: Figures, unit: str = "samples/s") -> str:
     if not isinstance(form, str):
         return form(**figures)
     parts = {name: _listed(value) if isinstance(value, list) else value for name, value in figures.items()}
+    parts |= {"runs": of_runs(figures)} if "of" in figures else {}
     single = figures.get("single_figures")
     return form.format(
         **parts,
@@ -28,6 +29,12 @@ def sentence(name: str, figures: Figures, unit: str = "samples/s") -> str:
         margin=_ALLOWED if single else "",
         by=_ALLOWED if single else " by the intervals",
     )
+
+
+def of_runs(figures: Figures) -> str:
+    """Which of the runs of a point the figures concern: `run 1-3, 7`, or `all 5 runs`."""
+    runs: Any = figures["runs"]
+    return f"all {len(runs)} runs" if len(runs) == figures["of"] and len(runs) > 1 else f"run {ranges(runs)}"
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -122,9 +129,9 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "synchronises": "the host waits for the device in every step",
     "built_otherwise": "{reason}: make horovod builds it anew",
     "fewer_runs": _fewer_runs,
-    "unmeasured": "run {run}: {reason}",
+    "unmeasured": "{runs}: {reason}",
     "not_as_asked": (
-        "run {run}: {ranks} ranks, {steps} steps, {samples} {noun} were measured; requested were {requested_ranks}, "
+        "{runs}: {ranks} ranks, {steps} steps, {samples} {noun} were measured; requested were {requested_ranks}, "
         "{requested_steps}, {requested_samples}"
     ),
     "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",
@@ -170,9 +177,9 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "run {run}: its window is too short for time stamps as coarse as its log's: they leave {share:.1%} of the "
         "speed open; --window all or more steps make it longer"
     ),
-    "repeated": "run {run}: attempts {attempts} ended ok; attempt {counted} counts",
-    "noted": "run {run}: {evidence}",
-    "log_remarks": "run {runs}: {remark}",
+    "repeated": "{runs}: attempts {attempts} ended ok; attempt {counted} counts",
+    "noted": "{runs}: {evidence}",
+    "log_remarks": "{runs}: {remark}",
     "as_published": _as_published,
     "packed": _packed,
     "copied": _copied,

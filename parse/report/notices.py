@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from hpc.model.findings import Finding
 from hpc.model.spec import FIND_MAX
 from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of
 from parse import stats
+from parse.alarms.text import of_runs
 from parse.report.bandwidths import problems
 from parse.report.nodes import nodes_alarms
 from parse.report.summary import Summary, labels, measured_in, named, no_speedup_text, requested_values
@@ -36,7 +39,8 @@ IN_THE_HEAD = {
 class Notice:
     """A line beside the table: the names of the points or files that it is about, if any, and its text.
 
-    `is_count`: it only counts the runs that other notices of the same point name one by one.
+    `is_count`: it only counts the runs that other notices of the same point name one by one. `shared` is the text of
+    one that all runs of a point share, without their number `runs`.
     """
 
     labels: tuple[str, ...] = ()
@@ -44,6 +48,8 @@ class Notice:
     is_warning: bool = True
     is_count: bool = False
     noun: str = "points"
+    shared: str = ""
+    runs: int = 0
 
     @property
     def line(self) -> str:
@@ -82,14 +88,20 @@ def notice_lines(notices: Sequence[Notice], width: int, *, all_warnings: bool) -
 
 
 def merged(notices: Sequence[Notice]) -> list[Notice]:
-    """Notices of one text as one; counts of runs that other notices name are left out."""
+    """Notices of one text as one, also where points differ in the number of runs that share it; counts of runs that
+    other notices name are left out."""
     alike = grouped(
-        ((notice.text, notice.noun, notice.is_warning), notice) for notice in notices if not notice.is_count
+        ((notice.shared, "" if notice.shared else notice.text, notice.noun, notice.is_warning), notice)
+        for notice in notices
+        if not notice.is_count
     )
-    return [
-        replace(first, labels=tuple(dict.fromkeys(label for notice in (first, *others) for label in notice.labels)))
-        for first, *others in alike.values()
-    ]
+    return [_merged(group) if len(group) > 1 else group[0] for group in alike.values()]
+
+
+def _merged(alike: Sequence[Notice]) -> Notice:
+    first, runs = alike[0], sum(notice.runs for notice in alike)
+    labels = tuple(dict.fromkeys(label for notice in alike for label in notice.labels))
+    return replace(first, labels=labels, runs=runs, text=f"all {runs} runs: {first.shared}" if runs else first.text)
 
 
 def all_notices(summary: Summary) -> list[Notice]:
@@ -127,7 +139,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
     for result, label in zip(summary.results, labels(summary.results), strict=True):
         counted = "fewer_runs" if result.planned_runs is not None and any(_not_ok(result)) else ""
         notices += [
-            Notice(labels=(label,), text=alarm.text, is_count=alarm.name == counted)
+            _of_alarm(alarm, label, is_count=alarm.name == counted)
             for alarm in result.alarms
             if alarm.name not in IN_THE_HEAD
         ]
@@ -153,6 +165,14 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
+
+
+def _of_alarm(alarm: Finding, label: str, *, is_count: bool) -> Notice:
+    notice = Notice(labels=(label,), text=alarm.text, is_count=is_count)
+    runs: Any = alarm.figures["runs"] if "of" in alarm.figures else ()
+    if not runs or len(runs) != alarm.figures["of"]:
+        return notice
+    return replace(notice, shared=alarm.text.removeprefix(f"{of_runs(alarm.figures)}: "), runs=len(runs))
 
 
 def _strong_logs(summary: Summary) -> Iterator[Notice]:

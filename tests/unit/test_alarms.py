@@ -16,6 +16,8 @@ from parse.alarms.table import RULES, judge
 from parse.alarms.text import SENTENCES, sentence
 from parse.attempt import Attempt
 from parse.load import Loaded
+from parse.report.notices import all_notices
+from parse.report.summary import Summary
 from parse.result import Result, results
 from tests.unit.alarm_figures import figures, same
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats, requested_run
@@ -105,8 +107,8 @@ CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] 
         scaled(g1=[100.0, 100.5, 101.0, 99.5, 98.5]),
     ),
     ("loose_clocks", bounded(2e7), {"share": 0.04, "source": "traces"}, bounded(2e6)),
-    ("repeated", judged(TWICE), {"run": 1, "attempts": [1, 3], "counted": 3}, judged(TWICE[:1])),
-    ("noted", trace(evidence=NOTE), {"run": 1, "evidence": NOTE}, trace()),
+    ("repeated", judged(TWICE), {"runs": [1], "of": 1, "attempts": [1, 3], "counted": 3}, judged(TWICE[:1])),
+    ("noted", trace(evidence=NOTE), {"runs": [1], "of": 1, "evidence": NOTE}, trace()),
     (
         "oversubscribed", trace(TWO, ranks=make_ranks(TWO, affinity=[0])),
         {"reason": "2 ranks of 1 core each on a machine with 1 for them"}, trace(TWO),
@@ -164,8 +166,27 @@ def test_an_ok_run_without_numbers():
     problem = "no readable trace of it"
     attempt = Attempt(run_id="r", number=1, requested=requested_run(make_run()), outcome=Outcome.OK, problem=problem)
     loaded = Loaded(attempts=(attempt,), requested=(), reduced=(), refusals=(), remarks=())
-    assert figures(judge(results(loaded)), "unmeasured") == [{"run": 1, "reason": problem}]
+    assert figures(judge(results(loaded)), "unmeasured") == [{"runs": [1], "of": 1, "reason": problem}]
     assert figures(trace(), "unmeasured") == []
+
+
+def test_evidence_that_all_runs_share_is_one_alarm_and_one_line_of_the_folder():
+    runs = [*repeats(make_run(), 3), *repeats(TWO, 2)]
+    summary = Summary(results=judged([make_trace(run, evidence=NOTE) for run in runs]))
+    assert [figures([result], "noted") for result in summary.results] == [
+        [{"runs": [1, 2, 3], "of": 3, "evidence": NOTE}], [{"runs": [1, 2], "of": 2, "evidence": NOTE}],
+    ]  # fmt: skip
+    assert [alarm.text for alarm in summary.results[0].alarms if alarm.name == "noted"] == [f"all 3 runs: {NOTE}"]
+    (notice,) = (notice for notice in all_notices(summary) if NOTE in notice.text)
+    assert (notice.text, notice.labels) == (f"all 5 runs: {NOTE}", ("1n1g", "1n2g"))
+
+
+def test_evidence_of_some_runs_names_them_and_is_not_that_of_all():
+    first, *others = repeats(make_run(), 5)
+    traces = [make_trace(first), *(make_trace(run, evidence=NOTE) for run in others)]
+    summary = Summary(results=judged([*traces, *(make_trace(run, evidence=NOTE) for run in repeats(TWO, 2))]))
+    texts = [notice.line for notice in all_notices(summary) if NOTE in notice.text]
+    assert texts == [f"1n1g: run 2-5: {NOTE}", f"1n2g: all 2 runs: {NOTE}"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +211,9 @@ def test_runs_with_different_device_counts():
     odd = judged([*point(TWO, FIVE), other])
     assert figures(odd, "disagreement") == [{"fact": "ranks", "runs": {"2": [1, 2, 3, 4, 5], "1": [6]}}]
     (actual,) = figures(odd, "not_as_asked")
-    assert same(actual, {"run": 6, "ranks": 1, "requested_ranks": 2, "samples": 80, "requested_samples": 80})
+    assert same(
+        actual, {"runs": [6], "of": 6, "ranks": 1, "requested_ranks": 2, "samples": 80, "requested_samples": 80}
+    )
 
 
 def test_fewer_samples_than_requested():
@@ -198,7 +221,7 @@ def test_fewer_samples_than_requested():
     short = trace.samples.copy()
     short[0, -1] = 1
     (actual,) = figures(judged([dataclasses.replace(trace, samples=short)]), "not_as_asked")
-    assert same(actual, {"run": 1, "ranks": 1, "steps": 10, "samples": 37, "requested_samples": 40})
+    assert same(actual, {"runs": [1], "of": 1, "ranks": 1, "steps": 10, "samples": 37, "requested_samples": 40})
     assert figures(judged([trace]), "not_as_asked") == []
 
 
@@ -226,9 +249,10 @@ def test_one_rank_with_several_gpus_is_judged_by_its_devices():
 # Preflight
 
 
-def checked(name: str, state: str, level: str = "alarm", text: str = "node0: 1.50 cores") -> dict[str, Any]:
-    """A finding with the keys of the first schema."""
-    return {"preflight": {name: {"name": name, "level": level, "state": state, "text": text, "cure": "wait"}}}
+def checked(name: str, state: str, severity: str = "alarm", text: str = "node0: 1.50 cores") -> dict[str, Any]:
+    """A finding as traces have it."""
+    finding = {"name": name, "severity": severity, "state": state, "text": text, "figures": {}, "fix": "wait"}
+    return {"preflight": {name: finding}}
 
 
 def test_a_failed_check_has_one_alarm_for_all_runs():
@@ -241,7 +265,7 @@ def test_a_failed_check_has_one_alarm_for_all_runs():
 
 CROWDED = {"run": TWO, "ranks": make_ranks(TWO, affinity=[0])}
 ODD_FINDINGS = {
-    "preflight": {"load": {"level": "deadly"}, "later": checked("later", "failed")["preflight"]["later"], "x": 3}
+    "preflight": {"load": {"severity": "deadly"}, "later": checked("later", "failed")["preflight"]["later"], "x": 3}
 }
 
 

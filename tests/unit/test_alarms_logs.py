@@ -139,7 +139,7 @@ def test_logs_of_different_versions():
 def test_a_log_that_is_too_short():
     short = read(repeat=2, speed=None, problem="it ends at step 80 of 120")
     results_of_logs = judged(read(repeat=1), short, read(repeat=3))
-    assert figures(results_of_logs, "unmeasured") == [{"run": 2, "reason": "it ends at step 80 of 120"}]
+    assert figures(results_of_logs, "unmeasured") == [{"runs": [2], "of": 3, "reason": "it ends at step 80 of 120"}]
     (actual,) = figures(results_of_logs, "fewer_runs")
     assert same(actual, {"ok": 2, "runs": 3, "outcomes": {"no number": 1}, "missing": []})
     assert results_of_logs[0].median_speed == 100
@@ -204,8 +204,9 @@ def test_time_stamps_too_coarse_for_the_window():
 def test_each_remark_on_logs_is_an_alarm():
     remark = "its name says 8 devices: the log is believed"
     odd = judged(read(repeat=1, remarks=(remark, "a pause")), read(repeat=2, remarks=(remark,)))
-    assert figures(odd, "log_remarks") == [{"runs": [1, 2], "remark": remark}, {"runs": [1], "remark": "a pause"}]
-    assert odd[0].alarms[0].text == f"run 1, 2: {remark}"
+    shared = {"runs": [1, 2], "of": 2, "remark": remark}
+    assert figures(odd, "log_remarks") == [shared, {"runs": [1], "of": 2, "remark": "a pause"}]
+    assert [alarm.text for alarm in odd[0].alarms[:2]] == [f"all 2 runs: {remark}", "run 1: a pause"]
     assert figures(judged(read()), "log_remarks") == []
 
 
