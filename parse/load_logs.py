@@ -16,9 +16,9 @@ from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.attempt import Attempt, RequestedRun
-from parse.logs.engine.lines import MAX_SHAPED
 from parse.logs.engine.log_format import LogError, UnknownFormatError
 from parse.logs.engine.reader import ANSI, pieces
+from parse.logs.engine.shapes import MAX_KNOWN
 from parse.logs.formats import KNOWN, format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nccl_tests import HEAD as NCCL_TESTS
@@ -201,7 +201,7 @@ def _nccl_tests(path: Path) -> tuple[NcclTest, ...]:
 def _first_lines(path: Path) -> list[bytes]:
     """The first MAX_FIRST_LINES lines of a log, as far as they are taken in bulk."""
     text = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path)), b"")
-    return [line[:MAX_SHAPED] for line in ANSI.sub(b"", text).split(b"\n", MAX_FIRST_LINES)[:MAX_FIRST_LINES]]
+    return [line[:MAX_KNOWN] for line in ANSI.sub(b"", text).split(b"\n", MAX_FIRST_LINES)[:MAX_FIRST_LINES]]
 
 
 def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:

@@ -6,10 +6,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from parse.logs.engine.log_format import FIELDS, NO_NUMBER, Floats, Integers
 
@@ -39,6 +42,8 @@ _MONTHS = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep
 _YEARLESS = 1904
 """Taken where a log prints no year: a leap year, far from any real one."""
 _DAY_S = 86_400.0
+_EPOCH = date(1970, 1, 1)
+_DATE = ("year", "month", "day")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,64 +57,39 @@ class Form:
 
     def seconds(self, texts: Letters) -> Floats:
         """Seconds since 1970 of texts of this form, [row]; NaN where the digits are no time."""
-        if "unix" in self.spans or "unix_ms" in self.spans:
-            return self._sum(texts, {"unix": 1.0, "unix_ms": 1e-3})
-        total = self._sum(texts, {"hour": 3600.0, "minute": 60.0, "second": 1.0})
-        minute, second = self._part(texts, "minute"), self._part(texts, "second")
-        total[(minute > 59) | (second > 60)] = np.nan
-        if self.runtime:
-            return total + RUNTIME_ORIGIN_S
-        total[self._part(texts, "hour") > 23] = np.nan
-        return total + self._days(texts) * _DAY_S if "day" in self.spans else total
-
-    def seconds_of_one(self, text: bytes) -> float | None:
-        """As `seconds`, of one text and without arrays; None where its digits are no time."""
-        parts = {name: text[first:stop] for name, (first, stop) in self.spans.items()}
-        fraction = parts.pop("fraction", b"0")
-        number = {name: int(digits) for name, digits in parts.items()}
-        total: float = number.get("unix", 0) + number.get("unix_ms", 0) / 1e3 + float(b"0." + fraction)
-        if "minute" not in number:
-            return total
-        hour, month = number.get("hour", 0), number.get("month", self.month or 0)
-        is_clock = number["minute"] <= 59 and number["second"] <= 60 and (hour <= 23 or self.runtime)
-        is_date = "day" not in number or (1 <= month <= 12 and 1 <= number["day"] <= 31)
-        if not (is_clock and is_date):
-            return None
-        total += 3600 * hour + 60 * number["minute"] + number["second"]
-        if "day" in number:
-            total += _day_of(number.get("year", _YEARLESS), month, number["day"]) * _DAY_S
-        return total + RUNTIME_ORIGIN_S if self.runtime else total
-
-    def _sum(self, texts: Letters, units: Mapping[str, float]) -> Floats:
-        """The parts, each in its unit in s, and the fraction of a second, added up."""
-        parts = {name: self.spans[name] for name in (*units, "fraction") if name in self.spans}
-        begin, end = min(first for first, _ in parts.values()), max(stop for _, stop in parts.values())
-        weights = np.zeros(end - begin)
-        for name, (first, stop) in parts.items():
-            powers = np.arange(stop - first - 1, -1, -1, dtype=np.float64)
-            if name == "fraction":
-                powers -= stop - first
-            weights[first - begin : stop - begin] = units.get(name, 1.0) * 10.0**powers
-        return np.asarray((texts[:, begin:end] & 15).astype(np.float64) @ weights)
-
-    def _part(self, texts: Letters, name: str) -> Letters:
-        """The value of a part of two digits."""
-        first, _ = self.spans[name]
-        return (texts[:, first] & 15) * np.uint8(10) + (texts[:, first + 1] & 15)
+        part = {name: _value(texts[:, first:stop]) for name, (first, stop) in self.spans.items() if name not in _DATE}
+        seconds = part.get("unix", 0) + part.get("unix_ms", 0) / 1e3
+        if "minute" in part:
+            hour, minute, second = part.get("hour", np.zeros(len(texts))), part["minute"], part["second"]
+            seconds = 3600 * hour + 60 * minute + second
+            seconds[(minute > 59) | (second > 60) | ((hour > 23) & (not self.runtime))] = np.nan
+        if "fraction" in part:
+            first, stop = self.spans["fraction"]
+            seconds = seconds + part["fraction"] / 10.0 ** (stop - first)
+        if "day" in self.spans:
+            seconds = seconds + self._days(texts) * _DAY_S
+        return np.asarray(seconds + RUNTIME_ORIGIN_S if self.runtime else seconds)
 
     def _days(self, texts: Letters) -> Floats:
-        """Days since 1970, of one date or of one each."""
-        dates = [self.spans[name] for name in ("year", "month", "day") if name in self.spans]
-        if all((texts[:, first:stop] == texts[0, first:stop]).all() for first, stop in dates):
-            texts = texts[:1]
-        year, month, day = (self._number(texts, name) for name in ("year", "month", "day"))
-        return _days_of(year, month, day)
+        """Days since 1970 of the dates, [row], or of the one that all have."""
+        spans = [self.spans[name] for name in _DATE if name in self.spans]
+        places = [place for span in spans for place in range(*span)]
+        distinct, which = texts[:1], np.zeros(len(texts), np.int64)
+        if not (texts[:, places] == texts[0, places]).all():
+            _, first, which = np.unique(texts[:, places], axis=0, return_index=True, return_inverse=True)
+            distinct, which = texts[first], which.reshape(-1)
+        return np.array([self._day_of(row.tobytes()) for row in distinct])[which]
 
-    def _number(self, texts: Letters, name: str) -> Floats:
-        if name not in self.spans:
-            return np.full(len(texts), float(_YEARLESS if name == "year" else self.month or 0))
-        first, stop = self.spans[name]
-        return np.asarray((texts[:, first:stop] & 15) @ 10.0 ** np.arange(stop - first - 1, -1, -1))
+    def _day_of(self, text: bytes) -> float:
+        """The day since 1970 of one date; NaN where there is none."""
+        year, month, day = (
+            int(text[slice(*self.spans[name])]) if name in self.spans else default
+            for name, default in zip(_DATE, (_YEARLESS, self.month or 0, 0), strict=True)
+        )
+        try:
+            return (date(year, month, day) - _EPOCH).days
+        except ValueError:
+            return math.nan
 
 
 def form_of(text: bytes) -> Form | None:
@@ -137,21 +117,8 @@ def runtime_form_of(text: bytes) -> Form | None:
 def seconds_of(text: bytes) -> float | None:
     """Seconds since 1970 of one time stamp; None where it is none."""
     form = form_of(text)
-    return None if form is None else form.seconds_of_one(text)
-
-
-def _days_of(year: Floats, month: Floats, day: Floats) -> Floats:
-    """Days since 1970; NaN where there is no such month or day."""
-    return np.where((month >= 1) & (month <= 12) & (day >= 1) & (day <= 31), _day_of(year, month, day), np.nan)
-
-
-def _day_of(year: Any, month: Any, day: Any) -> Any:
-    """Days since 1970 (Hinnant, days_from_civil), of numbers or of arrays."""
-    march_year = year - (month <= 2)
-    era = march_year // 400
-    of_era = march_year - era * 400
-    of_year = (153 * (month + 9 - 12 * (month > 2)) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+    seconds = math.nan if form is None else float(form.seconds(np.frombuffer(text, np.uint8)[None])[0])
+    return None if math.isnan(seconds) else seconds
 
 
 INTEGERS = ("epoch", "step", "first", "rank", "epoch_steps")
@@ -159,12 +126,8 @@ MAX_DIGITS = 15
 """More digits than a float64 holds exactly are no number of a step, epoch or rank."""
 LARGEST = 1e18
 """Larger numbers are no rate and no time, and their sums overflow."""
-WORD_BYTES = 8
-_MASKS = np.array([(1 << 64) - (1 << 8 * (WORD_BYTES - width)) for width in range(WORD_BYTES + 1)], np.uint64)
-"""Masks by number of digits: the bytes of a word that belong to a number which ends at the end of the word."""
-_POWERS = 10.0 ** np.arange(2 * WORD_BYTES + 1)
-_ADDED = ((0x0F0F0F0F0F0F0F0F, 2561, 8), (0x00FF00FF00FF00FF, 6553601, 16), (0x0000FFFF0000FFFF, 42949672960001, 32))
-"""Makes a number of eight digits: neighbours are added to pairs, these to fours, these to eight."""
+MAX_WIDTH = MAX_DIGITS + 1
+"""Characters of a plain number, which has a decimal point; a text holds so many more behind its last line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +135,7 @@ class Field:
     """The place and form of a field in a line, the same in all lines of a shape.
 
     The field spans [`first`, `stop`). `point` is the place of its decimal point, `stop` if it has none; `plain`: it
-    consists of digits and at most one point. `form` and `written` are of a time stamp.
+    consists of MAX_DIGITS digits at most and perhaps a point. `form` and `written` are of a time stamp.
     """
 
     first: int
@@ -191,7 +154,7 @@ def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
     text_of_field = text[first:stop]
     if name in ("time", "runtime"):
         form = form_of(text_of_field) if name == "time" else runtime_form_of(text_of_field)
-        written = text_of_field.translate(_ALIKE)
+        written = text_of_field.translate(ALIKE)
         return Field(first=first, stop=stop, point=stop, plain=False, form=form, written=written) if form else None
     if name in INTEGERS:
         fits = text_of_field.isdigit() and len(text_of_field) <= MAX_DIGITS
@@ -199,7 +162,7 @@ def field_of(name: str, text: bytes, first: int, stop: int) -> Field | None:
     if _number(text_of_field) is None:
         return None
     whole, _, part = text_of_field.partition(b".")
-    plain = (whole + part).isdigit() and max(len(whole), len(part)) <= 2 * WORD_BYTES
+    plain = (whole + part).isdigit() and len(whole + part) <= MAX_DIGITS
     return Field(first=first, stop=stop, point=first + len(whole), plain=plain)
 
 
@@ -212,33 +175,28 @@ def _number(text: bytes) -> float | None:
 
 
 _THOUSANDS = re.compile(rb"\d{1,3}(?:,\d{3}){1,5}(?:\.\d{1,15})?")
-_ALIKE = bytes.maketrans(b"123456789", b"000000000")
+ALIKE = bytes.maketrans(b"123456789", b"000000000")
+"""Makes texts equal that differ in digits alone."""
 
 
-def columns(letters: Letters, starts: Sequence[Integers], fields: Sequence[Fields]) -> dict[str, Any]:
-    """The columns of Steps but for `offset`, one part below the other.
+def columns(letters: Letters, starts: Integers, kinds: Integers, fields: Sequence[Fields]) -> dict[str, Any]:
+    """The columns of Steps but for `offset`.
 
-    Part i are lines that begin at starts[i] and have fields[i]; fields that they lack are absent. Fields IN_OTHER_UNITS
-    take the place of those that they stand for.
+    Step i is of the line that begins at starts[i] and has fields[kinds[i]]; fields that it lacks are absent. Fields
+    IN_OTHER_UNITS take the place of those that they stand for. Behind the lines `letters` has MAX_WIDTH more.
     """
-    counts = [len(part) for part in starts]
-    where = np.concatenate(starts)
     columns_by_name: dict[str, Any] = {}
     for name in FIELDS:
-        field_per_part = [part.get(name) for part in fields]
+        stand_in = {"time": "runtime", "batch": "consumed"}.get(name, "")
+        by_kind = [of_kind.get(name) or of_kind.get(stand_in) for of_kind in fields]
         if name == "time":
-            field_per_part = [part.get("time") or part.get("runtime") for part in fields]
-            columns_by_name["time_s"] = _times(letters, where, counts, field_per_part)
+            columns_by_name["time_s"] = _times(letters, starts, kinds, by_kind)
         else:
-            if name == "batch":
-                field_per_part = [part.get("batch") or part.get("consumed") for part in fields]
-            columns_by_name[name] = _numbers(
-                letters, where, counts, field_per_part, NO_NUMBER if name in INTEGERS else np.nan
-            )
+            columns_by_name[name] = _numbers(letters, starts, kinds, by_kind, NO_NUMBER if name in INTEGERS else np.nan)
     for name in ("duration_ms", "steps_per_s"):
-        field_per_part = [part.get(name) for part in fields]
-        if any(field_per_part):
-            printed = _numbers(letters, where, counts, field_per_part, np.nan)
+        by_kind = [of_kind.get(name) for of_kind in fields]
+        if any(by_kind):
+            printed = _numbers(letters, starts, kinds, by_kind, np.nan)
             with np.errstate(divide="ignore", over="ignore"):
                 seconds = printed / 1e3 if name == "duration_ms" else 1 / printed
             known = columns_by_name["duration_s"]
@@ -247,87 +205,51 @@ def columns(letters: Letters, starts: Sequence[Integers], fields: Sequence[Field
 
 
 def _numbers(
-    letters: Letters, where: Integers, counts: list[int], field_per_part: list[Field | None], absent: float
+    letters: Letters, starts: Integers, kinds: Integers, fields: Sequence[Field | None], absent: float
 ) -> Floats | Integers:
-    """One column, from a field or None per part; integers where the `absent` value is an integer."""
-    if not any(field_per_part):
-        return np.asarray(np.full(len(where), absent))
-    first, point, stop = (
-        np.repeat([getattr(field, name) if field and field.plain else 0 for field in field_per_part], counts)
-        for name in ("first", "point", "stop")
-    )
+    """One column, from a field or None per kind; integers where the `absent` value is an integer."""
+    if not any(fields):
+        return np.asarray(np.full(len(starts), absent))
+    plain = [(kind, field) for kind, field in enumerate(fields) if field and field.plain]
+    width = max((field.stop - field.first for _, field in plain), default=1)
+    first, weights, divisors = np.zeros(len(fields), np.int64), np.zeros((len(fields), width)), np.ones(len(fields))
+    for kind, field in plain:
+        decimals = max(field.stop - field.point - 1, 0)
+        first[kind], divisors[kind] = field.first, 10.0**decimals
+        weights[kind, : field.stop - field.first] = _weights(field.point - field.first, field.stop - field.first)
+    # Digits and sums of MAX_DIGITS are exact, so that the quotient is the number that float reads.
+    digits = sliding_window_view(letters, width)[starts + first[kinds]] & 15
+    values = np.einsum("ij,ij->i", digits.astype(np.float64), weights[kinds]) / divisors[kinds]
+    values[np.array([field is None for field in fields])[kinds]] = absent
     if isinstance(absent, int):
-        return np.where(stop > 0, _digits(letters, where + point, point - first).astype(np.int64), absent)
-    floats = _decimals(letters, where, first, point, stop)
-    floats[stop == 0] = absent
-    for field, end, count in zip(field_per_part, np.cumsum(counts).tolist(), counts, strict=True):
-        if field and not field.plain:
-            lines = where[end - count : end].tolist()
-            texts = [letters[at + field.first : at + field.stop].tobytes() for at in lines]
-            floats[end - count : end] = [math.nan if (value := _number(text)) is None else value for text in texts]
-    floats[~(np.abs(floats) <= LARGEST)] = absent
-    return np.asarray(floats, np.float64)
+        return np.asarray(values, np.int64)
+    for kind, other in enumerate(fields):
+        if other and not other.plain:
+            which = np.flatnonzero(kinds == kind)
+            texts = [letters[start + other.first : start + other.stop].tobytes() for start in starts[which].tolist()]
+            values[which] = [math.nan if (value := _number(text)) is None else value for text in texts]
+    values[~(np.abs(values) <= LARGEST)] = absent
+    return np.asarray(values)
 
 
-def _decimals(letters: Letters, where: Integers, first: Integers, point: Integers, stop: Integers) -> Floats:
-    """Numbers with a decimal point, or none; those of up to eight characters in one piece."""
-    decimals = np.maximum(stop - point - 1, 0)
-    power = _POWERS[decimals]
-    if ((stop - first) > WORD_BYTES).any():
-        whole = _digits(letters, where + point, point - first)
-        return np.asarray((whole * power + _digits(letters, where + stop, decimals)) / power)
-    words = _words(letters, where + stop)
-    # The digits before the point move over it; where there is none they stay.
-    moved = words << (8 * (stop > point)).astype(np.uint64)
-    moved ^= (moved ^ words) & _MASKS[decimals]
-    return np.asarray(_value(moved, point - first + decimals) / power)
+@lru_cache(maxsize=1 << 10)
+def _weights(whole: int, width: int) -> Floats:
+    """The worth of each character of a number, in its last digit; its point, if any, is behind `whole` digits."""
+    powers = 10.0 ** np.arange(width - 1 - (whole < width), -1, -1)
+    return np.asarray(np.insert(powers, whole, 0.0) if whole < width else powers, np.float64)
 
 
-def _digits(letters: Letters, stop: Integers, width: Integers) -> Floats:
-    """Numbers of this many digits, up to sixteen, that end there."""
-    low = _eight(letters, stop, np.minimum(width, WORD_BYTES))
-    if not (width > WORD_BYTES).any():
-        return low
-    return low + 1e8 * _eight(letters, stop - WORD_BYTES, np.maximum(width - WORD_BYTES, 0))
+def _value(digits: Letters) -> Floats:
+    """The whole numbers that rows of digits are, [row]."""
+    return np.asarray((digits & 15) @ 10.0 ** np.arange(digits.shape[1] - 1, -1, -1))
 
 
-def _eight(letters: Letters, stop: Integers, width: Integers) -> Floats:
-    return _value(_words(letters, stop), width)
-
-
-def _words(letters: Letters, stop: Integers) -> npt.NDArray[np.uint64]:
-    """The eight characters that end there, each row as one word, its last character the highest byte."""
-    rows = np.ndarray((len(letters) - WORD_BYTES + 1, WORD_BYTES), np.uint8, letters, strides=(1, 1))
-    # Before the first letters of all stands nothing; their line is read from where it is, and moved.
-    begin = stop - WORD_BYTES
-    words = rows[np.maximum(begin, 0)].view(np.uint64)[:, 0]
-    early = begin < 0
-    if early.any():
-        words[early] <<= (8 * -begin[early]).astype(np.uint64)
-    return np.asarray(words, np.uint64)
-
-
-def _value(words: npt.NDArray[np.uint64], width: Integers) -> Floats:
-    """The numbers of the last `width` digits of the words, which are overwritten."""
-    words &= _MASKS[width]
-    for mask, factor, shift in _ADDED:
-        words &= np.uint64(mask)
-        words *= np.uint64(factor)
-        words >>= np.uint64(shift)
-    return words.astype(np.float64)
-
-
-def _times(letters: Letters, where: Integers, counts: list[int], field_per_part: list[Field | None]) -> Floats:
-    seconds = np.full(len(where), np.nan)
-    number = {
-        written: at for at, written in enumerate(dict.fromkeys(field.written for field in field_per_part if field))
-    }
-    kinds = np.repeat([number[field.written] if field else -1 for field in field_per_part], counts)
-    first = np.repeat([field.first if field else 0 for field in field_per_part], counts)
-    for kind, field in {number[field.written]: field for field in field_per_part if field}.items():
-        if field.form:
-            which = kinds == kind
-            width = field.stop - field.first
-            rows = np.ndarray((len(letters) - width + 1, width), np.uint8, letters, strides=(1, 1))
-            seconds[which] = field.form.seconds(rows[(where + first)[which]])
+def _times(letters: Letters, starts: Integers, kinds: Integers, fields: Sequence[Field | None]) -> Floats:
+    seconds = np.full(len(starts), np.nan)
+    first = np.array([field.first if field else 0 for field in fields], np.int64)
+    for written, field in {field.written: field for field in fields if field}.items():
+        which = np.flatnonzero(np.array([bool(each and each.written == written) for each in fields])[kinds])
+        if field.form and len(which):
+            rows = sliding_window_view(letters, field.stop - field.first)[(starts + first[kinds])[which]]
+            seconds[which] = field.form.seconds(rows)
     return seconds

@@ -1,4 +1,4 @@
-"""Finds the lines of a text: beginnings, lines of equal length, and lines that may hold one of several markers."""
+"""Finds the lines of a text: their beginnings and lengths, and those that may hold one of several markers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from parse.logs.engine.fields import WORD_BYTES
 from parse.logs.engine.log_format import Integers
-from parse.logs.engine.shapes import WordColumns
 
 MAX_LINE = 1 << 14
 """Only the beginning of longer lines is read: patterns are slow on lines without an end."""
-MAX_SHAPED = 1 << 10
-"""Lines up to here are taken in bulk."""
 LINE_END = b"\n"
 BLOCK = 1 << 15
 """Pairs of characters processed at a time: the results stay in the processor's cache."""
@@ -27,14 +23,8 @@ BITS, NAMES = 64, 255
 class Lines:
     """The lines of a buffer by their beginnings and lengths."""
 
-    def __init__(self, buffer: bytearray, letters: npt.NDArray[np.uint8], starts: Integers, lengths: Integers) -> None:
-        self.buffer, self.letters, self.starts, self.lengths = buffer, letters, starts, lengths
-
-    def rows(self, which: Integers, length: int) -> WordColumns:
-        """Lines of that length as columns of words."""
-        wide = -(-length // WORD_BYTES) * WORD_BYTES
-        every = np.ndarray((len(self.letters) - wide + 1, wide), np.uint8, self.letters, strides=(1, 1))
-        return np.ascontiguousarray(every[self.starts[which]].view(np.uint64).T)
+    def __init__(self, buffer: bytearray, starts: Integers, lengths: Integers) -> None:
+        self.buffer, self.starts, self.lengths = buffer, starts, lengths
 
     def texts(self, which: Integers) -> Iterator[tuple[int, bytes]]:
         """Lines as texts, each with where it begins."""
@@ -54,16 +44,6 @@ def line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
 def without_repeats(ordered: Integers) -> Integers:
     """The numbers, each once."""
     return ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
-
-
-def by_length(lengths: Integers, among: Integers) -> Iterator[tuple[int, Integers]]:
-    """Lengths, each with the lines among these that have it, in the order of the file."""
-    small = np.minimum(lengths[among], MAX_SHAPED + 1).astype(np.uint16)
-    order = np.argsort(small, kind="stable")
-    ordered, which = small[order], among[order]
-    for group in np.split(np.arange(len(which)), np.flatnonzero(np.diff(ordered)) + 1):
-        if len(group):
-            yield int(ordered[group[0]]), which[group]
 
 
 class MarkerIndex:

@@ -101,9 +101,9 @@ class LogRecord:
 class StepLine:
     """A form of step line. `pattern` is searched in lines that contain `marker`; its groups are named as in FIELDS.
 
-    Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit, before the
-    end of its match; where it does, `certain_digits` has all lines matched one by one. It is compiled at its first use:
-    all formats together have 500 of them, and a log has a few.
+    Lines of equal shape differ in digits alone: a pattern may match any digit (`\\d`), but no certain digit; where it
+    does, `certain_digits` has all lines matched one by one. It is compiled at its first use: all formats together have
+    500 of them, and a log has a few.
     """
 
     marker: bytes

@@ -9,37 +9,28 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from hpc.system.regular_file import open_regular
-from parse.logs.engine.fields import WORD_BYTES, columns, seconds_of
+from parse.logs.engine.fields import MAX_WIDTH, columns, seconds_of
 from parse.logs.engine.headings import Headings
 from parse.logs.engine.lines import (
     LINE_END,
     MAX_LINE,
-    MAX_SHAPED,
-    Lines,
-    by_length,
     line_starts,
     marker_index,
     without_repeats,
 )
 from parse.logs.engine.log_format import Batch, Integers, LogError, LogFormat, LogPattern, LogRecord, Steps
-from parse.logs.engine.shapes import Shape, StepMatch, equal_lines, find_step, label, uncrowded
+from parse.logs.engine.shapes import StepMatch, find_step, label, shapes_of, uncrowded
 
 CHUNK_BYTES = 1 << 21
 SMALL_BYTES = 1 << 16
 """A smaller file has a buffer of this size, too: it may grow."""
-SHAPES_PER_LENGTH = 48
-SPREAD = (5**0.5 - 1) / 2
-"""Multiples of it, less their whole parts, spread evenly: so lines are picked whose shapes are tried."""
-MAX_SHAPES = 512
-"""The most shapes of a format, for all lengths together; a log that has more begins anew."""
 ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b\n]*\x07|[()][A-Za-z0-9])")
 ESCAPE, RETURN = b"\x1b", b"\r"
 GZIP = b"\x1f\x8b"
@@ -82,7 +73,7 @@ def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -
 def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
     """The text in pieces that end where a line ends, but for a last line that is cut off.
 
-    A buffer holds MAX_SHAPED + WORD_BYTES more bytes than are in use; it is used again for the next piece. A file that
+    A buffer holds MAX_WIDTH more bytes than are in use; it is used again for the next piece. A file that
     grows is read up to its size when it was opened. Raises LogError, after the pieces that could be read a CutOffError.
     """
     with opened(path) as (file, size_bytes):
@@ -106,7 +97,7 @@ def _pieces_of(file: io.BufferedIOBase, size_bytes: float, path: Path, chunk_byt
     carried = offset = 0
     trouble: Exception | None = None
     chunk_bytes = int(min(chunk_bytes, max(size_bytes + 1, SMALL_BYTES)))
-    buffer = bytearray(chunk_bytes + MAX_SHAPED + WORD_BYTES)
+    buffer = bytearray(chunk_bytes + MAX_WIDTH)
     view = memoryview(buffer)
     while True:
         try:
@@ -153,38 +144,11 @@ def opened(path: Path) -> Iterator[tuple[io.BufferedIOBase, float]]:
             yield file, math.inf
 
 
-class _Shapes:
-    """The shapes of a format's lines so far, by length, the most frequent first."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, list[Shape]] = {}
-        self.number = 0
-
-    def remember(self, length: int, shape: Shape) -> None:
-        """Adds one; where there are too many the one that comes least often goes."""
-        if self.number >= MAX_SHAPES:
-            self.known, self.number = {}, 0
-        known = self.known.setdefault(length, [])
-        if len(known) >= SHAPES_PER_LENGTH:
-            known.pop()
-            self.number -= 1
-        known.append(shape)
-        self.number += 1
-
-
-@lru_cache(maxsize=32)
-def _shapes(log_format: LogFormat) -> _Shapes:
-    """The shapes of a format, shared by all its logs."""
-    return _Shapes()
-
-
 class _Reader:
     def __init__(self, log_format: LogFormat) -> None:
         self.log_format = log_format
-        self.shapes = _shapes(log_format)
+        self.shapes = shapes_of(log_format)
         markers = [form.marker for form in log_format.steps] + [form.marker for form in log_format.patterns]
-        self.shortest = min(map(len, markers), default=1)
-        self.one_by_one = any(form.certain_digits for form in log_format.steps)
         self.marker_index = marker_index(tuple(dict.fromkeys(markers)))
         self.headings = Headings()
 
@@ -196,157 +160,104 @@ class _Reader:
         if buffer.find(ESCAPE, 0, size) >= 0:
             begins, _ = line_starts(np.frombuffer(buffer, np.uint8)[:size])
             plain = ANSI.sub(b"", memoryview(buffer)[:size])
-            buffer, size = bytearray(plain.ljust(len(plain) + MAX_SHAPED + WORD_BYTES, b"\0")), len(plain)
-        letters = np.frombuffer(buffer, np.uint8)
-        places = self.marker_index.passes(letters[: size + size % 2]) if size else _NO_INTEGERS
+            buffer, size = bytearray(plain.ljust(len(plain) + MAX_WIDTH, b"\0")), len(plain)
+        self.letters = np.frombuffer(buffer, np.uint8)
+        places = self.marker_index.passes(self.letters[: size + size % 2]) if size else _NO_INTEGERS
         if not len(places):
             return Batch(steps=NO_STEPS, records=())
-        self.size = size
-        starts, lengths = line_starts(letters[:size])
-        self.lines = Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE))
-        self.parts: list[tuple[StepMatch, Integers]] = []
-        self.pauses: list[tuple[Shape, Integers]] = []
+        self.text = bytes(memoryview(buffer)[:size])
+        starts, lengths = line_starts(self.letters[:size])
+        self.starts, self.ends = starts, starts + np.minimum(lengths, MAX_LINE)
         self.records: list[LogRecord] = []
+        self.equal: dict[bytes, Sequence[LogRecord]] = {}
         speaking = without_repeats(np.searchsorted(starts, places, side="right") - 1)
-        if cut_off and len(speaking) and speaking[-1] == len(starts) - 1:
-            self._cut_off(speaking[-1:])
-            speaking = speaking[:-1]
-        for length, which in by_length(lengths, speaking):
-            if self.shortest <= length <= MAX_SHAPED:
-                self._in_bulk(length, which)
-            elif length > MAX_SHAPED:
-                self._read_singly(which)
-        return self._joined(offset, starts if begins is None else begins)
-
-    def _in_bulk(self, length: int, which: Integers) -> None:
-        """Reads lines of one length: by known shapes, then by those of some of the remaining lines, the rest singly."""
-        known = self.shapes.known.get(length, [])
-        rows = self.lines.rows(which, length)
-        for place, shape in enumerate(known):
-            hit = shape.matches(rows)
-            if hit.all():
-                self._keep(shape, which)
-                return
-            if hit.any():
-                self._keep(shape, which[hit])
-                if place:
-                    known[place - 1], known[place] = shape, known[place - 1]
-                rows, which = rows.compress(~hit, axis=1), which[~hit]
-        for attempt in range(SHAPES_PER_LENGTH):
-            if not len(which):
-                return
-            place = int(attempt * SPREAD % 1 * len(which))
-            if new := self._shape(rows[:, place].tobytes()[:length]):
-                self.shapes.remember(length, new)
-                hit = new.matches(rows)
-                self._keep(new, which[hit])
-            else:
-                hit = equal_lines(rows, place, length)
-                self._read_equal(which[hit])
-            rows, which = rows.compress(~hit, axis=1), which[~hit]
-        self._read_singly(which)
-
-    def _read_equal(self, which: Integers) -> None:
-        """Reads one of several equal lines, which stands for all of them where no block of lines begins with it."""
-        steps, records = len(self.parts), len(self.records)
-        self._read_singly(which[:1])
-        _, text = next(self.lines.texts(which[:1]))
-        if any(log_pattern.block and log_pattern.marker in text for log_pattern in self.log_format.patterns):
-            self._read_singly(which[1:])
-            return
-        starts = self.lines.starts[which]
-        self.parts[steps:] = [(step, starts) for step, _ in self.parts[steps:]]
-        others = starts[1:].tolist() if len(self.records) > records else []
-        self.records += [
-            dataclasses.replace(record, offset=start) for start in others for record in self.records[records:]
-        ]
-
-    def _shape(self, text: bytes) -> Shape | None:
-        """The shape of a line, where all that have it are alike: a step line or a pause."""
-        if self.one_by_one:
-            return None
-        if step := find_step(text, self.log_format.steps):
-            return None if step.crowded else Shape(text, step)
-        if any(form.marker in text and form.pattern.search(text) for form in self.log_format.steps):
-            return None  # it has the shape of a step line, but its digits are no numbers
-        patterns = [log_pattern for log_pattern in self.log_format.patterns if log_pattern.marker in text]
-        kinds = {log_pattern.kind for log_pattern in patterns if log_pattern.pattern.search(text)}
-        if kinds == {"pause"}:
-            return Shape(text, None)
-        return None
-
-    def _keep(self, shape: Shape, which: Integers) -> None:
-        if shape.step:
-            self.parts.append((shape.step, self.lines.starts[which]))
-        else:
-            self.pauses.append((shape, which))
-
-    def _read_singly(self, which: Integers) -> None:
-        for start, text in self.lines.texts(which):
-            step = find_step(text, self.log_format.steps)
-            if step is None:
-                self._read_other_lines(text, start)
-            while step:
-                self.parts.append((step, np.array([start])))
-                step = find_step(text, self.log_format.steps, step.end) if step.crowded else None
-
-    def _cut_off(self, which: Integers) -> None:
-        """A line without an end: a number at its end may lack digits, so that what stands last counts for nothing.
-
-        But for a step that is printed with the one that it counts from: cut short it would be less than that.
-        """
-        for start, text in self.lines.texts(which):
-            if step_match := find_step(text, self.log_format.steps):
-                whole = {name: field for name, field in step_match.fields.items() if field.stop < len(text)}
-                step, first = step_match.fields.get("step"), whole.get("first")
-                if step and first and int(text[step.first : step.stop]) > int(text[first.first : first.stop]):
-                    whole["step"] = step
-                if "step" in whole:
-                    self.parts.append((dataclasses.replace(step_match, fields=whole), np.array([start])))
-
-    def _read_other_lines(self, text: bytes, start: int, kinds: tuple[str, ...] = ()) -> None:
-        for log_pattern in self.log_format.patterns:
-            if (kinds and log_pattern.kind not in kinds) or log_pattern.marker not in text:
-                continue
-            searched = uncrowded(text, log_pattern.marker)
-            if log_pattern.block:
-                searched = bytes(self.lines.buffer[start : min(start + BLOCK_BYTES, self.size)])
-            if match := log_pattern.pattern.search(searched):
-                record = _record(log_pattern, match, text, start)
-                if record is not None:
-                    self.records.append(record)
-
-    def _joined(self, offset: int, begins: Integers) -> Batch:
-        """The batch in the order of the file; `begins` is where lines begin in the text as it was read."""
-        steps = NO_STEPS
-        if self.parts:
-            parts = [start for _, start in self.parts]
-            step_columns = columns(self.lines.letters, parts, [step.fields for step, _ in self.parts])
-            step_columns["offset"] = np.concatenate(parts)
-            order = np.argsort(step_columns["offset"], kind="stable")
-            steps = Steps(**{name: column[order] for name, column in step_columns.items()})
-            for start, text in self.lines.texts(np.searchsorted(self.lines.starts, steps.offset[:1])):
-                self._read_other_lines(text, start, ("facts", "remark"))
-        for which in _firsts(self.pauses, self.lines.starts, steps.offset):
-            self._read_singly(which)
+        cut_off &= len(speaking) > 0 and bool(speaking[-1] == len(starts) - 1)
+        steps = self._steps(speaking[:-1] if cut_off else speaking, speaking[-1:] if cut_off else _NO_INTEGERS)
         self.records.sort(key=lambda record: record.offset)
-        starts = self.lines.starts
-        at = {
-            start: begins[np.searchsorted(starts, start)] + offset for start in {step.offset for step in self.records}
-        }
+        begins = starts if begins is None else begins
         batch = Batch(
             steps=dataclasses.replace(steps, offset=begins[np.searchsorted(starts, steps.offset)] + offset),
-            records=tuple(dataclasses.replace(step, offset=int(at[step.offset])) for step in self.records),
+            records=tuple(
+                dataclasses.replace(record, offset=int(begins[np.searchsorted(starts, record.offset)]) + offset)
+                for record in self.records
+            ),
         )
         return self.headings.applied(batch) if self.log_format.headed else batch
 
+    def _steps(self, which: Integers, cut_off: Integers) -> Steps:
+        """The steps of these lines and of one that is cut off; the records of those that are no steps are added."""
+        numbers = self.shapes.numbers(self.text, self.starts[which].tolist(), self.ends[which].tolist())
+        is_here = np.bincount(numbers, minlength=1) > 0
+        kinds = (is_here.cumsum() - 1)[numbers]
+        shapes = [self.shapes.shapes[number] for number in np.flatnonzero(is_here).tolist()]
+        matches = [step for shape in shapes for step in shape.steps]
+        per_shape = np.array([len(shape.steps) for shape in shapes], np.int64)
+        counts = per_shape[kinds]
+        # The steps of a line are those of its shape: from the shape's first one on.
+        first_step = (per_shape.cumsum() - per_shape)[kinds] - (counts.cumsum() - counts)
+        step_kinds = np.arange(counts.sum()) + np.repeat(first_step, counts)
+        offsets = self.starts[np.repeat(which, counts)]
+        for place in cut_off.tolist():
+            if step := self._cut_off(self._line(place)):
+                step_kinds, offsets = np.append(step_kinds, len(matches)), np.append(offsets, self.starts[place])
+                matches.append(step)
+        steps = NO_STEPS
+        if len(offsets):
+            steps = Steps(
+                offset=offsets, **columns(self.letters, offsets, step_kinds, [step.fields for step in matches])
+            )
+            first_line = self._line(int(np.searchsorted(self.starts, offsets[0])))
+            self.records += self._records(first_line, int(offsets[0]), ("facts", "remark"))
+        is_pause = np.array([shape.is_pause for shape in shapes], np.bool_)[kinds]
+        self._read_others(which[~is_pause & (counts == 0)].tolist())
+        # Of the pauses of one shape between two steps the first.
+        after = np.searchsorted(offsets, self.starts[which[is_pause]])
+        _, first = np.unique(np.stack([kinds[is_pause], after]), axis=1, return_index=True)
+        self._read_others(which[is_pause][first].tolist())
+        return steps
 
-def _firsts(pauses: list[tuple[Shape, Integers]], starts: Integers, steps: Integers) -> Iterator[Integers]:
-    """The first of the lines of one shape between two steps; `starts` is where lines begin, `steps` where steps do."""
-    for shape in dict.fromkeys(shape for shape, _ in pauses):
-        which = np.sort(np.concatenate([lines for line_shape, lines in pauses if line_shape is shape]))
-        _, first = np.unique(np.searchsorted(steps, starts[which]), return_index=True)
-        yield which[first]
+    def _cut_off(self, text: bytes) -> StepMatch | None:
+        """The step of a line without an end: a number at its end may lack digits, so that what is last counts for
+        nothing.
+
+        But for a step that is printed with the one that it counts from: cut short it would be less than that.
+        """
+        step_match = find_step(text, self.log_format.steps)
+        if step_match is None:
+            return None
+        whole = {name: field for name, field in step_match.fields.items() if field.stop < len(text)}
+        step, first = step_match.fields.get("step"), whole.get("first")
+        if step and first and int(text[step.first : step.stop]) > int(text[first.first : first.stop]):
+            whole["step"] = step
+        return dataclasses.replace(step_match, fields=whole) if "step" in whole else None
+
+    def _line(self, place: int) -> bytes:
+        return self.text[self.starts[place] : self.ends[place]]
+
+    def _read_others(self, places: Sequence[int]) -> None:
+        """Adds the records of these lines; of equal lines one is matched, where no block of lines begins with it."""
+        for place in places:
+            start, text = int(self.starts[place]), self._line(place)
+            records = self.equal.get(text)
+            if records is None:
+                records = self._records(text, start)
+                if not any(each.block and each.marker in text for each in self.log_format.patterns):
+                    self.equal[text] = records
+                self.records += records
+            else:
+                self.records += [dataclasses.replace(record, offset=start) for record in records]
+
+    def _records(self, text: bytes, start: int, kinds: Container[str] | None = None) -> list[LogRecord]:
+        records = []
+        for log_pattern in self.log_format.patterns:
+            if (kinds is not None and log_pattern.kind not in kinds) or log_pattern.marker not in text:
+                continue
+            searched = uncrowded(text, log_pattern.marker)
+            if log_pattern.block:
+                searched = self.text[start : start + BLOCK_BYTES]
+            if (match := log_pattern.pattern.search(searched)) and (record := _record(log_pattern, match, text, start)):
+                records.append(record)
+        return records
 
 
 def _record(log_pattern: LogPattern, match: re.Match[bytes], text: bytes, start: int) -> LogRecord | None:

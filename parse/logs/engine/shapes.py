@@ -1,24 +1,19 @@
-"""Parses many lines at once: lines that are equal but for their digits are parsed alike, so one match serves them all.
-
-The shape of a line is the line with every digit made equal. A pattern that matches no certain digits finds the same
-places in every line of that shape; so one line is matched, and the rows of characters of all others are compared with
-it.
-"""
+"""Finds the steps of lines: of lines that are equal but for their digits one is matched, and serves them all."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from parse.logs.engine.fields import WORD_BYTES, Fields, field_of
-from parse.logs.engine.log_format import StepLine
+from parse.logs.engine.fields import ALIKE, Fields, field_of
+from parse.logs.engine.log_format import Integers, LogFormat, StepLine
 
-WordColumns = npt.NDArray[np.uint64]
-"""Lines as columns of words of eight characters, [word, line]; behind a line's end stands anything."""
-
+MAX_SHAPES, MAX_KNOWN = 1 << 12, 1 << 10
+"""The most shapes of a format that are known from one text to the next; the longest line, in bytes, that is."""
 LABELS = (
     re.compile(
         rb"(?P<time>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\s*\[(?:\d+,)?(?P<rank>\d+)\]\s?<(?:stdout|stderr|stddiag)>:"
@@ -41,7 +36,6 @@ class StepMatch:
 
     fields: Fields
     end: int
-    marker: bytes
     crowded: bool
     """Whether a second step may stand on the same line."""
 
@@ -57,8 +51,16 @@ def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> StepM
             parsed = {name: field for name, field in fields.items() if field}
             if len(parsed) == len(fields):
                 crowded = form.marker in text[match.end() :]
-                return StepMatch(fields=parsed, end=match.end(), marker=form.marker, crowded=crowded)
+                return StepMatch(fields=parsed, end=match.end(), crowded=crowded)
     return None
+
+
+def find_steps(text: bytes, forms: tuple[StepLine, ...]) -> Iterator[StepMatch]:
+    """All steps in the text, in order."""
+    step = find_step(text, forms)
+    while step:
+        yield step
+        step = find_step(text, forms, step.end) if step.crowded else None
 
 
 def label(before: bytes) -> dict[str, tuple[int, int]]:
@@ -85,68 +87,60 @@ def uncrowded(text: bytes, marker: bytes) -> bytes:
     return text[:place]
 
 
+@dataclass(frozen=True)
 class Shape:
-    """A line that stands for all lines of its shape; with `step`, a step line, else a pause.
+    """What lines that differ in digits alone are: steps, a pause, or lines of which each is read."""
 
-    A step line is compared only up to the end of its match, and must have no room for a second step behind it.
-    """
-
-    def __init__(self, text: bytes, step: StepMatch | None) -> None:
-        self.text = text
-        self.step = step
-        size = min(step.end + 1, len(text)) if step else len(text)
-        self._tail, self._second = size, None
-        if step and len(text) - size >= len(step.marker):
-            telling = set(step.marker) - set(text[size:]) - set(b"0123456789")
-            self._second = min(telling, default=None)
-            size = size if telling else len(text)
-        padded = text.ljust(-(-len(text) // WORD_BYTES) * WORD_BYTES, b"\0")
-        letters = np.frombuffer(padded, np.uint8)[: -(-size // WORD_BYTES) * WORD_BYTES]
-        digit = (letters >= ord("0")) & (letters <= ord("9"))
-        inside = np.arange(len(letters)) < size
-        self._wanted = _word_columns(np.where(digit, ord("0"), letters))
-        self._carry = _word_columns(np.where(digit, 0x80 - 10, 0)) if digit.any() else None
-        self._wrong = _word_columns(np.where(inside, np.where(digit, 0x80, 0xFF), 0))
-
-    def matches(self, lines: WordColumns) -> npt.NDArray[np.bool_]:
-        """Mask of the lines that have this shape, [line]; all are as long as the text."""
-        differs = lines[: len(self._wanted)] ^ self._wanted
-        if self._carry is not None:
-            # Of a digit 0 to 9 is left, to which 118 is added: what is more than 9 then has, or had, its highest bit.
-            carried = differs + self._carry
-            differs |= carried
-        differs &= self._wrong
-        alike = np.bitwise_or.reduce(differs, axis=0) == 0
-        if self._second is not None:
-            alike &= ~self._holds_behind(lines, self._second)
-        return np.asarray(alike)
-
-    def _holds_behind(self, lines: WordColumns, letter: int) -> npt.NDArray[np.bool_]:
-        """Mask of the lines that hold the letter behind the compared part, [line] (Warren, Hacker's Delight, 6-1)."""
-        first, stop = self._tail // WORD_BYTES, -(-len(self.text) // WORD_BYTES)
-        within = lines[first + 1 : stop - 1]
-        # Usually no line holds it: one comparison shows that, and only the first and the last word remain.
-        words = (
-            np.arange(first, stop)
-            if (np.ascontiguousarray(within).view(np.uint8) == letter).any()
-            else np.unique([first, stop - 1])
-        )
-        places = (words[:, None] * WORD_BYTES + np.arange(WORD_BYTES)).ravel()
-        outside = _word_columns(np.where((places >= self._tail) & (places < len(self.text)), 0, 0xFF))
-        zeros = lines[words] ^ np.uint64(letter * _ONES) | outside
-        return np.asarray(
-            np.bitwise_or.reduce((zeros - np.uint64(_ONES)) & ~zeros & np.uint64(0x80 * _ONES), axis=0) != 0
-        )
+    steps: tuple[StepMatch, ...] = ()
+    is_pause: bool = False
 
 
-def equal_lines(lines: WordColumns, place: int, length: int) -> npt.NDArray[np.bool_]:
-    """Mask of the lines that are equal to the one at that place, [line]; all are of that length."""
-    inside = _word_columns(np.where(np.arange(len(lines) * WORD_BYTES) < length, 0xFF, 0))
-    return np.asarray(np.bitwise_or.reduce((lines ^ lines[:, place : place + 1]) & inside, axis=0) == 0)
+OTHER = Shape()
+PAUSE = Shape(is_pause=True)
 
 
-_ONES = 0x0101010101010101
+class Shapes:
+    """The shapes of a format's lines so far, by number. A pattern that matches no certain digits finds the same places
+    in every line of a shape, so that the first one is matched and all others are looked up."""
+
+    def __init__(self, log_format: LogFormat) -> None:
+        self.shapes: list[Shape] = []
+        self._format = log_format
+        self._known: dict[bytes, int] = {}
+        self._alike = bytes(range(256)) if any(form.certain_digits for form in log_format.steps) else ALIKE
+
+    def numbers(self, text: bytes, begins: Sequence[int], ends: Sequence[int]) -> Integers:
+        """The numbers of the shapes of these lines of the text; those of earlier texts may be others now."""
+        if len(self.shapes) > MAX_SHAPES:
+            self.shapes, self._known = [], {}
+        lines = list(map(text.translate(self._alike).__getitem__, map(slice, begins, ends)))
+        found = list(map(self._known.get, lines))
+        if None in found:
+            for at, number in enumerate(found):
+                if number is None:
+                    found[at] = self._number(lines[at], text[begins[at] : ends[at]])
+        return np.array(found, np.int64)
+
+    def _number(self, line: bytes, text: bytes) -> int:
+        number = self._known.get(line)
+        if number is None:
+            number = len(self.shapes)
+            self.shapes.append(self._shape(text))
+            if len(line) <= MAX_KNOWN:
+                self._known[line] = number
+        return number
+
+    def _shape(self, text: bytes) -> Shape:
+        if steps := tuple(find_steps(text, self._format.steps)):
+            return Shape(steps=steps)
+        if any(form.marker in text and form.pattern.search(text) for form in self._format.steps):
+            return OTHER  # it has the shape of a step line, but its digits are no numbers
+        patterns = [log_pattern for log_pattern in self._format.patterns if log_pattern.marker in text]
+        kinds = {log_pattern.kind for log_pattern in patterns if log_pattern.pattern.search(text)}
+        return PAUSE if kinds == {"pause"} else OTHER
 
 
-def _word_columns(letters: npt.NDArray[np.integer]) -> WordColumns:
-    return np.ascontiguousarray(letters, np.uint8).view(np.uint64)[:, None]
+@lru_cache(maxsize=32)
+def shapes_of(log_format: LogFormat) -> Shapes:
+    """The shapes of a format, shared by all its logs."""
+    return Shapes(log_format)

@@ -263,7 +263,7 @@ class _Search:
             return
         starts, lengths = line_starts(letters[:size])
         which = without_repeats(np.searchsorted(starts, places, side="right") - 1)
-        yield from Lines(buffer, letters, starts, np.minimum(lengths, MAX_LINE)).texts(which[:MAX_TRIED])
+        yield from Lines(buffer, starts, np.minimum(lengths, MAX_LINE)).texts(which[:MAX_TRIED])
 
 
 @cache

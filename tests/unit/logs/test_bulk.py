@@ -1,4 +1,4 @@
-"""What makes reading fast: the sieve, shapes, fields. Each gives what a plain way of doing the same gives."""
+"""What makes reading fast: the marker index, shapes, fields. Each gives what a plain way of doing the same gives."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.logs.engine.fields import LARGEST, columns, field_of, seconds_of
+from parse.logs.engine.fields import LARGEST, MAX_WIDTH, columns, field_of, seconds_of
 from parse.logs.engine.lines import MarkerIndex
 from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
-from parse.logs.engine.reader import MAX_SHAPES, SHAPES_PER_LENGTH, _Shapes, batches
-from parse.logs.engine.shapes import Shape
+from parse.logs.engine.reader import batches
+from parse.logs.engine.shapes import MAX_KNOWN, MAX_SHAPES, Shapes
 
 LETTERS = st.sampled_from(list(b"aeZ_ :1")).map(lambda letter: bytes([letter]))
 TEXTS = st.lists(LETTERS, min_size=1, max_size=12).map(b"".join)
@@ -40,16 +40,21 @@ NUMBERS = st.one_of(
 )
 
 
+def read_columns(text, starts, kinds, fields):
+    letters = np.frombuffer(text + b"x" * MAX_WIDTH, np.uint8)
+    return columns(letters, np.array(starts), np.array(kinds), fields)
+
+
 @given(numbers=st.lists(NUMBERS, min_size=1, max_size=20), indent=st.integers(0, 9))
 def test_a_number_is_the_one_that_float_reads(numbers, indent):
     text, starts, fields = b"", [], []
     for number in numbers:
-        starts.append(np.array([len(text)]))
+        starts.append(len(text))
         written = b" " * indent + number.encode()
         field = field_of("rate", written, indent, len(written))
         fields.append({"rate": field} if field else {})
         text += written
-    read = columns(np.frombuffer(text + b"x" * 8, np.uint8), starts, fields)["rate"]
+    read = read_columns(text, starts, range(len(starts)), fields)["rate"]
     for number, got in zip(numbers, read.tolist(), strict=True):
         wanted = float(number)
         if abs(wanted) <= LARGEST:
@@ -62,9 +67,7 @@ def test_a_number_is_the_one_that_float_reads(numbers, indent):
 def test_a_whole_number_is_exact(number, indent):
     text = b"7" * indent + b"%d" % number
     field = field_of("step", text, indent, len(text))
-    assert columns(np.frombuffer(text + b"x" * 8, np.uint8), [np.array([0])], [{"step": field}])["step"].tolist() == [
-        number
-    ]
+    assert read_columns(text, [0], [0], [{"step": field}])["step"].tolist() == [number]
 
 
 @pytest.mark.parametrize("name", ["step", "epoch", "rank"])
@@ -75,28 +78,17 @@ def test_what_is_no_whole_number_is_no_field(name, text):
 
 def test_times_of_several_forms_at_once():
     texts = [b"2021-03-23 10:16:49.131815", b"2021-03-23 10:16:50,131", b"Fri Apr  9 10:16:49 2021", b"1597933942.98"]
-    text = b"".join(texts) + b"x" * 8
-    starts = [np.array([sum(map(len, texts[:at]))]) for at in range(len(texts))]
+    starts = [sum(map(len, texts[:at])) for at in range(len(texts))]
     fields = [{"time": field_of("time", text, 0, len(text))} for text in texts]
-    assert columns(np.frombuffer(text, np.uint8), starts, fields)["time_s"].tolist() == [
-        seconds_of(text) for text in texts
-    ]
+    read = read_columns(b"".join(texts), starts, range(len(texts)), fields)["time_s"]
+    assert read.tolist() == [seconds_of(text) for text in texts]
 
 
 def test_a_time_of_impossible_digits_is_absent():
-    text = b"2021-03-23 10:16:49" + b"2021-03-23 99:16:49" + b"x" * 8
+    text = b"2021-03-23 10:16:49" + b"2021-03-23 99:16:49" + b"2021-02-30 10:16:49"
     field = field_of("time", text, 0, 19)
-    read = columns(np.frombuffer(text, np.uint8), [np.array([0, 19])], [{"time": field}])["time_s"]
-    assert not np.isnan(read[0]) and np.isnan(read[1])
-
-
-def test_the_number_of_shapes_is_bounded():
-    shapes = _Shapes()
-    for length in range(1, 200):
-        for _ in range(SHAPES_PER_LENGTH + 5):
-            shapes.remember(length, Shape(b"x" * length, None))
-    assert max(map(len, shapes.known.values())) <= SHAPES_PER_LENGTH
-    assert sum(map(len, shapes.known.values())) == shapes.number <= MAX_SHAPES
+    read = read_columns(text, [0, 19, 38], [0, 0, 0], [{"time": field}])["time_s"]
+    assert np.isnan(read).tolist() == [False, True, True]
 
 
 STEP = StepLine(marker=b"step ", expression=rb"step (?P<step>\d+) took (?P<duration_s>[\d.]+) s")
@@ -139,6 +131,28 @@ def test_digits_that_a_marker_asks_for_are_not_taken_for_others(tmp_path):
     other, rare = b"THE_PRECISION is fp32\n", b"THE_PRECISION is fp16\n"
     records = read(tmp_path, other * 50 + rare + other * 50)[1]
     assert [record.values for record in records] == [{"type": "fp16"}]
+
+
+def test_what_is_at_the_end_of_some_lines_alone_is_read_where_it_is(tmp_path):
+    form = StepLine(marker=b"step ", expression=rb"step (?P<step>\d+)(?: took (?P<duration_s>[\d.]+) s)?")
+    path = tmp_path / "x.log"
+    path.write_bytes(b"step 1 was too long\nstep 2 took 0.5 s !\n" * 20)
+    (batch,) = batches(path, LogFormat(name="ends", title="ends", steps=(form,)))
+    assert np.isnan(batch.steps.duration_s[::2]).all()
+    assert batch.steps.duration_s[1::2].tolist() == [0.5] * 20
+
+
+def test_what_is_known_of_shapes_is_bounded():
+    shapes = Shapes(FORMAT)
+    for _ in range(2):
+        lines = [b"x" * (number % 50) + b"-%b" % bytes([97 + number % 26] * (number // 50)) for number in range(6000)]
+        lines.append(b"x" * (MAX_KNOWN + 1))
+        ends = np.cumsum([len(line) for line in lines]).tolist()
+        numbers = shapes.numbers(b"".join(lines), [0, *ends[:-1]], ends)
+        assert len(set(numbers.tolist())) == len(shapes.shapes) == len(set(lines)) > MAX_SHAPES
+        assert max(map(len, shapes._known)) <= MAX_KNOWN
+    shapes.numbers(b"step 1 took 0.5 s", [0], [17])
+    assert len(shapes.shapes) == len(shapes._known) == 1
 
 
 def test_steps_of_which_no_two_are_alike_are_read_all_the_same(tmp_path):

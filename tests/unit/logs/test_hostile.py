@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from parse import summarize
 from parse.logs import formats
 from parse.logs.engine import reader
-from parse.logs.engine.fields import form_of
+from parse.logs.engine.fields import form_of, seconds_of
 from parse.logs.engine.lines import MarkerIndex
 from parse.logs.engine.log_format import LogError, UnknownFormatError
 from parse.logs.engine.shapes import MAX_MARKERS, find_step, label, uncrowded
@@ -221,8 +221,8 @@ def test_an_index_of_a_two_character_marker_passes_few_others():
 def test_one_time_stamp_is_what_it_is_among_many(text):
     form = form_of(text)
     many = form.seconds(np.frombuffer(text * 3, np.uint8).reshape(3, -1))
-    seconds = form.seconds_of_one(text)
-    assert seconds is None if np.isnan(many[0]) else many.tolist() == pytest.approx([seconds] * 3, abs=1e-6)
+    seconds = seconds_of(text)
+    assert seconds is None if np.isnan(many[0]) else many.tolist() == [seconds] * 3
 
 
 def test_equal_lines_are_all_read(tmp_path):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parse.logs.engine.lines import MAX_SHAPED
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.engine.reader import batches, pieces
+from parse.logs.engine.shapes import MAX_KNOWN
 from parse.logs.formats import format_named
 
 STEP = re.compile(
@@ -163,7 +163,7 @@ def test_numbers_beyond_what_a_number_can_be_make_no_step(tmp_path):
     assert not len(read(tmp_path, text)[0]["step"])
 
 
-@pytest.mark.parametrize("longer", [MAX_SHAPED, 1 << 17])
+@pytest.mark.parametrize("longer", [MAX_KNOWN, 1 << 17])
 def test_lines_longer_than_what_is_taken_in_bulk(tmp_path, longer):
     text = b"epoch 0 step 1 loss 1 rate 5 " + b"x" * longer + b"\nepoch 0 step 2 loss 1 rate 6 \n"
     columns, _ = read(tmp_path, text, 1 << 12)
