@@ -114,12 +114,12 @@ class Shapes:
         if len(self.shapes) > MAX_SHAPES:
             self.shapes, self._known = [], {}
         lines = list(map(text.translate(self._alike).__getitem__, map(slice, begins, ends)))
-        found = list(map(self._known.get, lines))
-        if None in found:
-            for at, number in enumerate(found):
+        numbers = list(map(self._known.get, lines))
+        if None in numbers:
+            for at, number in enumerate(numbers):
                 if number is None:
-                    found[at] = self._number(lines[at], text[begins[at] : ends[at]])
-        return np.array(found, np.int64)
+                    numbers[at] = self._number(lines[at], text[begins[at] : ends[at]])
+        return np.array(numbers, np.int64)
 
     def _number(self, line: bytes, text: bytes) -> int:
         number = self._known.get(line)
