@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
-from math import atan2, comb, cos, isfinite, isqrt, log, pi, sin, sqrt, tan
+from math import comb, cos, exp, isfinite, isqrt, lgamma, log, pi, sin, sqrt, tan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+PRECISION = 1e-15
+"""Of functions that are computed term by term, as a share."""
 UNCOVERED_PART = 20
 """An interval of 95 % leaves out at most one part in twenty; whole numbers stay exact for any n."""
 MAX_REPEATS = 100
@@ -57,38 +60,48 @@ def median_interval(values: Sequence[float]) -> Interval | None:
     return Interval(ordered[k - 1], ordered[n - k], 1 - tail / 2**n)
 
 
-def student(confidence: float, freedom: int) -> float:
-    """Within how many standard errors a t-distributed number of so many degrees of freedom is, with that probability.
-
-    The probability within t is a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4), turned round by bisection.
-    """
-
+@lru_cache(1000)
+def student(confidence: float, freedom: float) -> float:
+    """Within how many standard errors a t-distributed number of so many degrees of freedom, whole or not, is with that
+    probability; by bisection."""
     low, high = 0.0, pi / 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+        farther = _beta(freedom / 2, 0.5, cos(middle) ** 2, sin(middle) ** 2)
+        low, high = (middle, high) if farther > 1 - confidence else (low, middle)
     return sqrt(freedom) * tan(low)
 
 
-def student_p(t: float, freedom: int) -> float:
+def student_p(t: float, freedom: float) -> float:
     """The probability that a t-distributed number of so many degrees of freedom lies farther from 0 than `t`, which is
-    positive; exact to 1e-14."""
-    return max(0.0, 1 - _within(atan2(t, sqrt(freedom)), freedom))
+    positive (Abramowitz and Stegun, 26.7.1 and 26.5.27)."""
+    square = t * t / freedom
+    return _beta(freedom / 2, 0.5, 1 / (1 + square), 1 - 1 / (1 + square) if square > 1 else square / (1 + square))
 
 
-def _within(angle: float, freedom: int) -> float:
-    """The probability of a t-distributed number within ± sqrt(freedom) · tan(angle)."""
-    term, total = (cos(angle), 0.0) if freedom % 2 else (1.0, 0.0)
-    for power in range(3 if freedom % 2 else 2, freedom + 1, 2):
-        total += term
-        term *= cos(angle) ** 2 * (power - 1) / power
-    return 2 / pi * (angle + sin(angle) * total) if freedom % 2 else sin(angle) * total
+def _beta(a: float, b: float, x: float, rest: float) -> float:
+    """The regularised incomplete beta function of x; `rest` is 1 − x.
 
-
-@cache
-def _student(freedom: int) -> float:
-    """The 97.5 % point as tables print it: three decimals, beyond 30 degrees of freedom that of 30, which is larger."""
-    return round(student(0.95, min(max(1, freedom), 30)), 3)
+    By its continued fraction (Abramowitz and Stegun, 26.5.8) in Lentz's order, which converges fast on one side of
+    (a + 1) / (a + b + 2); from there on the complement is computed.
+    """
+    if x == 0 or rest == 0:
+        return float(rest == 0)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _beta(b, a, rest, x)
+    above, below = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    fraction, change, m = below, 0.0, 0
+    while abs(change - 1) > PRECISION:
+        m += 1
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        change = 1.0
+        for term in (even, odd):
+            below, above = 1 / (1 + term * below), 1 + term / above
+            change *= below * above
+        fraction *= change
+    size = a * log(x) + b * log(rest) + lgamma(a + b) - lgamma(a) - lgamma(b)
+    return exp(size) / a * fraction
 
 
 MIN_SERIES = 40
@@ -114,7 +127,7 @@ def series_error(values: Sequence[float]) -> float | None:
 def mean_margin(values: Sequence[float]) -> float | None:
     """Half of the 95 % interval of a mean, by Student's t; None for fewer than two values."""
     n = len(values)
-    return None if n < 2 else _student(n - 1) * sqrt(statistics.variance(values) / n)
+    return None if n < 2 else student(0.95, n - 1) * sqrt(statistics.variance(values) / n)
 
 
 def difference_margin(values: Sequence[float], others: Sequence[float]) -> float | None:
@@ -124,11 +137,7 @@ def difference_margin(values: Sequence[float], others: Sequence[float]) -> float
     """
     if min(len(values), len(others)) < 2:
         return None
-    ours, theirs = statistics.variance(values) / len(values), statistics.variance(others) / len(others)
-    if ours + theirs == 0:
-        return 0.0
-    freedom = (ours + theirs) ** 2 / (ours**2 / (len(values) - 1) + theirs**2 / (len(others) - 1))
-    return _student(int(freedom)) * sqrt(ours + theirs)
+    return _margin(statistics.variance(values), len(values), statistics.variance(others), len(others))
 
 
 def repeats_within(values: Sequence[float], others: Sequence[float], margin: float) -> int | None:
@@ -139,13 +148,19 @@ def repeats_within(values: Sequence[float], others: Sequence[float], margin: flo
     if min(len(values), len(others)) < 2:
         return None
     ours, theirs = statistics.variance(values), statistics.variance(others)
-    if ours + theirs == 0:
-        return 2
-    for n in range(2, MAX_REPEATS + 1):
-        freedom = (n - 1) * (ours + theirs) ** 2 / (ours**2 + theirs**2)
-        if _student(int(freedom)) * sqrt((ours + theirs) / n) <= margin:
-            return n
-    return None
+    counts = range(2, MAX_REPEATS + 1)
+    at = bisect_left(counts, -margin, key=lambda n: -_margin(ours, n, theirs, n))  # it falls with n
+    return counts[at] if at < len(counts) else None
+
+
+def _margin(ours: float, our_number: int, theirs: float, their_number: int) -> float:
+    """Half of the interval by the variances and numbers of both sides."""
+    square = ours / our_number + theirs / their_number
+    if square == 0:
+        return 0.0
+    part = ours / our_number / square
+    freedom = 1 / (part**2 / (our_number - 1) + (1 - part) ** 2 / (their_number - 1))
+    return student(0.95, freedom) * sqrt(square)
 
 
 def block_durations_ns(latest_end_ns: npt.NDArray[np.int64], blocks: npt.NDArray[np.int64]) -> list[int]:

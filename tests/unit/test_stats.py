@@ -127,6 +127,56 @@ def test_student_is_as_in_the_published_table(confidence, freedom, published):
     assert stats.student(confidence, freedom) == pytest.approx(published, abs=0.0006)
 
 
+@pytest.mark.parametrize(
+    ("freedom", "by_scipy"),
+    [(1, 12.706204736174694), (1.3, 7.500529325562029), (1.9, 4.527118077100328), (2.5, 3.5746548420036817),
+     (3.7, 2.8675207071911895), (7.4, 2.3389583950914736), (31.5, 2.0382021367118837), (1000, 1.9623390808264083)],
+)  # fmt: skip
+def test_student_of_any_degrees_of_freedom_is_that_of_scipy(freedom, by_scipy):
+    """scipy 1.17.1, stats.t.ppf(0.975, freedom)."""
+    assert stats.student(0.95, freedom) == pytest.approx(by_scipy, rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("t", "freedom", "by_scipy"),
+    [(0.1, 3, 0.9266523488008059), (2, 1.5, 0.22418833035605112), (12, 2.7, 0.002026866019396126),
+     (40, 8, 1.6785718879145792e-10), (100, 50, 2.960898892025241e-59), (float("inf"), 4, 0.0), (1e-9, 4, 1.0)],
+)  # fmt: skip
+def test_the_p_value_of_any_degrees_of_freedom_is_that_of_scipy(t, freedom, by_scipy):
+    """scipy 1.17.1, 2 · stats.t.sf(t, freedom)."""
+    assert stats.student_p(t, freedom) == pytest.approx(by_scipy, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "others", "by_scipy"),
+    [([10.0, 11.0], [5.0, 7.0], 6.918522830071064), ([10.0, 11.0], [5.0, 6.1], 3.2260094407535655),
+     ([10.0, 11.0, 12.5], [5.0, 5.5, 6.0], 2.707594860731417), ([10.0, 11.0], [5.0, 5.0, 5.0], 6.353102368087347)],
+)  # fmt: skip
+def test_the_margin_of_few_runs_is_that_of_scipy(values, others, by_scipy):
+    """Half the width of scipy 1.17.1's stats.ttest_ind(values, others, equal_var=False).confidence_interval(0.95)."""
+    assert stats.difference_margin(values, others) == pytest.approx(by_scipy, rel=1e-10)
+
+
+def test_the_margin_of_a_mean_is_that_of_scipy():
+    """stats.t.ppf(0.975, 39) · stats.sem: beyond 30 degrees of freedom, too."""
+    values = [*range(40)]
+    assert stats.mean_margin(values) == pytest.approx(
+        2.022690920036761 * (sum((v - 19.5) ** 2 for v in values) / 39 / 40) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_the_margin_of_equal_scatter_covers_95_percent(n):
+    draws = np.random.default_rng(3).normal(size=(4000, 2, n)).tolist()
+    covered = np.mean([abs(stats.mean(a) - stats.mean(b)) <= stats.difference_margin(a, b) for a, b in draws])
+    assert 0.945 <= covered <= 0.985  # all of 99.4 % at two runs a side, were the degrees of freedom cut to whole ones
+
+
+def test_sides_without_scatter_have_no_margin():
+    assert stats.difference_margin([1.0, 1.0], [2.0, 2.0]) == 0.0 == stats.mean_margin([1.0, 1.0])
+    assert stats.difference_margin([1.0], [2.0, 3.0]) is None is stats.mean_margin([1.0])
+
+
 @pytest.mark.parametrize("part", [1.0, 0.5, 0.2])
 def test_so_many_repeats_have_the_margin(part):
     values, others = [10.0, 11.0, 12.5, 9.0], [5.0, 5.5, 6.0, 5.2]
