@@ -53,10 +53,10 @@ demo: $(VENV)/.demo
 test: $(VENV)/.test
 	$(call part,horovod,240,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,5,$(PY) -m pytest -q $(ALL) tests/gpu)
-	$(call part,unit,$(call seconds,250,370),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
-	$(call part,mpi,$(call seconds,700,1880),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
-	$(call part,hosts,70,$(PY) -m pytest -q $(ALL) tests/hosts)
-	$(call part,browser,110,$(PY) -m pytest -q $(ALL) $(PARALLEL_browser) tests/browser)
+	$(call part,unit,$(call seconds,210,330),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
+	$(call part,mpi,$(call seconds,780,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)
+	$(call part,hosts,55,$(PY) -m pytest -q $(ALL) tests/hosts)
+	$(call part,browser,75,$(PY) -m pytest -q $(ALL) $(PARALLEL_browser) tests/browser)
 	$(call part,slurm,$(call seconds,400,1030),$(PY) -m pytest -q $(ALL) $(PARALLEL_slurm) tests/slurm)
 
 test-all:

@@ -20,7 +20,7 @@ SMALL = {"classes": "101", "image_size": "16"}
 @pytest.mark.parametrize(
     ("backend", "size"),
     [
-        pytest.param(backend, size, marks=() if size == 2 or (backend, size) == ("torch-ddp", 4) else pytest.mark.all)
+        pytest.param(backend, size, marks=() if size == 2 else pytest.mark.all)
         for backend in ("torch-ddp", "torch-horovod", "paddle-fleet")
         for size in (1, 2, 4)
     ],
@@ -54,6 +54,7 @@ TOGETHER: tuple[dict[str, Any], ...] = tuple(
 )
 
 
+@pytest.mark.all
 def test_both_frameworks_compute_one_backbone(ranks: Ranks) -> None:
     if missing := missing_modules("paddle-fleet"):
         pytest.skip("; ".join(missing))

@@ -184,16 +184,12 @@ def test_no_shards_end_as_invalid(ranks: Ranks, tmp_path: Path) -> None:
     assert all("has no tar shard" in note.message and str(folder) in note.message for note in attempt.notes())
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
         (b"0005.cls", b"0005.txt", "sample train-000000.tar/0005 in {folder} has no image or no cls: png, txt"),
-        pytest.param(
-            b"0005.png",
-            b"1005.png",
-            "sample train-000000.tar/1005 in {folder} has no image or no cls: png",
-            marks=pytest.mark.all,
-        ),
+        (b"0005.png", b"1005.png", "sample train-000000.tar/1005 in {folder} has no image or no cls: png"),
     ],
 )
 def test_a_sample_without_its_class_ends_the_run_by_its_name(
@@ -207,10 +203,8 @@ def test_a_sample_without_its_class_ends_the_run_by_its_name(
     assert any(reason.format(folder=folder / "webdataset") in note.message for note in notes), notes
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [pytest.param(b"\0" * 512, id="end of a tar", marks=pytest.mark.all), pytest.param(b"\xff" * 512, id="no header")],
-)
+@pytest.mark.all
+@pytest.mark.parametrize("damage", [b"\0" * 512, b"\xff" * 512], ids=["end of a tar", "no header"])
 def test_a_shard_that_is_damaged_behind_its_index_ends_the_run_by_its_name(
     ranks: Ranks, tmp_path: Path, damage: bytes
 ) -> None:

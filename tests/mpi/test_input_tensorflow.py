@@ -153,6 +153,7 @@ def test_a_cached_run_reads_one_batch(ranks: Ranks, tmp_path: Path) -> None:
     assert reduce_input(trace) is None
 
 
+@pytest.mark.all
 def test_a_label_beyond_the_classes_ends_the_run(ranks: Ranks, tmp_path: Path) -> None:
     folder = as_records(ranks, numbered(tmp_path / "set", 16, classes=11))
     attempt = Attempt(ranks, tmp_path, perceptron(folder, "tensorflow-multiworker", "tfrecord"), check=False)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.all
+
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = ("--cluster", "local", "--gpus-per-node", "0", "--nodes", "1", "--ranks-per-node", "2", "--no-baseline",
          "--repeats", "1", "--backend", "mpi", "--workload", "delay", "--steps", "8", "--warmup", "5")  # fmt: skip
@@ -64,7 +66,6 @@ def json_of_newest_trace(tmp_path: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.all
 def test_a_launcher_of_another_mpi_starts_singletons_and_the_run_is_invalid(tmp_path: Path, mpich: Path) -> None:
     done, outcome, errors = sweep(tmp_path, mpich)
     assert (done.returncode, outcome) == (1, "invalid"), done.stdout + errors

@@ -148,10 +148,10 @@ def test_tensor_parallelism(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     ("kind", "steps", "reason"),
     [
         ("turns", 16, "2 updates of optimizers that take turns are one step"),
-        ("both", 16, ""),
+        pytest.param("both", 16, "", marks=pytest.mark.all),
         ("lbfgs", 16, "the optimizer calls backward several times in one step"),
         ("in-backward", 16, "the optimizer works inside the backward"),
-        ("marked", 16, ""),
+        pytest.param("marked", 16, "", marks=pytest.mark.all),
     ],
 )
 def test_other_updates(tmp_path: Path, kind: str, steps: int, reason: str) -> None:
@@ -196,7 +196,15 @@ def test_a_forked_process_that_trains_is_recorded(tmp_path: Path) -> None:
     assert sorted(len(rank.steps) for rank in ended.observed) == [3, 5]
 
 
-@pytest.mark.parametrize("kind", ["subprocess", "exec", "plain", "catches"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "subprocess",
+        "exec",
+        pytest.param("plain", marks=pytest.mark.all),
+        pytest.param("catches", marks=pytest.mark.all),
+    ],
+)
 def test_processes(tmp_path: Path, kind: str) -> None:
     ended = succeeded(run(tmp_path, "processes.py", kind, ODD))
     assert len(ended.only.steps) == 6
@@ -212,7 +220,7 @@ def test_models_behave_as_without(tmp_path: Path) -> None:
     assert len(hooked.only.steps) == 12
 
 
-@pytest.mark.parametrize("how", ["error", "full"])
+@pytest.mark.parametrize("how", ["error", pytest.param("full", marks=pytest.mark.all)])
 def test_a_hook_that_raises_is_taken_off_and_the_script_goes_on(tmp_path: Path, how: str) -> None:
     ended, plain = (run(tmp_path / str(hooks), "broken_hook.py", how, hooks=hooks) for hooks in (True, False))
     assert succeeded(ended).output == plain.output

@@ -109,6 +109,7 @@ for step in range(30):
 """
 
 
+@pytest.mark.all
 def test_launches_are_runs_of_a_point_and_one_that_failed_is_attempted_again(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FAILS_ONCE)
     words = (*TORCHRUN, *OBSERVE, "--warmup", "5", "--batch-size", "2", "--", "train.py")

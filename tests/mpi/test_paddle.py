@@ -228,21 +228,25 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return facts
 
 
+@pytest.mark.all
 def test_resnet50_has_the_parameters_of_v1_5_by_torchvisions_names(result: dict[str, Any]) -> None:
     assert result["parameters"] == 25_557_032
     assert result["all_taken"]
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_resnet50_computes_what_torch_computes_from_the_same_weights(result: dict[str, Any], mode: str) -> None:
     assert result["distance"][mode] <= 1e-4
 
 
+@pytest.mark.all
 def test_running_statistics_are_torchs_but_for_the_biased_variance(result: dict[str, Any]) -> None:
     assert result["running_mean"] <= 1e-6
     assert result["running_var"] <= 1e-5
 
 
+@pytest.mark.all
 @pytest.mark.parametrize(
     ("recipe", "rate", "momentum", "decays", "gradient"),
     [
@@ -262,6 +266,7 @@ def test_resnet50_is_trained_by_its_recipe(
     assert (its["images"], its["samples"]) == ([2, 3, 64, 64], 2)
 
 
+@pytest.mark.all
 @pytest.mark.parametrize("recipe", ["ngc", "pytorch-examples"])
 def test_resnet50_learns_what_torch_learns_in_fp64(result: dict[str, Any], recipe: str) -> None:
     # Paddle keeps rate, momentum, smoothing and epsilon in float32 even then; the model makes more of it every step.

@@ -103,7 +103,9 @@ def test_gpus_that_are_not_there_to_ask_are_unknown(ranks: Ranks, tmp_path: Path
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("visible", "failed"), [("0,1", set()), ("1", {"gpu_per_rank"})])
+@pytest.mark.parametrize(
+    ("visible", "failed"), [pytest.param("0,1", set(), marks=pytest.mark.all), ("1", {"gpu_per_rank"})]
+)
 def test_ranks_that_share_a_gpu_end_before_they_touch_it(
     ranks: Ranks, tmp_path: Path, visible: str, failed: set[str]
 ) -> None:
@@ -153,6 +155,7 @@ def test_what_is_fatal_ends_with_3_and_is_written(
     assert finding["fix"]
 
 
+@pytest.mark.all
 def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
     looked = Looked(ranks, tmp_path)
     (tmp_path / "report.json").unlink()
@@ -168,6 +171,7 @@ def test_singletons_all_write_the_same(ranks: Ranks, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.json", "run.json"]
 
 
+@pytest.mark.all
 def test_words_that_are_no_check_are_refused(ranks: Ranks, tmp_path: Path) -> None:
     looked = Looked(ranks, tmp_path, "--check", "laod=fatal")
     assert looked.done.returncode == 2

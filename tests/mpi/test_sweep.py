@@ -230,6 +230,7 @@ def test_an_interrupted_sweep_leaves_nothing_running(tmp_path: Path) -> None:
     until(lambda: not ranks_of(tmp_path), "the ranks have ended")
 
 
+@pytest.mark.all
 def test_a_detached_sweep_continues_in_the_background(tmp_path: Path) -> None:
     done = sweep(tmp_path, "--nodes", "1", *TINY, "--detach")
     assert done.returncode == 0, done.stderr
@@ -240,6 +241,7 @@ def test_a_detached_sweep_continues_in_the_background(tmp_path: Path) -> None:
     assert "every run is final" in joined.stdout
 
 
+@pytest.mark.all
 def test_a_folder_name_with_shell_syntax_is_not_executed(tmp_path: Path) -> None:
     out = "a'; touch pwned #"
     done = sweep(tmp_path, "--nodes", "1", *TINY, "--out", out)
@@ -310,6 +312,7 @@ def test_ranks_end_with_their_killed_script(tmp_path: Path) -> None:
     until(lambda: not ranks_of(tmp_path), "the ranks have ended")
 
 
+@pytest.mark.all
 def test_rerun_if_changed_repeats_runs_measured_with_other_packages(tmp_path: Path) -> None:
     assert sweep(tmp_path, "--nodes", "1", *TINY).returncode == 0
     same = sweep(tmp_path, "--nodes", "1", *TINY, "--rerun-if-changed")

@@ -112,9 +112,8 @@ def test_both_backends_learn_the_same(ranks: Ranks) -> None:
     assert losses(facts(ranks, HOROVOD)) == pytest.approx(losses(facts(ranks, STRATEGY)))
 
 
-@pytest.mark.parametrize(
-    ("backend", "timing"), [pytest.param(HOROVOD, "step", marks=pytest.mark.all), (STRATEGY, "phases")]
-)
+@pytest.mark.all
+@pytest.mark.parametrize(("backend", "timing"), [(HOROVOD, "step"), (STRATEGY, "phases")])
 def test_options_do_not_change_what_is_learned(ranks: Ranks, backend: str, timing: str) -> None:
     options = {HOROVOD: {"fusion_threshold_mb": "0"}, STRATEGY: {"collective": "ring", "bytes_per_pack_mb": "0.01"}}
     result = facts(ranks, backend, timing=timing, options={"xla": "on", **options[backend]})
@@ -252,6 +251,7 @@ def resnet50(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.all
 def test_resnet50_computes_what_torch_computes_from_the_same_weights(resnet50: dict[str, Any]) -> None:
     assert resnet50["parameters"] == 25_557_032
     assert resnet50["all_taken"]
@@ -259,6 +259,7 @@ def test_resnet50_computes_what_torch_computes_from_the_same_weights(resnet50: d
     assert resnet50["distance"]["statistics"] <= 1e-4
 
 
+@pytest.mark.all
 def test_its_gradients_are_as_good_as_torchs(resnet50: dict[str, Any]) -> None:
     # Batch norm over few samples loses digits: in fp32 torch's own are 3 % off those that it finds in fp64.
     off = resnet50["gradients_off"]
@@ -266,6 +267,7 @@ def test_its_gradients_are_as_good_as_torchs(resnet50: dict[str, Any]) -> None:
     assert resnet50["compared"] > 100
 
 
+@pytest.mark.all
 def test_it_is_trained_by_the_recipes_of_the_references(resnet50: dict[str, Any]) -> None:
     rate, momentum, decays = resnet50["recipes"]["ngc"]
     assert (rate, momentum) == (pytest.approx(0.256 * 128 / 256 / 8), 0.875)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent / "ranks"
+pytestmark = pytest.mark.all
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -71,6 +71,7 @@ def without(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
+@pytest.mark.all
 def test_accounts_that_lag_hang_or_are_missing(
     cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
