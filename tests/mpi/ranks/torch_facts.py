@@ -7,8 +7,8 @@ Switches: `apart` makes every rank believe that it has a network stack of its ow
 `apart_at_first` gives every rank other weights; `another`: Horovod was built for another torch; `unloadable`: it does
 not load; `unseen`: it sees this rank only; `without_mpi`, `without_nccl`: it lacks those; `twice`: a second MPI is
 loaded; `hooked` gives the workload's optimizer a hook; `tied` adds two layers with the same weights to
-its model; `one_gpu` makes torch see a GPU; `refusals`: runs that `join` refuses have the reason in
-place of facts.
+its model; `one_gpu` makes torch see a GPU; `refusals`: runs that are refused have the reason in place of
+facts. A run has the switches of its field `pretend`, too; they end with it.
 """
 
 import copy
@@ -16,6 +16,8 @@ import json
 import os
 import sys
 import traceback
+from contextlib import ExitStack
+from unittest.mock import patch
 
 from common import LISTENING, run_of, sockets
 from mpi4py import MPI
@@ -36,29 +38,34 @@ def listening():
     return sorted({address for address, _ in sockets(LISTENING)})
 
 
-def pretend(switches):
+def pretend(switches, until):
+    """Switches something on `until` that stack is closed."""
+
+    def put(place, name, value):
+        until.enter_context(patch.object(place, name, value))
+
     if "apart" in switches:
-        addresses._network_stack = lambda: str(comm.rank)
+        put(addresses, "_network_stack", lambda: str(comm.rank))
     if "another" in switches:
-        horovod_build.built_against = lambda: {"torch": "1.13.1"}
+        put(horovod_build, "built_against", lambda: {"torch": "1.13.1"})
     if "twice" in switches:
-        horovod_group._mpi_libraries = lambda: ["/opt/a/libmpi.so.12", "/usr/lib/libmpi.so.40"]
+        put(horovod_group, "_mpi_libraries", lambda: ["/opt/a/libmpi.so.12", "/usr/lib/libmpi.so.40"])
     if "one_gpu" in switches:
         import torch
 
-        torch.cuda.is_available = lambda: True
-        torch.cuda.device_count = lambda: 1
+        put(torch.cuda, "is_available", lambda: True)
+        put(torch.cuda, "device_count", lambda: 1)
     if "unloadable" in switches:
-        sys.modules["horovod.torch"] = None
+        until.enter_context(patch.dict(sys.modules, {"horovod.torch": None}))
     if "without_nccl" in switches:
         from hpc.backends import torch_loop
 
-        torch_loop.device_of_rank = lambda *_: torch_loop.torch.device("cpu")
+        put(torch_loop, "device_of_rank", lambda *_: torch_loop.torch.device("cpu"))
     for switch, (function, value) in HOROVOD_ANSWERS.items():
         if switch in switches:
             import horovod.torch
 
-            setattr(horovod.torch, function, lambda value=value: value)
+            put(horovod.torch, function, lambda value=value: value)
 
 
 def factory(run, switches):
@@ -106,6 +113,13 @@ def member(run):
 
 
 def facts_of(fields, is_last):
+    with ExitStack() as this_run:
+        own = fields.pop("pretend", ())
+        pretend(own, this_run)
+        return _facts_of(fields, [*switches, *own], is_last)
+
+
+def _facts_of(fields, switches, is_last):
     before = listening()
     run = run_of(fields, cpus_per_rank=2, backend="torch-ddp")
     try:
@@ -145,7 +159,7 @@ def facts_of(fields, is_last):
 comm = MPI.COMM_WORLD
 members = {}
 switches = sys.argv[2:]
-pretend(switches)
+pretend(switches, ExitStack())  # which nobody closes: for as long as the process lives
 runs = json.loads(sys.argv[1])
 for at, fields in enumerate(runs):
     if (facts := facts_of(fields, is_last=at + 1 == len(runs))) and comm.rank == 0:
