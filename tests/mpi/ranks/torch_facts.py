@@ -114,9 +114,9 @@ def member(run):
 
 def facts_of(fields, is_last):
     with ExitStack() as this_run:
-        own = fields.pop("pretend", ())
-        pretend(own, this_run)
-        return _facts_of(fields, [*switches, *own], is_last)
+        pretended = fields.pop("pretend", ())
+        pretend(pretended, this_run)
+        return _facts_of(fields, [*switches, *pretended], is_last)
 
 
 def _facts_of(fields, switches, is_last):
