@@ -28,13 +28,18 @@ RANKS_ENV = {
 Ranks = Callable[..., subprocess.CompletedProcess[str]]
 
 LONGEST = (
+    "test_contract",
+    "test_observe",
     "test_training",
     "test_gpt",
-    "test_contract",
+    "test_rank",
     "test_tensorflow",
+    "test_sweep",
+    "test_torch_horovod",
+    "test_input",
     "test_paddle",
-    "test_bundle",
     "test_arcface",
+    "test_bundle",
 )
 """Files that take minutes; side by side with others they begin first."""
 

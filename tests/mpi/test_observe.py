@@ -132,7 +132,8 @@ def test_the_norm_of_sharded_gradients(tmp_path: Path) -> None:
             assert step.stamps[REDUCED] < norm.arrives_ns < norm.waits_ns < norm.ends_ns < step.stamps[END]
 
 
-@pytest.mark.parametrize("arguments", [(), pytest.param(("--compile",), marks=pytest.mark.all)])
+@pytest.mark.all
+@pytest.mark.parametrize("arguments", [(), ("--compile",)])
 def test_tensor_parallelism(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     script = "tensor_parallel.py"
     ended = succeeded(run(tmp_path, script, *arguments, ranks=2))
@@ -200,7 +201,7 @@ def test_a_forked_process_that_trains_is_recorded(tmp_path: Path) -> None:
     "kind",
     [
         "subprocess",
-        "exec",
+        pytest.param("exec", marks=pytest.mark.all),
         pytest.param("plain", marks=pytest.mark.all),
         pytest.param("catches", marks=pytest.mark.all),
     ],

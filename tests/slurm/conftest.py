@@ -27,7 +27,16 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 NewRoot = Callable[..., Path]
 
 
-LONGEST = ("test_readme", "test_torture", "test_sweep", "test_idempotent", "test_nested", "test_outcomes")
+LONGEST = (
+    "test_readme",
+    "test_torture",
+    "test_outcomes",
+    "test_training",
+    "test_sweep",
+    "test_idempotent",
+    "test_accept",
+    "test_nested",
+)
 """Files that take minutes; side by side with others they begin first."""
 
 
