@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -95,7 +96,8 @@ def open_store(comm: Intracomm, requested_interface: str | None) -> tuple[TCPSto
         comm.bcast((host, port))
     else:
         host, port = comm.bcast(None)
-    store = TCPStore(
+    make_store = partial(
+        TCPStore,
         host,
         port,
         world_size=comm.size,
@@ -103,4 +105,8 @@ def open_store(comm: Intracomm, requested_interface: str | None) -> tuple[TCPSto
         wait_for_workers=False,
         master_listen_fd=None if listener is None else listener.detach(),
     )
+    try:
+        store = make_store()
+    except NotImplementedError:  # the newer server of torch 2.6 takes no open listener, the older one does
+        store = make_store(use_libuv=False)
     return store, "lo" if shared_stack else (requested_interface or interface_towards(host))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,6 +32,24 @@ def test_ranks_of_several_hosts_listen_on_the_named_interface(ranks: Ranks) -> N
     result = facts(ranks, "apart")
     assert result["listening"] == ["0100007F"]
     assert result["ordered"]
+
+
+def test_a_torch_whose_newer_store_takes_no_open_listener_gets_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc.backends import torch_process_group
+
+    made: list[bool] = []
+
+    def store_of_torch_2_6(*place: Any, use_libuv: bool = True, **fields: Any) -> Any:
+        made.append(use_libuv)
+        if use_libuv and fields["master_listen_fd"] is not None:
+            raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd.")
+        return torch_process_group.torch.distributed.TCPStore(*place, use_libuv=use_libuv, **fields)
+
+    monkeypatch.setattr(torch_process_group, "TCPStore", store_of_torch_2_6)
+    alone = Mock(rank=0, size=1, allgather=lambda value: [value])
+    store, interface = torch_process_group.open_store(alone, None)
+    store.set("key", "value")
+    assert (store.get("key"), interface, made) == (b"value", "lo", [True, False])
 
 
 def test_a_missing_interface_is_named_with_the_existing_ones(ranks: Ranks) -> None:
