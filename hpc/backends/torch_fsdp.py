@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
 
-RESHARD = {"auto": None, "on": True, "off": False}
-"""`reshard_after_forward` as FSDP2 takes it; None is its own default: every module is resharded but the root."""
+RESHARD: Mapping[str, Mapping[str, Any]] = {
+    "auto": {},
+    "on": {"reshard_after_forward": True},
+    "off": {"reshard_after_forward": False},
+}
+"""The argument as FSDP2 takes it; without one every module is resharded but the root (None, of torch 2.6 True)."""
 
 
 class TorchFSDP(ProcessGroupLoop):
@@ -74,7 +78,7 @@ class TorchFSDP(ProcessGroupLoop):
         mesh = self._mesh()
         reshard = RESHARD[str(self._options["reshard_after_forward"])]
         for part in (*parts, module):
-            fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+            fully_shard(part, mesh=mesh, **reshard)
         self._parts = parts
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         return module, make_optimizer()
