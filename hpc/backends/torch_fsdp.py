@@ -57,6 +57,11 @@ class TorchFSDP(ProcessGroupLoop):
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
         if reason := why_not(run, self._options):
             raise InvalidRun(reason)
+        if not (run.gpus_per_node or hasattr(torch.cpu.Stream, "record_event")):
+            raise InvalidRun(
+                f"torch {torch.__version__} has no FSDP2 on CPUs (torch.cpu.Stream.record_event is missing): take a "
+                "newer torch, GPUs, or torch-ddp"
+            )
         self._shards = group_size(self._options["shard_group"], run, run.ranks)
         if self._options["shard_group"] == NODE and (reason := not_on_one_node(self._shards, world, comm)):
             raise InvalidRun(reason)

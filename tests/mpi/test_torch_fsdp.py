@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from hpc.model.timestamps import INNER
 from tests.mpi import facts as of_runs
-from tests.mpi.attempts import Ranks
+from tests.mpi.attempts import Ranks, spec
 from tests.mpi.facts import reason, refused
 
 TOGETHER: tuple[dict[str, Any], ...] = tuple(
@@ -45,6 +46,17 @@ def test_one_rank_meets_nobody_and_has_all_stamps(ranks: Ranks) -> None:
     result = of_runs.facts(ranks, size=1, backend="torch-fsdp")
     assert (result["meets_before_gradients"], result["unrecorded_collectives"]) == ([], [])
     assert (result["taken"], result["ordered"]) == ([0, 1, 2, 3, 4, 5], True)
+
+
+def test_a_torch_without_fsdp2_on_cpus_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc.backends import InvalidRun, torch_fsdp
+
+    monkeypatch.delattr(torch_fsdp.torch.cpu.Stream, "record_event")  # as in torch 2.6
+    backend = torch_fsdp.TorchFSDP()
+    run = spec(backend="torch-fsdp")
+    backend._begin(run, 0)
+    with pytest.raises(InvalidRun, match=r"^torch 2\.\S+ has no FSDP2 on CPUs .*: take a newer torch, "):
+        backend._find_device(run, Mock(), Mock())
 
 
 def test_where_only_steps_are_timed_its_collectives_are_not_recorded(ranks: Ranks) -> None:

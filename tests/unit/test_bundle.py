@@ -37,7 +37,7 @@ Requires-Dist: tomli; python_version < "3.11"
 Provides-Extra: mpi
 Requires-Dist: mpi4py>=4.1; extra == "mpi"
 Provides-Extra: torch
-Requires-Dist: torch==2.13.0; extra == "torch"
+Requires-Dist: torch>=2.6; extra == "torch"
 ''')
     return info.name
 
@@ -152,6 +152,7 @@ def project(tmp_path: Path) -> Path:
     (folder / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
     )
+    (folder / "constraints.txt").write_text("# tested\nTorch==2.13.0\ntensorflow-cpu==2.21.0\n")
     return folder
 
 
@@ -160,6 +161,7 @@ def test_requirements_are_those_of_the_extras(project: Path, index: Path) -> Non
     target = Target(python=HERE, machine=MACHINE)
     assert list(map(str, project_requirements(project, target, []))) == ["numpy>=1.26"]
     assert list(map(str, project_requirements(project, target, ["mpi"]))) == ["numpy>=1.26", "mpi4py>=4.1"]
+    assert list(map(str, project_requirements(project, target, ["torch"]))) == ["numpy>=1.26", "torch==2.13.0,>=2.6"]
     with pytest.raises(BundleError, match=r"^unknown extras: cuda, mpl; known are mpi, torch$"):
         project_requirements(project, target, ["cuda", "mpi", "mpl"])
 

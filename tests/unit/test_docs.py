@@ -227,6 +227,17 @@ def test_the_glossary_is_short_and_its_classes_are_where_it_says():
             assert any(re.search(rf"^class {name}\b", file.read_text(), re.MULTILINE) for file in files), name
 
 
+def test_the_tested_versions_are_allowed_documented_and_installed_by_make():
+    tested = re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    setup, documented = (ROOT / "setup.py").read_text(), (ROOT / "docs/start.md").read_text().replace("\n", " ")
+    for name, version in tested:
+        (least,) = re.findall(rf'"{name}>=([\d.]+)"', setup)
+        assert [*map(int, least.split("."))] <= [*map(int, version.split("."))]
+        assert f"{name} {version}" in documented
+    assert not re.search(r'"[\w-]+==', setup), "an extra would replace what a site has"
+    assert "--constraint constraints.txt" in (ROOT / "Makefile").read_text()
+
+
 def test_the_hooks_before_a_commit_are_what_lint_runs():
     recipe = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0].splitlines()[1:]
     hooks = re.findall(r"^ +entry: (?:env )?(.*)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)

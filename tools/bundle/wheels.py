@@ -113,7 +113,8 @@ class Wheel:
 
 
 def project_requirements(checkout: Path, target: Target, extras: Sequence[str]) -> list[Requirement]:
-    """What the project needs on the target with these extras, and what builds it. Raises BundleError.
+    """What the project needs on the target with these extras, and what builds it: of the frameworks the versions in
+    constraints.txt. Raises BundleError.
 
     `checkout` is a copy of the project that may be written to: its build leaves files in it.
     """
@@ -128,6 +129,12 @@ def project_requirements(checkout: Path, target: Target, extras: Sequence[str]) 
         raise BundleError(f"unknown extras: {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     stated = [Requirement(line) for line in metadata["requires_dist"]]
     stated = [each for each in stated if any(target.applies(each, extra) for extra in ("", *extras))]
+    lines = (checkout / "constraints.txt").read_text().splitlines()
+    tested = [Requirement(line) for line in lines if not line.startswith("#")]
+    for each in stated:
+        for constraint in tested:
+            if canonicalize_name(constraint.name) == canonicalize_name(each.name):
+                each.specifier &= constraint.specifier
     build = tomllib.loads((checkout / "pyproject.toml").read_text())["build-system"]["requires"]
     return [Requirement(_without_marker(each)) for each in [*stated, *map(Requirement, build)]]
 
