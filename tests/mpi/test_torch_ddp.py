@@ -46,8 +46,8 @@ def test_a_torch_whose_newer_store_takes_no_open_listener_gets_the_older_one(mon
         return torch_process_group.torch.distributed.TCPStore(*place, use_libuv=use_libuv, **fields)
 
     monkeypatch.setattr(torch_process_group, "TCPStore", store_of_torch_2_6)
-    alone = Mock(rank=0, size=1, allgather=lambda value: [value])
-    store, interface = torch_process_group.open_store(alone, None)
+    comm = Mock(rank=0, size=1, allgather=lambda value: [value])
+    store, interface = torch_process_group.open_store(comm, None)
     store.set("key", "value")
     assert (store.get("key"), interface, made) == (b"value", "lo", [True, False])
 
