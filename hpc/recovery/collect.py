@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpc.model.files import AttemptFiles, host_path
+from hpc.model.outcome import read_rank_notes
 from hpc.model.trace_look import look_at_trace
 from hpc.recovery.folders import (
     OF_RANK,
@@ -50,6 +51,7 @@ def collect(traces: Path, stem: str) -> int:
                     moved += 1
         remove_dead(folder)
     _forget_places(AttemptFiles.of_stem(traces, stem).local_copies)
+    _remove_outdated_notes(AttemptFiles.of_stem(traces, stem))
     return moved
 
 
@@ -86,6 +88,14 @@ def _forget_places(path: Path) -> None:
             path.unlink()
         elif remaining != lines:
             path.write_text("".join(f"{line}\n" for line in remaining))
+
+
+def _remove_outdated_notes(files: AttemptFiles) -> None:
+    """Removes the notes that name the place of a trace on a node, once the whole trace is in the traces."""
+    notes = [note for note in read_rank_notes(files, []) if note.local_copies]
+    if notes and look_at_trace(files.trace).whole:
+        for note in notes:
+            files.rank_note(note.rank).unlink(missing_ok=True)
 
 
 def _move(paths: Sequence[Path], targets: Sequence[Path]) -> bool:

@@ -10,10 +10,13 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpc.model.files import AttemptFiles
+from hpc.model.outcome import Outcome, RankNote
 from hpc.model.timestamps import ABSENT
 from hpc.recovery import folders, stacks
 from hpc.recovery.__main__ import main
@@ -22,6 +25,7 @@ from hpc.recovery.folders import JournalError, attempt_folder, clean, remove_dea
 from hpc.recovery.journal import Journal
 from hpc.recovery.journal_reader import read_journals
 from tests.unit.journals import STEM, written
+from tests.unit.traces import make_run, make_trace, put
 
 pytestmark = pytest.mark.usefixtures("places")
 
@@ -85,6 +89,30 @@ def test_stacks_are_collected_and_a_trace_and_a_note_that_could_not_be_written(t
     assert (traces / f"{STEM}.h5").read_text() == f"{STEM}.h5"
     assert (traces / f"{STEM}.rank0.json").read_text() == "the first one"
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("note_kept", [True, False], ids=["note on the node", "note in the traces"])
+def test_the_note_that_names_the_place_of_a_trace_goes_when_the_trace_is_home(traces: Path, note_kept: bool) -> None:
+    trace = make_trace(make_run(ranks_per_node=2))
+    stem = f"{trace.run_id}.{trace.attempt}"
+    folder = attempt_folder(traces, stem)
+    path = put(folder, trace)
+    kept = RankNote(rank=0, outcome=Outcome.RANK_FAIL, exception="TraceKept", message="no room", step=9, hostname="n1",
+                    local_copies=f"n1:{path}")  # fmt: skip
+    kept.write(folder if note_kept else traces, stem)
+    replace(kept, rank=1, exception="ValueError", local_copies="").write(traces, stem)
+    assert collect(traces, stem) == 0
+    assert [path.name for path in AttemptFiles.of_stem(traces, stem).rank_notes()] == [f"{stem}.rank1.json"]
+
+
+def test_the_note_stays_as_long_as_the_trace_is_not_whole(traces: Path) -> None:
+    folder = attempt_folder(traces, STEM)
+    (folder / f"{STEM}.h5").write_text("cut short")
+    note = RankNote(rank=0, outcome=Outcome.RANK_FAIL, exception="TraceKept", message="no room", step=9, hostname="n1",
+                    local_copies=f"n1:{folder}")  # fmt: skip
+    note.write(traces, STEM)
+    collect(traces, STEM)
+    assert (traces / f"{STEM}.rank0.json").exists()
 
 
 def test_a_trace_that_was_recovered_before_the_whole_one_came_is_not_overwritten(
