@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 from hpc.model.options import Option, OptionError
 from hpc.model.spec import COLLECTIVES, SpecError
-from hpc.system.command_line import as_called, called, importing
+from hpc.system.command_line import as_called, called, importing, text_width
 from hpc.system.sanitize import deny_world_writing, plain
-from hpc.system.text import plural
+from hpc.system.text import filled, plural
 from launch.sweep.arguments import read_arguments
 from launch.sweep.repeats import AUTO
 from launch.sweep.request import Request
@@ -57,56 +56,60 @@ def _run(request: Request) -> int:
 
 
 def _refuse(error: BaseException, status: int) -> int:
-    print(f"{called('hpc.sweep')}: {as_called(plain(str(error)))}", file=sys.stderr)
+    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+    command = called("hpc.sweep")
+    text = text.removeprefix(f"{command.partition(' ')[2]} ")  # the subcommand: not `rankwise retry: retry …`
+    print(f"{command}: {as_called(plain(text))}", file=sys.stderr)
     return status
 
 
 def _list() -> int:
     """Prints what can be named, from the tables; imports no framework."""
-    from rich.console import Console
-
     from hpc.backends import BACKENDS, missing_modules
     from hpc.model.data_source import KINDS
     from hpc.model.data_source import OPTIONS as DATA_OPTIONS
     from hpc.model.recipe import known_recipes, read_recipe
     from hpc.workloads import WORKLOADS
-    from launch.follow.view import print_line
     from launch.jobs.site import known_sites
 
-    say = partial(print_line, Console(soft_wrap=True))
-    say("backends:")
+    _print("backends:")
     for name, backend in BACKENDS.items():
         missing = missing_modules(name)
         trains = f"; trains {', '.join(backend.workloads)}" if backend.workloads else ""
-        say(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
-        _print_options(say, backend.options)
-    say("workloads:")
+        _print(f"  {name} ({backend.framework}{trains}): {'; '.join(missing) or 'installed here'}")
+        _print_options(backend.options)
+    _print("workloads:")
     for name, workload in WORKLOADS.items():
         how = "by --collectives" if name == COLLECTIVES else f"for {', '.join(workload.factories)}"
-        say(f"  {name} ({how})")
-        _print_options(say, {**workload.options, **workload.file_options})
-    say("data:")
-    say("  synthetic")
+        _print(f"  {name} ({how})")
+        _print_options({**workload.options, **workload.file_options})
+    _print("data:")
+    _print("  synthetic")
     for kind in KINDS:
         readers = [
             f"{name} ({', '.join(frameworks)})"
             for name, entry in WORKLOADS.items()
             if (frameworks := entry.frameworks_reading(kind))
         ]
-        say(f"  {kind}:PATH, read by {', '.join(readers)}")
-    _print_options(say, DATA_OPTIONS)
-    say("sites:")
+        _print(f"  {kind}:PATH, read by {', '.join(readers)}")
+    _print_options(DATA_OPTIONS)
+    _print("sites:")
     for name, path in known_sites().items():
-        say(f"  {name}  {path}")
-    say("recipes:")
+        _print(f"  {name}  {path}")
+    _print("recipes:")
     for name, path in known_recipes().items():
-        say(f"  {name}  {path}")
+        _print(f"  {name}  {path}")
         recipe = read_recipe(name)
-        say(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
+        _print(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
     return 0
 
 
-def _print_options(say: Callable[[str], None], options: Mapping[str, Option]) -> None:
+def _print_options(options: Mapping[str, Option]) -> None:
     for name, option in options.items():
         default = ("on" if option.default else "off") if isinstance(option.default, bool) else option.default
-        say(f"      {name}: {option.help} (default {default})")
+        _print(f"      {name}: {option.help} (default {default})")
+
+
+def _print(text: str) -> None:
+    """Prints a line of the list, in a terminal as lines that fit it."""
+    print(*(filled(text, text_width()) if sys.stdout.isatty() else [text]), sep="\n")

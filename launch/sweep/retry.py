@@ -59,7 +59,7 @@ def matching(sweeps: Sequence[SweepSpec], launch: LaunchOptions, outcomes: Seque
     if not ended_so:
         problems = "".join(f"; {problem}" for problem in selection.problems)
         raise SpecError(
-            f"retry {','.join(outcomes)}: no run in {selection.folders.traces} ended so; there are "
+            f"no run in {selection.folders.traces} ended {' or '.join(outcomes)}; there are "
             f"{describe_states(statuses)}{problems}"
         )
     chosen = tuple(runs[status.run_id] for status in ended_so)

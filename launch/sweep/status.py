@@ -22,7 +22,6 @@ from launch.cluster.slurm import (
     SlurmCluster,
     SubmitError,
     TransientSubmitError,
-    slurm_is_installed,
     why_unreachable,
 )  # fmt: skip
 from launch.jobs.options import LaunchOptions
@@ -94,22 +93,38 @@ def cancel(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
     """Ends the sweep's jobs, waits for that, and records the end of their attempts; 1 if one remains."""
     say = echo(Console(soft_wrap=True))
     selection = select(sweeps, launch)
-    for sweep_id in selection.sweeps:
-        note_cancel(selection.folders, sweep_id)
+    _note_cancel(selection)
     ids = selection.job_ids
     runs_here = bool(script_processes(ids))
     remaining = _cancel_here(ids, selection.folders, say)
-    reason = why_unreachable() if slurm_is_installed() else ""
-    if any(not job_id.startswith("local-") for job_id in ids) or (slurm_is_installed() and not reason):
-        remaining += _cancel_jobs(selection, say)
-    elif not runs_here:
-        say(f"no job of this sweep runs here{f'; whether Slurm has any is not known: {reason}' if reason else ''}")
+    queued = any(not record.job_name.startswith("/") for record in selection.jobs)
+    remaining += _cancel_jobs(selection, say) if queued else []
     states, _ = _job_states(selection)
-    for job_id in ids:
-        if states.get(job_id) == UNKNOWN:
-            say(f"{job_id}: cannot be reached from here; the same command ends it on the machine in its name")
-            remaining.append(job_id)
-    return 1 if remaining else 0
+    unreachable = [job_id for job_id in ids if states.get(job_id) == UNKNOWN]
+    for job_id in unreachable:
+        say(f"{job_id}: cannot be reached from here; the same command ends it on the machine in its name")
+    if not (runs_here or queued or unreachable):
+        say(f"nothing runs: {'every job of this sweep has ended' if ids else 'no job of this sweep was submitted'}")
+    return 1 if remaining or unreachable else 0
+
+
+def _note_cancel(selection: Selection) -> None:
+    """Marks the sweeps as cancelled. Raises SpecError where the folder has no records of jobs, SubmitError where it
+    takes no mark."""
+    jobs = selection.folders.jobs
+    if not jobs.is_dir():
+        raise SpecError(
+            f"nothing was cancelled: there is no folder {jobs}, which records the jobs of sweep "
+            f"{', '.join(selection.sweeps)}; name the folder in which it was started with --out, or end them by scancel"
+        )
+    try:
+        for sweep_id in selection.sweeps:
+            note_cancel(selection.folders, sweep_id)
+    except OSError as error:
+        raise SubmitError(
+            f"nothing was cancelled: {jobs} cannot be written ({error.strerror}), and a sweep that follows the jobs "
+            "would submit them again; run this where, and as a user for whom, it can be written"
+        ) from None
 
 
 def select(requested: Sequence[SweepSpec], launch: LaunchOptions) -> Selection:

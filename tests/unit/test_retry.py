@@ -109,7 +109,7 @@ def test_the_same_retry_again_is_refused_and_one_that_was_interrupted_goes_on(fo
     done = retried(folder, "rank_fail")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"hpc.sweep: retry rank_fail: no run in {folder / 'traces'} ended so; there are 1 never ran, 2 ok, 2 oom\n"
+        f"hpc.sweep: no run in {folder / 'traces'} ended rank_fail; there are 1 never ran, 2 ok, 2 oom\n"
     )
 
 

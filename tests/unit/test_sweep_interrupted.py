@@ -19,7 +19,6 @@ from launch.sweep.run_status import RunStatus
 from launch.sweep.text import describe_runs
 from tests.processes import processes, signal_all
 from tests.unit.sweep_command import write_program
-from tests.unit.traces import make_run, put_plan
 
 pytestmark = pytest.mark.slow
 
@@ -177,17 +176,6 @@ def test_a_job_cancelled_before_it_began_has_no_output(
     output = tmp_path / "two words" / "jobs" / "logs" / "1n.7.out"
     assert f"1 run of 1n.sh never began: job 7 CANCELLED; there is no {output}" in stdout
     assert f"python -m parse.summarize '{tmp_path}/two words/traces'" in stdout
-
-
-def test_a_cancel_without_jobs_reports_that(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("jobs", "traces"):
-        (tmp_path / name).mkdir()
-    put_plan(tmp_path / "traces", [make_run()])
-    monkeypatch.setattr(status, "slurm_is_installed", lambda: False)  # whatever this machine has
-    assert sweep.main(["cancel", "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "no job of this sweep runs here\n"
 
 
 def test_a_run_begun_by_another_job_is_reported_with_the_job(tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
-"""The first argument of `python -m hpc.sweep`, the flags that it replaces, and the length of the help."""
+"""The first argument of `python -m hpc.sweep`, the flags that it replaces, the help, and what cancel says."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 import re
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,10 +18,13 @@ import pytest
 from hpc import sweep
 from hpc.model.outcome import Outcome
 from launch.jobs.options import LaunchOptions
+from launch.queue import MEMORY, SubmissionRecord
 from launch.sweep import status
 from launch.sweep.arguments import read_arguments, sweep_parser
 from launch.sweep.request import RETRIED, SUBCOMMANDS, Request, SweepOptions
 from launch.sweep.spec import SweepSpec
+from tests.unit.sweep_command import write_program
+from tests.unit.traces import make_run, put_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 Capture = pytest.CaptureFixture[str]
@@ -154,3 +162,74 @@ def test_help_and_refusals_import_nothing_heavy(argv: str) -> None:
     loaded = set(done.stdout.rpartition("loaded")[2].split())
     assert "argparse" in loaded
     assert not loaded & {"torch", "numpy", "h5py", "rich", "submitit", "jinja2", "mpi4py"}
+
+
+@pytest.fixture
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a sweep, on a machine whose Slurm does not answer."""
+    for name in ("jobs", "traces"):
+        (tmp_path / name).mkdir()
+    put_plan(tmp_path / "traces", [make_run()])
+    for name in ("scontrol", "squeue", "scancel", "sbatch", "srun", "sacct"):
+        write_program(tmp_path / "bin", name, 'echo "no configuration source" >&2; exit 1')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return tmp_path
+
+
+def put_submission(folder: Path, job_name: str, *job_ids: str) -> None:
+    """The record of a script of the sweep."""
+    record = SubmissionRecord(
+        job_name=job_name, job_ids=job_ids, runs=(make_run().run_id,), user="ada", host=socket.gethostname()
+    )
+    (folder / "jobs" / f"1n{MEMORY}").write_text(json.dumps(asdict(record)))
+
+
+@pytest.mark.parametrize(
+    ("job_ids", "text"),
+    [((), "no job of this sweep was submitted"), (("local-HERE-1-1",), "every job of this sweep has ended")],
+)
+def test_a_cancel_of_a_sweep_of_this_machine_says_that_nothing_runs(
+    planned: Path, capsys: Capture, job_ids: Sequence[str], text: str
+) -> None:
+    """Slurm, which does not answer, has no part in it."""
+    put_submission(planned, f"{planned}/jobs/1n.sh", *(name.replace("HERE", socket.gethostname()) for name in job_ids))
+    assert sweep.main(["cancel", "--out", str(planned)]) == 0
+    assert capsys.readouterr().out == f"nothing runs: {text}\n"
+
+
+def test_a_cancel_of_a_job_of_slurm_that_does_not_answer_fails(planned: Path, capsys: Capture) -> None:
+    """Also where the record was made before the number of the job was known."""
+    put_submission(planned, "rankwise-0123456789-1n")
+    assert sweep.main(["cancel", "--out", str(planned)]) == 1
+    assert re.fullmatch("hpc.sweep: nothing was cancelled: .*no configuration source\n", capsys.readouterr().err)
+
+
+def test_a_cancel_in_a_folder_without_records_of_jobs_is_refused(planned: Path, capsys: Capture) -> None:
+    (planned / "jobs").rmdir()
+    assert sweep.main(["cancel", "--out", str(planned)]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"hpc.sweep: nothing was cancelled: there is no folder {planned}/jobs, which records")
+    assert "--out" in line and line.count("\n") == 1
+
+
+def test_a_cancel_that_cannot_be_marked_fails(planned: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "x.cancel")
+
+    monkeypatch.setattr(status, "note_cancel", read_only)  # root may write everywhere
+    assert sweep.main(["cancel", "--out", str(planned)]) == 1
+    line = capsys.readouterr().err
+    assert line.startswith(
+        f"hpc.sweep: nothing was cancelled: {planned}/jobs cannot be written (Read-only file system)"
+    )
+
+
+def test_an_error_of_a_file_is_named_without_its_number(
+    planned: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def failing(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/x/jobs")
+
+    monkeypatch.setattr(status, "show", failing)
+    assert sweep.main(["status", "--out", str(planned)]) == 1
+    assert capsys.readouterr().err == "hpc.sweep: /x/jobs: Permission denied\n"
