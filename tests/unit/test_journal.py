@@ -97,10 +97,10 @@ def test_the_note_that_names_the_place_of_a_trace_goes_when_the_trace_is_home(tr
     stem = f"{trace.run_id}.{trace.attempt}"
     folder = attempt_folder(traces, stem)
     path = put(folder, trace)
-    kept = RankNote(rank=0, outcome=Outcome.RANK_FAIL, exception="TraceKept", message="no room", step=9, hostname="n1",
+    note = RankNote(rank=0, outcome=Outcome.RANK_FAIL, exception="TraceKept", message="no room", step=9, hostname="n1",
                     local_copies=f"n1:{path}")  # fmt: skip
-    kept.write(folder if note_kept else traces, stem)
-    replace(kept, rank=1, exception="ValueError", local_copies="").write(traces, stem)
+    note.write(folder if note_kept else traces, stem)
+    replace(note, rank=1, exception="ValueError", local_copies="").write(traces, stem)
     assert collect(traces, stem) == 0
     assert [path.name for path in AttemptFiles.of_stem(traces, stem).rank_notes()] == [f"{stem}.rank1.json"]
 
