@@ -17,7 +17,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from parse.attempt import Attempt, RequestedRun
 from parse.logs.engine.log_format import LogError, UnknownFormatError
-from parse.logs.engine.reader import ANSI, pieces
+from parse.logs.engine.reader import ANSI, opened_once, pieces
 from parse.logs.engine.shapes import MAX_KNOWN
 from parse.logs.formats import KNOWN, format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
@@ -85,16 +85,17 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silentl
         place = place_of(path)
         tests: tuple[NcclTest, ...] = ()
         try:
-            if path in silently:
-                require_text(path)
-            tests = _nccl_tests(path)
-            all_tests += tests
-            if place.packed and not tests:
+            with opened_once(path):
                 if path in silently:
-                    recognise(path)
-                remarks.append(_packed(path, place))
-                continue
-            reading, attempt = _read(path, place, how)
+                    require_text(path)
+                tests = _nccl_tests(path)
+                all_tests += tests
+                if place.packed and not tests:
+                    if path in silently:
+                        recognise(path)
+                    remarks.append(_packed(path, place))
+                    continue
+                reading, attempt = _read(path, place, how)
             if tests and not reading.step_lines:
                 continue
             if path in silently and how.log_format and reading.log_format.steps and not reading.step_lines:

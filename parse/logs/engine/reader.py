@@ -10,7 +10,8 @@ import os
 import re
 import zlib
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,9 @@ NO_STEPS = Steps(
 
 Piece = tuple[bytearray, int, int]
 """A buffer, up to where it holds whole lines, and where in the text it begins."""
+
+
+_OPENED: ContextVar[tuple[Path, io.BufferedReader] | None] = ContextVar("opened", default=None)
 
 
 class CutOffError(LogError):
@@ -126,14 +130,23 @@ def _pieces_of(file: io.BufferedIOBase, size_bytes: float, path: Path, chunk_byt
 
 
 @contextmanager
+def opened_once(path: Path) -> Iterator[None]:
+    """Inside, all that reads this log begins anew in one open file. Raises LogError."""
+    with _open(path) as raw:
+        token = _OPENED.set((path, raw))
+        try:
+            yield
+        finally:
+            _OPENED.reset(token)
+
+
+@contextmanager
 def opened(path: Path) -> Iterator[tuple[io.BufferedIOBase, float]]:
     """The file, unpacked if it is packed, and the maximum size of its text in bytes. Raises LogError."""
-    try:
-        raw = open_regular(path, BUFFER_BYTES)
-    except OSError as error:
-        raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
-    with raw:
+    of, already = _OPENED.get() or (None, None)
+    with nullcontext(already) if already and of == path else _open(path) as raw:
         try:
+            raw.seek(0)
             is_packed = raw.peek(len(GZIP)).startswith(GZIP)
         except OSError as error:
             raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -142,6 +155,13 @@ def opened(path: Path) -> Iterator[tuple[io.BufferedIOBase, float]]:
             return
         with gzip.GzipFile(fileobj=raw) as file:
             yield file, math.inf
+
+
+def _open(path: Path) -> io.BufferedReader:
+    try:
+        return open_regular(path, BUFFER_BYTES)
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
 class _Reader:

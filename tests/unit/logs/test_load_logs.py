@@ -66,6 +66,24 @@ def test_logs_in_gz(tmp_path, name):
     assert outcomes(load([tmp_path])) == [("1n1g", 1, 350)]
 
 
+@pytest.mark.parametrize("name", ["a.log", "a.txt", "workerlog.0", "a.log.gz", "sizes_unknown.out"])
+def test_a_log_in_a_folder_is_opened_once(tmp_path, monkeypatch, name):
+    """Whether it is text, a test of nccl-tests, which format it has, its numbers: all in one open file."""
+    path = log(tmp_path, f"1n1g/{name}", count=2000)
+    if name.endswith("gz"):
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    opens: list[Path] = []
+    really_open = os.open
+
+    def counted(which, *args, **keywords):
+        opens.append(Path(which))
+        return really_open(which, *args, **keywords)
+
+    monkeypatch.setattr(os, "open", counted)
+    loaded = load([tmp_path])
+    assert outcomes(loaded) == [("1n1g", 1, 350)] and opens.count(path) == 1
+
+
 NAMES = [
     "oneflow", "workerlog.0", "a.log.1", "stdout", "train.err", "train.o123", "train_log", "slurm-123.out", "x.json",
     "a\nb.log", "log.gz", "train.2021-03-04",
