@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
@@ -20,18 +19,6 @@ PAIRS = 4
 BITS, NAMES = 64, 255
 
 
-class Lines:
-    """The lines of a buffer by their beginnings and lengths."""
-
-    def __init__(self, buffer: bytearray, starts: Integers, lengths: Integers) -> None:
-        self.buffer, self.starts, self.lengths = buffer, starts, lengths
-
-    def texts(self, which: Integers) -> Iterator[tuple[int, bytes]]:
-        """Lines as texts, each with where it begins."""
-        for start, length in zip(self.starts[which].tolist(), self.lengths[which].tolist(), strict=True):
-            yield start, bytes(self.buffer[start : start + length])
-
-
 def line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
     """The beginnings and lengths of lines."""
     ends = np.flatnonzero(letters == LINE_END[0])
@@ -39,11 +26,6 @@ def line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
         ends = np.append(ends, len(letters))
     starts = np.concatenate([[0], ends[:-1] + 1])
     return starts, ends - starts
-
-
-def without_repeats(ordered: Integers) -> Integers:
-    """The numbers, each once."""
-    return ordered[np.flatnonzero(np.diff(ordered, prepend=-1))]
 
 
 class MarkerIndex:
@@ -91,6 +73,17 @@ class MarkerIndex:
 def marker_index(texts: tuple[bytes, ...]) -> MarkerIndex:
     """The index of these texts, made once."""
     return MarkerIndex(texts)
+
+
+def marked_lines(letters: npt.NDArray[np.uint8], size: int, index: MarkerIndex) -> tuple[Integers, Integers, Integers]:
+    """The lines of the first `size` letters, of which there is one more: where they begin and end, at most MAX_LINE
+    later, and which of them may hold a text of the index. Where none may, no line is returned."""
+    places = index.passes(letters[: size + size % 2]) if size else np.empty(0, np.int64)
+    if not len(places):
+        return places, places, places
+    starts, lengths = line_starts(letters[:size])
+    which = np.searchsorted(starts, places, side="right") - 1
+    return starts, starts + np.minimum(lengths, MAX_LINE), which[np.flatnonzero(np.diff(which, prepend=-1))]
 
 
 def _row(text: bytes, begin: int) -> list[npt.NDArray[np.uint16]]:

@@ -19,13 +19,7 @@ import numpy as np
 from hpc.system.regular_file import open_regular
 from parse.logs.engine.fields import MAX_WIDTH, columns, seconds_of
 from parse.logs.engine.headings import Headings
-from parse.logs.engine.lines import (
-    LINE_END,
-    MAX_LINE,
-    line_starts,
-    marker_index,
-    without_repeats,
-)
+from parse.logs.engine.lines import LINE_END, line_starts, marked_lines, marker_index
 from parse.logs.engine.log_format import Batch, Integers, LogError, LogFormat, LogPattern, LogRecord, Steps
 from parse.logs.engine.shapes import StepMatch, find_step, label, shapes_of, uncrowded
 
@@ -182,16 +176,14 @@ class _Reader:
             plain = ANSI.sub(b"", memoryview(buffer)[:size])
             buffer, size = bytearray(plain.ljust(len(plain) + MAX_WIDTH, b"\0")), len(plain)
         self.letters = np.frombuffer(buffer, np.uint8)
-        places = self.marker_index.passes(self.letters[: size + size % 2]) if size else _NO_INTEGERS
-        if not len(places):
+        starts, self.ends, speaking = marked_lines(self.letters, size, self.marker_index)
+        if not len(speaking):
             return Batch(steps=NO_STEPS, records=())
         self.text = bytes(memoryview(buffer)[:size])
-        starts, lengths = line_starts(self.letters[:size])
-        self.starts, self.ends = starts, starts + np.minimum(lengths, MAX_LINE)
+        self.starts = starts
         self.records: list[LogRecord] = []
         self.equal: dict[bytes, Sequence[LogRecord]] = {}
-        speaking = without_repeats(np.searchsorted(starts, places, side="right") - 1)
-        cut_off &= len(speaking) > 0 and bool(speaking[-1] == len(starts) - 1)
+        cut_off &= bool(speaking[-1] == len(starts) - 1)
         steps = self._steps(speaking[:-1] if cut_off else speaking, speaking[-1:] if cut_off else _NO_INTEGERS)
         self.records.sort(key=lambda record: record.offset)
         begins = starts if begins is None else begins

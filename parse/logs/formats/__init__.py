@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc.system.groups import grouped
-from parse.logs.engine.lines import MAX_LINE, Lines, line_starts, marker_index, without_repeats
+from parse.logs.engine.lines import marked_lines, marker_index
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine, UnknownFormatError
 from parse.logs.engine.reader import ANSI, ESCAPE, last_pieces, pieces
 from parse.logs.engine.shapes import find_step, uncrowded
@@ -257,13 +257,10 @@ class _Search:
 
     def _lines(self, group: int, buffer: bytearray, size: int) -> Iterator[tuple[int, bytes]]:
         """The lines that may hold a marker, each with where it begins."""
-        letters = np.frombuffer(buffer, np.uint8)
-        places = marker_index(tuple(_by_marker(group))).passes(letters[: size + size % 2])
-        if not len(places):
-            return
-        starts, lengths = line_starts(letters[:size])
-        which = without_repeats(np.searchsorted(starts, places, side="right") - 1)
-        yield from Lines(buffer, starts, np.minimum(lengths, MAX_LINE)).texts(which[:MAX_TRIED])
+        index = marker_index(tuple(_by_marker(group)))
+        starts, ends, which = marked_lines(np.frombuffer(buffer, np.uint8), size, index)
+        for place in which[:MAX_TRIED].tolist():
+            yield int(starts[place]), bytes(buffer[starts[place] : ends[place]])
 
 
 @cache
