@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.workloads.crops import AREA, DEVIATION, MEAN, RATIO
-from hpc.workloads.image_folder import list_images
-from hpc.workloads.images import augment, decode
+from hpc.workloads.image_batches import augment, decode
+from hpc.workloads.image_reader import AREA, DEVIATION, MEAN, RATIO
+from hpc.workloads.image_sets import list_images
 
 Epoch = Callable[[], Iterator[Any]]
 """An epoch's batches of images and labels, each time that it is called."""

@@ -23,8 +23,7 @@ from benchmarks.pairs import compare
 from hpc.measure.timer import HostTimer
 from hpc.node_agent.agent import Copying, NodeAgent
 from hpc.recovery.folders import PARTIAL
-from hpc.recovery.journal import Journal
-from hpc.recovery.progress import read_progress
+from hpc.recovery.journal import Journal, read_progress
 
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 STEPS_S, INTERVALS_S = (0.010, 0.001), (1.0,)

@@ -32,14 +32,14 @@ from hpc.measure.connections import Connections
 from hpc.measure.world import LaunchError, World, mpi_library, start_mpi, world_of
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.outcome import Outcome
-from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
+from hpc.model.trace import RankReport
 from hpc.preflight.run import Expectations, Preflight, add_arguments, read_expectations
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
 from hpc.run.rank_end import EXIT_STATUS, Failure, OtherScriptFailed, ReservedFiles, attempted, fail, limit_exit
-from hpc.system.regular_file import parse_json, read_text, read_whole
+from hpc.system.atomic import parse_json, read_text, read_whole
 from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory
 from hpc.workloads.user_code import files_newer_than

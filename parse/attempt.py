@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,19 +15,221 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.checks import CHECKS
-from hpc.model.findings import Finding, read_finding
+from hpc.model.findings import CHECKS, Finding, read_finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord, Outcome
-from hpc.model.rank_report import RankReport
-from hpc.model.spec import RunSpec
+from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of, without_folder
 from hpc.model.timestamps import ABSENT, END
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.model.training import TrainingHistory
-from hpc.system.groups import grouped
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 from parse import stats
-from parse.run_fields import RunFields
-from parse.utilisation import Utilisation, utilisation
+
+# The fields of a run that a trace, a plan, a log or a document states.
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFields:
+    """The known fields of a RunSpec, by their names there; None for unknown ones.
+
+    `unit` is what its speeds count per second, `samples` or `tokens`; points of different units share no number.
+    A trace or a plan states all. Without `nodes` only the number of `devices` is known. `repeat` counts from 1;
+    `is_numbered` is False if no name states it.
+    """
+
+    backend: str
+    devices: int
+    unit: str = SAMPLES
+    repeat: int = 1
+    is_numbered: bool = True
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    gpus_per_node: int | None = None
+    cpus_per_rank: int | None = None
+    workload: str | None = None
+    batch_size: int | None = None
+    precision: str | None = None
+    scaling: str | None = None
+    warmup_steps: int | None = None
+    measured_steps: int | None = None
+    seed: int | None = None
+    site: str | None = None
+    data: str | None = None
+    timing: str | None = None
+    block_steps: int | None = None
+    reduction: str | None = None
+    telemetry: str | None = None
+    placement: str | None = None
+    search: str | None = None
+    data_cache: str | None = None
+    epochs: int | None = None
+    target_accuracy: float | None = None
+    eval_every: int | None = None
+    container: str = ""
+    code_digest: str = ""
+    arguments: Sequence[str] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> RunFields:
+        """All fields of a run."""
+        known = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+        if spec.is_script:  # which decides by itself what is not stated
+            steps = None if spec.steps == SCRIPT_STEPS else spec.measured_steps
+            known |= {"batch_size": spec.batch_size or None, "measured_steps": steps}
+        return cls(devices=spec.devices, unit=spec.unit, **known)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether fields are unknown, as of a log: what it lacks was perhaps requested all the same."""
+        return self.backend != SCRIPT and any(getattr(self, name) is None for name in _SPEC_FIELDS)
+
+    @property
+    def case(self) -> str:
+        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where the number of nodes is unknown."""
+        return f"{self.nodes}n{self.devices // self.nodes}g" if self.nodes else f"{self.devices}g"
+
+    @property
+    def diagnostic(self) -> str:
+        """As that of a RunSpec; empty where it is unknown."""
+        return diagnostic_of(self)
+
+    @property
+    def ranks(self) -> int | None:
+        """The number of MPI processes."""
+        return self.nodes * self.ranks_per_node if self.nodes and self.ranks_per_node else None
+
+    @property
+    def local_batch_size(self) -> int | None:
+        """Samples per device and step."""
+        return self.batch_size // self.devices if self.batch_size and self.scaling == "strong" else self.batch_size
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples per step over all devices."""
+        return self.local_batch_size * self.devices if self.local_batch_size else None
+
+    def baseline(self) -> RunFields:
+        """The same run on one rank of one node, where the number of nodes is always known."""
+        return dataclasses.replace(
+            self,
+            nodes=1,
+            devices=1,
+            ranks_per_node=None if self.ranks_per_node is None else 1,
+            gpus_per_node=1 if self.gpus_per_node is None else min(1, self.gpus_per_node),
+        )
+
+    @property
+    def workload_name(self) -> str:
+        """The workload, of a person's own file its name alone; empty where it is not known."""
+        return without_folder(self.workload or "")
+
+    def partial_id(self, extra: Mapping[str, Any]) -> str:
+        """An id like a RunSpec's, of the known fields alone."""
+        size = self.batch_size and f"b{self.batch_size}"
+        parts = [part for part in (self.case, self.backend, self.workload, size, self.precision) if part]
+        digest = hashlib.sha256(dataclasses.replace(self, repeat=1).key(extra).encode()).hexdigest()[:10]
+        return f"{'_'.join(parts)}_{digest}_r{self.repeat}"
+
+    def key(self, extra: Mapping[str, Any]) -> str:
+        """Equal for equal known fields, `extra` included."""
+        known = {name: value for name in _SPEC_FIELDS if (value := getattr(self, name)) not in (None, ())}
+        if self.unit != SAMPLES:
+            known["unit"] = self.unit
+        if self.nodes is None:
+            known["devices"] = self.devices
+        return json.dumps([known, extra], sort_keys=True)
+
+
+_SPEC_FIELDS = tuple(spec_field.name for spec_field in dataclasses.fields(RunSpec))
+
+
+# Model FLOPs utilisation (MFU): the FLOPs of the model per second, as a share of what the devices could do.
+
+TERA = 1e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peaks:
+    """The dense peaks of a device in TFLOPS, by precision, and the document that has them. `names` matches the whole
+    name that its driver gives it."""
+
+    names: str
+    tflops: Mapping[str, float]
+    source: str
+
+
+DEVICES = (
+    Peaks(
+        names=r"(NVIDIA )?A100[- ].*",
+        tflops={"fp32": 19.5, "tf32": 156, "bf16": 312, "amp-fp16": 312},
+        source="NVIDIA A100 Tensor Core GPU datasheet (nvidia-a100-datasheet-us-nvidia-1758950-r4-web)",
+    ),
+    Peaks(
+        names=r"NVIDIA H100 80GB HBM3",
+        tflops={"fp32": 67, "tf32": 494.5, "bf16": 989.5, "amp-fp16": 989.5},
+        source="NVIDIA H100 Tensor Core GPU datasheet, H100 SXM; half of the figures with sparsity",
+    ),
+    Peaks(
+        names=r"NVIDIA H100 PCIe",
+        tflops={"fp32": 51, "tf32": 378, "bf16": 756.5, "amp-fp16": 756.5},
+        source="NVIDIA H100 Tensor Core GPU datasheet, H100 PCIe; half of the figures with sparsity",
+    ),
+    Peaks(
+        names=r"NVIDIA H200",
+        tflops={"fp32": 67, "tf32": 494.5, "bf16": 989.5, "amp-fp16": 989.5},
+        source="NVIDIA H200 Tensor Core GPU datasheet, H200 SXM; half of the figures with sparsity",
+    ),
+)
+"""What vendors' datasheets state without sparsity. A device that may be one of several is left out (NVIDIA H100 without
+more, as cards with other memory and power call themselves)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utilisation:
+    """The MFU of a run as a share, or the reason why there is none; both empty where its FLOPs are not known.
+
+    `peak_tflops` is that of one device, `source` the document that has it.
+    """
+
+    share: float | None = None
+    reason: str = ""
+    peak_tflops: float | None = None
+    source: str = ""
+
+
+def utilisation(trace: Trace, throughput: float) -> Utilisation:
+    """The MFU at a throughput in tokens/s: throughput · FLOPs per token / (devices · peak).
+
+    Chowdhery et al. 2022 (PaLM), appendix B; the FLOPs per token are recorded in the trace.
+    """
+    flops = {report.backend_fact("flops_per_token") for report in trace.reports}
+    per_token = flops.pop() if len(flops) == 1 else None
+    if not isinstance(per_token, int) or isinstance(per_token, bool) or per_token <= 0:
+        return Utilisation()
+    names = {str((report.device or {}).get("name") or (report.device or {}).get("kind")) for report in trace.reports}
+    peaks, reason = _peaks(sorted(names), trace.run.precision)
+    if peaks is None:
+        return Utilisation(reason=reason)
+    tflops = peaks.tflops[trace.run.precision]
+    return Utilisation(
+        share=throughput * per_token / (trace.run.devices * tflops * TERA), peak_tflops=tflops, source=peaks.source
+    )
+
+
+def _peaks(names: Sequence[str], precision: str) -> tuple[Peaks | None, str]:
+    """The peaks that devices of these names have in common, or the reason why they are not known."""
+    if names == ["cpu"]:
+        return None, "no peak is known for CPUs"
+    if len(names) != 1:
+        return None, f"ranks had different devices: {', '.join(names)}"
+    peaks = next((device for device in DEVICES if re.fullmatch(device.names, names[0])), None)
+    if peaks is None:
+        return None, f"no datasheet's peak is known here for {names[0]}"
+    if precision not in peaks.tflops:
+        return None, f"no peak in {precision} is known here for {names[0]}"
+    return peaks, ""
+
 
 COMMIT = "commit of this project"
 """The fact of a machine that is the commit of this project."""

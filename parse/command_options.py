@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from hpc.system.atomic import write_output
+from hpc.system.atomic import existing, write_output
+from hpc.system.command_line import importing
 from hpc.system.sanitize import plain
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
+    from parse.load_logs import HowToRead
+    from parse.logs.line_pattern import LinePattern
+    from parse.result import Result
 
 T = TypeVar("T")
 DEFAULT_THRESHOLD = "3%"
@@ -96,3 +103,174 @@ def put_out(out: Path | None, text: str) -> bool:
         print(plain(f"{out}: cannot be written ({error.strerror})"), file=sys.stderr)
         return False
     return True
+
+
+# Shows something again whenever the files that it is made of have changed, until it is interrupted.
+
+INTERVAL_S = 5.0
+"""How often folders are looked at."""
+
+State = frozenset[tuple[str, int, int]]
+
+
+def watch(
+    paths: Sequence[Path],
+    show: Callable[[], int],
+    clear: Callable[[], object],
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Calls `show` at once and whenever a file below `paths` is new, gone or changed, each time after `clear`.
+
+    Returns what `show` returned last, when interrupted (Ctrl-C).
+    """
+    code, shown = 0, None
+    try:
+        while True:
+            state = _state(paths)
+            if state != shown:
+                clear()
+                code, shown = show(), state
+            sleep(INTERVAL_S)
+    except KeyboardInterrupt:
+        return code
+
+
+def _state(paths: Sequence[Path]) -> State:
+    """The files with their sizes and the times of their last change. What is gone or cannot be looked at is left out;
+    what is shown says so."""
+    return frozenset(state for path in existing(paths)[0] for state in _files(path))
+
+
+def _files(path: Path) -> Iterator[tuple[str, int, int]]:
+    names = [path] if not path.is_dir() else [Path(at) / name for at, _, files in os.walk(path) for name in files]
+    for name in names:
+        try:
+            status = name.stat()
+        except OSError:
+            continue
+        yield str(name), status.st_size, status.st_mtime_ns
+
+
+# The options of parse.summarize that act on logs alone, and why they cannot act on anything else.
+
+LOG_OPTIONS = {
+    "log_format": "traces say what they are of",
+    "pattern": "traces have no lines",
+    "warmup": "traces hold their own warm-up{warmup_steps}",
+    "steps": "traces hold their own steps{measured_steps}",
+    "window": "the window of a trace is the blocks that its run measured",
+    "speed": "traces have one speed, by their time stamps",
+    "case": "traces hold their own nodes and devices",
+    "batch_size": "traces hold their own batch size{batch_size}",
+}
+"""The reason of each, by the names of `argparse`; None is the value of an option that was not given."""
+UNITS = {"warmup_steps": "steps", "measured_steps": "behind the warm-up", "batch_size": "per device"}
+
+
+# What parse.logs.run offers.
+SPEEDS = ("wall-clock", "printed")
+PATTERN_HELP = (
+    "the form of the step lines of all logs: text as it stands in the line, … for any text, and fields: {step}, "
+    "{samples_per_s} or {tokens_per_s} (of all devices; …_per_device), {seconds} or {ms} of a step, {steps_per_s}, "
+    "{time}, {epoch}, {epoch_steps}, {rank}, {_} for a word. 'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
+)
+
+
+def add_log_options(group: argparse._ArgumentGroup) -> None:
+    """Adds them to a command line."""
+    group.add_argument(
+        "--log-format", metavar="NAME", help="the system that all logs are of; default: as each one shows"
+    )
+    group.add_argument("--pattern", action="append", metavar="LINE", help=PATTERN_HELP)
+    group.add_argument(
+        "--warmup", type=int, metavar="N", help="steps before the window; default: the system's, mostly 20"
+    )
+    group.add_argument(
+        "--steps", type=int, metavar="N", help="steps, those of the warm-up among them; default: the system's"
+    )
+    group.add_argument(
+        "--window", choices=("protocol", "all"),
+        help="all: every step of a log, with all pauses; default: protocol, without pauses",
+    )  # fmt: skip
+    group.add_argument(
+        "--speed", choices=SPEEDS,
+        help=f"which speed counts where a log has both; printed is what published tables use; default: {SPEEDS[0]}",
+    )  # fmt: skip
+    group.add_argument(
+        "--case", metavar="2n8g", help="nodes and GPUs of each, of logs that neither say nor are named so"
+    )
+    group.add_argument("--batch-size", type=int, metavar="N", help="per device, of logs that do not say it")
+    group.add_argument("--explain", type=Path, metavar="FILE", help="shows how the numbers of one log come about")
+
+
+def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) -> HowToRead | None:
+    """The options for logs; None if there are none, so that traces alone need no reader of logs."""
+    if options.explain is None and not log_options(options):
+        return None
+    with importing():
+        from parse.load_logs import HowToRead
+        from parse.logs.formats import FORMATS
+        from parse.logs.path_facts import PathFacts, case_of
+        from parse.logs.window import Protocol
+
+    if options.pattern and options.log_format is not None:
+        parser.error("--pattern and --log-format: both say what a step line is; one of them at a time")
+    if options.log_format is not None and options.log_format not in FORMATS:
+        parser.error(f"--log-format {options.log_format}: not one of {', '.join(FORMATS)}")
+    if options.warmup is not None and options.warmup < 0:
+        parser.error(f"--warmup {options.warmup}: must be 0 or more")
+    if options.steps is not None and options.steps <= (options.warmup or 0):
+        parser.error(
+            f"--steps {options.steps}: must be more than the warm-up of {options.warmup or 0}, which is among them"
+        )
+    if options.batch_size is not None and options.batch_size < 1:
+        parser.error(f"--batch-size {options.batch_size}: must be 1 or more")
+    case = PathFacts() if options.case is None else case_of(options.case)
+    if case is None:
+        parser.error(f"--case {options.case}: not of the form 2n8g (nodes, GPUs of each)")
+    return HowToRead(
+        protocol=Protocol(warmup=options.warmup, total=options.steps, whole=options.window == "all"),
+        log_format=options.log_format or "",
+        patterns=_patterns(options.pattern or [], parser),
+        speed=options.speed or SPEEDS[0],
+        otherwise=dataclasses.replace(case, batch_size=options.batch_size),
+    )
+
+
+def log_options(options: argparse.Namespace) -> list[str]:
+    """The options given that act on logs alone."""
+    return [name for name in LOG_OPTIONS if getattr(options, name) is not None]
+
+
+def not_for_documents(name: str) -> str:
+    """The message where documents are read."""
+    return f"{_option(name)}: only for logs; published figures are taken as they are printed"
+
+
+def not_for_traces(name: str, results: Sequence[Result]) -> str:
+    """The message where no log was read; `results` are those of traces, empty before they are read."""
+    values = {field: _listed(field, results) for field in UNITS}
+    return f"{_option(name)}: only for logs; {LOG_OPTIONS[name].format(**values)}"
+
+
+def _listed(field: str, results: Sequence[Result]) -> str:
+    """The values of the runs in brackets; empty where there are none."""
+    values = sorted({value for result in results if (value := getattr(result.run, field)) is not None})
+    return f" ({', '.join(map(str, values))} {UNITS[field]})" if values else ""
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _patterns(texts: Sequence[str], parser: argparse.ArgumentParser) -> tuple[LinePattern, ...]:
+    from parse.logs.line_pattern import LinePattern, PatternError, pattern_format
+
+    patterns: list[LinePattern] = []
+    for text in texts:
+        try:
+            patterns.append(LinePattern(text))
+            pattern_format(tuple(patterns))
+        except PatternError as error:
+            parser.error(f"--pattern {plain(text)!r}: {plain(str(error))}")
+    return tuple(patterns)

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
-from hpc.system.command_parser import CommandParser
+from hpc.system.command_line import CommandParser, importing, run, text_width
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out
@@ -96,9 +95,8 @@ def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Com
     """The comparison that the options ask for. Raises ComparisonError, and TableError for --where."""
     import dataclasses
 
-    from parse.comparison.acceptance import compare_with_reference
-    from parse.comparison.pairs import compare_measurements
-    from parse.comparison.sides import Measurement, read_measurement
+    from parse.comparison.pairs import Measurement, compare_measurements, read_measurement
+    from parse.comparison.reference import compare_with_reference
 
     read: list[Measurement] = [read_measurement(path, options.kind, where) for path in options.paths]
     results: list[Sequence[Result]] = [measurement.results for measurement in read]
@@ -117,8 +115,7 @@ def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Com
 def _written(options: argparse.Namespace, comparison: Comparison) -> str:
     from datetime import UTC, datetime
 
-    from parse.comparison.export import as_json, as_openmetrics
-    from parse.comparison.junit import as_junit
+    from parse.comparison.export import as_json, as_junit, as_openmetrics
     from parse.comparison.text import as_markdown, as_text
 
     if options.format == "text":

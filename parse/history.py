@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
-from hpc.system.command_parser import CommandParser
-from hpc.system.regular_file import existing
+from hpc.system.atomic import existing
+from hpc.system.command_line import CommandParser, importing, run, text_width
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out
@@ -87,8 +86,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _written(options: argparse.Namespace, history: History) -> str:
-    from parse.trend.export import as_csv, as_json
-    from parse.trend.text import as_markdown, as_text
+    from parse.trend.text import as_csv, as_json, as_markdown, as_text
 
     if options.format == "html":
         from parse.page.history import history_page

@@ -11,21 +11,18 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from hpc.system.groups import grouped
-from hpc.system.regular_file import open_regular
+from hpc.system.atomic import open_regular
 from hpc.system.sanitize import plain
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 from parse.attempt import Attempt, RequestedRun
 from parse.logs.engine.log_format import LogError, UnknownFormatError
-from parse.logs.engine.reader import ANSI, opened_once, pieces
-from parse.logs.engine.shapes import MAX_KNOWN
+from parse.logs.engine.reader import ANSI, MAX_KNOWN, opened_once, pieces
 from parse.logs.formats import KNOWN, format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nccl_tests import HEAD as NCCL_TESTS
 from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
-from parse.logs.run import SPEEDS, attempt_of, numbered_as
-from parse.logs.sizes import NOWHERE
+from parse.logs.run import NOWHERE, SPEEDS, attempt_of, numbered_as
 from parse.logs.window import Protocol, Reading, read_log
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import importing, run, text_width
-from hpc.system.command_parser import CommandParser
+from hpc.system.command_line import CommandParser, importing, run, text_width
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version
 
@@ -30,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     with importing():  # slow, so after --help
         from parse.pipeline.read import read_pipeline_trace
-        from parse.pipeline.result import pipeline_result
-        from parse.pipeline.text import as_json, text
+        from parse.pipeline.result import as_json, pipeline_result, text
         from parse.pipeline.types import PipelineTraceError
 
     try:

@@ -14,11 +14,10 @@ import numpy as np
 
 from hpc.model.findings import Finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 from parse import stats
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, deciding_attempt, facts_of
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields, deciding_attempt, facts_of
 from parse.load import Loaded
-from parse.run_fields import RunFields
 
 MISSING = "missing"
 UNENDED = "no record of its end"

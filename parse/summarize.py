@@ -9,14 +9,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import importing, run, text_width
-from hpc.system.command_parser import CommandParser
-from hpc.system.regular_file import existing
+from hpc.system.atomic import existing
+from hpc.system.command_line import CommandParser, importing, run, text_width
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
-from parse.command_options import add_base, add_where, conditions, progress_bar, put_out, recipe_named
-from parse.log_options import add_log_options, how_to_read, log_options, not_for_documents, not_for_traces
-from parse.watch import watch
+from parse.command_options import (
+    add_base,
+    add_log_options,
+    add_where,
+    conditions,
+    how_to_read,
+    log_options,
+    not_for_documents,
+    not_for_traces,
+    progress_bar,
+    put_out,
+    recipe_named,
+    watch,
+)
 
 if TYPE_CHECKING:
     from hpc.model.recipe import Recipe
@@ -245,7 +255,7 @@ def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
 
 def _write_airank(folder: Path, results: Sequence[Result]) -> int:
     """Writes AI-Rank's files; raises as `write_airank`."""
-    from parse.report.airank_files import write_airank
+    from parse.report.trainings import write_airank
 
     for line in write_airank(folder, results):
         print(plain(line))

@@ -18,7 +18,7 @@ from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code, options_of_fil
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-    from hpc.backends.facts import BackendFacts
+    from hpc.backends.training import BackendFacts
     from hpc.measure.meetings import Meetings
     from hpc.measure.timer import StepTimer
     from hpc.measure.world import World

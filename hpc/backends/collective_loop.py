@@ -8,7 +8,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hpc.backends import InvalidRun
-from hpc.backends.facts import BackendFacts
+from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer
 from hpc.model.collective_plan import DTYPE, Collective, bus_factor
 from hpc.model.spec import MIN_WARMUP_STEPS

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc.backends import InvalidRun
-from hpc.backends.facts import CPU_DEVICE, BackendFacts
-from hpc.backends.training import Losses, Training
+from hpc.backends.training import CPU_DEVICE, BackendFacts, Losses, Training
 from hpc.measure.timer import StepTimer, host_timer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, partner_rank
 from hpc.workloads.collectives import ROOT

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
-from contextlib import ExitStack, nullcontext
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends.facts import BackendFacts
-from hpc.backends.paddle_device import describe_device, gpu_of_rank, take_device, versions
-from hpc.backends.paddle_group import import_paddle, open_group, transport
-from hpc.backends.training import Losses, Training, check_no_sync, check_workload, synchronised_norms
+from hpc.backends import InvalidRun
+from hpc.backends import device as checks
+from hpc.backends.addresses import LOOPBACK, PortTaken, endpoints, interface_towards, requested_interface
+from hpc.backends.training import (
+    CPU_DEVICE,
+    BackendFacts,
+    DeviceFacts,
+    Losses,
+    Training,
+    check_no_sync,
+    check_workload,
+    synchronised_norms,
+)
 from hpc.measure.timer import StepTimer, device_timer, host_timer
 
 if TYPE_CHECKING:
@@ -20,6 +36,178 @@ if TYPE_CHECKING:
 
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
+
+# The device of a rank in Paddle: its choice, made before Paddle is imported, its abilities and its facts.
+
+_LEAST_CAPABILITY = {"tf32": (8, 0), "bf16": (8, 0), "amp-fp16": (7, 0)}
+
+
+def gpu_of_rank(run: RunSpec, world: World) -> int | None:
+    """The number of this rank's GPU among those that it can see, None where the run uses CPUs; imports no Paddle.
+
+    The one that the launcher has bound to the rank, where CUDA_VISIBLE_DEVICES names a single one; else the one for the
+    rank's place on its node.
+    """
+    if run.gpus_per_node == 0:
+        return None
+    checks.check_one_gpu_per_rank(run)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if len(visible) == 1 and visible[0]:
+        return 0
+    return world.rank if world.nodes_simulated else world.local_rank
+
+
+def take_device(paddle: Any, index: int | None, run: RunSpec, world: World) -> Any:
+    """Selects the device that Paddle computes on and returns its place. Raises InvalidRun where that is impossible."""
+    if index is None:
+        if run.precision == "tf32":
+            checks.check_cpu_precision("tf32", 0)
+        if run.precision != "fp32":
+            raise InvalidRun(
+                f"precision {run.precision} was requested; Paddle has no automatic mixed precision on CPUs and would "
+                "silently compute in fp32: take fp32"
+            )
+        paddle.set_device("cpu")
+        return paddle.CPUPlace()
+    has_cuda = paddle.is_compiled_with_cuda()
+    visible = paddle.device.cuda.device_count() if has_cuda else 0
+    checks.check_sees_gpus(visible, run, world, f"Paddle {paddle.__version__}", has_cuda, "a CUDA build of Paddle")
+    if index >= visible:
+        raise InvalidRun(
+            f"{run.ranks_per_node} ranks of {world.hostname} need a GPU each; rank {world.rank} sees {visible}"
+        )
+    paddle.set_device(f"gpu:{index}")
+    _check_precision_of_gpu(paddle, run.precision)
+    return paddle.CUDAPlace(index)
+
+
+def _check_precision_of_gpu(paddle: Any, precision: str) -> None:
+    """Refuses a precision that Paddle would replace by fp32 with only a warning; turns TF32 off for fp32 runs."""
+    least = _LEAST_CAPABILITY.get(precision)
+    if least is not None and (capability := tuple(paddle.device.cuda.get_device_capability())) < least:
+        raise InvalidRun(
+            f"precision {precision} was requested; it needs compute capability {least[0]}.{least[1]}, "
+            f"{paddle.device.cuda.get_device_name()} has {capability[0]}.{capability[1]}"
+        )
+    paddle.base.core.set_cublas_switch(precision == "tf32")
+    paddle.base.core.set_cudnn_switch(precision == "tf32")
+
+
+def versions(paddle: Any) -> dict[str, Any]:
+    """Versions of the libraries that determine the speed; None for one that this Paddle lacks."""
+    if not paddle.is_compiled_with_cuda():
+        return {"paddle": paddle.__version__, "cuda": None, "cudnn": None, "nccl": None}
+    libraries = {name: getattr(paddle.version, name)() for name in ("cuda", "cudnn", "nccl")}
+    return {"paddle": paddle.__version__, **{name: str(version) for name, version in libraries.items()}}
+
+
+def describe_device(paddle: Any, index: int | None) -> DeviceFacts:
+    if index is None:
+        return CPU_DEVICE
+    return DeviceFacts.of_gpu(paddle.device.cuda.get_device_properties(index))
+
+
+# Paddle's group of ranks, made from MPI's communicator: variables first, then Paddle, then the group.
+
+_NEEDLESS = (
+    "No ccache found",
+    "When training, we now always track global mean and variance",
+    "The program will return to single-card operation",
+)
+"""Python warnings that Paddle always gives: at import, in batch norm, and with one rank."""
+_NOISE = ("Modified FLAGS detected", "FLAGS(name=", "==========", "OMP_NUM_THREADS set to", "PLEASE USE OMP_NUM")
+_LOOK_AGAIN_S = 0.01
+
+
+def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) -> Any:
+    """The module `paddle`, imported after the variables that it reads at import are set. Collective."""
+    _set_variables(run, world, endpoints(comm, requested_interface(gpu is not None)), gpu)
+    at_termination = signal.getsignal(signal.SIGTERM)
+    for message in _NEEDLESS:
+        warnings.filterwarnings("ignore", message=message)
+    with _without_noise():
+        import paddle
+    if at_termination is not None:
+        # Paddle's own handler prints a C++ traceback on SIGTERM, which every process whose peer has failed gets.
+        signal.signal(signal.SIGTERM, at_termination)
+    return paddle
+
+
+def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | None) -> None:
+    """Sets ranks and addresses from MPI; leaves other variables as they are."""
+    os.environ.update(
+        PADDLE_TRAINER_ID=str(world.rank),
+        PADDLE_TRAINERS_NUM=str(world.size),
+        PADDLE_CURRENT_ENDPOINT=addresses[world.rank],
+        PADDLE_TRAINER_ENDPOINTS=",".join(addresses),
+        PADDLE_MASTER=addresses[0],  # if set, Paddle uses it as the rendezvous instead of the first endpoint
+        PADDLE_DISTRI_BACKEND=transport(gpu),  # unset, a Paddle without CUDA silently makes no group
+    )
+    if "OMP_NUM_THREADS" not in run.env:
+        os.environ["OMP_NUM_THREADS"] = str(run.cpus_per_rank)
+    if gpu is None:
+        host = addresses[0].rpartition(":")[0]
+        interface = requested_interface(gpu is not None) or ("lo" if host == LOOPBACK else interface_towards(host))
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+    else:
+        os.environ.update({"FLAGS_selected_gpus": str(gpu)})
+        # Sizes never change: the fastest kernels are sought once, in warm-up.
+        os.environ.setdefault("FLAGS_cudnn_exhaustive_search", "1")
+    # Paddle's other store, its default, aborts the process where its port is taken.
+    os.environ.setdefault("FLAGS_tcp_store_using_libuv", "0")
+    if "GLOG_v" not in os.environ:
+        os.environ.setdefault("GLOG_minloglevel", "1")  # warnings and above: not every socket that is opened
+
+
+def transport(gpu: int | None) -> str:
+    return "gloo" if gpu is None else "nccl"
+
+
+def open_group(paddle: Any, world: World, gpu: int | None) -> None:
+    """Forms the group of all ranks. Raises PortTaken where rank 0's address is taken, InvalidRun where none is made."""
+    address = os.environ["PADDLE_MASTER"]
+    if world.rank:
+        _await_listener(address)
+    try:
+        with _without_noise():
+            paddle.distributed.init_parallel_env()
+    except ValueError as error:
+        if world.rank == 0 and "Bind network" in str(error):
+            raise PortTaken(f"{address} was free when rank 0 chose it and is taken now that Paddle binds it") from error
+        raise
+    if not paddle.distributed.is_initialized():
+        raise InvalidRun(f"Paddle made no group of the {world.size} ranks, and would train each by itself")
+    group = (paddle.distributed.get_rank(), paddle.distributed.get_world_size(), paddle.distributed.get_backend())
+    if group != (world.rank, world.size, transport(gpu).upper()):
+        raise InvalidRun(
+            f"Paddle says rank {group[0]} of {group[1]} by {group[2]}; requested were rank {world.rank} of "
+            f"{world.size} by {transport(gpu).upper()}"
+        )
+
+
+def _await_listener(address: str) -> None:
+    """Returns once rank 0 listens. Paddle itself would retry only after three seconds."""
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port))).close()
+        except ConnectionRefusedError:
+            time.sleep(_LOOK_AGAIN_S)
+        else:
+            return
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Hides the lines that Paddle writes at every start, and shows all its other lines."""
+    output = io.StringIO()
+    try:
+        with redirect_stderr(output):
+            yield
+    finally:
+        lines = output.getvalue().splitlines(keepends=True)
+        sys.stderr.writelines(line for line in lines if not any(noise in line for noise in _NOISE))
+
 
 _MIB = 2**20
 

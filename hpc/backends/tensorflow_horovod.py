@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends.facts import BackendFacts
 from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
 from hpc.backends.tensorflow_loop import TensorFlowLoop
+from hpc.backends.training import BackendFacts
 from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:

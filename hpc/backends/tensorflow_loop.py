@@ -2,25 +2,214 @@
 
 from __future__ import annotations
 
+import ctypes
+import uuid
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
-from hpc.backends import WorkloadError
-from hpc.backends.facts import BackendFacts
-from hpc.backends.tensorflow_device import CPU, check_precision, describe_device, device_of_rank, set_threads, versions
-from hpc.backends.tensorflow_precision import LossScale, check_traced, set_precision, traced_collectives
-from hpc.backends.training import Losses, Training, check_no_sync, check_workload
+from hpc.backends import InvalidRun, WorkloadError
+from hpc.backends import device as checks
+from hpc.backends.training import CPU_DEVICE, BackendFacts, DeviceFacts, Losses, Training, check_no_sync, check_workload
 from hpc.measure.timer import StepTimer, host_timer
-from hpc.model.training_state import State, check_shapes
-from hpc.workloads.tensorflow_base import tf
+from hpc.model.training import State, check_shapes
+from hpc.workloads.tensorflow_base import HALVES, tf
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
+
+# The device of a rank in TensorFlow: its choice, threads, abilities and facts.
+
+CPU = "/CPU:0"
+
+
+def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> str:
+    """TensorFlow's name of this rank's device, the only one that it sees from now on. Collective."""
+    if run.gpus_per_node == 0:
+        tf.config.set_visible_devices([], "GPU")
+        return CPU
+    checks.check_one_gpu_per_rank(run)
+    gpus = tf.config.list_physical_devices("GPU")
+    name, build = f"TensorFlow {tf.__version__}", "a CUDA build (pip install tensorflow[and-cuda])"
+    checks.check_sees_gpus(len(gpus), run, world, name, tf.test.is_built_with_cuda(), build)
+    index = checks.index_of_rank(world, len(gpus))
+    checks.check_not_shared(world, comm, _uuid(index))
+    tf.config.set_visible_devices(gpus[index], "GPU")
+    tf.config.experimental.set_memory_growth(gpus[index], True)
+    return "/GPU:0"
+
+
+def set_threads(run: RunSpec) -> None:
+    """`cpus_per_rank` threads compute, unless the run itself sets one of the variables for that.
+
+    As many operations may run beside each other, and two at least: where one alone may, a person's tf.py_function that
+    calls a tf.function waits for itself for ever.
+    """
+    computing = int(run.env.get("TF_NUM_INTRAOP_THREADS") or run.env.get("OMP_NUM_THREADS") or run.cpus_per_rank)
+    tf.config.threading.set_intra_op_parallelism_threads(computing)
+    tf.config.threading.set_inter_op_parallelism_threads(
+        int(run.env.get("TF_NUM_INTEROP_THREADS") or max(2, computing))
+    )
+
+
+def check_precision(precision: str, device: str) -> None:
+    """Raises InvalidRun where the device lacks the precision: it is never replaced by another one."""
+    if device == CPU:
+        checks.check_cpu_precision(precision, fp16_slowdown=7)
+    else:
+        details = _details()
+        checks.check_gpu_precision(
+            precision, details.get("device_name", "the GPU"), details.get("compute_capability", (0, 0))
+        )
+
+
+def versions() -> dict[str, Any]:
+    """Versions of the libraries that determine the speed; None for one that this TensorFlow lacks."""
+    built = tf.sysconfig.get_build_info()
+    return {
+        "tensorflow": tf.__version__,
+        "keras": tf.keras.__version__,
+        "cuda": built.get("cuda_version"),
+        "cudnn": built.get("cudnn_version"),
+    }
+
+
+def describe_device(device: str) -> DeviceFacts:
+    if device == CPU:
+        return CPU_DEVICE
+    (visible,) = tf.config.get_visible_devices("GPU")
+    details = _details()
+    return DeviceFacts(
+        kind="gpu",
+        name=details.get("device_name"),
+        uuid=_uuid(tf.config.list_physical_devices("GPU").index(visible)),
+        capability=".".join(map(str, details.get("compute_capability", ()))),
+    )
+
+
+def _details() -> dict[str, Any]:
+    (visible,) = tf.config.get_visible_devices("GPU")
+    return dict(tf.config.experimental.get_device_details(visible))
+
+
+def _uuid(index: int) -> str:
+    """The UUID of a GPU by its number, from the CUDA driver API: TensorFlow does not expose it."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, its_bytes = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    for status in (
+        driver.cuInit(0),
+        driver.cuDeviceGet(ctypes.byref(device), index),
+        driver.cuDeviceGetUuid(its_bytes, device),
+    ):
+        if status:
+            raise InvalidRun(f"the NVIDIA driver does not name GPU {index}: CUDA error {status}")
+    return str(uuid.UUID(bytes=bytes(its_bytes)))
+
+
+# Precision in TensorFlow: set for Keras, verified in the traced graph, with a loss scale; and traced collectives.
+
+_POLICIES = {"bf16": "mixed_bfloat16", "amp-fp16": "mixed_float16"}
+# These operations only move or cast numbers.
+_MOVING = frozenset({
+    "Cast", "Const", "Fill", "Identity", "IdentityN", "Placeholder", "PlaceholderWithDefault", "ReadVariableOp",
+    "Reshape", "Shape", "StopGradient", "Transpose", "ZerosLike", "_Arg", "_Retval",
+})  # fmt: skip
+_COLLECTIVES = ("Horovod", "Collective")
+"""Prefixes of the names of operations that communicate."""
+_FIRST, _GROWTH, _BACKOFF, _GROWS_AFTER = 2.0**16, 2.0, 0.5, 2000
+"""As in torch.amp.GradScaler, so that frameworks skip the same steps."""
+
+
+def set_precision(precision: str) -> None:
+    """Disables TF32 for fp32 (TensorFlow enables it by default), and sets the precision of Keras layers."""
+    tf.config.experimental.enable_tensor_float_32_execution(precision == "tf32")
+    if policy := _POLICIES.get(precision):
+        tf.keras.mixed_precision.set_global_policy(policy)
+
+
+def check_traced(precision: str, graph: Any, workload: str) -> None:
+    """Raises InvalidRun where the traced graph does not compute in the precision of the run."""
+    computed = {half for half in HALVES.values() if _computes_in(half, graph)}
+    requested = HALVES.get(precision)
+    if requested is not None and requested not in computed:
+        raise InvalidRun(
+            f"precision {precision} was requested; nothing in the step of {workload} computes in {requested.name}: "
+            "Keras' layers do so by themselves unless they are given a dtype, anything else must cast "
+            "(docs/workloads.md)"
+        )
+    if others := sorted(half.name for half in computed if half != requested):
+        raise InvalidRun(
+            f"precision {precision} was requested; the step of {workload} computes in {', '.join(others)} too: the "
+            "workload must leave the precision to the run (docs/workloads.md)"
+        )
+
+
+def _computes_in(dtype: Any, graph: Any) -> bool:
+    return any(
+        dtype.as_datatype_enum in (value.type, *value.list.type)
+        for node in _nodes(graph)
+        if node.op not in _MOVING and not node.op.startswith(_COLLECTIVES)
+        for name, value in node.attr.items()
+        if name in ("T", "dtype")
+    )
+
+
+def traced_collectives(graph: Any) -> list[str]:
+    """The operations of a traced graph that communicate, as `CollectiveReduceV2 (3)`."""
+    counts = Counter(node.op for node in _nodes(graph) if node.op.startswith(_COLLECTIVES))
+    return [f"{name} ({count})" for name, count in sorted(counts.items())]
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a traced graph and of the functions that it calls."""
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
+
+
+class LossScale:
+    """Skips steps whose gradients are not finite. A dynamic scale is halved then, and doubled after 2000 good ones."""
+
+    def __init__(self, static: float | None) -> None:
+        self._dynamic = static is None
+        self.scale = tf.Variable(_FIRST if static is None else static, trainable=False, dtype=tf.float32)
+        self._good_steps = tf.Variable(0, trainable=False, dtype=tf.int32)
+
+    @property
+    def variables(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {"loss_scale": self.scale, "good_steps": self._good_steps}
+
+    def scaled(self, loss: Any) -> Any:
+        # In float32, because the scale alone may be more than float16 can hold.
+        return tf.cast(loss, tf.float32) * self.scale
+
+    def apply(self, optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
+        """Steps with gradients of the scaled loss: the reduced ones, or ranks would disagree on taking the step."""
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+
+        def take() -> Any:
+            optimizer.apply([gradient / tf.cast(self.scale, gradient.dtype) for gradient in gradients], variables)
+            self._good_steps.assign_add(1)
+            return tf.no_op()
+
+        def skip() -> Any:
+            self._good_steps.assign(0)
+            if self._dynamic:
+                self.scale.assign(self.scale * _BACKOFF)
+            return tf.no_op()
+
+        tf.cond(finite, take, skip)
+        if self._dynamic:
+            grows = tf.equal(self._good_steps, _GROWS_AFTER)
+            self.scale.assign(tf.where(grows, self.scale * _GROWTH, self.scale))
+            self._good_steps.assign(tf.where(grows, 0, self._good_steps))
 
 
 class TensorFlowLoop(Training):

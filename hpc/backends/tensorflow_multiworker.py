@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun, WorkloadError
 from hpc.backends.addresses import PortTaken, endpoints, requested_interface
-from hpc.backends.tensorflow_device import CPU
-from hpc.backends.tensorflow_loop import TensorFlowLoop
+from hpc.backends.tensorflow_loop import CPU, TensorFlowLoop
 from hpc.workloads.tensorflow_base import tf
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpc.backends import BACKENDS, InvalidRun
-from hpc.backends.facts import BackendFacts
-from hpc.backends.torch_device import check_precision, describe_device, visible_gpus
-from hpc.backends.torch_loop import HALF, MakeOptimizer, TorchLoop
+from hpc.backends.torch_loop import HALF, MakeOptimizer, TorchLoop, check_precision, describe_device, visible_gpus
+from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hpc.backends import WorkloadError
-from hpc.backends.facts import BackendFacts
 from hpc.backends.horovod_group import horovod_facts, join_horovod, load_horovod
 from hpc.backends.torch_loop import MakeOptimizer, TorchLoop
+from hpc.backends.training import BackendFacts
 from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:

@@ -4,26 +4,138 @@ from __future__ import annotations
 
 import gc
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 
-from hpc.backends.facts import BackendFacts
-from hpc.backends.torch_device import check_precision, describe_device, device_of_rank, set_tf32, versions
-from hpc.backends.torch_state import load_state, state_of
-from hpc.backends.training import Losses, Training, check_no_sync, check_workload, synchronised_norms
+from hpc.backends import device as checks
+from hpc.backends.training import (
+    CPU_DEVICE,
+    BackendFacts,
+    DeviceFacts,
+    Losses,
+    Training,
+    check_no_sync,
+    check_workload,
+    synchronised_norms,
+)
 from hpc.measure.meetings import Meetings, meetings_of
 from hpc.measure.timer import StepTimer, device_timer, host_timer
-from hpc.model.training_state import State
+from hpc.model.training import State, check_shapes
+from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
+from hpc.observe.events import NO_ROOT, UNCLEAR
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
     from hpc.measure.world import World
     from hpc.model.spec import RunSpec
+
+# The device of a rank in torch: its choice, abilities and facts.
+
+
+def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
+    """This rank's device: of the visible GPUs, the one for its place on the node. Raises InvalidRun. Collective."""
+    if run.gpus_per_node == 0:
+        return torch.device("cpu")
+    checks.check_one_gpu_per_rank(run)
+    device = torch.device("cuda", checks.index_of_rank(world, visible_gpus(run, world)))
+    torch.cuda.set_device(device)
+    checks.check_not_shared(world, comm, str(torch.cuda.get_device_properties(device).uuid))
+    return device
+
+
+def visible_gpus(run: RunSpec, world: World) -> int:
+    """The number of GPUs that this rank sees. Raises InvalidRun where it sees none."""
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    name, has_cuda = f"torch {torch.__version__}", torch.version.cuda is not None
+    checks.check_sees_gpus(visible, run, world, name, has_cuda, "a CUDA build of torch")
+    return visible
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raises InvalidRun where the device lacks the precision: it is never replaced by another one."""
+    if device.type == "cpu":
+        checks.check_cpu_precision(precision, fp16_slowdown=30)
+    else:
+        name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+        checks.check_gpu_precision(precision, name, capability)
+
+
+def set_tf32(allowed: bool) -> None:
+    """Disables TF32 for fp32: torch enables it for convolutions by default."""
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+def versions() -> dict[str, Any]:
+    """Versions of the libraries that determine the speed; None for one that this torch lacks."""
+    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]  # torch has none
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]  # torch has none
+        "nccl": nccl and ".".join(map(str, nccl)),
+    }
+
+
+def describe_device(device: torch.device) -> DeviceFacts:
+    if device.type == "cpu":
+        return CPU_DEVICE
+    return DeviceFacts.of_gpu(torch.cuda.get_device_properties(device))
+
+
+# What a torch training needs to go on elsewhere, as NumPy arrays: model, optimizer, loss scale.
+
+
+def state_of(module: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> State:
+    """Parameters and buffers by torch's names, the optimizer's tensors by parameter, the scaler's values."""
+    arrays = {f"model.{name}": _array(value) for name, value in module.state_dict().items()}
+    values: dict[str, Any] = {} if scaler is None else {"scaler": scaler.state_dict()}
+    for at, parameter in enumerate(_parameters(optimizer)):
+        for name, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, torch.Tensor):
+                arrays[f"optimizer.{at}.{name}"] = _array(value)
+    return State(arrays=arrays, values=values)
+
+
+def load_state(
+    state: State, module: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
+) -> None:
+    """Puts a state where `state_of` took it from. Raises ValueError where it is of another model or optimizer."""
+    of_model = {name.removeprefix("model."): value for name, value in state.arrays.items() if name.startswith("model.")}
+    check_shapes(of_model, {name: tuple(value.shape) for name, value in module.state_dict().items()})
+    if (scaler is None) != ("scaler" not in state.values):
+        raise ValueError("it is of another precision: only one of the two scales the loss")
+    with torch.no_grad():
+        for name, value in module.state_dict().items():
+            value.copy_(torch.from_numpy(of_model[name]))
+    parameters = list(_parameters(optimizer))
+    for name, array in state.arrays.items():
+        if name.startswith("optimizer."):
+            _, at, key = name.split(".", 2)
+            parameter = parameters[int(at)]
+            value = torch.from_numpy(array)
+            # In the layout of the parameter, as the optimizer itself makes it.
+            held = torch.empty_like(parameter) if value.shape == parameter.shape else torch.empty_like(value)
+            optimizer.state[parameter][key] = held.copy_(value)
+    if scaler is not None:
+        scaler.load_state_dict(dict(state.values["scaler"]))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _array(value: torch.Tensor) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = value.detach().cpu().contiguous().numpy().copy()
+    return array
+
 
 HALF = {"bf16": torch.bfloat16, "amp-fp16": torch.float16}
 """The dtype of autocast; other precisions run without it."""
@@ -210,3 +322,84 @@ def _implementation(optimizer: torch.optim.Optimizer) -> str:
     groups = optimizer.param_groups
     names = [name for name in ("fused", "foreach") if all(group.get(name) for group in groups)]
     return (names or ["for-loop"])[0]
+
+
+# Records every collective that torch.distributed is called for from Python: SyncBatchNorm's, FSDP2's, a model's own.
+#
+# Not seen are those of C++ callers: DDP's buckets, whose reduction is between two time stamps of the step, and those
+# inside compiled graphs.
+
+COALESCED = "_broadcast_coalesced"
+
+
+@contextmanager
+def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda name: None) -> Iterator[None]:
+    """Inside this context collectives are recorded; `about_to_call` gets the name of each before it is called."""
+    world_size = dist.get_world_size()
+    works: dict[int, tuple[int, bool]] = {}  # by the identity of its Work: a number in the step, and waits_at_once
+
+    def collective(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @wraps(method)
+        def call(group: Any, *values: Any, **named: Any) -> Any:
+            about_to_call(name)
+            size = group.size()
+            if size == world_size:
+                number = meetings.arrived(name, _root(name, values))
+            else:
+                number = meetings.arrived(f"{name} in a group of {size}", UNCLEAR)
+            work = method(group, *values, **named)
+            if work is None:
+                meetings.ended(number)
+            else:
+                works[id(work)] = number, waits_at_once(values)
+            return work
+
+        return call
+
+    def waiting(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def wait(work: Any, *values: Any, **named: Any) -> Any:
+            number, at_once = works.pop(id(work), (None, False))
+            if number is None:
+                return method(work, *values, **named)
+            if not at_once:
+                meetings.waits(number)
+            result = method(work, *values, **named)
+            meetings.ended(number)
+            return result
+
+        return wait
+
+    def broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(group: Any, tensors: Any, size: int, root: int = 0) -> Any:
+            return meetings.meet(BUFFERS, function, group, tensors, size, root, root=root)
+
+        return call
+
+    changed = [
+        _replaced(dist.ProcessGroup, method, collective(getattr(dist.ProcessGroup, method), name))
+        for method, name in NAMES.items()
+        if hasattr(dist.ProcessGroup, method)
+    ]
+    changed.append(_replaced(dist.Work, "wait", waiting(dist.Work.wait)))
+    changed.append(_replaced(dist, COALESCED, broadcast(getattr(dist, COALESCED))))
+    try:
+        yield
+    finally:
+        for owner, name, original in reversed(changed):
+            setattr(owner, name, original)
+
+
+def _replaced(owner: Any, name: str, value: Any) -> tuple[Any, str, Any]:
+    original = vars(owner)[name]  # a getattr would unwrap pybind's descriptor, and what is put back would not bind
+    setattr(owner, name, value)
+    return owner, name, original
+
+
+def _root(name: str, values: tuple[Any, ...]) -> int:
+    """The rank that sends, from the call's options or its last argument."""
+    if name not in FROM_ONE:
+        return UNCLEAR if name in TO_ONE else NO_ROOT
+    root = getattr(values[-1], "rootRank", values[-1]) if values else None
+    return root if isinstance(root, int) else UNCLEAR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from hpc.workloads.tar_shards import index_text, read_headers
+from hpc.workloads.image_sets import index_text, read_headers
 
 _LENGTH, _CHECKSUM_BYTES = struct.Struct("<Q"), 4
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpc.model.clock_fault import clock_fault, fault_text
 from hpc.model.clock_model import (
     MAX_DRIFT,
     ROUNDING_NS,
@@ -24,12 +23,14 @@ from hpc.model.clock_model import (
     ClockError,
     ClockModel,
     SyncPoint,
+    clock_fault,
     estimate,
+    fault_text,
     neighbours,
     through,
 )
 from hpc.model.timestamps import ABSENT
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Prequest

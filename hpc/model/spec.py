@@ -7,12 +7,12 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from hpc.system.regular_file import MAX_INTEGER, MIN_INTEGER
+from hpc.system.atomic import MAX_INTEGER, MIN_INTEGER
 from hpc.system.sanitize import without_secrets
 
 Thing = TypeVar("Thing")
@@ -429,3 +429,27 @@ def shuffled(things: Iterable[Thing], seed: int, name: str) -> list[Thing]:
 def _slug(text: str) -> str:
     """The text, or the last part of a path, with only characters that are safe in file names."""
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text.rsplit("/", 1)[-1]).strip("-.")[:40] or "x"
+
+
+# Which steps of a script are measured: those behind the warm-up, in blocks that no pause interrupts.
+
+
+def script_blocks(warmup_steps: int, steps: int, paused: Iterable[int]) -> list[list[int]]:
+    """The measured blocks, [first step, one past the last], of the first `steps` steps.
+
+    `paused` are the steps before which the script did something else on any rank. As between the blocks of any run,
+    MIN_WARMUP_STEPS unmeasured steps follow such a pause.
+    """
+    blocks, first = [], warmup_steps
+    for border in [*sorted({step for step in paused if step < steps}), steps]:
+        if border > first:
+            blocks.append([first, border])
+        if border < steps:
+            first = max(first, border + MIN_WARMUP_STEPS)
+    return blocks
+
+
+def without_last(blocks: Iterable[Sequence[int]], steps: Collection[int]) -> list[list[int]]:
+    """The blocks without those of their last steps that are in `steps`."""
+    shorter = [[first, stop - (stop - 1 in steps)] for first, stop in blocks]
+    return [[first, stop] for first, stop in shorter if stop > first]

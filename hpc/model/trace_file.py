@@ -6,9 +6,11 @@ import errno
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,52 @@ import numpy.typing as npt
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
-from hpc.model.trace import Telemetry, Trace, TraceError, run_of
-from hpc.model.trace_rows import Rows
+from hpc.model.trace import Telemetry, Trace, TraceCutOff, TraceError, run_of
 from hpc.model.training import TrainingHistory
-from hpc.system.regular_file import TOO_MUCH, NotRegularError, open_regular, parse_json, too_much
+from hpc.system.atomic import TOO_MUCH, NotRegularError, open_regular, parse_json, too_much
+from hpc.system.sanitize import plain
+
+# Datasets that stay in the file of a trace and are read by ranges of steps.
+
+
+class Rows:
+    """A dataset [rank, step, …] in the file, read by ranges of steps.
+
+    HDF5 would read much more than a short range of each row; the rows are contiguous, so they are read directly.
+    """
+
+    def __init__(self, dataset: Any, descriptor: int | None) -> None:
+        assert descriptor is not None
+        self.shape, self.dtype, self.ndim = dataset.shape, dataset.dtype, len(dataset.shape)
+        self._descriptor, self._offset = descriptor, dataset.id.get_offset()
+        self._step_bytes = self.dtype.itemsize * prod(self.shape[2:])
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        first, stop, _ = key[1].indices(self.shape[1])
+        column = key[2:]
+        if key[0] != slice(None) or key[1].step not in (None, 1) or not all(isinstance(at, int) for at in column):
+            raise IndexError("what stays in the file is read as [:, first:stop] or [:, first:stop, column]")
+        steps = max(0, stop - first)
+        if not column:
+            out = np.empty((self.shape[0], steps, *self.shape[2:]), self.dtype)
+            for rank, row in enumerate(out if out.size else ()):
+                self._read(rank, first, row)
+            return out
+        out, row = np.empty((self.shape[0], steps), self.dtype), np.empty((steps, *self.shape[2:]), self.dtype)
+        for rank in range(self.shape[0] if row.size else 0):  # the row stays in the core's cache
+            self._read(rank, first, row)
+            out[rank] = row[(slice(None), *column)]
+        return out
+
+    def _read(self, rank: int, first: int, row: Any) -> None:
+        """Reads what a rank recorded from a step on."""
+        at = self._offset + (rank * self.shape[1] + first) * self._step_bytes
+        if os.preadv(self._descriptor, [row], at) != row.nbytes:
+            raise TraceCutOff(f"the file is cut off inside what rank {rank} recorded")
+
 
 SCHEMA = "rankwise-trace"
 SCHEMA_VERSION = 2
@@ -486,3 +530,72 @@ class _StoredTrace:
         is_text = kind == h5t.STRING and not stored_type.is_variable_str()
         if not is_text and not (kind in (h5t.INTEGER, h5t.FLOAT) and stored_type.get_size() <= 8):
             raise TraceError(f"{name} holds neither numbers nor texts of fixed length")
+
+
+# Looks whether an attempt has a whole trace, on a file system that may fail, lag, or be away for a moment.
+
+LOOK_PAUSES_S = (0.2, 0.5, 1.0, 2.0)
+"""Between looks at a trace that should be there."""
+_PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceLook:
+    """The result of a look at an attempt's trace.
+
+    `whole`: rank 0 wrote it itself. `steps` is the largest number that a rank completed by it, -1 where nothing is
+    known. `unreadable` is the reason why it could not be looked at, else empty.
+    """
+
+    whole: bool = False
+    steps: int = -1
+    unreadable: str = ""
+
+
+def look_at_trace(
+    path: Path, *, expected: bool = False, trusted: bool = False, sleep: Callable[[float], None] = time.sleep
+) -> TraceLook:
+    """Looks at a trace; repeats the look if the file system does not answer, since one failed look proves no absence.
+
+    `expected`: the trace's writer ended well, but NFS may report for a while that the name does not exist.
+    `trusted`: the trace is known to be rank 0's own and is not opened as HDF5.
+    """
+    look = TraceLook()
+    for pause_s in (0.0, *(LOOK_PAUSES_S if expected else ())):
+        sleep(pause_s)
+        try:
+            return _look_once(path, trusted)
+        except FileNotFoundError:
+            look = TraceLook()
+            _renew(path.parent)
+        except OSError as error:
+            look = TraceLook(unreadable=f"{path}: {error.strerror or error}")
+    with suppress(OSError):  # the folder was renewed since
+        return _look_once(path, trusted)
+    return look
+
+
+def _look_once(path: Path, trusted: bool) -> TraceLook:
+    with open_regular(path) as file:
+        file.read(1)
+    if trusted:
+        return TraceLook(whole=True)
+    from hpc.model.trace import TraceError
+
+    try:
+        with open_trace(path) as trace:
+            return TraceLook(whole=not trace.recovered, steps=int(max(trace.steps_completed, default=-1)))
+    except TraceError as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, OSError) and cause.errno in _PASSING:
+            raise cause from None
+        print(f"rankwise: {plain(str(error))}", file=sys.stderr)
+        return TraceLook()
+
+
+def _renew(folder: Path) -> None:
+    """Changes the folder, so that an NFS client forgets which names it believes to be absent."""
+    beside = folder / f".look.{os.uname().nodename}.{os.getpid()}"
+    with suppress(OSError):
+        beside.touch()
+        beside.unlink()

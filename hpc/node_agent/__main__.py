@@ -22,9 +22,8 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 
 from hpc.node_agent.copies import Copies
-from hpc.node_agent.cores import stand_aside
 from hpc.node_agent.sources import RankProcess
-from hpc.node_agent.telemetry import read_telemetry
+from hpc.node_agent.telemetry import read_telemetry, stand_aside
 from hpc.system.sanitize import deny_world_writing
 
 STOP, END = b"stop", b"end"

@@ -12,8 +12,7 @@ from threading import Event
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
 from hpc.recovery.folders import BEAT, PARTIAL, lives, traces_folder
-from hpc.recovery.journal import ROW_BYTES, UNMEASURED, journal_bytes
-from hpc.recovery.progress import completed_steps, read_int64
+from hpc.recovery.journal import ROW_BYTES, UNMEASURED, completed_steps, journal_bytes, read_int64
 from hpc.system.atomic import write_atomic
 
 _CHUNK_STEPS = 8192

@@ -18,9 +18,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import batches, collectives, ending, models, stacks
+from . import collectives, stacks
 from . import events as e
-from .observer import Observer, Patches
+from .observer import Count, Observer, Patches, facts_of, hook_end, nominal_size, outermost
 
 _is_compiling = torch.compiler.is_compiling
 _is_traced = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling)  # a third of the other's time
@@ -35,7 +35,7 @@ current: Observer | None = None
 
 def _hook_loaders(o: Observer) -> None:
     iterators: dict[int, int] = {}  # of each iterator, by its identity, the number of its loader
-    counts: dict[int, batches.Count] = {}
+    counts: dict[int, Count] = {}
 
     def make_iterate(original: Any) -> Any:
         def iterate(loader: Any) -> Any:
@@ -43,7 +43,7 @@ def _hook_loaders(o: Observer) -> None:
                 return original(loader)
             which = o.loaders.of(loader)
             if which not in counts:
-                counts[which] = batches.Count(batches.nominal_size(loader))
+                counts[which] = Count(nominal_size(loader))
             o.note(e.ITERATE_IN, which)
             iterator = original(loader)
             iterators[id(iterator)] = which
@@ -130,12 +130,12 @@ def _look(o: Observer) -> None:
         o.thread = _thread()
         o.recorder.reserve()
     o.looks += 1
-    roots = models.outermost(below=o.backwards > 2 and not o.forward_seen)
+    roots = outermost(below=o.backwards > 2 and not o.forward_seen)
     for kind in {type(root) for root in roots}:
         _hook_forward(o, kind)
     o.roots |= {id(root) for root in roots}
     o.lasts.keep(roots, o.roots)
-    o.recorder.state(**models.facts_of(roots))
+    o.recorder.state(**facts_of(roots))
 
 
 def _gradient_hook(o: Observer) -> Callable[[Any], None]:
@@ -270,7 +270,7 @@ def _hook_saves(o: Observer) -> None:
 
 def watched(o: Observer, loader: Any) -> Iterator[Any]:
     """What a script's own loader yields, its fetches recorded: `for batch in data(loader)`."""
-    which, count = o.loaders.of(loader), batches.Count(batches.nominal_size(loader))
+    which, count = o.loaders.of(loader), Count(nominal_size(loader))
     o.note(e.ITERATE_IN, which)
     iterator = iter(loader)
     o.note(e.ITERATE_OUT, which)
@@ -304,7 +304,7 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
         _hook_loaders(o)
         _hook_updates(o)
         _hook_saves(o)
-        ending.hook(o)
+        hook_end(o)
         collectives.hook(o, after_import)
         _hook_backward(o)
         stacks.register(o.recorder.path.parent)

@@ -5,19 +5,254 @@ The rules are those of docs/observe_hooks.md.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED, STAMPS
 from hpc.observe import events as e
-from hpc.observe.collectives_seen import Collective, collectives_of
 from hpc.observe.events import Event, EventFile
-from hpc.observe.inner_stamps import inner_stamps
-from hpc.observe.loaders import looked_at, training_loaders
-from hpc.observe.segments import Segment, segments_of
-from hpc.system.groups import grouped
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
+
+# The collectives of a process, from its events.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collective:
+    """A collective that was called from Python.
+
+    ns of its call; of the wait for its result, which for one that is waited for at once is that of the call; of its
+    end. ABSENT for the last two: nobody waited for it.
+    """
+
+    name: str
+    root: int
+    arrives_ns: int
+    waits_ns: int
+    ends_ns: int
+    bytes: int
+    """0 for DDP's buffers, which are not counted."""
+
+
+def collectives_of(recorded: EventFile) -> list[Collective]:
+    """All of a process, in the order of their calls."""
+    waits: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for event in recorded.events:
+        if event.kind == e.COLLECTIVE_WAIT:
+            waits.setdefault(event.number, event.ns)
+        elif event.kind == e.COLLECTIVE_OUT:
+            ends.setdefault(event.number, event.ns)
+    calls = [(place, event) for place, event in enumerate(recorded.events) if event.kind == e.COLLECTIVE_IN]
+    return [
+        Collective(
+            name=recorded.names[call.which][0],
+            root=recorded.names[call.which][1],
+            arrives_ns=call.ns,
+            waits_ns=waits.get(place, call.ns if place in ends else ABSENT),
+            ends_ns=ends.get(place, ABSENT),
+            bytes=call.number,
+        )
+        for place, call in calls
+    ]
+
+
+# Where steps are cut: a step ends with the last update after which the script trains on.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The events after one step's last update, up to and with the next one's: places in the list of events."""
+
+    first: int
+    stop: int
+    end_ns: int
+    updated_in_backward: bool = False
+    """The optimizer works inside the backward, whose return is the update's."""
+
+
+def segments_of(events: Sequence[Event]) -> list[Segment]:
+    """One for each step. Where the script calls `step()` that alone ends steps."""
+    marks = [at for at, event in enumerate(events) if event.kind == e.STEP_END]
+    if marks:
+        firsts = [0, *(at + 1 for at in marks[:-1])]
+        return [Segment(first=a, stop=b + 1, end_ns=events[b].ns) for a, b in zip(firsts, marks, strict=True)]
+    return _by_updates(events)
+
+
+def _by_updates(events: Sequence[Event]) -> list[Segment]:
+    segments: list[Segment] = []
+    first, updated = 0, -1  # where this step begins; its last update so far
+    trains = in_backward = pending = in_this_backward = scaled = False
+    for at, event in enumerate(events):
+        kind = event.kind
+        if kind in (e.FORWARD_IN, e.BACKWARD_IN):
+            if updated >= 0:
+                segments.append(_segment(events, first, updated, in_this_backward))
+                first, updated, in_this_backward = updated + 1, -1, False
+            trains = True
+        if kind == e.BACKWARD_IN:
+            in_backward, pending = True, False
+        elif kind == e.BACKWARD_OUT:
+            if pending:
+                updated, in_this_backward = at, True
+            in_backward = pending = False
+        elif kind == e.SCALER_IN:
+            scaled = False
+        elif trains and (kind == e.UPDATE_OUT or (kind == e.SCALER_OUT and event.which and not scaled)):
+            scaled = True  # and where there was no update inside the scaler's call, the scaler has skipped it
+            if in_backward:
+                pending = True
+            else:
+                updated, in_this_backward = at, False
+    if updated >= 0:
+        segments.append(_segment(events, first, updated, in_this_backward))
+    return segments
+
+
+def _segment(events: Sequence[Event], first: int, updated: int, in_backward: bool) -> Segment:
+    return Segment(first=first, stop=updated + 1, end_ns=events[updated].ns, updated_in_backward=in_backward)
+
+
+# The time stamps inside a step: forward_end, grads_ready, reduced; or why one of them is not known.
+
+Inner = tuple[int, int, int]
+
+
+def inner_stamps(inside: Sequence[Event], segment: Segment, recorded: EventFile) -> tuple[Inner, dict[str, str]]:
+    """Those of the events inside a step, and the reason for each that is ABSENT, by its name."""
+    reason = _why_unclear(inside, segment, recorded)
+    if reason:
+        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
+    last = max(event.ns for event in inside if event.kind == e.BACKWARD_IN)
+    returned = max(event.ns for event in inside if event.kind == e.BACKWARD_OUT)
+    facts = recorded.facts
+    if facts.get("ddp"):
+        gradients = [event.ns for event in inside if event.kind == e.GRADIENT and last <= event.ns <= returned]
+        if gradients:
+            return (last, gradients[-1], returned), {}
+        return (last, ABSENT, returned), {INNER[1]: "DDP had not yet named the parameter whose gradient comes last"}
+    scattered = [event.ns for event in _named(inside, recorded, "reduce-scatter") if last <= event.ns < returned]
+    if scattered:
+        return (last, scattered[-1], returned), {}
+    if facts.get("size", 1) == 1:
+        return (last, returned, returned), {}
+    return _reduced_by_hand(inside, segment, recorded, last, returned)
+
+
+def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: EventFile) -> str:
+    """Why none of them can be known; empty if they may be."""
+    backwards = [event.ns for event in inside if event.kind == e.BACKWARD_IN]
+    returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
+    updates = [event.ns for event in inside if event.kind == e.UPDATE_IN]
+    armed = [event.ns for event in inside if event.kind == e.ARMED]
+    unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number]
+    devices = [device for device in recorded.facts.get("devices", []) if device != "cpu"]
+    ddp = recorded.facts.get("ddp")
+    reasons = {
+        f"on {', '.join(devices)} the host's clock shows when work was queued, not when it was done": bool(devices),
+        "no backward was seen": not backwards,
+        "a backward did not return": returns < len(backwards),
+        "the optimizer works inside the backward": segment.updated_in_backward,
+        "the optimizer calls backward several times in one step": any(
+            sum(at >= updated for at in backwards) > 1 for updated in updates
+        ),
+        "whether the optimizer called backward was not yet seen": bool(unseen) and len(backwards) > 1,
+        f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,
+        "DDP reduces in a backward that is not the last of the step": ddp
+        and any(at > armed[0] for at in backwards[:-1] if armed),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _named(inside: Sequence[Event], recorded: EventFile, name: str) -> list[Event]:
+    return [x for x in inside if x.kind == e.COLLECTIVE_IN and recorded.names[x.which][0].startswith(name)]
+
+
+def _reduced_by_hand(
+    inside: Sequence[Event], segment: Segment, recorded: EventFile, last: int, returned: int
+) -> tuple[Inner, dict[str, str]]:
+    """Where the script itself reduces all gradients between backward and update."""
+    calls = [x for x in _named(inside, recorded, "all-reduce") if returned <= x.ns < segment.end_ns]
+    expected = recorded.facts.get("gradient_bytes", 0)
+    if not expected or sum(call.number for call in calls) < expected:
+        reason = "nothing was seen that reduces the gradients"
+        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
+    ends = [x.ns for x in inside if x.kind == e.COLLECTIVE_OUT and calls[0].ns <= x.ns < segment.end_ns]
+    if len(ends) < len(calls):
+        return (last, calls[-1].ns, ABSENT), {INNER[2]: "nobody waited for the reduction of the gradients"}
+    return (last, calls[-1].ns, ends[-1]), {}
+
+
+# Which loaders feed the training, which evaluate or do something else, and which batches are only looked at.
+
+
+@dataclass
+class _Use:
+    fetches: int = 0
+    evaluated: int = 0
+    steps: set[int] = field(default_factory=set)
+    fed: set[int] = field(default_factory=set)
+
+
+def training_loaders(events: Sequence[Event], segments: Sequence[Segment]) -> set[int]:
+    """Their numbers.
+
+    One whose batches are mostly evaluated (the next call of a model is without gradients) feeds no training. Of the
+    others one does that is the last to be fetched before a step's forward in at least half of the steps in which it is
+    fetched; or that is fetched in more than half of the steps between its first and last: one of two loaders of a step.
+    """
+    stops = [segment.stop for segment in segments]
+    uses: dict[int, _Use] = {}
+    since: list[int] = []  # loaders fetched since the last call of a model
+    evaluates_next: dict[int, int] = {}
+    for at, event in enumerate(events):
+        step = bisect_right(stops, at)
+        if event.kind == e.FETCH_OUT and step < len(segments):
+            use = uses.setdefault(event.which, _Use())
+            use.fetches += 1
+            use.steps.add(step)
+            since.append(event.which)
+            evaluates_next[event.which] = evaluates_next.get(event.which, 0) + 1
+        elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN, e.EVALUATE_IN):
+            if event.kind == e.EVALUATE_IN:
+                for which, count in evaluates_next.items():
+                    uses[which].evaluated += count
+            elif since:
+                uses[since[-1]].fed.add(step)
+            since, evaluates_next = [], {}
+    return {which for which, use in uses.items() if _trains(use)}
+
+
+def looked_at(events: Sequence[Event], segments: Sequence[Segment], loaders: Set[int]) -> set[Event]:
+    """The fetches of batches that are only looked at: the loader is begun anew before its end, and no model is called.
+
+    None where most steps do so: then the script reads this way.
+    """
+    looked: set[Event] = set()
+    steps = 0
+    for segment in segments:
+        unused: dict[int, list[Event]] = {}
+        before = len(looked)
+        for event in events[segment.first : segment.stop]:
+            if event.kind == e.FETCH_OUT and event.which in loaders:
+                unused.setdefault(event.which, []).append(event)
+            elif event.kind == e.FETCH_END:
+                unused.pop(event.which, None)
+            elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN):
+                unused.clear()
+            elif event.kind == e.ITERATE_IN:
+                looked.update(unused.pop(event.which, ()))
+        steps += len(looked) > before
+    return set() if 2 * steps > len(segments) else looked
+
+
+def _trains(use: _Use) -> bool:
+    span = max(use.steps) - min(use.steps) + 1
+    feeds = 2 * len(use.fed) >= len(use.steps)
+    return 2 * use.evaluated <= use.fetches and (feeds or (len(use.steps) > 2 and 2 * len(use.steps) > span))
+
 
 LONGEST_ROUND = 8
 """Optimizers that take turns make a round of at most so many updates."""

@@ -1,28 +1,308 @@
 """The checks: pure functions of the facts of all ranks, so that every rank has the same results.
 
-Each returns a result, or None where the check does not apply to the run. `hpc.model.checks` declares them.
+Each returns a result, or None where the check does not apply to the run. `hpc.model.findings` declares them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 
-from hpc.model.checks import CHECKS, Level, level_of
-from hpc.model.findings import Finding, Severity, State
-from hpc.preflight.compare_gpus import CHECKS_OF_GPUS
-from hpc.preflight.compare_images import images
-from hpc.preflight.result import SHOWN, CheckResult, Look, alike, failed, numbers, ok, result_of, some
-from hpc.preflight.types import NodeFacts, RankFacts, Seen
-from hpc.system.groups import grouped
-from hpc.system.text import plural
+from hpc.model.findings import CHECKS, Finding, Level, Severity, State, level_of
+from hpc.model.options import data_source, steps_per_epoch
+from hpc.model.spec import RunSpec
+from hpc.preflight.transports import fits, goes_by_network
+from hpc.preflight.types import ImagesSeen, NodeFacts, RankFacts, Seen
+from hpc.system.text import first_of, grouped, inflect, plural, ranges
+from hpc.workloads import WORKLOADS
+
+# The result of a check before its level is known, and helpers that name ranks and nodes.
+
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of a check; `fix`, where given, replaces the declared one."""
+
+    state: State
+    text: str
+    fix: str = ""
+
+
+Look = Callable[[Seen], CheckResult | None]
+
+
+def ok(text: str) -> CheckResult:
+    return CheckResult(State.OK, text)
+
+
+def failed(text: str, fix: str = "") -> CheckResult:
+    return CheckResult(State.FAILED, text, fix)
+
+
+def unknown(text: str) -> CheckResult:
+    return CheckResult(State.UNKNOWN, text)
+
+
+def result_of(failures: Sequence[str], unread: Sequence[str] | str, text: str) -> CheckResult:
+    """Failed for any failure, else unknown for anything unread, else ok with the text."""
+    if failures:
+        return failed(some(failures))
+    if unread:
+        return unknown(unread if isinstance(unread, str) else some(unread))
+    return ok(text)
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Whole numbers as `0-3, 8`, of many the first."""
+    return ranges(values, SHOWN)
+
+
+def some(texts: Sequence[str]) -> str:
+    """The first of them, and the number of the others."""
+    more = f"; and {len(texts) - 3} more" if len(texts) > 3 else ""
+    return "; ".join(texts[:3]) + more
+
+
+def alike(ranks: Sequence[RankFacts], values: Mapping[int, str], name: str) -> CheckResult:
+    """Compares one value, by rank, across all ranks; `name` names it in the text."""
+    by_value = grouped((value, rank) for rank, value in values.items())
+    if len(by_value) > 1:
+        listing = "; ".join(f"{value} on rank {numbers(whose)}" for value, whose in by_value.items())
+        return failed(f"ranks differ in {name}: {listing}")
+    if len(values) < len(ranks):
+        absent = next(rank for rank in ranks if rank.rank not in values)
+        reason = f" ({absent.devices_unread})" if absent.devices_unread else ""
+        return unknown(f"rank {absent.rank} does not say its {name}{reason}")
+    return ok(f"{name} {next(iter(by_value), '')} on all ranks")
+
+
+def unread_gpus(ranks: Sequence[RankFacts]) -> str:
+    """The reason why a rank's GPUs could not be read; empty if all ranks could."""
+    return some(
+        [f"rank {rank.rank} on {rank.hostname}: {rank.devices_unread}" for rank in ranks if rank.devices_unread]
+    )
+
+
+# The checks of runs on GPUs: assignment, model, other processes, and NCCL's connections.
+
+USED_SHARE = 0.05
+"""Memory of a GPU that may be in use before the start: the driver itself takes less."""
+_GIB = 1 << 30
+
+
+def gpu_per_rank(seen: Seen) -> CheckResult:
+    """Compares the GPUs of each rank: two ranks on one GPU halve its speed silently."""
+    run = seen.run
+    driven = run.devices // run.ranks
+    users = grouped((uuid, rank.rank) for rank in seen.ranks for uuid in rank.devices or ())
+    failures = [f"ranks {numbers(ranks)} share GPU {uuid}" for uuid, ranks in users.items() if len(ranks) > 1]
+    failures += [
+        f"rank {rank.rank} on {rank.hostname} needs {driven} and finds {len(rank.devices)} "
+        f"({len(rank.in_sight or ())} in sight)"
+        for rank in seen.ranks
+        if rank.devices is not None and len(rank.devices) < driven
+    ]
+    if failures:
+        return failed(f"{run.gpus_per_node} GPUs per node were requested; {some(failures)}")
+    return result_of((), unread_gpus(seen.ranks), f"every rank has {driven} of its own")
+
+
+def gpus_in_sight(seen: Seen) -> CheckResult:
+    """NVLink does not reach GPUs that cgroups hide, as with --gpus-per-task; CUDA_VISIBLE_DEVICES does no such harm."""
+    blind = []
+    for ranks in seen.machines().values():
+        shown = {uuid for rank in ranks for uuid in rank.in_sight or ()}  # slices of a GPU are named otherwise
+        used = {uuid for rank in ranks for uuid in rank.devices or ()} & shown
+        blind += [
+            f"rank {rank.rank} on {rank.hostname} sees {len(used & set(rank.in_sight))} of the {len(used)} GPUs in use"
+            for rank in ranks
+            if rank.in_sight is not None and not used <= set(rank.in_sight)
+        ]
+    if not blind and any(rank.in_sight is None for rank in seen.ranks):
+        return unknown(unread_gpus(seen.ranks))
+    return result_of(blind, (), "each rank sees the GPUs of all ranks on its node")
+
+
+def same_device(seen: Seen) -> CheckResult:
+    """Compares the GPUs' names; processors are compared in the summary."""
+    return alike(seen.ranks, {rank.rank: rank.device for rank in seen.ranks if rank.device}, "device")
+
+
+def same_driver(seen: Seen) -> CheckResult:
+    """Compares the driver's versions."""
+    return alike(seen.ranks, {rank.rank: rank.gpus[0].driver for rank in seen.ranks if rank.gpus}, "driver")
+
+
+def cores_near_gpu(seen: Seen) -> CheckResult:
+    """Memory of another NUMA node is farther from the GPU and from its network adapter."""
+    far, nodes_known = [], False
+    for rank in seen.ranks:
+        near = {core for gpu in rank.gpus for core in gpu.near_cores}
+        nodes_known = nodes_known or bool(near)
+        away = set(rank.cores) - near if near else ()
+        if away:
+            far.append(
+                f"rank {rank.rank} on {rank.hostname} may run on {len(away)} of its {len(rank.cores)} cores away from "
+                f"its GPU, whose NUMA node has cores {numbers(near)}"
+            )
+    unread = "" if nodes_known else unread_gpus(seen.ranks) or "the kernel names no NUMA node of the GPUs"
+    return result_of(far, unread, "each rank runs on the NUMA node of its GPU")
+
+
+def gpu_idle(seen: Seen) -> CheckResult:
+    """Compares use of the GPUs before this run touches them with none."""
+    used = [
+        f"GPU {gpu.uuid} of rank {rank.rank} on {rank.hostname} has {gpu.used_bytes / _GIB:.1f} of "
+        f"{gpu.memory_bytes / _GIB:.1f} GiB in use before the start"
+        f"{f': {some(gpu.processes)}' if gpu.processes else ''}"
+        for rank in seen.ranks
+        for gpu in rank.gpus
+        if gpu.processes or gpu.used_bytes > USED_SHARE * gpu.memory_bytes
+    ]
+    return result_of(used, unread_gpus(seen.ranks), "nothing ran on the GPUs before the start")
+
+
+def transport(seen: Seen) -> CheckResult | None:
+    """Compares the transport between nodes: where the promised one fails, NCCL silently uses a slower one."""
+    if not (seen.expect_transport and seen.run.nodes > 1) or seen.simulated:
+        return None
+    wrong, used = [], set()
+    for rank, names in _transports(seen):
+        between_nodes = [name for name in names if name.startswith("NET/")]  # COLLNET is beside it
+        used.update(between_nodes)
+        wrong += [f"{rank} goes by {name}" for name in between_nodes if not fits(name, seen.expect_transport)]
+    if wrong:
+        return failed(f"the site promises {seen.expect_transport}; {some(wrong)}")
+    unread = _unread_transports(seen) or ([] if used else ["NCCL says nothing of going from node to node"])
+    return result_of((), unread, f"NCCL goes from node to node by {', '.join(sorted(used))}")
+
+
+def transport_in_node(seen: Seen) -> CheckResult | None:
+    """Finds GPUs of one node that use host memory or the network where they could reach each other directly."""
+    if seen.run.ranks_per_node == 1:
+        return None
+    slow, used = [], set()
+    for rank, peers_by_name in _transports(seen):
+        for name, peers in peers_by_name.items():
+            if name.startswith("SHM") or (goes_by_network(name) and seen.run.nodes == 1):
+                slow.append(f"{rank} goes by {name} to rank {numbers(peers)}")
+            elif not goes_by_network(name):
+                used.add(name)
+    unread = _unread_transports(seen) or ([] if used else ["NCCL says nothing of going inside a node"])
+    return result_of(slow, unread, f"by {', '.join(sorted(used))}")
+
+
+def _transports(seen: Seen) -> Iterator[tuple[str, Mapping[str, tuple[int, ...]]]]:
+    for rank in seen.ranks:
+        if rank.transports is not None and not rank.transports.unread:
+            yield f"rank {rank.rank} on {rank.hostname}", rank.transports.peers
+
+
+def _unread_transports(seen: Seen) -> list[str]:
+    return [
+        f"rank {rank.rank}: {rank.transports.unread if rank.transports else 'not looked'}"
+        for rank in seen.ranks
+        if rank.transports is None or rank.transports.unread
+    ]
+
+
+CHECKS_OF_GPUS: Mapping[str, Look] = {
+    look.__name__: look
+    for look in (
+        gpu_per_rank, gpus_in_sight, same_device, same_driver, cores_near_gpu, gpu_idle, transport, transport_in_node
+    )
+}  # fmt: skip
+"""The checks that are not made of runs on CPUs."""
+
+
+# The check of the images that a run trains on: pure, as those in hpc.preflight.compare.
+
+MAX_NAMED = 3
+
+
+def images(seen: Seen) -> CheckResult | None:
+    """Compares what ranks find at the path, and its size with that of a step; None for a run that reads no files."""
+    source = data_source(seen.run.data)
+    listings = [(rank.hostname, rank.images) for rank in seen.ranks if rank.images is not None]
+    if source is None or not listings:
+        return None
+    if problems := [*_problems(seen)]:
+        return failed(some(problems))
+    held_out = [(host, listing.evaluation) for host, listing in listings if listing.evaluation is not None]
+    for compared, name in ((listings, "images"), (held_out, "held-out images")):
+        if any(listing.sha256 != compared[0][1].sha256 for _, listing in compared):
+            return failed(f"not all ranks find the same {name} in {source.path}: {some([*_differences(compared)])}")
+    _, first = listings[0]
+    if misfit := _misfit(seen.run, source.path, first):
+        return misfit
+    text = f"{plural(first.images, 'image')} in {_groups(first)}"
+    text += f", {held_out[0][1].images} to evaluate on" if held_out else ""
+    return ok(f"{text}, the same on all ranks")
+
+
+def _misfit(run: RunSpec, path: str, first: ImagesSeen) -> CheckResult | None:
+    """The reason why the run cannot train on as many images and classes as there are."""
+    if first.images < run.global_batch_size:
+        return failed(
+            f"{path} has {plural(first.images, 'training image')}; a step takes {run.global_batch_size}, "
+            f"{run.local_batch_size} for each of {plural(run.devices, 'device')}: no batch would be whole",
+            "take more images, or a smaller --batch-size",
+        )
+    max_classes = WORKLOADS[run.workload].max_classes
+    if first.group == "class" and first.groups > max_classes:
+        return failed(
+            f"{path} has {first.groups} classes; {run.workload} tells {max_classes} apart",
+            f"take an image set with at most {max_classes} class folders",
+        )
+    if run.epochs and run.steps > (in_epoch := steps_per_epoch(run, first.images)):
+        return failed(
+            f"the measured steps must lie in one epoch: with the warm-up the run has {run.steps} steps, and an epoch "
+            f"of the {plural(first.images, 'image')} in {path} has {in_epoch}, {run.global_batch_size} a step",
+            f"take --steps {in_epoch} or fewer, a smaller --batch-size, or more images",
+        )
+    return None
+
+
+def _problems(seen: Seen) -> Iterator[str]:
+    ranks_by_problem: dict[tuple[str, str], list[int]] = {}
+    for rank in seen.ranks:
+        for listing in (rank.images, rank.images and rank.images.evaluation):
+            if listing is not None and listing.problem:
+                ranks_by_problem.setdefault((rank.hostname, listing.problem), []).append(rank.rank)
+    for (host, problem), ranks in ranks_by_problem.items():
+        yield f"rank {numbers(ranks)} on {host}: {problem}"
+
+
+def _differences(listings: Sequence[tuple[str, ImagesSeen]]) -> Iterator[str]:
+    """A text for each node that finds others than rank 0's, with the classes or files that only one of them has."""
+    host, first = listings[0]
+    by_group = first.by_group or {}
+    noun = "class folder" if first.group == "class" else "file"
+    for hostname, here in listings:
+        if here.by_group is None or here.sha256 == first.sha256:
+            continue
+        text = f"{hostname} finds {here.images} in {_groups(here)}, {host} {first.images} in {first.groups}"
+        for name, more, less in ((hostname, here.by_group, by_group), (host, by_group, here.by_group)):
+            if only := sorted({*more} - {*less}):
+                text += f", {noun} {first_of(only, MAX_NAMED)} on {name} only"
+        if counts := [name for name, count in here.by_group.items() if by_group.get(name, count) != count]:
+            text += f", different numbers of images in {noun} {first_of(counts, MAX_NAMED)}"
+        yield text
+
+
+def _groups(listing: ImagesSeen) -> str:
+    """`2 classes` or `8 files`."""
+    return f"{listing.groups} {'classes' if listing.group == 'class' else inflect(listing.groups, 'file')}"
+
 
 BUSY_CORES = 0.5
 """Cores that processes of others may keep busy before it is a load: a node's own services stay far below."""
 FREE_SHARE = 0.1
 FREE_PER_RANK_BYTES = 512 << 20
-_GIB = 1 << 30
 
 
 class Stage(IntEnum):

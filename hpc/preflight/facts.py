@@ -3,20 +3,326 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from hpc.backends import BACKENDS
 from hpc.measure.world import World
-from hpc.model.data_source import TEXT, DataSource, data_source
+from hpc.model.options import TEXT, DataSource, data_source
 from hpc.model.spec import RunSpec
-from hpc.preflight.background_load import Hidden, measure_load
-from hpc.preflight.gpus import NoDriver, devices_of_rank, gpus_in_sight
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
-from hpc.workloads.image_folder import NoImages
-from hpc.workloads.image_sets import PACKAGES, list_source
+from hpc.system.sanitize import plain
+from hpc.system.text import grouped, read_ranges
+from hpc.system.tool import Failure, run_tool
+from hpc.workloads.image_sets import PACKAGES, NoImages, list_source
+
+# Cores that processes of other jobs keep busy on this node.
+
+LOOK_S = 0.25
+NAMED = 3
+"""The maximum of busy processes that are named."""
+
+PROC = Path("/proc")
+JOB_VARIABLES = ("SLURM_JOB_ID", "RANKWISE_JOB_ID")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's include/linux/sched.h
+_JOB_OF_CGROUP = re.compile(r"/job_(\d+)(?:/|$)")
+_HIDING = re.compile(r"hidepid=(?!0|off)\w+")
+
+
+class Hidden(Exception):
+    """The kernel hides other users' processes; the text names the setting."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process at one moment; `busy_ticks` is its CPU time so far."""
+
+    pid: int
+    parent: int
+    name: str
+    kernel: bool
+    begun_ticks: int
+    busy_ticks: int
+
+
+def processes(proc: Path = PROC) -> dict[int, Process]:
+    """All visible processes by number. Raises Hidden where processes of others are hidden."""
+    mounts = (proc / "self/mounts").read_text(errors="replace") if (proc / "self/mounts").exists() else ""
+    for line in mounts.splitlines():
+        fields = line.split()
+        if fields[1:3] == ["/proc", "proc"] and _HIDING.search(fields[3]) and os.geteuid() != 0:
+            raise Hidden(f"the kernel hides processes of others ({fields[3]})")
+    by_pid = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            try:
+                process = _process(int(folder.name), (folder / "stat").read_text(errors="replace"))
+            except (OSError, IndexError, ValueError):  # it has just ended
+                continue
+            by_pid[process.pid] = process
+    return by_pid
+
+
+def busy_others(
+    before: Mapping[int, Process], after: Mapping[int, Process], lasted_s: float, ours: set[int]
+) -> tuple[float, tuple[str, ...]]:
+    """Cores that other processes used between two looks, and the busiest of these processes, in descending order."""
+    cores: list[tuple[float, Process]] = []
+    for pid, process in after.items():
+        was = before.get(pid)
+        if pid in ours or process.kernel or was is None or was.begun_ticks != process.begun_ticks:
+            continue
+        if process.busy_ticks > was.busy_ticks:
+            cores.append(((process.busy_ticks - was.busy_ticks) / _TICKS_PER_S / lasted_s, process))
+    cores.sort(key=lambda each: (-each[0], each[1].pid))
+    named = tuple(f"{plain(process.name)} (pid {process.pid}) {busy:.2f}" for busy, process in cores[:NAMED])
+    return sum((busy for busy, _ in cores), 0.0), named
+
+
+def of_this_job(
+    pids: Iterable[int], by_pid: Mapping[int, Process], proc: Path = PROC, me: int | None = None
+) -> set[int]:
+    """The processes of this job among `pids`: they carry its number, are in its cgroup, descend from this rank's
+    launcher, or are its ancestors. `by_pid` has all processes."""
+    me = os.getpid() if me is None else me
+    launcher = by_pid[me].parent if me in by_pid else 0
+    ours = _ancestors(me, by_pid) | (_descendants(launcher, by_pid) if launcher > 1 else set())
+    jobs, group = _jobs_of(me, proc), _job_of_cgroup(me, proc)
+    members = set()
+    for pid in pids:
+        of_group = bool(group) and _job_of_cgroup(pid, proc) == group
+        if pid in ours or of_group or jobs & _jobs_of(pid, proc):
+            members.add(pid)
+    return members
+
+
+def measure_load(look_s: float = LOOK_S) -> tuple[float, tuple[str, ...]]:
+    """Cores that processes of others keep busy on this node, and the busiest of them. Raises Hidden, OSError."""
+    begin = time.perf_counter()
+    before = processes()
+    time.sleep(look_s)
+    after = processes()
+    lasted_s = time.perf_counter() - begin
+    busy = {pid: p for pid, p in after.items() if pid in before and p.busy_ticks > before[pid].busy_ticks}
+    return busy_others(before, busy, lasted_s, of_this_job(busy, after))
+
+
+def _process(pid: int, stat: str) -> Process:
+    # The name in parentheses may hold anything, spaces and parentheses too.
+    name, _, rest = stat.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        name=name,
+        kernel=bool(int(fields[6]) & _KERNEL_THREAD),
+        begun_ticks=int(fields[19]),
+        busy_ticks=int(fields[11]) + int(fields[12]),
+    )
+
+
+def _ancestors(pid: int, by_pid: Mapping[int, Process]) -> set[int]:
+    ancestors: set[int] = set()
+    while pid > 1 and pid not in ancestors:
+        ancestors.add(pid)
+        pid = by_pid[pid].parent if pid in by_pid else 0
+    return ancestors
+
+
+def _descendants(pid: int, by_pid: Mapping[int, Process]) -> set[int]:
+    children = grouped((process.parent, process.pid) for process in by_pid.values())
+    descendants, pending = set(), [pid]
+    while pending:
+        each = pending.pop()
+        if each not in descendants:
+            descendants.add(each)
+            pending += children.get(each, [])
+    return descendants
+
+
+def _jobs_of(pid: int, proc: Path) -> set[str]:
+    """NAME=NUMBER of the scheduler's variables that a process carries; empty where it is another user's."""
+    try:
+        variables = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return set()
+    wanted = tuple(f"{name}=".encode() for name in JOB_VARIABLES)
+    return {variable.decode(errors="replace") for variable in variables if variable.startswith(wanted)}
+
+
+def _job_of_cgroup(pid: int, proc: Path) -> str:
+    """The job of a process by Slurm's cgroups; empty where they name none."""
+    try:
+        match = _JOB_OF_CGROUP.search((proc / str(pid) / "cgroup").read_text(errors="replace"))
+    except OSError:
+        return ""
+    return match[1] if match else ""
+
+
+# The GPUs of a rank's node, from NVIDIA's driver: by nvidia-ml-py where that is installed, else nvidia-smi.
+
+NVIDIA_SMI_S = 30.0
+_FIELDS = ("uuid", "pci.bus_id", "name", "driver_version", "memory.total", "memory.used")
+_PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
+_DEVICES = Path("/sys/bus/pci/devices")
+_MIB = 1 << 20
+
+
+class NoDriver(Exception):
+    """The driver does not answer; the text names what was tried."""
+
+
+def gpus_in_sight() -> list[Gpu]:
+    """All GPUs that the driver shows this process, in its order (that of the PCI bus). Raises NoDriver."""
+    try:
+        import pynvml
+    except ImportError:
+        return by_nvidia_smi(_nvidia_smi)
+    return by_nvml(pynvml)
+
+
+def by_nvml(nvml: ModuleType | Any, devices: Path = _DEVICES) -> list[Gpu]:
+    """The GPUs by the module pynvml. Raises NoDriver."""
+    try:
+        nvml.nvmlInit()
+        try:
+            driver = _text(nvml.nvmlSystemGetDriverVersion())
+            handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+            return [_gpu(nvml, handle, driver, devices) for handle in handles]
+        finally:
+            nvml.nvmlShutdown()
+    except (nvml.NVMLError, AttributeError) as error:  # an old module lacks functions
+        raise NoDriver(f"NVML: {error}") from None
+
+
+def by_nvidia_smi(ask: Callable[[Sequence[str]], str], devices: Path = _DEVICES) -> list[Gpu]:
+    """The GPUs by nvidia-smi, which `ask` runs. Raises NoDriver."""
+    query = f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"
+    processes = _rows(ask([query]), len(_PROCESS_FIELDS))
+    running = grouped((bare(uuid), _gpu_process(pid, name, _mib(used))) for uuid, pid, name, used in processes)
+    return [
+        Gpu(
+            uuid=bare(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,
+            pci=pci, near_cores=near_cores(pci, devices), processes=tuple(running.get(bare(uuid), ())),
+        )
+        for uuid, pci, name, driver, total, used in _rows(ask([f"--query-gpu={','.join(_FIELDS)}"]), len(_FIELDS))
+    ]  # fmt: skip
+
+
+def bare(uuid: str) -> str:
+    """The UUID alone, as every source writes it: frameworks leave out the driver's prefix."""
+    return uuid.removeprefix("GPU-").lower()
+
+
+def devices_of_rank(
+    in_sight: Sequence[Gpu], place: int, driven: int, environ: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that a rank will drive, by the rule of all backends: the only visible one, else the one for
+    its `place` on the node; `driven` of them from the first on where it drives several. Empty where there is none.
+
+    Raises NoDriver if CUDA_VISIBLE_DEVICES names slices of a GPU, which only the framework can distinguish.
+    """
+    visible = _visible(in_sight, environ.get("CUDA_VISIBLE_DEVICES"))
+    if driven > 1:
+        return tuple(visible[:driven])
+    if len(visible) == 1:
+        return tuple(visible)
+    return (visible[place],) if place < len(visible) else ()
+
+
+def near_cores(pci: str, devices: Path = _DEVICES) -> tuple[int, ...]:
+    """The cores of a PCI device's NUMA node; empty if the kernel has none (one node, a virtual machine)."""
+    domain, _, rest = pci.lower().partition(":")
+    folder = devices / f"{domain[-4:]}:{rest}"  # the driver writes domains with eight digits, the kernel with four
+    try:
+        if int((folder / "numa_node").read_text()) < 0:
+            return ()
+        return tuple(read_ranges((folder / "local_cpulist").read_text()))
+    except (OSError, ValueError):
+        return ()
+
+
+def _visible(in_sight: Sequence[Gpu], visible_devices: str | None) -> list[str]:
+    """The UUIDs of the GPUs that CUDA shows; it stops at the first name in CUDA_VISIBLE_DEVICES that is unknown."""
+    if visible_devices is None:
+        return [gpu.uuid for gpu in in_sight]
+    uuids: list[str] = []
+    for entry in visible_devices.split(","):
+        name = entry.strip()
+        if name.isdigit() and int(name) < len(in_sight):
+            uuids.append(in_sight[int(name)].uuid)
+        elif name.startswith("GPU-"):
+            fitting = [gpu.uuid for gpu in in_sight if gpu.uuid.startswith(bare(name))]
+            if len(fitting) != 1:
+                break
+            uuids += fitting
+        elif name.startswith("MIG"):
+            raise NoDriver("CUDA_VISIBLE_DEVICES names slices of a GPU (MIG), which only the framework can tell apart")
+        else:
+            break
+    return uuids
+
+
+def _gpu(nvml: Any, handle: Any, driver: str, devices: Path) -> Gpu:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    pci = _text(nvml.nvmlDeviceGetPciInfo(handle).busId)
+    try:
+        running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:  # a driver that hides them: the memory in use is known
+        running = []
+    return Gpu(
+        uuid=bare(_text(nvml.nvmlDeviceGetUUID(handle))),
+        name=_text(nvml.nvmlDeviceGetName(handle)),
+        driver=driver,
+        memory_bytes=int(memory.total),
+        used_bytes=int(memory.used),
+        pci=pci,
+        near_cores=near_cores(pci, devices),
+        processes=tuple(_gpu_process(str(each.pid), _name_of(each.pid), each.usedGpuMemory) for each in running),
+    )
+
+
+def _gpu_process(pid: str, name: str, used_bytes: int | None) -> str:
+    text = f"{plain(name)} (pid {plain(pid)})" if name else f"pid {plain(pid)}"
+    return text if used_bytes is None else f"{text} {used_bytes / (1 << 30):.1f} GiB"
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:  # in another namespace, or another's
+        return ""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _rows(text: str, fields: int) -> list[list[str]]:
+    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
+    return [row for row in rows if len(row) == fields]
+
+
+def _mib(text: str) -> int | None:
+    return int(text) * _MIB if text.isdigit() else None
+
+
+def _nvidia_smi(arguments: Sequence[str]) -> str:
+    """The output of nvidia-smi, without heads and units. Raises NoDriver where it is not installed or fails."""
+    answer = run_tool(["nvidia-smi", *arguments, "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_S)
+    if answer.failure is Failure.ABSENT:
+        raise NoDriver("neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is there to ask")
+    if not answer.ok:
+        raise NoDriver(answer.describe())
+    return answer.stdout
+
 
 SIZES = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS")
 """The launchers' environment variables for the number of ranks."""

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import World
-from hpc.model.checks import CHECKS, CheckError, Level, read_levels
-from hpc.model.findings import Finding
-from hpc.model.network_promise import PROMISES, PromiseError, read_promises
-from hpc.model.rank_report import RankReport
+from hpc.model.findings import CHECKS, CheckError, Finding, Level, read_levels
+from hpc.model.options import PROMISES, PromiseError, read_promises
 from hpc.model.spec import RunSpec
+from hpc.model.trace import RankReport
 from hpc.preflight.compare import Stage, judge
-from hpc.preflight.facts import facts_of_rank, launched
-from hpc.preflight.gpus import bare
+from hpc.preflight.facts import bare, facts_of_rank, launched
 from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
 from hpc.preflight.types import Launched, RankFacts, Seen, Transports, frozen
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class Expectations:
     """The site's settings: the transport between nodes, empty for none, the levels that it changes, and what it
-    promises of the network (hpc.model.network_promise), which no check compares: the ledger does."""
+    promises of the network (hpc.model.options), which no check compares: the ledger does."""
 
     expect_transport: str = ""
     levels: Mapping[str, Level] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpc.model.spec import RunSpec
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 
 
 @dataclass(frozen=True, kw_only=True)

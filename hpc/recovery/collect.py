@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpc.model.files import AttemptFiles, host_path
 from hpc.model.outcome import read_rank_notes
-from hpc.model.trace_look import look_at_trace
+from hpc.model.trace_file import look_at_trace
 from hpc.recovery.folders import (
     OF_RANK,
     PART,
@@ -21,7 +21,7 @@ from hpc.recovery.folders import (
     remove_dead,
     traces_folder,
 )
-from hpc.system.regular_file import open_regular, read_text
+from hpc.system.atomic import open_regular, read_text
 
 
 def collect(traces: Path, stem: str) -> int:

@@ -6,16 +6,22 @@ import fcntl
 import json
 import mmap
 import os
+import re
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from hpc.model.timestamps import ABSENT, STAMPS
-from hpc.recovery.folders import attempt_folders, in_attempt_folder, remove_if_empty, remove_rank
+from hpc.model.spec import SCRIPT_STEPS
+from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
+from hpc.recovery.folders import WHOLE, JournalError, attempt_folders, in_attempt_folder, remove_if_empty, remove_rank
+from hpc.system.atomic import open_regular, parse_json, read_whole
+from hpc.system.text import inflect, ranges
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1
 ROW_BYTES = len(STAMPS) * 8
@@ -111,3 +117,221 @@ def journal_bytes(steps: int) -> int:
 def completed_in(samples: Sequence[int]) -> int:
     """The number of completed steps: a step is complete where its samples are not ABSENT."""
     return next((step for step, count in enumerate(samples) if count == ABSENT), len(samples))
+
+
+# Reads the journals in the `.partial` folder of an attempt: collected ones, or copies of them.
+
+_HEADER_BYTES = 1 << 24
+_MAX_SAMPLES = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankJournal:
+    """A rank's facts, `stamps` [steps × 6] and `samples` [steps], ABSENT where not reached; shorter where the file is.
+
+    `whole` is False for a copy made while the rank lived: it may have completed more steps.
+    """
+
+    facts: dict[str, Any]
+    stamps: array[int]
+    samples: array[int]
+    whole: bool = True
+
+    @property
+    def steps_completed(self) -> int:
+        """The number of steps that this rank completed, from the first on."""
+        return completed_in(self.samples)
+
+
+def read_journals(partial: Path, broken: list[str] | None = None) -> list[RankJournal]:
+    """The journals in a `.partial` folder, by rank.
+
+    A power cut can leave half of a copy: a file that is cut short is read as far as it goes. The error of an unreadable
+    journal is added to `broken`; without that list JournalError is raised.
+    """
+    journals = []
+    for path in partial.glob("rank*.stamps"):
+        try:
+            journals.append(_read(path))
+        except JournalError as error:
+            if broken is None:
+                raise
+            broken.append(str(error))
+    return sorted(journals, key=lambda journal: int(journal.facts["rank"]))
+
+
+def _read(path: Path) -> RankJournal:
+    facts = _header(path)
+    steps = facts["steps"]
+    try:
+        with open_regular(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes > journal_bytes(steps):
+                raise JournalError(f"{path}: {size_bytes} bytes are more than {steps} steps make")
+            # A file that ends before the samples has no completed step, whatever size its header claims.
+            stored = file.read(size_bytes) if size_bytes > steps * ROW_BYTES else b""
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read ({error.strerror})") from None
+    numbers = array("q", stored[: len(stored) // 8 * 8])
+    if facts["byteorder"] != sys.byteorder:
+        numbers.byteswap()
+    at = steps * len(STAMPS)
+    samples = _without_holes(numbers[:at], numbers[at:])
+    return RankJournal(facts=facts, stamps=numbers[:at], samples=samples, whole=path.with_suffix(WHOLE).exists())
+
+
+def _header(path: Path) -> dict[str, Any]:
+    header = path.with_suffix(".json")
+    try:
+        facts = parse_json(read_whole(header, _HEADER_BYTES))
+    except OSError as error:
+        raise JournalError(f"{path}: its header {header.name} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise JournalError(f"{path}: its header {header.name} cannot be read ({error})") from None
+    ours = isinstance(facts, dict) and (facts.get("schema"), facts.get("schema_version")) == (SCHEMA, SCHEMA_VERSION)
+    if not isinstance(facts, dict) or not ours or not facts.keys() >= {"rank", "steps", "byteorder"}:
+        raise JournalError(f"{path}: its header is of no journal known here")
+    whole = type(facts["steps"]) is type(facts["rank"]) is int
+    if facts["byteorder"] not in ("little", "big"):
+        raise JournalError(f"{path}: its header has the byte order {facts['byteorder']!r:.20}")
+    if not whole or facts["steps"] < 0 or path.stem != f"rank{facts['rank']}":
+        raise JournalError(f"{path}: its header is of rank {facts['rank']!r:.20} with {facts['steps']!r:.20} steps")
+    return facts
+
+
+def _without_holes(stamps: array[int], samples: array[int]) -> array[int]:
+    """The samples up to the first step that a power cut has zeroed, or whose values are impossible."""
+    width, done = len(STAMPS), completed_in(samples)
+    counts = samples[:done]
+    if 0 not in stamps and (not counts or (min(counts) > 0 and max(counts) <= _MAX_SAMPLES)):
+        return samples
+    rows = (stamps[width * step : width * step + width] for step in range(done))
+    hole = next((step for step, row in enumerate(rows) if _is_hole(row, counts[step])), done)
+    return samples[:hole] + array("q", [ABSENT]) * (len(samples) - hole)
+
+
+def _is_hole(row: array[int], count: int) -> bool:
+    unwritten = not any(row) or (count == 0 and row[END] == ABSENT)
+    return unwritten or not 0 <= count <= _MAX_SAMPLES
+
+
+# The progress of an attempt's ranks, read from their journals or from copies of these.
+
+_FILE = re.compile(r"rank(\d+)\.stamps")
+_CHUNK_STEPS = 1024
+_RECENT = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankProgress:
+    """Steps that a rank has completed, of how many, and the journal or copy that was read.
+
+    Both count a whole training's steps after the measured ones, too; `stamped` are those completed that have a row.
+    """
+
+    completed: int
+    steps: int
+    stamped: int
+    path: Path
+
+
+def planned_steps(steps: int) -> int | None:
+    """The steps of a rank's progress; None where they are those of a script that runs to its end."""
+    return None if steps == SCRIPT_STEPS + 1 else steps
+
+
+def read_progress(folder: Path, known: Mapping[int, RankProgress] | None = None) -> dict[int, RankProgress]:
+    """Every rank whose time stamps are in the folder, by rank; empty without such a folder.
+
+    With `known`, the progress read before, no file is read twice, and reading ends at the first rank that has advanced:
+    for thousands of ranks on a shared file system one file is opened. Raises OSError where the folder cannot be read.
+    """
+    progress = dict(known or {})
+    for rank, path in sorted(_files(folder).items()):
+        before = progress.get(rank)
+        if (now := _look(path, before)) is None:
+            continue
+        progress[rank] = now
+        if before is not None and now.completed > before.completed:
+            break
+    return progress
+
+
+def read_one_rank(folder: Path, known: RankProgress | None = None) -> RankProgress | None:
+    """Progress of one rank whose time stamps are in the folder: that of `known` while its file exists, else the lowest.
+
+    Opens one file, so it is cheap enough for a display. None where no file is complete. Raises OSError where the folder
+    or the file cannot be read.
+    """
+    if known is not None and known.path.parent == folder and (progress := _look(known.path, known)) is not None:
+        return progress
+    files = _files(folder)
+    return _look(files[min(files)], None) if files else None
+
+
+def median_step_s(progress: RankProgress) -> float | None:
+    """Median duration in seconds of the rank's last 256 steps that have stamps; None where none has, as while a
+    device's events are not resolved. Raises OSError where the file cannot be read."""
+    first = max(0, progress.stamped - _RECENT)
+    with open_regular(progress.path) as file:
+        rows = read_int64(file.fileno(), first * ROW_BYTES, (progress.stamped - first) * len(STAMPS))
+    begins, ends = rows[BEGIN :: len(STAMPS)], rows[END :: len(STAMPS)]
+    durations = [end - begin for begin, end in zip(begins, ends, strict=False) if ABSENT not in (begin, end)]
+    return median(durations) / 1e9 if durations else None
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 2-7`."""
+    return f"{inflect(len(ranks), 'rank')} {ranges(ranks)}"
+
+
+def _files(folder: Path) -> dict[int, Path]:
+    try:
+        return {int(match[1]): path for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))}
+    except FileNotFoundError:
+        return {}
+
+
+def _look(path: Path, before: RankProgress | None) -> RankProgress | None:
+    """None where the file has gone, or is not whole yet."""
+    try:
+        with open_regular(path) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if not size_bytes or size_bytes % journal_bytes(1):
+                return None
+            steps = size_bytes // journal_bytes(1)
+            at = min(before.stamped, steps) if before is not None else 0
+            stamped = completed_steps(file.fileno(), steps, at)
+            completed, planned = _unmeasured(path)
+            return RankProgress(completed=stamped + completed, steps=steps + planned, stamped=stamped, path=path)
+    except FileNotFoundError:
+        return None
+
+
+def _unmeasured(path: Path) -> tuple[int, int]:
+    """Steps after the measured ones, completed and planned; both 0 for a run without any."""
+    try:
+        counts = array("q", read_whole(path.with_suffix(UNMEASURED))[:16])
+    except (FileNotFoundError, ValueError):  # a copy that is not whole yet
+        return 0, 0
+    return (counts[0], counts[1]) if len(counts) == 2 else (0, 0)
+
+
+def completed_steps(file: int, steps: int, at: int = 0) -> int:
+    """The number of completed steps in a journal's file. `at` is the count to start from; if too high, 0."""
+    if at and read_int64(file, steps * ROW_BYTES + 8 * (at - 1), 1)[:1] in (array("q", [ABSENT]), array("q")):
+        at = 0
+    while at < steps:
+        counts = read_int64(file, steps * ROW_BYTES + 8 * at, min(_CHUNK_STEPS, steps - at))
+        if ABSENT in counts:
+            return at + counts.index(ABSENT)
+        if not counts:
+            return at
+        at += len(counts)
+    return at
+
+
+def read_int64(file: int, offset: int, count: int) -> array[int]:
+    """Up to `count` numbers of the file; fewer where it ends before."""
+    content = os.pread(file, 8 * count, offset)
+    return array("q", content[: len(content) // 8 * 8])

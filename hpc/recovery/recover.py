@@ -35,20 +35,17 @@ from hpc.model.files import (
     set_aside,
 )
 from hpc.model.outcome import Outcome, RecordError, read_own_record, read_rank_notes
-from hpc.model.script_window import script_blocks
-from hpc.model.spec import SCRIPT_STEPS, RunSpec
+from hpc.model.spec import SCRIPT_STEPS, RunSpec, script_blocks
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.model.verdict import cause
 from hpc.recovery.folders import BEAT, PARTIAL, WHOLE, JournalError
-from hpc.recovery.journal_reader import RankJournal, read_journals
-from hpc.recovery.progress import name_ranks
+from hpc.recovery.journal import RankJournal, name_ranks, read_journals
 from hpc.recovery.stacks import merge
-from hpc.system.command_line import run
-from hpc.system.command_parser import CommandParser
-from hpc.system.groups import grouped
+from hpc.system.command_line import CommandParser, run
 from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.text import grouped
 from hpc.system.version import with_version
 
 LIVES_S = 60.0

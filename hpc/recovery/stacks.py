@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hpc.recovery.folders import PARTIAL, in_attempt_folder
-from hpc.recovery.progress import name_ranks, read_progress
-from hpc.system.groups import grouped
-from hpc.system.regular_file import open_regular, read_text
+from hpc.recovery.journal import name_ranks, read_progress
+from hpc.system.atomic import open_regular, read_text
 from hpc.system.sanitize import plain
+from hpc.system.text import grouped
 
 STACK_SIGNAL = signal.SIGUSR2
 """The signal that requests the stacks; srun and mpirun forward it to all ranks."""

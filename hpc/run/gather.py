@@ -20,24 +20,21 @@ from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.measure.input_record import input_record_of
 from hpc.measure.meetings import Meetings
-from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.files import TracesFolder, host_path
+from hpc.model.options import INPUT_FIGURES
 from hpc.model.outcome import Outcome
-from hpc.model.rank_report import RankReport
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
-from hpc.model.trace import Telemetry, Trace, TraceError
+from hpc.model.trace import RankReport, Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.model.training import TrainingHistory
 from hpc.node_agent.agent import NodeAgent, Recording
 from hpc.recovery.folders import JournalError, in_attempt_folder
-from hpc.recovery.journal import Journal
-from hpc.recovery.progress import name_ranks
+from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.rank_end import attempted
 from hpc.system.environment import describe_job, describe_project, in_common
-from hpc.system.groups import grouped
 from hpc.system.sanitize import exception_text, without_secrets
-from hpc.system.text import first_of, plural
+from hpc.system.text import first_of, grouped, plural
 from hpc.workloads.delay import PHASES
 
 if TYPE_CHECKING:

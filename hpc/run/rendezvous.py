@@ -37,7 +37,7 @@ from hpc.measure.connections import (
     send_abort,
 )
 from hpc.measure.world import LaunchError, start_mpi
-from hpc.recovery.progress import name_ranks
+from hpc.recovery.journal import name_ranks
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator

@@ -5,28 +5,34 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
+from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import ConnectionLost
-from hpc.measure.world import World
+from hpc.measure.meetings import Meetings
+from hpc.measure.world import LaunchError, World
 from hpc.model.files import AttemptFiles
-from hpc.model.rank_report import RankReport
-from hpc.model.script_window import script_blocks, without_last
-from hpc.model.spec import SCRIPT_STEPS
-from hpc.model.timestamps import GRADS_READY, STAMPS
+from hpc.model.spec import SCRIPT_STEPS, script_blocks, without_last
+from hpc.model.timestamps import ABSENT, GRADS_READY, MEETING_STAMPS, STAMPS
+from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
+from hpc.observe.events import EVALUATE_OUT, EventFileError, read_events, steps_counted
 from hpc.observe.stacks import stacks_of
+from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 from hpc.recovery.folders import attempt_folder
-from hpc.recovery.journal import Journal
-from hpc.recovery.progress import name_ranks
+from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_end import (
@@ -38,23 +44,213 @@ from hpc.run.rank_end import (
     limit_exit,
     outcome_of,
 )
-from hpc.run.script_process import ScriptProcess, describe_status, script_environment
-from hpc.run.script_steps import (
-    RankSteps,
-    count_steps,
-    early_collectives,
-    meetings_of,
-    pauses_of,
-    read_steps,
-    unlike_others,
-    usual_collectives,
-    write_steps,
-)
-from hpc.system.groups import grouped
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
     from hpc.rank import Rank
+
+# The process of a script: started with torchrun's variables and the hooks, ended with all that it has started.
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SITE = CHECKOUT / "hpc" / "observe" / "site"
+"""The folder of the sitecustomize that hooks torch once that is imported."""
+EVENTS_VARIABLE = "RANKWISE_OBSERVE"
+"""Names the folder for the events of every process that the script starts."""
+END_PATIENCE_S = 10.0
+"""Seconds between SIGTERM and SIGKILL for a script that is to end."""
+_POLL_S = 0.02
+# Ends with the rank that started it, whatever ends that. The script takes the place of this interpreter.
+_START = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
+    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
+    "os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+class ScriptProcess:
+    """A running script. `ended_ns` is when its end was noticed (perf_counter_ns), `status` as of subprocess."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        starter = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
+        self._process = subprocess.Popen([*starter, *command], env=dict(environment), process_group=0)
+        self.ended_ns = 0
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """None while it runs; -N where signal N ended it."""
+        status = self._process.poll()
+        if status is not None and not self.ended_ns:
+            self.ended_ns = time.perf_counter_ns()
+        return status
+
+    def wait(self, seconds: float) -> None:
+        """Returns when the script has ended, or after that time."""
+        limit = time.monotonic() + seconds
+        while self.status is None and (remaining_s := limit - time.monotonic()) > 0:
+            time.sleep(min(_POLL_S, remaining_s))
+
+    def end(self, patience_s: float = END_PATIENCE_S) -> None:
+        """Ends it, and what it has started: by SIGTERM, and after `patience_s` by SIGKILL."""
+        if self.status is None:
+            self._send(signal.SIGTERM)
+            self.wait(patience_s)
+        self._send(signal.SIGKILL)
+        self._process.wait()
+
+    def _send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def describe_status(status: int) -> str:
+    """`exit status 7`, `signal 9 (SIGKILL)`."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def script_environment(
+    inherited: Mapping[str, str], place: Mapping[str, str], events: Path, *, in_job: bool
+) -> dict[str, str]:
+    """The environment of the script: what this process has, torchrun's variables in `place` where they are not set, and
+    the way to the hooks.
+
+    The checkout is left out of its import path, which a job script (`in_job`) has put there, and so is PYTHONSAFEPATH:
+    the script imports what it imports without us. Raises LaunchError where RANK or WORLD_SIZE are set to others.
+    """
+    for name in ("RANK", "WORLD_SIZE"):
+        if name in place and inherited.get(name, place[name]) != place[name]:
+            raise LaunchError(
+                f"{name} is {inherited[name]} in the environment and {place[name]} by MPI: start it by srun or mpirun "
+                f"without that variable, not by torchrun or accelerate, which have ranks of their own"
+            )
+    environment = {**place, **inherited}
+    if in_job:
+        environment.pop("PYTHONSAFEPATH", None)
+    paths = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path]
+    others = [path for path in paths if (Path(path) / "hpc").resolve() != CHECKOUT / "hpc"]
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(SITE), *others]), EVENTS_VARIABLE: str(events)}
+
+
+# What the hooks recorded in the processes of a script, as the steps of its rank.
+
+_WIDTH = len(STAMPS)
+Kind = tuple[str, int]
+"""Name and root of a collective."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSteps:
+    """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated."""
+
+    observed: ObservedSteps
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    evaluated: int = 0
+
+    @property
+    def steps(self) -> Sequence[ObservedStep]:
+        return self.observed.steps
+
+
+def count_steps(folder: Path) -> int:
+    """The steps that the script has made so far, by the count of its hooks."""
+    return max(map(_counted, folder.glob("*.events")), default=0)
+
+
+def read_steps(folder: Path) -> RankSteps:
+    """The steps that the script has made so far. Without any, `observed.reason` is why nothing is measured."""
+    paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
+    if not paths:
+        reason = "no process of the script imported torch where hooks could see it (python -I and -E keep them out)"
+        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason))
+    training = [path for path in paths if _counted(path)]
+    if len(training) > 1:
+        reason = (
+            f"{len(training)} processes of one rank's script train, and a rank is one process that trains: "
+            "start as many ranks instead (--ranks-per-node)"
+        )
+        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason))
+    try:
+        recorded = read_events(paths[0])
+    except (EventFileError, OSError) as error:
+        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=str(error)))
+    evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
+    return RankSteps(observed=steps_of(recorded), facts=recorded.facts, evaluated=evaluated)
+
+
+def _counted(path: Path) -> int:
+    try:
+        return steps_counted(path)
+    except OSError:  # it is being made
+        return 0
+
+
+def write_steps(journal: Journal, steps: Sequence[ObservedStep], stated: int) -> int:
+    """Stores the steps in the journal, as far as it reaches; returns how many it has now.
+
+    `stated` are the samples of a step of which it was not seen how many it takes.
+    """
+    count = min(len(steps), len(journal.samples))
+    for number, step in enumerate(steps[:count]):
+        journal.stamps[number * _WIDTH : (number + 1) * _WIDTH] = array("q", step.stamps)
+        journal.samples[number] = stated if step.samples is None else step.samples
+    return count
+
+
+def pauses_of(steps: Sequence[ObservedStep]) -> list[dict[str, Any]]:
+    """The pauses as facts of the rank: before which step, of what kind, how long."""
+    return [
+        {"step": number, "kind": step.pause.kind, "seconds": (step.pause.end_ns - step.pause.begin_ns) / 1e9}
+        for number, step in enumerate(steps) if step.pause is not None
+    ]  # fmt: skip
+
+
+def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[Kind, ...]:
+    """The collectives of most of these steps, in the order of their calls."""
+    counts = Counter(_kinds(step) for step in steps)
+    return counts.most_common(1)[0][0] if counts else ()
+
+
+def unlike_others(steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[Kind]) -> list[int]:
+    """The last steps of blocks with other collectives than `kinds`.
+
+    Where a pause follows, or nothing, a step ends with its update: it lacks what others call between that and the next.
+    """
+    return [stop - 1 for _, stop in blocks if _kinds(steps[stop - 1]) != tuple(kinds)]
+
+
+def meetings_of(steps: Sequence[ObservedStep], kinds: Sequence[Kind]) -> Meetings:
+    """The collectives inside the steps; a step with others than these is absent as a whole."""
+    width = len(MEETING_STAMPS)
+    stamps = array("q", [ABSENT]) * (len(steps) * len(kinds) * width)
+    for number, step in enumerate(steps):
+        if _kinds(step) == tuple(kinds):
+            for at, call in enumerate(step.collectives):
+                first = (number * len(kinds) + at) * width
+                stamps[first : first + width] = array("q", (call.arrives_ns, call.waits_ns, call.ends_ns))
+    return Meetings.recorded([name for name, _ in kinds], [root for _, root in kinds], memoryview(stamps))
+
+
+def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
+    """In words, the collectives that a rank calls before its own gradients are complete, as of most steps."""
+    early: Counter[str] = Counter()
+    for step in steps:
+        complete_ns = step.stamps[GRADS_READY]
+        early.update(call.name for call in step.collectives if complete_ns == ABSENT or call.arrives_ns < complete_ns)
+    return [f"{count / len(steps):.3g} {name} a step" for name, count in sorted(early.items())]
+
+
+def _kinds(step: ObservedStep) -> tuple[Kind, ...]:
+    return tuple((call.name, call.root) for call in step.collectives)
+
 
 LOOK_S = 0.2
 """Seconds between looks at the script."""

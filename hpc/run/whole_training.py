@@ -13,9 +13,7 @@ from hpc.backends import Backend, InvalidRun
 from hpc.measure.timer import StepTimer
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.spec import RunSpec
-from hpc.model.training import Epoch, TrainingError, TrainingHistory
-from hpc.model.training_log import begin_lines, end_lines, epoch_lines
-from hpc.model.training_state import State
+from hpc.model.training import Epoch, State, TrainingError, TrainingHistory, begin_lines, end_lines, epoch_lines
 from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.recovery.journal import Journal
 from hpc.run.rank_end import attempted

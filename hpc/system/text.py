@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 
 def plural(number: int, noun: str) -> str:
@@ -56,3 +57,17 @@ def filled(text: str, width: int, hanging: int = 2) -> list[str]:
         text, max(1, width), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
     return lines or [text]
+
+
+# Values by their keys.
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """The values of each key; keys and values in the order of the pairs."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups

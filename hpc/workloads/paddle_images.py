@@ -9,12 +9,19 @@ import numpy as np
 import numpy.typing as npt
 from paddle.io import DataLoader, Dataset, DistributedBatchSampler
 
-from hpc.model.data_source import DataSource, is_augmented, workers_of
+from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.crops import DEVIATION, MEAN
 from hpc.workloads.image_batches import DECODER, ImageBatches, Key
-from hpc.workloads.image_folder import list_images
-from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
+from hpc.workloads.image_reader import (
+    DEVIATION,
+    MEAN,
+    Batch,
+    ImageReader,
+    evaluation_share,
+    input_facts,
+    workers_to_start,
+)
+from hpc.workloads.image_sets import list_images
 
 PREFETCHED = 2
 """Batches that each worker is ahead: Paddle's own default."""

@@ -10,12 +10,19 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from hpc.model.data_source import DataSource, is_augmented, workers_of
+from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.crops import DEVIATION, MEAN
 from hpc.workloads.image_batches import DECODER, ImageBatches, Key
-from hpc.workloads.image_folder import list_images
-from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
+from hpc.workloads.image_reader import (
+    DEVIATION,
+    MEAN,
+    Batch,
+    ImageReader,
+    evaluation_share,
+    input_facts,
+    workers_to_start,
+)
+from hpc.workloads.image_sets import list_images
 
 
 def folder_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:

@@ -26,10 +26,9 @@ from pathlib import Path
 
 from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.command_line import as_called, called, text_width
-from hpc.system.command_parser import CommandParser
+from hpc.system.atomic import read_text
+from hpc.system.command_line import CommandParser, as_called, called, text_width
 from hpc.system.import_guard import is_installed, link_packages
-from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
 from hpc.system.version import with_version
@@ -43,9 +42,7 @@ from launch.cluster.slurm import (
     slurm_is_installed,
     why_unreachable,
 )
-from launch.doctor.cluster_facts import ClusterFacts, read_cluster
-from launch.doctor.diagnosis import of_job, of_site
-from launch.doctor.findings import as_json, as_text, change, to_change
+from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, of_job, of_site, read_cluster, to_change
 from launch.doctor.job import DoctorJob, JobFacts
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders, import_folder

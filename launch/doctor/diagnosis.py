@@ -2,15 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from hpc.model.findings import Finding, Severity, State
-from launch.cluster.partitions import minutes_of
-from launch.doctor.cluster_facts import ClusterFacts
-from launch.doctor.findings import change, hosts, note, ok, to_change, unknown
+from hpc.model import findings
+from hpc.model.findings import FigureValue, Finding, Severity, State
+from hpc.system.command_line import PIPE_WIDTH
+from hpc.system.text import first_of, plural
+from hpc.system.tool import run_tool
+from launch.cluster.partitions import SINFO, minutes_of, read_partitions
 from launch.doctor.job import AllocatedNode, JobFacts, Start
 from launch.jobs.site import Site
+
+# Facts of a Slurm cluster, read on a login node: settings, a partition, its nodes, the PMI types of srun.
+
+COMMAND_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterFacts:
+    """`settings` and `partition` hold scontrol's output. `gpus` and `cpus` are the distinct counts per node of the
+    partition, () if sinfo does not report them; `pmis` are the PMI types of srun. `unread` has the errors of failed
+    commands, by command.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    partition: Mapping[str, str] = field(default_factory=dict)
+    nodes: int = 0
+    gpus: tuple[int, ...] = ()
+    cpus: tuple[int, ...] = ()
+    pmis: tuple[str, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_cluster(partition: str) -> ClusterFacts:
+    """Runs scontrol, sinfo and srun --mpi=list for a partition, the default one if empty. Starts no job."""
+    unread: dict[str, str] = {}
+
+    def run(*command: str) -> str:
+        answer = run_tool(command, timeout_s=COMMAND_TIMEOUT_S)
+        if not answer.ok:
+            unread[" ".join(command)] = answer.describe()
+            return ""
+        return answer.stdout + answer.stderr
+
+    settings = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", run("scontrol", "show", "config"), re.MULTILINE))
+    printed = run("scontrol", "-o", "show", "partition", *([partition] if partition else []))
+    shown = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in printed.splitlines() if "PartitionName=" in line]
+    fields = next((fields for fields in shown if partition or fields.get("Default") == "YES"), {})
+    named = read_partitions(run(*SINFO, "-p", fields.get("PartitionName", partition)))
+    nodes = [node for each in named for node in each.nodes]
+    gpus = {node.gpus for node in nodes}
+    return ClusterFacts(
+        settings=settings, partition=fields, nodes=len({node.name for node in nodes}),
+        # No GPU in sinfo: the node has none, or they are not configured.
+        gpus=tuple(sorted(gpus)) if gpus != {0} else (),
+        cpus=tuple(sorted({node.cpus for node in nodes if node.cpus is not None})),
+        # `pmix_v4` counts as pmix.
+        pmis=tuple(dict.fromkeys(re.findall(r"\b(pmix|pmi2)(?:_v\d+)?\b", run("srun", "--mpi=list")))),
+        unread=unread,
+    )  # fmt: skip
+
+
+# The doctor's findings: how they are made, and their text and JSON.
+
+_MAX_HOSTS = 8
+_LABELS: dict[str, str] = {Severity.ALARM: "CHANGE", Severity.FATAL: "CHANGE"}
+
+
+def ok(name: str, text: str, **figures: FigureValue) -> Finding:
+    return Finding(name=name, text=text, state=State.OK, severity=Severity.NOTE, figures=figures)
+
+
+def change(name: str, text: str, fix: str = "", **figures: FigureValue) -> Finding:
+    """Something to do; `fix` is the text for the site file or the command to run."""
+    return Finding(name=name, text=text, fix=fix, figures=figures)
+
+
+def note(name: str, text: str, fix: str = "", **figures: FigureValue) -> Finding:
+    """Only administrators can change it, or it is optional."""
+    return Finding(name=name, text=text, severity=Severity.NOTE, fix=fix, figures=figures)
+
+
+def unknown(name: str, text: str) -> Finding:
+    return Finding(name=name, text=text, state=State.UNKNOWN, severity=Severity.NOTE)
+
+
+def to_change(finding: Finding) -> bool:
+    """Whether the finding requires a change."""
+    return finding.label in _LABELS
+
+
+def hosts(names: Iterable[str]) -> str:
+    """The first names, and the number of the others."""
+    return first_of(list(names), _MAX_HOSTS)
+
+
+def as_text(results: Sequence[Finding], width: int = PIPE_WIDTH) -> str:
+    """A line for each finding, its fix below it, and how many of them must be changed, and may be."""
+    changes = sum(map(to_change, results))
+    advice = sum(bool(finding.fix) and not to_change(finding) for finding in results)
+    summary = f"{changes} to change" if changes else "nothing must be changed" if advice else "nothing to change"
+    advised = f"; {plural(advice, 'note')} with advice" if advice else ""
+    return "\n".join([*findings.as_text(results, _LABELS, width), f"{summary}{advised}"])
+
+
+def as_json(results: Sequence[Finding]) -> str:
+    return json.dumps({"findings": [finding.to_json() for finding in results]}, indent=1)
+
 
 MIN_KILL_WAIT_S = 10
 """The least KillWait, from SIGTERM to SIGKILL, for a last copy of the time stamps; slow shared folders take seconds."""

@@ -16,7 +16,7 @@ from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RecordError, rea
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempt_folders
-from hpc.recovery.progress import RankProgress, median_step_s, planned_steps, read_one_rank
+from hpc.recovery.journal import RankProgress, median_step_s, planned_steps, read_one_rank
 from hpc.system.text import plural
 from launch.cluster.query import HERE, JobState, JobStates, StateError, lives
 from launch.follow.rows import (

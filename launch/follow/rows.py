@@ -10,7 +10,7 @@ from statistics import median
 
 from hpc.model.outcome import BeginRecord, ExitRecord
 from hpc.model.spec import RunSpec
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 from launch.cluster.query import JobState
 
 MIN_STEPS_FOR_PACE = 10

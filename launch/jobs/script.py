@@ -17,10 +17,9 @@ from types import MappingProxyType
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from hpc.model.spec import UNKNOWN, RunSpec, SpecError
-from hpc.system.groups import grouped
 from hpc.system.import_guard import is_installed
 from hpc.system.sanitize import plain
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
 from launch.jobs.options import DEFAULT_LIMITS, RunLimits
 from launch.jobs.site import Site

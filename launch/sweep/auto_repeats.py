@@ -12,16 +12,13 @@ from rich.console import Console
 
 from hpc.model.outcome import Outcome, RecordError
 from hpc.model.spec import RunSpec
-from hpc.system.groups import grouped
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 from launch.jobs.options import LaunchOptions, RunLimits
 from launch.sweep.expansion import in_block
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
-from launch.sweep.repeats import DEFAULT_CI, DEFAULT_MAX_REPEATS, RepeatDecision, more_repeats
 from launch.sweep.request import SweepOptions
-from launch.sweep.run_status import pending_runs, planned_sweeps, run_statuses, whole
-from launch.sweep.spec import SweepSpec
-from launch.sweep.speeds import measured_in
+from launch.sweep.run_status import measured_in, pending_runs, planned_sweeps, run_statuses, whole
+from launch.sweep.spec import DEFAULT_CI, DEFAULT_MAX_REPEATS, RepeatDecision, SweepSpec, more_repeats
 from launch.sweep.submit import echo, run_prepared
 from launch.sweep.text import describe_repeats
 from parse import stats

@@ -15,7 +15,7 @@ from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from hpc.model.recipe import RecipeError, read_recipe
 from hpc.model.spec import SpecError
-from hpc.system.regular_file import parse_toml, read_text
+from hpc.system.atomic import parse_toml, read_text
 from launch.jobs.options import (
     Help,
     LaunchOptions,
@@ -27,11 +27,9 @@ from launch.jobs.options import (
     truth,
     whole,
 )
-from launch.sweep.readers import MAX_RUNS, read_ci
 from launch.sweep.recipes import choose_sweeps
-from launch.sweep.repeats import AUTO
 from launch.sweep.script import SCRIPT_PAUSE_S, script_settings
-from launch.sweep.spec import SweepSpec
+from launch.sweep.spec import AUTO, MAX_RUNS, SweepSpec, read_ci
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {

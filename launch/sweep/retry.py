@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hpc.model.outcome import MAX_PLAN_BYTES, Outcome, RecordError
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.regular_file import read_text
+from hpc.system.atomic import read_text
 from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
 from launch.cluster.local import what_is_missing
@@ -21,10 +21,9 @@ from launch.jobs.options import LaunchOptions
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob
 from launch.jobs.script import Folders
 from launch.queue import MEMORY, SubmissionRecord, recall
-from launch.sweep.finalize import mend_records
 from launch.sweep.request import SweepOptions
 from launch.sweep.rerun import choose_reruns
-from launch.sweep.run_status import RunStatus, describe_states, planned_sweeps, run_statuses
+from launch.sweep.run_status import RunStatus, describe_states, mend_records, planned_sweeps, run_statuses
 from launch.sweep.spec import SweepSpec
 from launch.sweep.status import select
 from launch.sweep.submit import Sweep, echo

@@ -27,11 +27,17 @@ from launch.cluster.slurm import (
 from launch.jobs.options import LaunchOptions
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
-from launch.sweep.finalize import close_ended, note_cancel
 from launch.sweep.prepare import Say, prepare
-from launch.sweep.repeats import AUTO
-from launch.sweep.run_status import RunStatus, describe_states, planned_sweeps, run_statuses, whole
-from launch.sweep.spec import SweepSpec
+from launch.sweep.run_status import (
+    RunStatus,
+    close_ended,
+    describe_states,
+    note_cancel,
+    planned_sweeps,
+    run_statuses,
+    whole,
+)
+from launch.sweep.spec import AUTO, SweepSpec
 from launch.sweep.submit import echo
 
 MAX_SWEEPS = 4

@@ -9,13 +9,12 @@ from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
 from hpc.model.recipe import Recipe
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import cause
-from hpc.system.groups import grouped
-from hpc.system.text import inflect, plural
+from hpc.system.text import grouped, inflect, plural
 from launch import queue
 from launch.jobs.plan import WrittenJob, describe_nested
 from launch.jobs.script import Folders
-from launch.sweep.repeats import RepeatDecision, RepeatReason
 from launch.sweep.run_status import RunStatus, describe_states
+from launch.sweep.spec import RepeatDecision, RepeatReason
 
 if TYPE_CHECKING:
     from launch.sweep.prepare import Prepared

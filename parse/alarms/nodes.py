@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpc.model.outcome import ExitRecord
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 from parse import stats
 from parse.result import Result
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from hpc.model.findings import Figures, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from parse.alarms.scaling import Neighbours
-from parse.attempt import Attempt, Machine
+from parse.attempt import Attempt, Machine, RunFields
 from parse.result import MISSING, Result, Run
-from parse.run_fields import RunFields
 
 AVERAGE_APART = 0.05
 MANY_REPEATS = 20

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
 from hpc.model.findings import Figures, Finding
-from hpc.system.groups import grouped
-from parse.alarms import placement, published, runs, scaling, steady, windows
+from hpc.system.text import grouped
+from parse.alarms import runs, scaling, windows
 from parse.alarms.scaling import Neighbours
 from parse.alarms.text import sentence
 from parse.result import Result, by_setting
@@ -23,9 +23,9 @@ RULES: dict[str, Rule] = {
         runs.built_otherwise, runs.fewer_runs, runs.unmeasured, runs.not_as_asked, scaling.superlinear, scaling.rising,
         scaling.falling, runs.average_and_median, windows.rates_and_wall_clock,
         windows.window_and_steady_run, runs.disagreement,
-        scaling.baseline_elsewhere, placement.not_nested, placement.other_nodes, windows.unsteady, steady.short_warmup,
-        steady.outlying_runs, windows.loose_clocks,
-        runs.repeated, runs.noted, runs.log_remarks, published.as_published, published.packed, published.copied,
+        scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady, windows.short_warmup,
+        windows.outlying_runs, windows.loose_clocks,
+        runs.repeated, runs.noted, runs.log_remarks, scaling.as_published, scaling.packed, scaling.copied,
     )
 }  # fmt: skip
 """All rules, in the order of their alarms."""
@@ -50,7 +50,7 @@ def _with_alarms(result: Result, neighbours: Neighbours) -> Result:
 def _neighbours(results: Sequence[Result]) -> list[Neighbours]:
     """Returns the neighbours of each result; those with the same speeds for the first of a setting only."""
     settings = by_setting(results)
-    columns = {name: published.column(setting) for name, setting in settings.items()}
+    columns = {name: scaling.column(setting) for name, setting in settings.items()}
     settings_by_column = grouped(((settings[name][0].unit, column), name) for name, column in columns.items() if column)
     neighbours = []
     for result in results:

@@ -4,17 +4,148 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from hpc.model.options import did_you_mean
-from parse.comparison.environment import differences
-from parse.comparison.ratio import least_runs, ratio_interval, runs_to_tell
-from parse.comparison.sides import distinct_labels, side_of, without_speed
-from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, NearMiss, Reason
-from parse.comparison.verdict import Verdict, of_pair
-from parse.report.summary import identifying_values, labels, measured_in
-from parse.result import Result
+from hpc.system.text import grouped, plural
+from parse import stats
+from parse.comparison.types import (
+    ComparedPoint,
+    Comparison,
+    ComparisonError,
+    Difference,
+    NearMiss,
+    Reason,
+    Side,
+    Verdict,
+    least_runs,
+    of_pair,
+    ratio_interval,
+    runs_to_tell,
+)
+from parse.load import load
+from parse.measurements import days
+from parse.published.points import published
+from parse.report.summary import MACHINE, choose, identifying_values, labels, measured_in
+from parse.result import Result, results
+from parse.text import distinct
+
+# Differences between the environments of two measurements: devices, drivers, versions, options in effect, nodes.
+
+
+def differences(pairs: Mapping[str, tuple[Result, Result]], ignored: Collection[str] = ()) -> tuple[Difference, ...]:
+    """The facts and the settings in effect in which the two results of a pair differ, by the name of the pair; ignored
+    settings are among them. A fact that neither side states is no difference."""
+    points: dict[tuple[str, tuple[str, ...], tuple[str, ...]], list[str]] = {}
+    for point, (base, new) in pairs.items():
+        facts = _facts(base, ignored), _facts(new, ignored)
+        for name in dict.fromkeys((*facts[0], *facts[1])):
+            values = facts[0].get(name, ()), facts[1].get(name, ())
+            if values[0] != values[1]:
+                points.setdefault((name, *values), []).append(point)
+    every = [*pairs]
+    return tuple(
+        Difference(name=name, base=base, new=new, points=() if concerned == every else tuple(concerned))
+        for (name, base, new), concerned in sorted(points.items(), key=lambda item: _order(item[0][0]))
+    )
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Machines first, then versions and options."""
+    names = [*MACHINE.values()]
+    return (names.index(name), "") if name in names else (len(names), name)
+
+
+def _facts(result: Result, ignored: Collection[str]) -> dict[str, tuple[str, ...]]:
+    facts = {name: tuple(sorted(values)) for name, values in result.facts.items()}
+    options = grouped(pair for machine in result.machines for pair in machine.options.items())
+    hosts = sorted({host for machine in result.machines for host in machine.hosts})
+    requested = identifying_values(result)
+    return {
+        **facts,
+        **{f"option.{name}": tuple(sorted({*values})) for name, values in options.items()},
+        **({"hosts": tuple(hosts)} if hosts else {}),
+        **{name: (requested[name],) for name in ignored if name in requested},
+    }
+
+
+# The measurements that are compared, read as `parse.summarize` reads them; a point of one of them as a side.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """The results of training of a folder or file; `name` is its path with the runs, points and days that it has.
+    `diagnostics` are those of runs that are no training."""
+
+    name: str
+    results: tuple[Result, ...]
+    diagnostics: tuple[Result, ...] = ()
+    remarks: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
+
+
+def read_measurement(path: Path, kind: str, where: Mapping[str, Sequence[str]]) -> Measurement:
+    """Reads a folder or file; `kind` and `where` are those of `parse.summarize`.
+
+    Raises ComparisonError where it holds no point, and TableError for a name in `where` that none has.
+    """
+    if kind == "table":
+        printed = published([path])
+        every, remarks, refusals = printed.results, printed.remarks, printed.refusals
+    else:
+        loaded = load([path], kind=kind)
+        every, remarks, refusals = results(loaded), loaded.remarks, loaded.refusals
+    trainings = tuple(result for result in every if not result.run.diagnostic)
+    if not trainings:
+        read = "; ".join((*refusals[:3], *remarks[:3])) or "nothing is there"
+        raise ComparisonError(f"{path}: no point to compare: {read}")
+    chosen = choose(trainings, where)
+    if not chosen:
+        raise ComparisonError(f"{path}: no point has all that --where asks for")
+    ok = sum(len(result.ok) for result in chosen)
+    dates = days(run.attempt.begin_unix_s for result in chosen for run in result.ok if run.attempt)
+    name = f"{path}, {plural(len(chosen), 'point')}, {plural(ok, 'run')} ok{f', {dates}' if dates else ''}"
+    diagnostics = tuple(result for result in every if result.run.diagnostic)
+    return Measurement(name=name, results=chosen, diagnostics=diagnostics, remarks=remarks, refusals=refusals)
+
+
+def distinct_labels(results_of_points: Sequence[Result]) -> list[str]:
+    """The names of points as tables have them; equal ones are numbered."""
+    return distinct(labels(results_of_points), "{} ({})")
+
+
+def side_of(result: Result) -> Side:
+    """The speeds of a measured point."""
+    runs = [(run.measured.throughput, run.requested.run.repeat) for run in result.ok if run.measured]
+    speeds, repeats = tuple(speed for speed, _ in runs), tuple(repeat for _, repeat in runs)
+    usable = all(map(_is_speed, speeds))
+    outlying = stats.outlying(speeds) if usable else ()
+    return Side(
+        median=stats.median(speeds) if speeds and usable else None,
+        speeds=speeds,
+        repeats=repeats,
+        outcomes=tuple(Counter(run.outcome_text for run in result.runs).most_common()),
+        outlying=tuple(repeats[at] for at in outlying),
+    )
+
+
+def without_speed(side: Side) -> tuple[Reason, str] | None:
+    """Why a side has no median, with the details; None if it has one."""
+    if side.median is not None:
+        return None
+    if not side.speeds:
+        return Reason.NOT_OK, ", ".join(f"{count} {outcome}" for outcome, count in side.outcomes)
+    runs = [pair for pair in zip(side.repeats, side.speeds, strict=True) if not _is_speed(pair[1])]
+    return Reason.NO_SPEED, ", ".join(f"run {repeat}: {speed}" for repeat, speed in runs)
+
+
+def _is_speed(value: float) -> bool:
+    return isfinite(value) and value > 0
+
 
 NEVER_IGNORED = ("unit", "case", "nodes", "ranks_per_node", "devices")
 """Settings without which speeds mean something else."""

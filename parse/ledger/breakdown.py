@@ -10,20 +10,23 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, STAMPS
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats, Ints
-from parse.ledger.meetings import (
+from parse.ledger.arrivals import (  # fmt: skip
     ARRIVES,
     ENDS,
     NO_MEETINGS,
     NO_ROOT,
     UNCLEAR,
+    ArrivalCollector,
+    Arrivals,
+    Floats,
+    Ints,
     MeetingKinds,
     clear_unawaited_calls,
     local_meetings,
     meeting_kinds,
     phases,
     waited_and_exposed,
-)  # fmt: skip
+)
 from parse.ledger.types import TERMS, Merged, StampErrors
 from parse.processes import keep_freed_memory
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
-from parse.ledger.types import Ledger, Mean, Term
+from hpc.system.text import capitalized, inflect
+from parse import stats
+from parse.ledger.network import Basis, Fault, Network, NetworkFinding, Unknown
+from parse.ledger.types import CANNOT_TELL, Ledger, Mean, Merged, NoLoss, RunLedger, StampErrors, Term, Verdict
 
 SMALL = 0.05
 """Losses below this share of the whole, and a median closer to the mean than this, are left out."""
@@ -75,3 +79,217 @@ def round_number(value: float) -> str:
 def speed_text(speed: float) -> str:
     """`4,210`, `162.1`: four significant digits and no less than the whole number."""
     return f"{speed:,.0f}" if speed >= 1000 else f"{speed:.4g}"
+
+
+# Why there is no loss, no term, no straggler, and other enums of a ledger as text; the names of its nodes.
+
+
+def base_case(ledger: Ledger) -> str:
+    """The case that its loss is against; empty where there is none."""
+    return ledger.result.base.case if ledger.result.base else ""
+
+
+def no_loss_text(ledger: Ledger) -> str:
+    """Why there is no loss; empty where there is one."""
+    match ledger.no_loss:
+        case None:
+            return ""
+        case NoLoss.IS_BASE:
+            return "it is the base"
+        case NoLoss.NO_BASE:
+            return "it is the only case of its setting"
+        case NoLoss.BASE_NOT_OK:
+            return f"no run of its base, {base_case(ledger)}, ended ok with a trace"
+
+
+def merged_text(reasons: Sequence[Merged]) -> str:
+    """Why terms are one: which time stamps are missing, or which collectives come before the gradients are complete."""
+    return "; ".join(dict.fromkeys(reason for merged in reasons for reason in _merge_reasons(merged)))
+
+
+def _merge_reasons(merged: Merged) -> Iterator[str]:
+    for border, count, total in merged.missing:
+        where = "any step" if count >= total else f"{count} of {total} (ranks × steps)"
+        yield f"{border} was not recorded in {where}"
+    if merged.not_reduced:
+        yield "gradients are not reduced"
+    if merged.early_collectives:
+        yield f"ranks meet before their gradients are complete: {', '.join(merged.early_collectives)}"
+
+
+def problem_texts(errors: StampErrors | None) -> list[str]:
+    """Each kind of time stamps that cannot be right."""
+    if errors is None:
+        return []
+    of = f"of {errors.total} (ranks × steps)"
+    texts = {
+        f"{errors.disordered} stamps {of} lie before one that must come before them": errors.disordered,
+        f"{errors.gaps} steps {of} do not begin where the one before them ended": errors.gaps,
+        f"in {errors.early} {of} the reduced gradients are there before the last rank has its own, by up to "
+        f"{errors.early_ms:.3f} ms more than the clocks' bounds: the stamps or the clocks are wrong": errors.early,
+    }
+    return [text for text, count in texts.items() if count]
+
+
+def ledger_problems(ledger: Ledger) -> list[str]:
+    """The errors of the measurement, over all runs."""
+    return [f"{run.run_id}: {problem}" for run in ledger.runs for problem in problem_texts(run.problems)]
+
+
+def because_text(verdict: Verdict) -> str:
+    """The basis of a verdict without a straggler; empty if there is one."""
+    because = verdict.because
+    return merged_text([because]) if isinstance(because, Merged) else because or ""
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """`persistent`, `rotating`, `transient`, `none`, `cannot tell (clock)`."""
+    because = because_text(verdict)
+    return f"{verdict.kind} ({because})" if verdict.kind == CANNOT_TELL and because else verdict.kind
+
+
+def node_names(ledger: Ledger) -> list[str]:
+    """The names of its nodes; those that are only groups of ranks on one machine with their number."""
+    names = [node.name for node in ledger.nodes]
+    counts = Counter(names)
+    return [name if counts[name] == 1 else f"{name}:{place}" for place, name in enumerate(names)]
+
+
+def host_of(ledger: Ledger, rank: int) -> str:
+    """The name of the node that a rank is on; empty where it is not known."""
+    named = zip(node_names(ledger), ledger.nodes, strict=True)
+    return next((name for name, node in named if rank in node.ranks), "")
+
+
+def repeat_of(run: RunLedger) -> str:
+    """The number of the repeat, from the run's id."""
+    return run.run_id.rpartition("_r")[2]
+
+
+# The network of a point as text: sentences, and the lines below them.
+
+BELOW_US = 0.1
+"""Milliseconds below this are written in microseconds."""
+MUTE = (Unknown.TWO_NODES, Unknown.NO_PAIRS, Unknown.FEW_SEGMENTS)
+"""What a point without a fault lacks, too, is in the JSON only."""
+ADVICE = {
+    Fault.LATENCY: "fewer, larger reductions (--option bucket_cap_mb), a faster transport, nodes nearer to one another",
+    Fault.BANDWIDTH: "see which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, NCCL_IB_HCA) and its speed",
+    Fault.LOSS: "see the error counters of cables and switch ports between these nodes, their MTU and duplex mode",
+    Fault.SLOW_LINK: "see cable, port and link speed; leave it out meanwhile (`exclude` of the site)",
+}
+HOW = {
+    Unknown.NO_COLLECTIVES: "no collectives of these ranks are here (hpc.sweep --collectives)",
+    Unknown.NOT_THE_WAY: "small all-reduces take longer than their messages' way: cores or software, not the network",
+    Unknown.OUTSIDE: "the collectives here did not measure as many bytes as the gradients have",
+}
+"""Reasons that stand with what to do; others as they are."""
+
+
+def network_sentences(network: Network | None) -> Iterator[str]:
+    """The findings as sentences without their full stops, each kind with what to do."""
+    if network is None:
+        return
+    trip = median_trip(network)
+    advised = set()
+    for finding in network.findings:
+        text = finding_text(finding, trip)
+        yield capitalized(text)
+        if finding.kind not in advised:
+            yield f"To do: {ADVICE[finding.kind]}"
+            advised.add(finding.kind)
+
+
+def median_trip(network: Network) -> float | None:
+    """ms there and back between the first node and another; None where it is not known."""
+    trips = [trip.ms for trip in network.round_trips]
+    return stats.median(trips) if trips else None
+
+
+def network_notes(network: Network | None) -> Iterator[str]:
+    """The figures behind the findings, and why a finding is not known."""
+    if network is None:
+        return
+    if figures := [*_figures(network)]:
+        yield f"network: {'; '.join(figures)}"
+    reasons: dict[Unknown, list[str]] = {}
+    for missing in network.unknown:
+        if missing.reason not in MUTE:
+            reasons.setdefault(missing.reason, []).append(missing.kind)
+    for reason, kinds in reasons.items():
+        yield f"network: {' and '.join(kinds)} not known: {HOW.get(reason, str(reason))}"
+
+
+def finding_text(finding: NetworkFinding, trip_ms: float | None = None) -> str:
+    """A finding with its figures; `trip_ms` is the round trip between two nodes."""
+    explains = "" if finding.explains is None else f", {_ms(finding.explains)} of the exposed communication"
+    match finding.kind, finding.basis:
+        case Fault.LATENCY, Basis.CURVE:
+            trip = "" if trip_ms is None else f"a round trip between nodes takes {_ms(trip_ms)}, "
+            text = f"communication is bound by latency: {trip}the smallest all-reduce {_ms(finding.value)}{explains}"
+        case Fault.LATENCY, Basis.ROUND_TRIPS:
+            trip = f"a round trip between nodes takes {_ms(2 * finding.value)}"
+            text = f"communication is bound by latency: {trip}, at least{explains[1:]}"
+        case Fault.LATENCY, _:
+            text = f"the network takes {_ms(finding.value)} one way, the site promises {_ms(finding.usual or 0)}"
+        case Fault.BANDWIDTH, Basis.CURVE:
+            link = "" if finding.usual is None else f" (its link has {_rate(finding.usual)})"
+            text = f"communication is bound by bandwidth: a node sends {_rate(finding.value)}{link}{explains}"
+        case Fault.BANDWIDTH, Basis.LINK_SPEED:
+            carried = (
+                f"node {finding.nodes[0]} carries {_rate(finding.value)} of its link's {_rate(finding.usual or 0)}"
+            )
+            text = f"communication is bound by bandwidth: {carried}"
+        case Fault.BANDWIDTH, _:
+            text = f"a node sends {_rate(finding.value)}, the site promises {_rate(finding.usual or 0)}"
+        case Fault.LOSS, _:
+            others = "" if finding.usual is None else f" (at other points {_percent(finding.usual)})"
+            text = f"packets are lost: {_percent(finding.value)} of the TCP segments{others}"
+        case _:
+            text = _slow_link(finding)
+    return text
+
+
+def _slow_link(finding: NetworkFinding) -> str:
+    of_bandwidth = finding.quantity is Fault.BANDWIDTH
+    write = _rate if of_bandwidth else _ms
+    small = "one way" if finding.basis is Basis.ROUND_TRIPS else "for a small message"
+    figures = f"{write(finding.value)} {'each way' if of_bandwidth else small}"
+    figures += "" if finding.usual is None else f", others {write(finding.usual)}"
+    if len(finding.nodes) > 1:
+        return f"the link between {finding.nodes[0]} and {finding.nodes[1]} is slow: {figures}"
+    if finding.basis is Basis.ROUND_TRIPS:
+        return f"the link from the first node to {finding.nodes[0]} is slow: {figures}"
+    return f"the links of node {finding.nodes[0]} are slow: {figures}"
+
+
+def _figures(network: Network) -> Iterator[str]:
+    if trips := [trip.ms for trip in network.round_trips]:
+        low, high = _ms(min(trips)), _ms(max(trips))
+        yield f"{inflect(len(trips), 'round trip')} from the first node {low if low == high else f'{low} to {high}'}"
+    if (reduction := network.reduction) is not None:
+        parts = f"{_ms(reduction.latency_ms)} of it latency, {_ms(reduction.bandwidth_ms)} bandwidth"
+        yield f"one all-reduce of the gradients by itself {_ms(reduction.ms)}, {parts}"
+    if network.bandwidth is not None:
+        yield f"a node sends {_rate(network.bandwidth)} at least while communication is exposed"
+    if (use := network.link_use) is not None:
+        yield f"the busiest link (node {use.node}) carries {_rate(use.carried)} of {_rate(use.speed)}"
+    if (segments := network.segments) is not None:
+        needless = "" if segments.needless is None else f", {segments.needless:.0f} of them needlessly"
+        resent = f"{segments.resent:.0f} of {segments.sent:.0f} TCP segments sent again{needless}"
+        others = "" if network.usual_loss is None else f", other points {_percent(network.usual_loss)}"
+        yield f"{resent}: {_percent(segments.share)} lost{others}"
+
+
+def _ms(ms: float) -> str:
+    return f"{ms * 1e3:.1f} µs" if 0 < ms < BELOW_US else f"{ms:.2f} ms"
+
+
+def _rate(gigabytes: float) -> str:
+    """GB/s as links are named."""
+    mbit = gigabytes * 8e3
+    return f"{mbit / 1e3:.3g} Gbit/s" if mbit >= 1e3 else f"{mbit:.3g} Mbit/s"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.2g} %"

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, inflect, plural
-from parse.ledger.figures import NAMED, SMALL, Figures, numbers, round_number, small_time
+from parse.ledger.figures import (
+    NAMED,
+    SMALL,
+    Figures,
+    network_notes,
+    numbers,
+    repeat_of,
+    round_number,
+    small_time,
+    verdict_text,
+)
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.network_text import network_notes
-from parse.ledger.reasons import repeat_of, verdict_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
 from parse.ledger.types import BesideNcclTests, ComputeSplit, Ledger, Mean, Standalone, WhatIf
 

@@ -18,17 +18,14 @@ from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.arrivals import MATERIAL, Floats, LastArrivals, pooled
 from parse.ledger.breakdown import StepBreakdown, merge, names, step_breakdown
-from parse.ledger.compute_loss import explained, stragglers_part
-from parse.ledger.contention import contention, core_wait
 from parse.ledger.detection import lowering
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
-from parse.ledger.shape import rhythm
 from parse.ledger.standalone import beside_nccl_tests, standalone_reduction
 from parse.ledger.straggler import stragglers, verdict
-from parse.ledger.symptoms import symptoms
+from parse.ledger.symptoms import contention, core_wait, explained, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
-from parse.ledger.transient import incidents
+from parse.ledger.transient import incidents, rhythm
 from parse.ledger.types import (
     CANNOT_TELL,
     NOTABLE_CAUSE,

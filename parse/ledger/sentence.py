@@ -7,11 +7,24 @@ from dataclasses import dataclass
 from math import ceil
 
 from hpc.system.text import capitalized, inflect, plural
-from parse.ledger.compute_loss import WAITS_FOR_A_CORE
-from parse.ledger.explanation import core_wait_text, explanation, late_input
-from parse.ledger.figures import NAMED, SMALL, Figures, numbers, round_number, share, small_time, speed_text
-from parse.ledger.network_text import network_sentences
-from parse.ledger.reasons import base_case, because_text, host_of, no_loss_text, repeat_of
+from parse.ledger.figures import (
+    NAMED,
+    SMALL,
+    Figures,
+    base_case,
+    because_text,
+    host_of,
+    network_sentences,
+    no_loss_text,
+    numbers,
+    repeat_of,
+    round_number,
+    share,
+    small_time,
+    speed_text,
+)
+from parse.ledger.input import InputCause, InputReading
+from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
@@ -26,7 +39,76 @@ from parse.ledger.types import (
     ShapeKind,
     Symptom,
     Verdict,
-)  # fmt: skip
+)
+
+# What is known of the term that loses most, as text: late input, compute, communication.
+
+
+def core_wait_text(ledger: Ledger) -> str:
+    """`ranks that are ready to run wait for a core (1 % at 1n1g): 4 ranks of 1 core each on a machine with 2 for them`;
+    empty where they do not."""
+    wait = ledger.core_wait
+    if wait is None:
+        return ""
+    usual = "" if wait.usual is None else f" ({round_number(wait.usual)} % at {base_case(ledger)})"
+    reason = ledger.result.oversubscribed or "too few cores are left to them"
+    return f"ranks that are ready to run wait for a core{usual}: {reason}"
+
+
+def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """What is known of the term that loses most; nothing where nothing is, or where nothing is lost."""
+    lost = [(term.loss.value, term.name) for term in ledger.causes if term.loss is not None and term.loss.value > 0]
+    largest, name = max(lost, default=(0.0, ""))
+    if name == "data" and ledger.input is not None:
+        yield from late_input(ledger.input, write)
+    elif name == "compute":
+        yield _compute(ledger, largest, write)
+    elif name == "communication" and ledger.standalone is not None:
+        yield f"An all-reduce of these gradients takes {write.ms(ledger.standalone.standalone)} standalone"
+
+
+def late_input(reading: InputReading, write: Figures) -> Iterator[str]:
+    """Why input is late, and what to do; nothing where it is not."""
+    if reading.usual_workers is not None and reading.workers < reading.usual_workers:
+        yield f"Its reader has {reading.workers} of {plural(reading.usual_workers, 'worker')}"
+    workers = f"{plural(reading.workers, 'worker')} per rank"
+    match reading.cause:
+        case InputCause.NO_WORKERS:
+            yield "The rank reads and decodes its batches itself"
+            yield "To do: --option workers=N"
+        case InputCause.BURSTS:
+            yield f"Single batches come late, as where an epoch begins: {workers} are not busy all the time"
+        case InputCause.STORAGE:
+            part = f"{reading.reading / reading.work * 100:.0f} %"
+            yield f"Storage is slow: {part} of the {write.ms(reading.work)} that a batch takes are for reading files"
+        case InputCause.CORES:
+            yield f"Too few cores for the rank and its {plural(reading.workers, 'worker')}"
+        case InputCause.WORKERS:
+            few = "is too few" if reading.workers == 1 else "are too few"
+            yield f"{workers} {few}: {reading.enough} with cores of their own would keep up"
+            yield f"To do: --option workers={reading.enough}"
+
+
+def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
+    """What telemetry or no-sync runs show of the ms `lost` in compute; that nothing does, and what would."""
+    split = ledger.split
+    if split is None:
+        return ""
+    if split.contention is not None and split.interference is not None:
+        parts = f"contention {write.change(split.contention)}, interference {write.change(split.interference)}"
+        return f"Of compute, by its no-sync runs: {parts}"
+    if lost - split.straggler < SMALL * lost:
+        return ""
+    if split.explanations:
+        shown = split.explanations[0]
+        usual = "" if shown.usual is None else f" ({round_number(shown.usual)} at the base)"
+        up_to = "" if shown.explains is None else f", which explains up to {write.ms(shown.explains)} of compute"
+        return f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip() + usual + up_to
+    if split.unexplained < SMALL * lost:
+        return ""
+    unexplained = f"Of compute {write.ms(split.unexplained)} are" if split.straggler else "Compute is"
+    return f"{unexplained} unexplained. To do: hpc.sweep --no-sync, to tell contention from interference"
+
 
 NEARLY_ALL = 0.9
 """From this share of the arrival skew on, what is lost before one collective is all."""
@@ -62,7 +144,7 @@ CONTENTION = {
     "the hypervisor takes from the ranks": "the hypervisor takes {} cores from it",
     "swapped out": "it swaps out {} MB a second",
 }
-"""By the quantities of `parse.ledger.contention.LIMITS`."""
+"""By the quantities of `parse.ledger.symptoms.LIMITS`."""
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
-from hpc.model.collective_times import collective_times
+from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor, collective_times
 from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace
 from parse import stats
+from parse.attempt import RunFields
 from parse.ledger.types import BesideNcclTests, Standalone
 from parse.logs.nccl_tests import NcclTest
 from parse.result import Result
-from parse.run_fields import RunFields
 
 _ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container")
 

@@ -16,9 +16,17 @@ import numpy as np
 from parse.ledger.arrivals import MATERIAL, Arrivals, Floats
 from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.detection import all_exchanges, detection_limit_ns
-from parse.ledger.pool import Pool, Suspect, meetings_of, named, pool_of
-from parse.ledger.shape import course
-from parse.ledger.transient import rotating, single_events, transients
+from parse.ledger.transient import (
+    Pool,
+    Suspect,
+    course,
+    meetings_of,
+    named,
+    pool_of,
+    rotating,
+    single_events,
+    transients,
+)
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Because, Shape, ShapeKind, Verdict
 
 UNRESOLVED = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
 from types import MappingProxyType
@@ -14,9 +14,29 @@ import numpy as np
 from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.standstill import STANDSTILL, standstill_s
-from parse.ledger.telemetry import MIN_SAMPLES, QUANTITIES, Quantity, node_figures, samples_in_window
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Symptom
+from parse.ledger.telemetry import (
+    MIN_SAMPLES,
+    QUANTITIES,
+    STANDSTILL,
+    ConditionChange,
+    Conditions,
+    Quantity,
+    node_figures,
+    samples_in_window,
+    standstill_s,
+)
+from parse.ledger.types import (
+    PERSISTENT,
+    TRANSIENT,
+    ComputeSplit,
+    Contention,
+    CoreWait,
+    Explanation,
+    Ledger,
+    Place,
+    Symptom,
+    Verdict,
+)
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 OF_RANK = ("local_rank", "gpu")
@@ -33,7 +53,7 @@ LEAST = 0.1
 """What explains less of the delay than that is not its cause."""
 EVENTS = 4
 """So few late steps are single events."""
-LOWER = 0.97
+CLOCK_LOWER = 0.97
 """A clock of the straggler is notable up to this part of the others'."""
 
 
@@ -133,7 +153,7 @@ def _standstill(ledger: Ledger) -> Iterator[Symptom]:
 
 def _notable(quantity: Quantity, rule: _Rule, value: float, usual: float) -> bool:
     if rule.explains is Explains.CLOCK:
-        return value < LOWER * usual
+        return value < CLOCK_LOWER * usual
     return value - usual > quantity.floor and value > MANIFOLD * usual
 
 
@@ -238,3 +258,104 @@ def places(trace: Trace, telemetry: Telemetry) -> dict[int, tuple[int, int]]:
             places[rank] = row, counts[row]
             counts[row] += 1
     return places
+
+
+# What is known to explain that a point computes longer than its base: its straggler, and what telemetry shows.
+
+WAITS_FOR_A_CORE = "a rank ready to run waits for a core"
+CLOCKS = ("SM clock", "CPU frequency")
+"""Compute takes longer as these are lower."""
+LOWER = (*CLOCKS, "GPU memory clock", "lowest CPU frequency")
+"""Quantities that make compute longer where they are lower than the base's."""
+HIGHER = (
+    WAITS_FOR_A_CORE, "times that heat slowed cores down", "a rank loses its core", "major page faults of a rank",
+    "minor page faults of a rank", "the hypervisor takes from the ranks", "swapped out",
+)  # fmt: skip
+"""Those that do where they are higher, with all that begin with THROTTLED."""
+THROTTLED = "GPUs throttled"
+
+
+def explained(ledger: Ledger) -> ComputeSplit | None:
+    """The ledger's split of the loss in compute, with what explains it; None without one.
+
+    Runs without reduction explain all of it already: contention and interference.
+    """
+    split = ledger.split
+    if split is None:
+        return None
+    names = [term.name for term in ledger.terms]
+    term = ledger.terms[names.index("compute")]
+    part = max(0.0, stragglers_part(ledger.verdict, names, ledger.ranks) - ledger.straggler_at_base.compute)
+    if split.contention is not None or term.loss is None:
+        return replace(split, straggler=part)
+    remaining = max(0.0, term.loss.value - part)
+    explanations = tuple(_explanations(ledger, term.mean.value, remaining))
+    known = sum(explanation.explains or 0.0 for explanation in explanations)
+    return replace(split, straggler=part, explanations=explanations, unexplained=max(0.0, remaining - known))
+
+
+def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Place]) -> float:
+    """What the straggler's ranks add to the mean compute by exceeding the median rank, ms; 0 where there is none.
+
+    `names` are those of the terms of `ranks`, one place each.
+    """
+    if verdict.kind not in (PERSISTENT, TRANSIENT) or "compute" not in names:
+        return 0.0
+    ms = {rank: place.terms[names.index("compute")] for place in ranks for rank in place.ranks}
+    median = stats.median([*ms.values()])
+    return sum(max(0.0, ms[rank] - median) for rank in verdict.ranks) / len(ms)
+
+
+def _explanations(ledger: Ledger, compute_ms: float, most_ms: float) -> Iterator[Explanation]:
+    """What telemetry shows on all ranks or on some, weighted by the nodes that it is seen on; it explains `most_ms` at
+    most."""
+    base_step = sum(term.baseline or 0.0 for term in ledger.terms)
+    for change in ledger.telemetry:
+        if not isinstance(change, ConditionChange):
+            continue
+        name, value, usual = change.quantity.name, change.value, change.usual
+        is_low = name in LOWER and usual is not None and value < usual
+        is_high = (name in HIGHER or name.startswith(THROTTLED)) and value > (usual or 0.0)
+        if not (is_low or is_high):
+            continue
+        seen_on = len(change.hosts) / len(ledger.nodes) if change.hosts and ledger.nodes else 1.0
+        explains = None
+        if name == WAITS_FOR_A_CORE and usual is not None:
+            explains = (value * ledger.step.value - usual * base_step) / 100 * seen_on
+        elif name in CLOCKS and usual:
+            explains = compute_ms * (1 - value / usual) * seen_on
+        explains = None if explains is None else min(explains, most_ms)
+        yield Explanation(quantity=name, unit=change.quantity.unit, value=value, usual=usual, explains=explains)
+
+
+# Whether a point's base had its machine for itself, and whether the point's ranks lack cores, by telemetry.
+
+LIMITS = {
+    WAITS_FOR_A_CORE: 5.0,
+    "the hypervisor takes from the ranks": 0.05,
+    "swapped out": 1.0,
+}
+"""By quantity, in its unit: what more than this makes a base slower than its machine is."""
+LACKING = 20.0
+"""Ranks that wait so long for a core, % of the time beyond those of the base, lack cores."""
+
+
+def contention(base: Sequence[Conditions]) -> Iterator[Contention]:
+    """The quantities in which the runs of a base, in the mean, are beyond LIMITS."""
+    for quantity in QUANTITIES:
+        value = _mean(base, quantity.name)
+        if quantity.name in LIMITS and value is not None and value > LIMITS[quantity.name]:
+            yield Contention(quantity=quantity.name, unit=quantity.unit, value=value)
+
+
+def core_wait(point: Sequence[Conditions], base: Sequence[Conditions]) -> CoreWait | None:
+    """How long the point's ranks wait for a core, where that is so long that they lack cores."""
+    value, usual = _mean(point, WAITS_FOR_A_CORE), _mean(base, WAITS_FOR_A_CORE)
+    if value is None or value - (usual or 0.0) < LACKING:
+        return None
+    return CoreWait(value=value, usual=usual)
+
+
+def _mean(runs: Sequence[Conditions], quantity: str) -> float | None:
+    figures = [figure.mean for run in runs for figure in run.figures.get(quantity, {}).values()]
+    return stats.mean(figures) if figures else None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from hpc.model.collective_plan import ALL_REDUCE, bus_factor
 from parse.logs.engine.log_format import LogError
-from parse.logs.engine.shapes import LABELS
+from parse.logs.engine.reader import LABELS
 
 HEAD = re.compile(rb"\bnThread \d{1,6} nGpus \d{1,6} minBytes \d")
 """In the first line of every test."""

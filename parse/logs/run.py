@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,19 +15,338 @@ import numpy as np
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, SAMPLES
-from hpc.system.groups import grouped
-from hpc.system.text import plural
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun
-from parse.logs.engine.log_format import FACTS, LogFormat
+from hpc.system.text import grouped, plural
+from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
+from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
+from parse.logs.formats.mllog import BY_EPOCHS, Block, blocks, epochs
 from parse.logs.path_facts import PathFacts, model_name
-from parse.logs.remarks import remark_text
-from parse.logs.sizes import NOWHERE, Size, size_of
-from parse.logs.step_size import taken_in_per_step, with_printed_batch
-from parse.logs.whole_training import WHOLE_TRAINING, WholeTraining, what_is_there, whole_training
-from parse.run_fields import RunFields
+from parse.logs.window import Window, remark_text
 
 if TYPE_CHECKING:
-    from parse.logs.window import Protocol, Reading, Window
+    from parse.logs.window import Protocol, Reading
+
+# The sizes of a run: nodes, devices, batch sizes, by what a log says, else its names, else the command line.
+
+NOWHERE = PathFacts()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Sizes, None if unknown. `batch_size` is per device; `per_step` is what all devices take in per printed step, in
+    the unit of the log's format."""
+
+    nodes: int | None
+    devices: int | None
+    batch_size: int | None
+    per_step: float | None
+
+
+def size_of(facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
+    """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
+    devices, nodes = _devices(facts, place, otherwise, remarks)
+    batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
+    return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)
+
+
+def _devices(
+    facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]
+) -> tuple[int | None, int | None]:
+    world, nodes, each = (whole_number(facts.get(name)) for name in ("world_size", "nodes", "gpus_per_node"))
+    if world and nodes and each and world != nodes * each:
+        remarks.append(f"it says world size {world}, and {nodes} nodes of {each} GPUs: the world size is taken")
+        nodes = each = None
+    devices = (
+        world
+        or (nodes * each if nodes and each else None)
+        or _by_processes(facts, remarks)
+        or _by_micro_batches(facts, remarks)
+    )
+    if devices and place.devices and place.devices != devices:
+        remarks.append(f"it ran on {devices} devices, its name says {place.devices}: the log is believed")
+    elif nodes and place.nodes and place.nodes != nodes:
+        remarks.append(f"it ran on {nodes} nodes, its name says {place.nodes}: the log is believed")
+    if devices is None and place.devices is None:
+        devices = _by_batches(facts, nodes or place.nodes, each or place.gpus_per_node, remarks)
+    if devices is None:
+        sized = place if place.devices else otherwise
+        devices = nodes * sized.gpus_per_node if nodes and sized.gpus_per_node else sized.devices
+    if devices is None:
+        return None, None
+    if nodes is None and each and devices % each == 0:
+        nodes = devices // each
+    if nodes is None and devices > 1:
+        nodes = next(
+            (source.nodes for source in (place, otherwise) if source.devices == devices and source.nodes), None
+        )
+    return devices, 1 if devices == 1 else nodes if nodes and devices % nodes == 0 else None
+
+
+def _by_micro_batches(facts: Mapping[str, str], remarks: list[str]) -> int | None:
+    """The devices, where a header has the batch, and of a device its passes per step and their size."""
+    names = "global_batch_size", "micro_batch_size", "micro_batches"
+    whole, size, passes = (whole_number(facts.get(name)) for name in names)
+    if not (whole and size and passes) or whole % (size * passes):
+        return None
+    devices = whole // (size * passes)
+    remarks.append(f"its {plural(devices, 'device')}: {whole} samples a step / {size} a pass / {passes} passes a step")
+    return devices
+
+
+def _by_processes(facts: Mapping[str, str], remarks: list[str]) -> int | None:
+    """The devices of all processes, where each prints its rank and the log says how many devices one has.
+
+    One process may print for all, so that a single rank says nothing.
+    """
+    processes, each = whole_number(facts.get("processes")), whole_number(facts.get("gpus_per_process"))
+    if not processes or not each or processes == 1:
+        return None
+    devices, by_batches = processes * each, _quotient(facts)
+    if by_batches in (None, devices):
+        return devices
+    remarks.append(
+        f"ranks 0 to {processes - 1} print in it, which makes {devices} devices, but its batch sizes make "
+        f"{by_batches}: neither is taken"
+    )
+    return None
+
+
+def _by_batches(facts: Mapping[str, str], nodes: int | None, each: int | None, remarks: list[str]) -> int | None:
+    """The global batch size / that of a device, where it is whole and fits the nodes and the devices of one."""
+    devices = _quotient(facts)
+    if devices is None or (nodes and devices % nodes) or (each and devices % each) or (nodes and each):
+        return None
+    if not whole_number(facts.get("accumulation")):
+        remarks.append(
+            f"{facts['global_batch_size']} samples a step, {facts['batch_size']} on each device: {devices} devices, if "
+            "no gradients are accumulated"
+        )
+    return devices
+
+
+def _quotient(facts: Mapping[str, str]) -> int | None:
+    whole, local = whole_number(facts.get("global_batch_size")), whole_number(facts.get("batch_size"))
+    each = (local or 0) * (whole_number(facts.get("accumulation")) or 1)
+    return whole // each if whole and each and whole % each == 0 else None
+
+
+def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:
+    """The facts with the batch of a device, if the log has that of a node."""
+    of_node = whole_number(facts.get("node_batch_size"))
+    if not (of_node and devices and nodes) or of_node % (devices // nodes):
+        return facts
+    return {"batch_size": str(of_node // (devices // nodes)), **facts}
+
+
+def _batch(
+    facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, devices: int | None, remarks: list[str]
+) -> tuple[int | None, int | None]:
+    local, whole = whole_number(facts.get("batch_size")), whole_number(facts.get("global_batch_size"))
+    accumulated = whole_number(facts.get("accumulation")) or 1
+    named = place.batch_size
+    if local is None and whole and devices and whole % (devices * accumulated) == 0:
+        local = whole // (devices * accumulated)
+        if named and local > named and local % named == 0:
+            remarks.append(
+                f"{local} samples a step and device are {local // named} times the batch size {named} of its name: "
+                "gradients are accumulated"
+            )
+            return named, whole // accumulated
+    if local and named and local != named:
+        remarks.append(f"it ran with batch size {local}, its name says {named}: the log is believed")
+    local = local or (None if whole else named or otherwise.batch_size)
+    product = local * devices if local and devices else None
+    if whole is None or (product and whole in (product, product * accumulated)):
+        return local, product
+    if product is None:
+        return local, whole // accumulated if whole % accumulated == 0 else None
+    remarks.append(
+        f"it says {whole} samples a step, and batch size {local} on {devices} devices, which is {product}: the former "
+        "is taken"
+    )
+    return whole // devices if devices and whole % devices == 0 else None, whole
+
+
+def whole_number(value: object, max_digits: int = 9) -> int | None:
+    """The count that a text or a JSON value holds; None if it holds none, 0 or too many digits."""
+    text = str(value).strip()
+    return int(text) or None if text.isascii() and text.isdecimal() and len(text) <= max_digits else None
+
+
+# What a step takes in, in the unit of the log's format: samples or tokens.
+
+TOKEN_DIGITS = 11
+WHOLE = 1e-9
+"""A number of samples that is no further from a whole one is that."""
+
+
+def with_printed_batch(facts: Mapping[str, str], log_format: LogFormat, window: Window | None) -> Mapping[str, str]:
+    """The facts with the samples of a step, where no header has them but step lines or its tokens do."""
+    tokens, length = (
+        whole_number(facts.get("tokens_per_step"), TOKEN_DIGITS),
+        whole_number(facts.get("sequence_length"), TOKEN_DIGITS),
+    )
+    if facts.get("global_batch_size"):
+        return facts
+    if tokens and length and tokens % length == 0:
+        return {**facts, "global_batch_size": str(tokens // length)}
+    if window is None or not window.taken_in or log_format.unit != "samples":
+        return facts
+    each = window.taken_in / window.steps
+    return {**facts, "global_batch_size": str(round(each))} if abs(each - round(each)) < WHOLE * each else facts
+
+
+def taken_in_per_step(
+    log_format: LogFormat, facts: Mapping[str, str], samples: int | None, window: Window | None, remarks: list[str]
+) -> float | None:
+    """What all devices take in per step in the format's unit, a mean over the window; None if unknown.
+
+    `samples` are those of a step by the header. What step lines print is believed over it.
+    """
+    by_header = samples if log_format.unit == "samples" else _tokens(facts, samples)
+    if window is None or not window.taken_in:
+        return by_header
+    each = window.taken_in / window.steps
+    if by_header and abs(each / by_header - 1) > WHOLE and log_format.unit == "samples":
+        remarks.append(
+            f"it says {by_header} samples a step, and its steps took in {each:.6g} on average: the latter is taken"
+        )
+    return each
+
+
+def _tokens(facts: Mapping[str, str], samples: int | None) -> int | None:
+    """The tokens of a step, as printed, else of its samples."""
+    printed = whole_number(facts.get("tokens_per_step"), TOKEN_DIGITS)
+    length = whole_number(facts.get("sequence_length"), TOKEN_DIGITS)
+    return printed or (samples * length if samples and length else None)
+
+
+# The speed of a whole training, of logs without steps: from totals that programs print, or epochs of known size.
+
+WHOLE_TRAINING = "whole training"
+"""The window of such a number."""
+WITHOUT_INPUT = ("train.compute_ips",)
+"""Totals that leave the time of input out: taken only where no other is printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeTraining:
+    """Speeds of a whole training, None where unknown; `source` is the arithmetic. `samples` is 0 if unknown."""
+
+    wall_clock: float | None
+    printed: float | None
+    samples: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Epochs:
+    """Lines of whole epochs. `rate` is that of all together, None where they print none or not all."""
+
+    count: int
+    seconds: float | None
+    rate: float | None
+
+
+def whole_training(reading: Reading, size: Size) -> WholeTraining | None:
+    """The whole training of a log without a window: one without step lines, or with several lines of whole epochs."""
+    lines = _epoch_lines(reading.records)
+    if reading.window is not None or (reading.step_lines and lines.count < 2):
+        return None
+    scope = size.devices if reading.log_format.rates == "rank" else 1
+    printed, printed_source = _printed_speed(reading.records, lines)
+    wall_clock, samples, clock_source = _by_samples(reading, lines)
+    known_printed = printed * scope if printed and scope else None
+    if known_printed is None and wall_clock is None:
+        return None
+    sources = [printed_source] if known_printed else []
+    sources += [clock_source] if wall_clock else []
+    return WholeTraining(wall_clock=wall_clock, printed=known_printed, samples=samples, source=" and ".join(sources))
+
+
+def what_is_there(reading: Reading) -> str:
+    """What a log without steps has of a whole training, and what is missing for a speed."""
+    records = reading.records
+    known = {
+        "lines of whole epochs": _epoch_lines(records).count,
+        "epochs or blocks between marks": len(_timed(records)),
+        "evaluations": sum(1 for record in records if record.kind == "evaluation"),
+        "AI-Rank marks": sum(1 for record in records if record.kind == "mark"),
+        ":::MLLOG lines": sum(1 for record in records if record.kind == "mllog"),
+    }
+    counts = [f"{count} {name}" for name, count in known.items() if count]
+    totals = f"there are {', '.join(counts)}" if counts else "there is no epoch and no total either"
+    missing = []
+    if not _timed(records) and not _epoch_lines(records).count:
+        missing.append("the time of epochs")
+    if not whole_number(reading.facts.get("samples_per_epoch")):
+        missing.append("the samples of an epoch")
+    elif _timed(records) and reading.facts.get("model") not in BY_EPOCHS:
+        missing.append(f"a benchmark that counts epochs ({reading.facts.get('model') or 'none is named'})")
+    lacking = f"; for the speed of the whole training it lacks {' and '.join(missing)}" if missing else ""
+    return f"{totals}{lacking}"
+
+
+def _printed_speed(records: Iterable[LogRecord], lines: _Epochs) -> tuple[float | None, str]:
+    """The rate that the program prints of the run, else that of its epochs together, with its source."""
+    totals = [
+        (rate, record.values.get("what", "its total"))
+        for record in records
+        if record.kind == "summary" and (rate := _positive(record.values.get("rate")))
+    ]
+    if totals:
+        rate, what = next((total for total in reversed(totals) if total[1] not in WITHOUT_INPUT), totals[-1])
+        return rate, f"the {what} that it prints, {rate:g}"
+    if lines.rate:
+        return lines.rate, f"the rates of {plural(lines.count, 'epoch')} that it prints"
+    return None, ""
+
+
+def _epoch_lines(records: Iterable[LogRecord]) -> _Epochs:
+    """The epochs' own lines, one of each number: several ranks or loggers may print the same."""
+    distinct = {
+        record.values.get("epoch", str(number)): record
+        for number, record in enumerate(records)
+        if record.kind == "epoch"
+    }
+    seconds = [_positive(record.values.get("seconds")) for record in distinct.values()]
+    rates = [_positive(record.values.get("rate")) for record in distinct.values()]
+    known_s = [value for value in seconds if value]
+    known_rates = [value for value in rates if value]
+    all_timed = len(known_s) == len(distinct) > 0
+    rate: float | None = None
+    if known_rates and len(known_rates) == len(distinct):
+        # Epochs without a time have equally many samples: the mean of their rates is the harmonic one.
+        weights = known_s if all_timed else [1 / value for value in known_rates]
+        rate = sum(map(operator.mul, known_rates, weights)) / sum(weights)
+    return _Epochs(count=len(distinct), seconds=sum(known_s) if all_timed else None, rate=rate)
+
+
+def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, str]:
+    """Samples of an epoch × epochs / their time, the number of samples, and the source."""
+    each = whole_number(reading.facts.get("samples_per_epoch"))
+    if not each:
+        return None, 0, ""
+    timed = _timed(reading.records) if reading.facts.get("model") in BY_EPOCHS else ()
+    count = sum(block.epochs for block in timed) or (lines.count if lines.seconds else 0)
+    seconds = sum(block.seconds for block in timed) or lines.seconds or 0.0
+    if not count or not seconds > 0:
+        return None, 0, ""
+    source = f"{plural(count, 'epoch')} of {each} samples in {seconds:.3f} s of training, evaluation left out"
+    return each * count / seconds, each * count, source
+
+
+def _timed(records: Sequence[LogRecord]) -> tuple[Block, ...]:
+    return blocks(records) or epochs(records)
+
+
+def _positive(text: str | None) -> float | None:
+    """The number above 0 that a text is; None where it is none."""
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
 
 SPEEDS = ("wall-clock", "printed")
 """The choice between a log's two speeds; without time stamps there is only the printed one."""

@@ -2,19 +2,433 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from parse.page.ledger import ledger_section
-from parse.page.measured import measured_section, subtitle
-from parse.page.outcomes import left_out_section, outcomes_section
+from hpc.model.spec import FIND_MAX
+from hpc.system.text import capitalized, first_of, grouped, inflect, plural
+from parse.ledger.figures import Figures, base_case
+from parse.ledger.sentence import sentence
+from parse.ledger.types import Ledger, Mean
+from parse.page.figures import Axes, Line, lines, stacked
 from parse.page.points import points_section
-from parse.page.published import published_section
-from parse.page.scaling import scaling_section, warnings_section
-from parse.page.types import Page
+from parse.page.scaling import (
+    MAX_SERIES,
+    are_drawn,
+    by_devices,
+    cases_of,
+    chosen_settings,
+    scaling_section,
+    series_of,
+    warnings_section,
+)
+from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Section, Table
 from parse.page.verdict import headline, verdict
-from parse.report.conclusion import setting_names
-from parse.report.summary import Summary
-from parse.result import Result, by_setting
+from parse.report.against import against_lines
+from parse.report.ledger import NOTHING, about_terms, term_columns, term_table
+from parse.report.ledger import title as title_of
+from parse.report.notices import setting_names
+from parse.report.side_by_side import SideBySide, compare
+from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
+from parse.report.table import comparison_cells, comparison_title
+from parse.result import Result, Run, by_setting
+
+# Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
+
+MAX_BARS = 40
+"""Points in one chart; the table has all."""
+BAR_PX = 34
+
+
+def ledger_section(summary: Summary) -> Section:
+    """Charts, table and a sentence for each point; why there is none where no run has a trace."""
+    section_id, title = "ledger", "Where the time of a step goes"
+    named = named_ledgers(summary)
+    if not named:
+        return Section(id=section_id, title=title, blocks=[Paragraph(text=f"{capitalized(NOTHING)}.")])
+    blocks: list[Block] = [*_charts(named)]
+    terms = term_table(summary, named)
+    heads = [(name or "of", unit) for name, unit in terms.heads]
+    blocks.append(
+        Table(
+            id="terms", caption=capitalized(title_of(named)), heads=heads, rows=terms.rows,
+            label_columns=terms.label_columns,
+        )
+    )  # fmt: skip
+    if errors := list(about_terms(named)):
+        blocks.append(Listing(title="About the terms", lines=errors, warnings=True))
+    blocks.append(Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]))
+    blocks += _what_ifs(named)
+    return Section(id=section_id, title=title, blocks=blocks)
+
+
+def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
+    shown = named[:MAX_BARS]
+    if len(shown) < len(named):
+        yield Paragraph(text=f"The charts have the first {len(shown)} of {len(named)} points; the table has all.")
+    columns = term_columns([ledger for _, ledger in shown])
+    names = [name for name, _ in shown]
+    ledgers = [ledger for _, ledger in shown]
+    write = Figures(ledgers)
+
+    def text(mean: Mean | None) -> str:
+        return f" ms {write.margin(mean)}" if mean is not None else ""
+
+    if len(shown) < 2:
+        return  # the table and the words have what a single bar says
+    means = {name: [_term(ledger, name, "mean") for ledger in ledgers] for name in columns}
+    height = 130 + BAR_PX * len(names)
+    yield Chart(
+        id="chart-terms", title="A step, by what it is spent on (ms)", height_px=height,
+        text="; ".join(f"{name}: {_described(ledger, write, 'mean')}" for name, ledger in shown),
+        figure=stacked(
+            names, {name: [_value(mean) for mean in of] for name, of in means.items()},
+            x_title="ms per step, mean over ranks and steps",
+            shown={name: [text(mean) for mean in of] for name, of in means.items()},
+        ),
+    )  # fmt: skip
+    losing: dict[str, list[tuple[str, Ledger]]] = grouped(
+        (base_case(ledger), (name, ledger)) for name, ledger in shown if ledger.loss is not None
+    )
+    several = {base: of_base for base, of_base in losing.items() if len(of_base) > 1}
+    for number, (base, of_base) in enumerate(several.items()):
+        losses = {name: [_term(ledger, name, "loss") for _, ledger in of_base] for name in columns}
+        yield Chart(
+            id=f"chart-loss{f'-{number}' if number else ''}", height_px=130 + BAR_PX * len(of_base),
+            title=f"What a step loses against {base} (ms)",
+            text="; ".join(f"{name}: {_described(ledger, write, 'loss')}" for name, ledger in of_base),
+            figure=stacked(
+                [name for name, _ in of_base], {name: [_value(mean) for mean in of] for name, of in losses.items()},
+                x_title=f"ms per step more than on {base}",
+                shown={name: [text(mean) for mean in of] for name, of in losses.items()},
+            ),
+        )  # fmt: skip
+
+
+def _term(ledger: Ledger, name: str, which: str) -> Mean | None:
+    """The `mean` or the `loss` of the term of that name; None where the ledger has no such term."""
+    return next((getattr(term, which) for term in ledger.terms if term.name == name), None)
+
+
+def _value(mean: Mean | None) -> float | None:
+    return None if mean is None else mean.value
+
+
+def _described(ledger: Ledger, write: Figures, which: str) -> str:
+    parts = [(term.name, getattr(term, which)) for term in ledger.terms]
+    return ", ".join(f"{name} {write.ms(mean.value)}" for name, mean in parts if mean is not None)
+
+
+def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
+    """What each change would be worth, where that was read: for the point of the verdict."""
+    by_unit: dict[str, list[list[str]]] = {}
+    for name, ledger in named:
+        by_unit.setdefault(ledger.result.unit, []).extend(
+            [name, str(what_if.change), f"{what_if.speed:.2f}", interval, f"{what_if.gain * 100:+.1f}"]
+            for what_if in ledger.what_ifs or ()
+            for interval in [f"[{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]" if what_if.interval else "-"]
+        )
+    for number, (unit, rows) in enumerate((unit, rows) for unit, rows in by_unit.items() if rows):
+        yield Table(
+            id=f"what-if-{number}" if number else "what-if",
+            caption="What changes would be worth: the recorded steps replayed without one cause each",
+            heads=(("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("gain", "%")),
+            rows=rows, label_columns=2,
+        )  # fmt: skip
+
+
+# What was measured: the settings of all points, the environment of all runs, and in what runs differ.
+
+RUNS_NAMED = 4
+"""Runs named beside a value that only some have."""
+LONG_NAME = 30
+"""Runs whose names are longer are counted by backend."""
+HOSTS_NAMED = 16
+IN_SUBTITLE = 3
+"""Names of a kind in the line below the title."""
+FRAMEWORKS = ("torch", "tensorflow", "paddle", "horovod", "mxnet", "oneflow")
+"""Versions that stand there."""
+ALL, NODES = "all", "nodes"
+
+
+def measured_section(summary: Summary) -> Section:
+    """Settings and environment once, what differs between runs in marked rows with the runs that have it."""
+    blocks: list[Block] = []
+    runs = [run for result in (*summary.results, *summary.diagnostics) for run in result.runs]
+    if not runs:
+        return Section(id="measured", title="What was measured", blocks=[Paragraph(text="No run is here.")])
+    settings = {name: value for name, value in shared(summary.results).items() if USUAL.get(name) != value}
+    rows = [[name, value] for name, value in settings.items()]
+    marked = range(len(rows), len(rows) + len(differences(summary.results)))
+    rows += [[name, ", ".join(values)] for name, values in differences(summary.results).items()]
+    of = " of the points that state them" if any(result.requested.partly for result in summary.results) else ""
+    if rows:
+        blocks.append(
+            Table(
+                id="settings", caption=f"Settings{of}; marked: what differs between points", rows=rows, label_columns=2,
+                heads=(("setting", ""), ("value", "")), marked=frozenset(marked),
+            )
+        )  # fmt: skip
+    blocks += _environment_table(summary)
+    return Section(id="measured", title="What was measured", blocks=blocks)
+
+
+def subtitle(summary: Summary) -> str:
+    """When, where and on what: `2026-05-14 (UTC), site mysite, nodes n1 and n2: NVIDIA H100, driver 570.1, torch 2.13`.
+
+    What no run recorded is left out; empty where none recorded any of it.
+    """
+    runs = [run for result in summary.results for run in result.runs]
+    facts = provenance(runs)
+    hosts = sorted({host for run in runs if run.machine for host in run.machine.hosts or ()})
+    sites = sorted({site for result in summary.results if (site := result.run.site)})
+    when = [f"{facts['date']} (UTC)"] if facts["date"] else []
+    where = [f"{inflect(len(sites), 'site')} {first_of(sites, IN_SUBTITLE)}"] if sites else []
+    where += [f"{inflect(len(hosts), 'node')} {first_of(hosts, IN_SUBTITLE)}"] if hosts else []
+    devices = [name for name in facts["device"] if name != "cpu"] or facts["cpu"] or facts["device"]
+    what = [first_of(devices, IN_SUBTITLE)] if devices else []
+    what += [f"driver {first_of(facts['driver'], IN_SUBTITLE)}"] if facts["driver"] else []
+    versions = {**facts["header"], **facts["versions"]}
+    frameworks = [name for name in FRAMEWORKS if name in versions]
+    what += [f"{name} {first_of(versions[name], IN_SUBTITLE)}" for name in frameworks]
+    measured = ", ".join([*when, *where])
+    return ": ".join(filter(None, [measured, ", ".join(what)]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    """A fact of the environment with its values on the `runs` in words, `all` or their names.
+
+    `differs`: other runs have other values, or the ranks of these have several.
+    """
+
+    name: str
+    values: str
+    runs: str
+    differs: bool
+
+
+def environment(summary: Summary) -> list[Fact]:
+    """Each fact and each of its values, over the runs that recorded any; the device first."""
+    names = labels(summary.results)
+    named = [
+        ((f"{name} run {run.requested.run.repeat or '?'}", run.requested.run.backend), run)
+        for name, result in zip(names, summary.results, strict=True)
+        for run in result.runs
+        if run.machine
+    ]
+    facts: dict[str, dict[tuple[str, ...], list[tuple[str, str]]]] = {}
+    for name, run in named:
+        for fact, values in _facts(run).items():
+            facts.setdefault(fact, {}).setdefault(values, []).append(name)
+    rows = [
+        Fact(
+            name=fact,
+            values=", ".join(values),
+            runs=ALL if len(of) == len(named) else _runs_text(of),
+            differs=len(by_value) > 1 or len(values) > 1,
+        )
+        for fact, by_value in facts.items()
+        for values, of in by_value.items()
+    ]
+    on_hosts = [(name, run.machine.hosts) for name, run in named if run.machine and run.machine.hosts]
+    if hosts := sorted({host for _, its_hosts in on_hosts for host in its_hosts}):
+        runs = ALL if len(on_hosts) == len(named) else _runs_text([name for name, _ in on_hosts])
+        rows.append(Fact(name=NODES, values=first_of(hosts, HOSTS_NAMED), runs=runs, differs=False))
+    return rows
+
+
+def _environment_table(summary: Summary) -> Iterator[Block]:
+    """A row for each fact and each of its values; marked where not all runs have the same."""
+    facts = environment(summary)
+    if facts:
+        yield Table(
+            id="environment", caption="Environment; marked: what differs between runs or ranks", label_columns=3,
+            heads=(("fact", ""), ("value", ""), ("runs", "")),
+            rows=[[fact.name, fact.values, fact.runs] for fact in facts],
+            marked=frozenset(at for at, fact in enumerate(facts) if fact.differs),
+        )  # fmt: skip
+
+
+def _runs_text(runs: Sequence[tuple[str, str]]) -> str:
+    """The first of these runs, each a name and a backend; where names are long, how many of each backend."""
+    names = [name for name, _ in runs]
+    if max(map(len, names)) <= LONG_NAME:
+        return first_of(names, RUNS_NAMED)
+    return ", ".join(f"{count} of {backend}" for backend, count in Counter(backend for _, backend in runs).items())
+
+
+def _facts(run: Run) -> dict[str, tuple[str, ...]]:
+    """The facts of its machine, the device first."""
+    machine = run.machine
+    if machine is None:
+        return {}
+    names = [name for name in MACHINE.values() if name in machine.facts]
+    names += [name for name in machine.facts if name not in names]
+    return {name: machine.facts[name] for name in names}
+
+
+# What became of every run, with the evidence; the files that were not read, and what the page leaves out.
+
+MAX_ROWS = 300
+"""Runs in the table; those that did not end ok come first."""
+
+
+def outcomes_section(summary: Summary) -> Section:
+    """A count of the outcomes, a row per run, and what was not read."""
+    rows = [(not run.measured, row) for result, name in _named(summary) for run, row in _rows(result, name)]
+    blocks: list[Block] = []
+    if rows:
+        counts = Counter(row[2] for _, row in rows)
+        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
+        blocks.append(Paragraph(text=f"{plural(len(rows), 'run')}: {listed}."))
+        ordered = [row for _, row in sorted(rows, key=lambda pair: not pair[0])]
+        left_out = f"; {MAX_ROWS} of {len(ordered)} runs" if len(ordered) > MAX_ROWS else ""
+        blocks.append(
+            Table(
+                id="runs-table", caption=f"Runs, those that did not end ok first{left_out}", label_columns=3,
+                heads=(
+                    ("point", ""), ("run", ""), ("outcome", ""), ("attempts", ""), ("speed", "per s"), ("evidence", ""),
+                ),
+                rows=ordered[:MAX_ROWS], marked=frozenset(range(min(MAX_ROWS, sum(bad for bad, _ in rows)))),
+            )
+        )  # fmt: skip
+    else:
+        blocks.append(Paragraph(text="No run is here."))
+    if summary.refusals:
+        blocks.append(Listing(title="Files that were not read", lines=summary.refusals, warnings=True))
+    return Section(id="outcomes", title="What became of the runs", blocks=blocks)
+
+
+def _named(summary: Summary) -> Iterator[tuple[Result, str]]:
+    yield from zip(summary.results, labels(summary.results), strict=True)
+    for result in summary.diagnostics:
+        yield result, f"{result.requested.case} ({result.run.diagnostic})"
+
+
+def _rows(result: Result, name: str) -> Iterator[tuple[Run, list[str]]]:
+    for run in result.runs:
+        if result.published and not result.ok:
+            continue  # a document's figure, no run of anybody's here
+        attempt = run.attempt
+        evidence = "" if attempt is None else attempt.problem or attempt.evidence
+        yield (
+            run,
+            [
+                name,
+                str(run.requested.run.repeat or "?"),
+                run.outcome_text,
+                str(run.attempts),
+                f"{run.measured.throughput:.2f}" if run.measured else "-",
+                evidence or _source(result, run) or "-",
+            ],
+        )
+
+
+def _source(result: Result, run: Run) -> str:
+    """The document or the log that its speed is from; empty where it is from a trace."""
+    log = run.log
+    if result.published is not None:
+        return f"printed in {result.published.document.name}{f', of {log.path.name}' if log else ''}"
+    return "" if log is None else f"{log.path.name}: {log.window}"
+
+
+def left_out_section(summary: Summary) -> Section | None:
+    """What was measured, and is in the summary of the terminal only; None if nothing is."""
+    lines = []
+    if any(result.run.epochs or result.run.target_accuracy for result in summary.results):
+        lines.append("times to train, which python -m parse.summarize prints")
+    if any(result.run.diagnostic == FIND_MAX for result in summary.diagnostics):
+        lines.append("tries of find-max, which python -m parse.summarize prints")
+    if summary.nccl_tests:
+        lines.append("bandwidths of nccl-tests, which python -m parse.summarize prints")
+    return Section(id="left-out", title="Not on this page", blocks=[Listing(title="", lines=lines)]) if lines else None
+
+
+# Published values beside those measured here, and the same work measured more than once side by side.
+
+
+def published_section(summary: Summary) -> Section | None:
+    """A table and a chart of each work that several backends, documents or measurements have; None without any."""
+    blocks: list[Block] = []
+    if summary.against is not None:
+        about = list(against_lines(summary.against, summary.results, labels(summary.results)))
+        blocks.append(Listing(title="Published values, beside the points in the table above", lines=about))
+        blocks += _ratios(summary)
+    panels = [
+        Panel(
+            id=f"compared-{number}",
+            title=comparison_title(comparison, summary),
+            blocks=[*_side_by_side(comparison, number)],
+            is_open=not number,
+        )
+        for number, comparison in enumerate(compare(summary.results))
+    ]
+    title = "Published values" if summary.against else "Side by side"
+    return Section(id="published", title=title, blocks=blocks, panels=panels) if blocks or panels else None
+
+
+def _ratios(summary: Summary) -> Iterator[Chart]:
+    """Own speeds and the published ones by devices, where any point has one; two lines for each setting."""
+    against = summary.against
+    beside = {
+        id(result): published.speed
+        for result in summary.results
+        if against and (published := against.beside(result)) and published.speed and result.median_speed is not None
+    }
+    settings, _ = chosen_settings([result for result in summary.results if id(result) in beside], None)
+    if not are_drawn(settings):
+        return
+    words, series = [], []
+    for name, setting in settings:
+        of = f"{name}, " if len(settings) > 1 else ""
+        here = series_of(f"{of}here", setting, "speed")
+        published_speeds = [beside[id(result)] for result in by_devices(setting)]
+        series += [here, Line(name=f"{of}published", x=here.x, y=published_speeds)]
+        words += [
+            f"{of}{result.requested.case} {result.median_speed:.4g} against {beside[id(result)]:.4g}"
+            for result in by_devices(setting)
+        ]
+    cases = cases_of([result for _, setting in settings for result in setting])
+    yield Chart(
+        id="chart-against", title="Measured here and published (samples/s)",
+        text=f"Measured here against published: {'; '.join(words)}",
+        figure=lines(
+            series, Axes(x_title="devices", y_title="samples/s", categories=cases, log_y=True),
+            hover="%{x} devices: %{y}",
+        ),
+    )  # fmt: skip
+
+
+def _side_by_side(comparison: SideBySide, number: int) -> Iterator[Block]:
+    measured = [
+        (column.name, points)
+        for column in comparison.columns
+        if (points := [result for result in column.points.values() if result.median_speed is not None])
+    ]
+    shown = measured[:MAX_SERIES]
+    if are_drawn(shown):
+        cases = cases_of([result for _, points in shown for result in points])
+        of = f"; {MAX_SERIES} of {len(measured)}" if len(measured) > MAX_SERIES else ""
+        axes = Axes(x_title="devices", y_title=comparison.unit, categories=cases, log_y=True)
+        yield Chart(
+            id=f"chart-compare-{number}",
+            title=f"Speed ({comparison.unit}){of}",
+            text=f"Speed by case of {', '.join(name for name, _ in shown)}; the table below has the figures.",
+            figure=lines(
+                [series_of(name, points, "speed") for name, points in shown], axes, hover="%{x} devices: %{y}"
+            ),
+        )
+    heads, rows = comparison_cells(comparison)
+    yield Table(
+        id=f"compare-{number}",
+        caption="Speed and speedup by case",
+        heads=[(head.removesuffix(f" ({comparison.unit})"), comparison.unit * head.endswith(")")) for head in heads],
+        rows=rows,
+    )
+    if comparison.apart:
+        yield Listing(title="More differs than the backend", lines=comparison.apart, warnings=True)
 
 
 def build_page(

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import capitalized, first_of, plural
-from parse.ledger.explanation import core_wait_text
-from parse.ledger.figures import Figures, speed_text
-from parse.ledger.reasons import base_case
-from parse.ledger.sentence import beside_a_headline, straggler_first
+from parse.ledger.figures import Figures, base_case, speed_text
+from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_first
 from parse.ledger.types import Change, Ledger, Mean
 from parse.page.scaling import is_base, notice_text
 from parse.page.types import Statement
-from parse.report.conclusion import no_scaling_result, run_counts, scaling_lines, without_speed
 from parse.report.ledger import NOTHING
-from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
+from parse.report.notices import (
+    Notice,
+    before_the_numbers,
+    below_the_table,
+    merged,
+    no_scaling_result,
+    run_counts,
+    scaling_lines,
+    without_speed,
+)
 from parse.report.summary import Summary, labels, no_speedup_text
 from parse.result import Result, by_setting
 from parse.text import cut

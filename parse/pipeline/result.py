@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hpc.system.text import first_of, plural
 from parse import stats
-from parse.pipeline.replay import own_times_s, replayed_s, usual_times_s
-from parse.pipeline.schedule import schedule
+from parse.pipeline.replay import own_times_s, replayed_s, schedule, usual_times_s
 from parse.pipeline.types import (
     Flags,
     Floats,
@@ -20,6 +22,7 @@ from parse.pipeline.types import (
     PipelineTrace,
     StepTime,
 )
+from parse.text import ELLIPSIS, GAP, column_widths, in_blocks, number, shortened, table_width, wrapped
 
 KINDS = (
     (Kind.FORWARD,), (Kind.BACKWARD,), (Kind.FORWARD_SEND, Kind.FORWARD_RECV), (Kind.BACKWARD_SEND, Kind.BACKWARD_RECV),
@@ -112,3 +115,118 @@ def _selected(trace: PipelineTrace, groups: Sequence[Group]) -> tuple[Flags, Fla
         if group.dp_rank is not None:
             dp_ranks[at] = np.array(trace.dp_ranks) == group.dp_rank
     return operations, dp_ranks
+
+
+# What a pipeline trace says about stragglers, as text and JSON: returns strings, prints nothing.
+
+SCHEMA = 1
+MOST = 0.5
+"""A worker, stage or data-parallel rank that pays this share of the loss is named."""
+NOTABLE_GAPS = 0.05
+"""A replay that leaves out a larger share of the recorded step, or adds one, is warned of."""
+SHOWN = 8
+"""As many groups of a grouping are shown; JSON has all."""
+MIN_NAME = 20
+"""Cells of a group's name at least, where it is cut in the middle."""
+PLACES = (GroupedBy.WORKER, GroupedBy.STAGE, GroupedBy.DP_RANK)
+"""From the narrowest to the widest."""
+HEADS = (("", "changed", "step without", "pays", "share", "with it alone"), ("by", "", "s", "s", "%", "s"))
+
+
+def text(result: PipelineResult, width: int) -> str:
+    """The sentence, remarks, and what each group would pay."""
+    workers = result.stages * result.dp_ranks
+    size = (
+        f"{plural(len(result.steps), 'step')} of {plural(workers, 'worker')}: {plural(result.stages, 'stage')} × "
+        f"{plural(result.dp_ranks, 'data-parallel rank')}, {result.operations} operations"
+    )
+    lines = [*wrapped([sentence(result), *remarks(result)], width), "", *wrapped([size], width), ""]
+    rows = [*HEADS, *_rows(result)]
+    room = width - table_width(column_widths([(by, *cells) for by, _, *cells in rows])) - len(GAP)
+    names = shortened((name for _, name, *_ in rows), max(MIN_NAME, room))
+    rows = [(by, names[name], *cells) for by, name, *cells in rows]
+    table = in_blocks(rows, label_columns=2, keys=2, width=width)
+    return "\n".join([*lines, *(line.rstrip() for line in table), ""])
+
+
+def as_json(result: PipelineResult) -> str:
+    """The figures and the sentence; docs/pipeline_traces.md has the members."""
+    members = dataclasses.asdict(result)
+    members["costs"] = [cost.pop("group") | cost for cost in members["costs"]]
+    members["omitted"] = dict(result.omitted)
+    words = {"sentence": sentence(result), "remarks": list(remarks(result))}
+    return json.dumps({"schema": SCHEMA, **words, **members}, indent=2, allow_nan=False) + "\n"
+
+
+def sentence(result: PipelineResult) -> str:
+    """What stragglers cost; which place, and which kind of operation, pays most."""
+    times = (
+        f"a step takes {_seconds(result.recorded_s)} ({_seconds(result.replayed_s)} without the gaps between "
+        f"operations), without stragglers {_seconds(result.ideal_s)}"
+    )
+    if not result.has_stragglers:
+        return f"{times}: they cost less than 1 % of a step, or less than steps differ by"
+    faster = f": {result.replayed_s / result.ideal_s:.2f} times as fast" if result.ideal_s else ""
+    margin = "" if result.loss_margin_s is None else f" ±{_seconds(result.loss_margin_s)}"
+    loss = f"{_seconds(result.loss_s)}{margin}"
+    place = _main_place(result)
+    if place is None:
+        where = f"no worker, stage or data-parallel rank alone pays half of the {loss}"
+    else:
+        where = (
+            f"most of the {loss} comes from {name(place.group)}: with its operations at the usual time a step takes "
+            f"{_seconds(place.without_s)} ({_percent(place)})"
+        )
+    kind = next(cost for cost in result.costs if cost.group.by is GroupedBy.KIND)
+    return f"{times}{faster}; {where}; of the kinds of operations {name(kind.group)} pays most ({_percent(kind)})"
+
+
+def remarks(result: PipelineResult) -> Iterator[str]:
+    """What must be known beside the sentence."""
+    gaps = 1 - result.replayed_s / result.recorded_s
+    if abs(gaps) > NOTABLE_GAPS:
+        less = "shorter" if gaps > 0 else "longer"
+        yield (
+            f"warning: the replayed step is {100 * abs(gaps):.0f} % {less} than the recorded one: much of a step is "
+            "not in the recorded operations, or they wait for one another in another way; do not rely on the figures"
+        )
+    if result.omitted:
+        counts = [plural(count, by) for by, count in result.omitted]
+        yield f"not replayed, since others take longer beyond the usual time: {first_of(counts, len(counts))}"
+
+
+def name(group: Group) -> str:
+    """A group in words."""
+    if group.by is GroupedBy.KIND:
+        return "+".join(group.kinds or ())
+    if group.by is GroupedBy.WORKER:
+        return f"rank {group.rank} (stage {group.stage}, data-parallel rank {group.dp_rank})"
+    return f"{group.by} {group.stage if group.by is GroupedBy.STAGE else group.dp_rank}"
+
+
+def _main_place(result: PipelineResult) -> GroupCost | None:
+    """What pays most in the narrowest grouping in which it pays MOST of the loss; None where none does."""
+    for by in PLACES:
+        costs = [cost for cost in result.costs if cost.group.by is by]
+        if costs and costs[0].share is not None and costs[0].share >= MOST:
+            return costs[0]
+    return None
+
+
+def _rows(result: PipelineResult) -> Iterator[tuple[str, ...]]:
+    """Groupings by what their first pays, at most SHOWN groups of each."""
+    for by in dict.fromkeys(cost.group.by for cost in result.costs):
+        costs = [cost for cost in result.costs if cost.group.by is by]
+        for at, cost in enumerate(costs[:SHOWN]):
+            seconds = (f"{value:z.3f}" for value in (cost.without_s, cost.pays_s))
+            yield by if not at else "", name(cost.group), *seconds, number(cost.share, 100, 1), f"{cost.alone_s:.3f}"
+        if len(costs) > SHOWN:
+            yield "", f"and {len(costs) - SHOWN} more", *(4 * (ELLIPSIS,))
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f} s" if abs(value) >= 10 else f"{value:.3f} s"
+
+
+def _percent(cost: GroupCost) -> str:
+    return f"{100 * (cost.share or 0):.0f} %"

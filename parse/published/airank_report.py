@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rich.cells import cell_len
 
-from hpc.system.regular_file import existing
+from hpc.system.atomic import existing
 from hpc.system.sanitize import plain
 from hpc.system.text import inflect
 from parse.logs.engine.log_format import LogError
@@ -23,9 +23,8 @@ from parse.published.claims import ClaimComparison, check, compare, read_documen
 from parse.published.clock import Evaluation
 from parse.published.files import DocumentError, files_of
 from parse.published.mlperf import Target
-from parse.published.target import REQUESTED
 from parse.published.training import Training, read_training
-from parse.published.training_result import RuleSettings, TrainingResult, training_results
+from parse.published.training_result import REQUESTED, RuleSettings, TrainingResult, training_results
 from parse.text import column_widths, in_blocks, number, shortened, table_width, wrapped
 
 ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")

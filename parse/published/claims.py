@@ -7,13 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 from parse.published.airank_rules import Breach, Violation, breach, violations
 from parse.published.files import DocumentError, read_lines
-from parse.published.tables import TrainingClaim, claims, tables, wall_clocks
-from parse.published.target import RESNET50
-from parse.published.training_result import RuleSettings, TrainingResult
-from parse.published.vocabulary import IMAGENET, stated_times
+from parse.published.tables import IMAGENET, TrainingClaim, claims, stated_times, tables, wall_clocks
+from parse.published.training_result import RESNET50, RuleSettings, TrainingResult
 
 TIME, RATE, TOP_1 = "time to train (s)", "throughput (samples/s)", "accuracy (%)"
 AGREES = 0.01

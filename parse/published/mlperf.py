@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from parse.published.vocabulary import IMAGENET
+from parse.published.tables import IMAGENET
 
 ROUNDS = {"0.5": 2018.0, "0.6": 2019.0, "0.7": 2020.0, "1.0": 2021.0, "2.0": 2022.0, "5.0": 2025.0}
 """The rounds that changed a target, each by the year of its runs: a log does not name its round."""

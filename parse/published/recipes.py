@@ -8,10 +8,8 @@ from pathlib import Path
 from hpc.model.recipe import PublishedTable, Recipe
 from parse.logs.path_facts import PathFacts
 from parse.published.blocks import PrintedRun, figure
-from parse.published.documents import point_result, requested_run
-from parse.published.points import PublishedPoint, Setting
-from parse.published.tables import WallClock
-from parse.published.vocabulary import IMAGENET, case
+from parse.published.points import PublishedPoint, Setting, point_result, requested_run
+from parse.published.tables import IMAGENET, WallClock, case
 from parse.result import Result, with_speedups
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hpc.model.recipe import Difference, PublishedTable, Recipe
 from hpc.model.spec import SAMPLES
-from hpc.system.groups import grouped
-from parse.alarms.published import printed_base
+from hpc.system.text import grouped
+from parse.alarms.scaling import printed_base
 from parse.alarms.table import judge
 from parse.published.recipes import recipe_results
 from parse.result import Result, against_base, by_setting

@@ -9,23 +9,20 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
+from hpc.system.text import grouped
 from parse.alarms.nodes import Drift, NodeAlarm, PerNode, drifts, per_node
+from parse.ledger.figures import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
 from parse.ledger.network import Segments
 from parse.ledger.notes import telemetry_text
-from parse.ledger.reasons import because_text, ledger_problems, merged_text, no_loss_text, problem_texts
 from parse.ledger.sentence import sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
 from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against, PublishedBeside, own_devices
-from parse.report.bandwidths import problems
-from parse.report.largest import Largest, largest
-from parse.report.nodes import drift_alarm_text, missing_text, node_alarm_text
-from parse.report.provenance import MACHINE, provenance
 from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
+    MACHINE,
     Summary,
     TableError,
     against_text,
@@ -35,9 +32,18 @@ from parse.report.summary import (
     named_ledgers,
     no_speedup_text,
     of_logs,
+    provenance,
     requested_values,
 )
-from parse.report.trainings import trainings
+from parse.report.trainings import (
+    Largest,
+    drift_alarm_text,
+    largest,
+    missing_text,
+    node_alarm_text,
+    problems,
+    trainings,
+)
 from parse.result import Result, Run
 from parse.text import csv_text
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from parse.ledger.figures import Figures, numbers, share
+from parse.ledger.figures import Figures, base_case, host_of, ledger_problems, merged_text, numbers, share, verdict_text
 from parse.ledger.notes import notes
-from parse.ledger.reasons import base_case, host_of, ledger_problems, merged_text, verdict_text
 from parse.ledger.sentence import sentence
 from parse.ledger.types import TERMS, Ledger, Place
 from parse.report.summary import Summary, named_ledgers, requested_values, varying

@@ -11,7 +11,7 @@ from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.ledger.what_if import with_what_ifs
 from parse.load import load
-from parse.published.documents import published
+from parse.published.points import published
 from parse.report.summary import Summary
 from parse.result import Result, against_base, results
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 from parse.report.summary import SIZE, USUAL, base_case, by_base, by_unit, requested_values, shared
 from parse.result import Result
 

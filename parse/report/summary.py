@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
-from hpc.system.groups import grouped
+from hpc.system.text import grouped
 from parse import stats
+from parse.attempt import COMMIT, facts_of
 from parse.ledger.types import Ledger
 from parse.logs.nccl_tests import NcclTest
+from parse.measurements import days
 from parse.report.against import Against
-from parse.result import NoSpeedup, Result
+from parse.result import NoSpeedup, Result, Run
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
@@ -258,3 +260,27 @@ def _values(results: Sequence[Result]) -> dict[str, list[str | None]]:
     settings = [(requested_values(result), result.requested.partly) for result in results]
     names = dict.fromkeys(name for each, _ in settings for name in each)
     return {name: [each.get(name) for each, partly in settings if name in each or not partly] for name in names}
+
+
+# What measured the runs of a summary, and when: device, driver, commit, versions, days.
+
+MACHINE = {"device": "device", "driver": "driver", "cpu": "cpu", "transport": "transport", "commit": COMMIT}
+"""Members of the JSON page, by the name of the fact. All other facts are versions, or the header of a log."""
+
+
+def provenance(runs: Sequence[Run]) -> dict[str, Any]:
+    """The members of the JSON page: all values of the runs, sorted. `versions` are those that traces have, `header` the
+    further facts of logs; `date` is None where nothing records it."""
+    traces, logs = (
+        facts_of(run.machine for run in runs if run.machine and bool(run.log) is of_logs) for of_logs in (False, True)
+    )
+    return {
+        "date": days(run.attempt.begin_unix_s for run in runs if run.attempt) or None,
+        **{name: sorted({*traces.get(fact, ()), *logs.get(fact, ())}) for name, fact in MACHINE.items()},
+        "versions": _others(traces),
+        "header": _others(logs),
+    }
+
+
+def _others(facts: dict[str, set[str]]) -> dict[str, list[str]]:
+    return {name: sorted(values) for name, values in sorted(facts.items()) if name not in MACHINE.values()}

@@ -6,35 +6,261 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rich.cells import cell_len
 
-from hpc.system.groups import grouped
 from hpc.system.sanitize import plain
-from hpc.system.text import plural
-from parse.alarms.placement import nested_summary
-from parse.report.against import against_lines
-from parse.report.bandwidths import bandwidths_markdown, bandwidths_text
-from parse.report.chart import speedup_chart
-from parse.report.conclusion import conclusion
+from hpc.system.text import grouped, inflect, plural
+from parse.alarms.scaling import nested_summary
+from parse.report.against import ONE_DEVICE, Against, against_lines
 from parse.report.export import as_json, comma_separated, dlperf
-from parse.report.largest import largest_markdown, largest_text
 from parse.report.ledger import ledger_markdown, ledger_text
-from parse.report.nodes import nodes_markdown, nodes_text
-from parse.report.notices import before_the_numbers, below_the_table, notice_lines
-from parse.report.points_table import points_cells, points_tables, points_text
+from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok, setting_names
 from parse.report.side_by_side import Column, SideBySide, compare, outcomes
-from parse.report.summary import USUAL, Summary, against_text, knowing, labels, shared, varying
-from parse.report.trainings import trainings_markdown, trainings_text
-from parse.result import Result
+from parse.report.summary import (
+    USUAL,
+    Summary,
+    against_text,
+    by_base,
+    by_unit,
+    knowing,
+    labels,
+    of_logs,
+    requested_values,
+    shared,
+    varying,
+)
+from parse.report.trainings import (
+    bandwidths_markdown,
+    bandwidths_text,
+    largest_markdown,
+    largest_text,
+    nodes_markdown,
+    nodes_text,
+    trainings_markdown,
+    trainings_text,
+)
+from parse.result import Result, by_setting
 from parse.text import (
+    Head,
     Page,
+    aligned,
+    column_widths,
     markdown_list,
     markdown_table,
     markdown_text,
     number,
+    numbered,
     padded,
     shortened,
+    table_width,
+    with_settings_folded,
     with_units,
     wrapped,
 )
+
+# The speedup of each point as a bar beside its ideal, for a terminal: returns lines, prints nothing.
+
+PARTS = " ▏▎▍▌▋▊▉█"
+"""A cell that is 0 to 8 eighths full."""
+IDEAL = "┊"
+MIN_CELLS = 16
+"""Bars with less room say nothing."""
+
+
+def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
+    """A bar for each point with a speedup, from 0 to the largest speedup or ideal one; a chart for each base.
+
+    Points with the same settings stand together. Empty where no two of these have one: a base alone is no scaling.
+    """
+    settings = list(by_setting(result for result in results if result.speedup is not None).values())
+    names = setting_names([setting[0] for setting in settings])
+    curves = [(name, points) for name, points in zip(names, settings, strict=True) if len(points) > 1]
+    shown = [result for _, points in curves for result in points]
+    case_width = max((len(result.requested.case) for result in shown), default=0)
+    speedup_width = max((len(number(result.speedup)) for result in shown), default=0)
+    cells = page.width - case_width - speedup_width - 4
+    if not shown or cells < MIN_CELLS:
+        return []
+    lines: list[str] = []
+    for base in sorted({_base(result) for result in shown}, key=lambda base: base[1]):
+        of_base = [(name, points) for name, points in curves if _base(points[0]) == base]
+        lines += wrapped([_title(*base)], page.width)
+        largest = max(max(result.speedup or 0.0, result.ideal or 0.0) for _, points in of_base for result in points)
+        for name, points in of_base:
+            lines += wrapped([name] if len(curves) > 1 else [], page.width)
+            lines += [
+                f"{result.requested.case:<{case_width}}  {number(result.speedup):>{speedup_width}}  "
+                + _bar(result.speedup or 0.0, result.ideal or 0.0, largest, cells)
+                for result in points
+            ]
+    return lines
+
+
+def _base(result: Result) -> tuple[str, int]:
+    """Case and devices of its base."""
+    assert result.base is not None
+    return result.base.case, result.base.devices
+
+
+def _title(case: str, devices: int) -> str:
+    ideal = "as many times as there are devices" if devices == 1 else f"as many times as there are devices of {case}"
+    return f"speedup against {case}; {IDEAL} {ideal}"
+
+
+def _bar(value: float, ideal: float, largest: float, cells: int) -> str:
+    """`cells` wide for `largest`; the ideal is marked where the bar does not reach it."""
+    eighths = round(value / largest * cells * 8)
+    full, rest = divmod(eighths, 8)
+    bar = PARTS[8] * full + (PARTS[rest] if rest else "")
+    mark = min(cells, round(ideal / largest * cells)) - 1
+    return bar if len(bar) > mark else bar.ljust(mark) + IDEAL
+
+
+# The scaling table: a row for each point, in as many columns as there is room for.
+
+LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
+"""A log's two speeds, side by side; the median is of those that count."""
+OPTIONAL = ("average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
+"""Columns that are left out where no row has anything in them."""
+PUBLISHED_COLUMNS = ("published", "ratio", "published speedup")
+FIRST_LEFT_OUT = (
+    "nodes", "devices", "coverage", "average", "step p95", "step p50", "printed", "wall clock", "CV", "MFU", "interval",
+    "runs",
+)  # fmt: skip
+"""Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""
+
+
+def points_text(results: Sequence[Result], page: Page, beside: Against | None = None) -> list[str]:
+    """The table as lines of at most `page.width` cells, and a line for the columns left out; one for each unit and for
+    each base that speedups are against."""
+    differ = varying(results)
+    tables = [_table_text(part, differ, page, beside) for part in points_tables(results)]
+    return [line for table in tables for line in (*table, "")][:-1]
+
+
+def _table_text(results: Sequence[Result], differ: Sequence[str], page: Page, beside: Against | None) -> list[str]:
+    """One of these tables."""
+    heads, rows = points_cells(results, differ, beside)
+    keys = ["case", *differ]
+    names = [name for name, _ in heads]
+    legend, rows = numbered(names, rows, page.width)
+    if page.table_width is None:
+        return [*legend, *aligned([*zip(*heads, strict=True), *rows])]
+    columns = _as_columns(heads, rows)
+    if len(keys) > 1 and _needs_folding(columns, keys, page.width):
+        heads, rows = points_cells(results, differ, beside)
+        settings = [at for at, (name, _) in enumerate(heads) if name in keys[1:]]
+        legend, heads, rows = with_settings_folded(heads, rows, settings, page.width)
+        columns = _as_columns(heads, rows)
+    omitted: list[str] = []
+    for name in FIRST_LEFT_OUT:
+        if _width(columns) <= page.width:
+            break
+        if head := next((head for head in columns if head[0] == name), None):
+            cells = columns.pop(head)
+            omitted.append(name)
+            if name == "coverage":
+                _level_in_head(columns, cells[2:])
+    lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
+    if omitted:
+        columns_left_out = f"{inflect(len(omitted), 'column')} left out for lack of room: {', '.join(omitted)}"
+        lines += wrapped([f"{columns_left_out}; --wide or --format csv has all"], page.width)
+    return lines
+
+
+def points_tables(results: Sequence[Result]) -> list[list[Result]]:
+    """The results of each table: of one unit, and with speedups against one base."""
+    return [of_base for of_unit in by_unit(results) for of_base in by_base(of_unit)]
+
+
+def points_cells(
+    results: Sequence[Result], differ: Sequence[str], beside: Against | None = None
+) -> tuple[list[Head], list[list[str]]]:
+    """Heads as (name, unit), and a row of texts per result of one table, published figures `beside` its own. The
+    settings that `differ`, in any of the tables, have columns."""
+    (unit,) = {result.unit for result in results}
+    heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
+    heads += [("runs", "ok/total"), ("median", unit)]
+    heads += [(name, unit) for name in LOG_SPEEDS.values()]
+    heads += [("average", unit), ("interval", unit)]
+    base = next((text for result in results if (text := against_text(result))), "")
+    heads += [("coverage", "%"), ("CV", "%"), ("speedup", base), ("efficiency", f"% {base}".strip()), ("MFU", "%")]
+    heads += [("step p50", "ms"), ("step p95", "ms")]
+    rows = [_row(result, differ) for result in results]
+    if beside is not None:
+        bases = _published_bases(beside, results)
+        speed, ratio, speedup = PUBLISHED_COLUMNS
+        heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
+        rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
+    empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
+    remaining = [at for at, (name, _) in enumerate(heads) if name not in empty]
+    return [heads[at] for at in remaining], [[row[at] for at in remaining] for row in rows]
+
+
+def _row(result: Result, differ: Sequence[str]) -> list[str]:
+    requested, interval = requested_values(result), result.interval
+    return [
+        *(requested.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
+        runs_ok(result),
+        number(result.median_speed),
+        *(number(of_logs(result, name)) for name in LOG_SPEEDS),
+        number(result.average_speed),
+        f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",
+        number(interval.coverage if interval else None, 100),
+        number(result.cv, 100),
+        number(result.speedup),
+        number(result.scaling_efficiency, 100, decimals=1),
+        number(result.mfu, 100, decimals=1),
+        number(result.step_time_ms.get(50)),
+        number(result.step_time_ms.get(95)),
+    ]
+
+
+def _published_bases(of: Against, results: Sequence[Result]) -> list[str]:
+    """The cases that the published speedups of these results are against: a column for each."""
+    bases = dict.fromkeys(its.base for result in results if (its := of.beside(result)) and its.speedup is not None)
+    return list(bases) or [ONE_DEVICE]
+
+
+def _against(base: str, beside: str) -> str:
+    """What the head of a published speedup says; `beside` is what that of the measured one says."""
+    return "" if base == ONE_DEVICE and not beside else f"against {base}" if base else "base not stated"
+
+
+def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
+    """The published speed, the ratio, in brackets where settings differ, and the published speedup, by its base."""
+    beside = of.beside(result)
+    if beside is None:
+        return ["-"] * (2 + len(bases))
+    ratio = number(beside.ratio(result), decimals=3)
+    bracketed = f"({ratio})" if beside.differences and beside.ratio(result) is not None else ratio
+    speedups = [number(beside.speedup if beside.base == base else None) for base in bases]
+    return [number(beside.speed), bracketed, *speedups]
+
+
+def _level_in_head(columns: dict[Head, list[str]], coverages: Sequence[str]) -> None:
+    """Puts `covers 75 %`, or `covers 50-75 %`, in the place of the intervals' unit, which the median has, too: without
+    a level they are taken for those of 95 %."""
+    known = sorted({round(float(each)) for each in coverages if each != "-"})
+    for (name, _), cells in columns.items():
+        if name == "interval":
+            cells[1] = f"covers {'-'.join(map(str, dict.fromkeys((known[0], known[-1]))))} %"
+
+
+def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[Head, list[str]]:
+    """By head, each column's cells with its head above them."""
+    cells = zip(*rows, strict=True)
+    return {(name, unit): [name, unit, *column] for (name, unit), column in zip(heads, cells, strict=True)}
+
+
+def _width(columns: dict[Head, list[str]]) -> int:
+    return table_width(column_widths([*zip(*columns.values(), strict=True)]))
+
+
+def _needs_folding(columns: dict[Head, list[str]], keys: Sequence[str], width: int) -> bool:
+    """Whether the columns that identify the points take half of the page, or leave too little for the speeds."""
+    names = {head: cells for head, cells in columns.items() if head[0] in keys}
+    always = {head: cells for head, cells in columns.items() if head[0] in keys or head[0] not in FIRST_LEFT_OUT}
+    return _width(names) > width // 2 or _width(always) > width
+
 
 COLUMN_GAP = "   "
 """Between backends."""

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, BEGIN, GRADS_READY, MEETING_STAMPS, STAMPS
+from hpc.model.timestamps import (
+    ABSENT,
+    BATCH_READY,
+    BEGIN,
+    END,
+    FORWARD_END,
+    GRADS_READY,
+    MEETING_STAMPS,
+    REDUCED,
+    STAMPS,
+)
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.breakdown import known_borders
-from parse.ledger.meetings import (
+from parse.ledger.arrivals import (
     ARRIVES,
     NO_MEETINGS,
     UNCLEAR,
@@ -20,7 +30,67 @@ from parse.ledger.meetings import (
     local_meetings,
     meeting_kinds,
 )
-from parse.trace_events.last_arrival import Bools, Floats, Ints, LastArrivals, OrderBounds, last_arrivals
+from parse.ledger.breakdown import known_borders
+from parse.ledger.types import TERMS
+
+# Who comes last to a collective, and who waits for that rank: only what the clocks' bounds prove.
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class OrderBounds:
+    """What leaves the order of two moments open, ns: nothing between ranks of one of the `domains` [rank] but their
+    devices' time stamps, `device_ns` [rank]; else the clocks' bounds of both."""
+
+    domains: npt.NDArray[np.intp]
+    device_ns: Floats
+
+    def against(self, last: npt.NDArray[np.intp], bounds_ns: Floats) -> Floats:
+        """Of each rank's moment and that of rank `last` [step], [rank, step]; `bounds_ns` [rank, step]."""
+        steps = np.arange(len(last))
+        same = self.domains[:, None] == self.domains[last]
+        return np.where(same, self.device_ns[:, None] + self.device_ns[last], bounds_ns + bounds_ns[last, steps])
+
+
+@dataclass(frozen=True, eq=False)
+class LastArrivals:
+    """The last rank of each step, [step]: its number, when it arrives, whether it is provably the last of all, by how
+    much it comes after the next rank to wait (`gap_ns`).
+
+    `waits` [rank, step]: who provably waits for it; `open_ns` [rank, step]: what the clocks leave open between both.
+    """
+
+    rank: npt.NDArray[np.intp]
+    moment_ns: Ints
+    provable: Bools
+    gap_ns: Ints
+    waits: Bools
+    open_ns: Floats
+
+
+def last_arrivals(arrives_ns: Ints, waits_ns: Ints, bounds_ns: Floats, order: OrderBounds) -> LastArrivals:
+    """From when each rank arrives, and begins to wait, [rank, step] on the global clock; ABSENT: nobody waits for it.
+
+    A rank is provably before another where the time between both exceeds the sum of their bounds.
+    """
+    steps = np.arange(arrives_ns.shape[1])
+    last = arrives_ns.argmax(axis=0)
+    moment_ns = arrives_ns[last, steps]
+    is_last = np.arange(len(arrives_ns))[:, None] == last
+    open_ns = order.against(last, bounds_ns)
+    counts = arrives_ns != ABSENT
+    earlier = ~counts | (moment_ns - np.where(counts, arrives_ns, moment_ns) > open_ns)
+    waits: Bools = (moment_ns - waits_ns > open_ns) & ~is_last
+    next_ns = np.where(is_last, np.iinfo(np.int64).min, waits_ns).max(axis=0)
+    gap_ns = np.maximum(0, moment_ns - np.maximum(next_ns, moment_ns - np.iinfo(np.int64).max // 2))
+    return LastArrivals(
+        rank=last, moment_ns=moment_ns, provable=(earlier | is_last).all(axis=0) & waits.any(axis=0), gap_ns=gap_ns,
+        waits=waits, open_ns=open_ns,
+    )  # fmt: skip
+
 
 PIECE_STAMPS = 1_000_000
 """Time stamps that are read at a time: what bounds the memory."""
@@ -142,3 +212,56 @@ class StepReader:
             return {}
         grads = stamps[..., GRADS_READY]
         return {len(self.kinds): last_arrivals(grads, grads, bounds[..., GRADS_READY], self._order)}
+
+
+# The phases of a rank's step as slices: those that its time stamps separate, by the names of the ledger.
+
+_STAMP_OF = {"batch_ready": BATCH_READY, "grads_ready": GRADS_READY, "reduced": REDUCED}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A slice of a step, ns on the axis of the stamps, with the slices inside it."""
+
+    name: str
+    begin_ns: int
+    end_ns: int
+    inside: tuple[Phase, ...] = ()
+
+
+def phases_of_step(stamps_ns: Sequence[int], borders: frozenset[str], last_ns: int | None) -> list[Phase] | None:
+    """The phases between a step's six stamps; None where a stamp is before an earlier one.
+
+    A border that is not among `borders`, or whose stamp is absent, separates nothing: its terms are one, joined by `+`.
+    `last_ns` is when the last rank arrives, None where this rank's wait for it is not proven. Empty phases are left
+    out. Measured to be reduced before that moment, which only clocks' bounds explain, `wait` ends with the reduction.
+    """
+    edges: list[int | None] = [
+        None if border not in borders or stamps_ns[_STAMP_OF[border]] == ABSENT else stamps_ns[_STAMP_OF[border]]
+        for border in ("batch_ready", "grads_ready", "reduced")
+    ]
+    ready, grads, reduced = edges
+    if grads is None or last_ns is None:
+        last_ns = None
+    elif reduced is not None:
+        last_ns = min(last_ns, reduced)
+    phases: list[Phase] = []
+    begin, names = stamps_ns[BEGIN], []
+    for name, edge in zip(TERMS, (ready, grads, last_ns, reduced, stamps_ns[END]), strict=True):
+        names.append(name)
+        if edge is None:
+            continue
+        if edge < begin:
+            return None
+        if edge > begin:
+            joined = "+".join(names)
+            inside = _forward_and_backward(begin, stamps_ns[FORWARD_END], edge) if joined == "compute" else ()
+            phases.append(Phase(joined, begin, edge, inside))
+        begin, names = edge, []
+    return phases
+
+
+def _forward_and_backward(begin: int, forward_end: int, end: int) -> tuple[Phase, ...]:
+    if not begin < forward_end < end:  # absent, too
+        return ()
+    return Phase("forward", begin, forward_end), Phase("backward", forward_end, end)

@@ -3,21 +3,279 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from hpc.model.spec import without_folder
+from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.atomic import open_output
-from parse.trace_events.event_file import EventFile
+from hpc.system.text import grouped
+from parse.ledger.arrivals import ENDS, WAITS
+from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
-from parse.trace_events.run_tracks import RunFigures, RunTracks
-from parse.trace_events.step_pieces import window_of
+from parse.trace_events.step_pieces import LastArrivals, Phase, Piece, StepReader, StepWindow, phases_of_step, window_of
+
+# The tracks of one run: its ranks by node, what each does in a step, the clocks' bounds, the stragglers.
+
+STRAGGLER, WAITS_FOR = "straggler", "waits for"
+REDUCTION = "reduction of the gradients"
+CLOCK_BOUND, CLOCK_UNIT = "clock bound", "us"
+
+
+@dataclass(kw_only=True)
+class RunFigures:
+    """What was drawn of a run: `steps`; those in which ranks could be compared (`compared`), and in which one of them
+    is provably the last (`provable`); `disordered` steps of ranks whose stamps contradict, which have no phases;
+    `meetings_left_out`, which lie across the border of two phases."""
+
+    steps: int = 0
+    compared: int = 0
+    provable: int = 0
+    disordered: int = 0
+    meetings_left_out: int = 0
+
+    @property
+    def without_order(self) -> int:
+        """Steps of several ranks in which none is provably the last of all."""
+        return self.steps - self.provable
+
+
+class RunTracks:
+    """The tracks of a run in a file."""
+
+    def __init__(
+        self, file: EventFile, trace: Trace, window: StepWindow, prefix: str, earliest_ns: int | None = None
+    ) -> None:
+        """`prefix` stands before the name of each process, to tell runs apart. `earliest_ns` of the global clock is
+        when something else begins that is drawn beside the run.
+
+        Raises TraceError where the clocks cannot be compared, before anything is written.
+        """
+        self.file, self.trace, self.window = file, trace, window
+        self.figures = RunFigures()
+        self.prefix = prefix
+        self.blocks: list[list[int]] = trace.blocks.tolist()
+        self.steps = StepReader(trace, window, earliest_ns)
+        self.kinds = self.steps.kinds
+        self.drawn_until = [0] * len(trace.stamps)
+
+    def write(self) -> int:
+        """Writes all of it; returns when the last step ends, on the file's axis."""
+        file = self.file
+        self.process = file.process(f"{self.prefix}run {self.trace.run_id}.{self.trace.attempt}")
+        self.run_track = file.track(self.process, "run")
+        self.window_track = file.track(self.process, "measured steps and comparisons of the clocks")
+        self.straggler_track = file.track(self.process, "straggler of each step")
+        self.rank_tracks = self._name_ranks()
+        end_ns = 0
+        for piece in self.steps.pieces():
+            end_ns = max(end_ns, self._write_piece(piece))
+        self._write_windows()
+        file.slice(self.run_track, f"{self.trace.run_id}.{self.trace.attempt}", 0, end_ns, self._about())
+        return end_ns
+
+    def _name_ranks(self) -> list[Track]:
+        reports = self.trace.reports
+        nodes = grouped((report.node_rank or 0, rank) for rank, report in enumerate(reports))
+        tracks: dict[int, Track] = {}
+        self.node_processes: dict[int, int] = {}
+        for node, ranks in sorted(nodes.items()):
+            host = short(reports[ranks[0]].hostname or "host not recorded")
+            process = self.node_processes[node] = self.file.process(f"{self.prefix}node {node}: {host}")
+            tracks |= {rank: self.file.track(process, f"rank {rank}") for rank in ranks}
+        self.hosts = [short(report.hostname or "host not recorded") for report in reports]
+        self.nodes = [report.node_rank or 0 for report in reports]
+        return [tracks[rank] for rank in range(len(reports))]
+
+    def _write_piece(self, piece: Piece) -> int:
+        """Writes these steps and returns when the last of them ends, on the file's axis."""
+        for step in range(piece.stamps.shape[1]):
+            self._write_step(piece, step)
+        self._write_bounds(piece)
+        return int(piece.stamps.max(initial=0))
+
+    def _write_step(self, piece: Piece, step: int) -> None:
+        met = bool(piece.met[step])
+        borders = self.steps.borders if met else self.steps.borders - {"grads_ready", "last_grads_ready"}
+        all_ready = "last_grads_ready" in borders and bool((piece.stamps[:, step, GRADS_READY] != ABSENT).all())
+        reduction = piece.arrivals.get(len(self.kinds)) if all_ready else None
+        drawn = False
+        for rank, track in enumerate(self.rank_tracks):
+            stamps = piece.stamps[rank, step].tolist()
+            if ABSENT in (stamps[BEGIN], stamps[END]):
+                continue
+            if not self.drawn_until[rank] <= stamps[BEGIN] <= stamps[END]:
+                self.figures.disordered += 1
+                continue
+            drawn, self.drawn_until[rank] = True, stamps[END]
+            last_ns = self._provable_wait_ns(reduction, rank, step, stamps)
+            phases = phases_of_step(stamps, borders, last_ns)
+            if phases is None:
+                self.figures.disordered += 1
+            args = self._figures_of(piece, rank, step, phases, reduction)
+            self.file.slice(track, f"step {piece.first + step}", stamps[BEGIN], stamps[END], args)
+            inside = self._meetings_of(piece, rank, step) if met and phases else []
+            for phase in phases or ():
+                self._write_phase(track, phase, inside)
+            self.figures.meetings_left_out += len(inside)
+        self.figures.steps += drawn
+        if reduction is not None:
+            self.figures.compared += 1
+            self._mark_straggler(piece, step, met)
+
+    def _provable_wait_ns(
+        self, arrivals: LastArrivals | None, rank: int, step: int, stamps: list[int]
+    ) -> int | None:  # fmt: skip
+        """When the last rank arrives, if it is proven that this rank waits for it or is that last rank itself."""
+        if len(self.rank_tracks) == 1:
+            return stamps[GRADS_READY] if stamps[GRADS_READY] != ABSENT else None
+        if arrivals is None:
+            return None
+        is_last = int(arrivals.rank[step]) == rank and bool(arrivals.provable[step])
+        return int(arrivals.moment_ns[step]) if is_last or arrivals.waits[rank, step] else None
+
+    def _figures_of(
+        self, piece: Piece, rank: int, step: int, phases: list[Phase] | None, reduction: LastArrivals | None
+    ) -> dict[str, Any]:
+        number = piece.first + step
+        of_block = any(first <= number < stop for first, stop in self.blocks)
+        warm_up = number < self.trace.run.warmup_steps
+        figures: dict[str, Any] = {
+            "step": number, "rank": rank, "window": "measured" if of_block else "warm-up" if warm_up else "unmeasured",
+        }  # fmt: skip
+        if phases is None:
+            figures["stamps"] = "contradict one another: one is before an earlier one"
+        figures |= {f"{phase.name}_us": (phase.end_ns - phase.begin_ns) / 1000 for phase in phases or ()}
+        if reduction is not None:
+            before_ns = int(reduction.moment_ns[step]) - int(piece.stamps[rank, step, GRADS_READY])
+            figures["before_last_us"] = before_ns / 1000
+            figures["last_rank"] = int(reduction.rank[step])
+            figures["uncertain_us"] = round(float(reduction.open_ns[rank, step]) / 1000, 3)
+        return figures
+
+    def _meetings_of(self, piece: Piece, rank: int, step: int) -> list[Phase]:
+        """The meetings of a rank's step, with what it waits and communicates in each, where that is proven."""
+        meetings = []
+        for at, label in enumerate(self.kinds.labels):
+            begin, end = (int(piece.meetings[rank, step, at, stamp]) for stamp in (WAITS, ENDS))
+            arrivals, inside = piece.arrivals.get(at), []
+            if arrivals is not None and arrivals.waits[rank, step]:
+                last_ns = min(int(arrivals.moment_ns[step]), end)
+                inside = [Phase("wait", begin, last_ns), Phase("communication", last_ns, end)]
+            elif arrivals is not None and arrivals.provable[step] and int(arrivals.rank[step]) == rank:
+                inside = [Phase("communication", begin, end)]
+            meetings.append(Phase(label, begin, end, tuple(each for each in inside if each.end_ns > each.begin_ns)))
+        return meetings
+
+    def _write_phase(self, track: Track, phase: Phase, meetings: list[Phase]) -> None:
+        """Writes a phase with what is inside it, and removes the meetings that lie in it from the list.
+
+        Those within the reduction of the gradients are a part of it.
+        """
+        self.file.slice(track, phase.name, phase.begin_ns, phase.end_ns)
+        if phase.inside:
+            for part in phase.inside:
+                self._write_phase(track, part, meetings)
+            return
+        reduction, until = phase.name.startswith(("wait", "communication")), phase.begin_ns
+        for meeting in sorted(meetings, key=lambda each: each.begin_ns):
+            if until <= meeting.begin_ns <= meeting.end_ns <= phase.end_ns:
+                meetings.remove(meeting)
+                if not reduction:
+                    self._write_phase(track, meeting, [])
+                    until = meeting.end_ns
+
+    def _mark_straggler(self, piece: Piece, step: int, met: bool) -> None:
+        """Marks the rank that provably comes last where that makes the others wait longest, with arrows to them."""
+        candidates = [
+            (int(arrivals.gap_ns[step]), at)
+            for at, arrivals in piece.arrivals.items()
+            if arrivals.provable[step] and (met or at == len(self.kinds))
+        ]
+        if not candidates:
+            return
+        gap_ns, at = max(candidates)
+        arrivals = piece.arrivals[at]
+        self.figures.provable += 1
+        last, moment_ns = int(arrivals.rank[step]), int(arrivals.moment_ns[step])
+        waiting = np.flatnonzero(arrivals.waits[:, step]).tolist()
+        where = (*self.kinds.labels, REDUCTION)[at]
+        args = {
+            "step": piece.first + step, "rank": last, "host": self.hosts[last], "at": where,
+            "later_than_next_us": gap_ns / 1000, "ranks_waiting": len(waiting),
+            "uncertain_us": round(float(arrivals.open_ns[waiting, step].max()) / 1000, 3),
+        }  # fmt: skip
+        self.file.arrows(WAITS_FOR, self.rank_tracks[last], [self.rank_tracks[rank] for rank in waiting], moment_ns)
+        self.file.mark(self.rank_tracks[last], STRAGGLER, moment_ns, args)
+        self.file.slice(self.straggler_track, f"rank {last}", moment_ns - gap_ns, moment_ns, args)
+
+    def _write_bounds(self, piece: Piece) -> None:
+        """The clocks' bounds as steps begin, a counter per node; per rank where a node has several clocks."""
+        clocks = grouped(((self.nodes[rank], domain), rank) for rank, domain in enumerate(self.trace.clock_domains))
+        for (node, _), ranks in clocks.items():
+            one_clock = sum(other == node for other, _ in clocks) == 1
+            name = CLOCK_BOUND if one_clock else f"{CLOCK_BOUND} of rank {', '.join(map(str, ranks[:4]))}"
+            for step in range(piece.stamps.shape[1]):
+                begins, bounds_ns = piece.stamps[ranks, step, BEGIN], piece.bounds[ranks, step, BEGIN]
+                if (compared := begins != ABSENT).any():
+                    bound_us = float(bounds_ns[compared].max()) / 1000
+                    begin_ns = int(begins[compared].min())
+                    self.file.counter(self.node_processes[node], name, CLOCK_UNIT, begin_ns, bound_us)
+
+    def _write_windows(self) -> None:
+        """The measured blocks, and the times in which the clocks were compared, on a track of their own."""
+        slices = [*self._blocks(), *(self._comparisons() if self.steps.whole else ())]
+        end_ns = None
+        for begin, end, name in sorted(slices):
+            if end > begin and (end_ns is None or begin >= end_ns):
+                self.file.slice(self.window_track, name, begin, end)
+                end_ns = end
+
+    def _blocks(self) -> Iterator[tuple[int, int, str]]:
+        for first, stop in self.blocks:
+            begin, last = max(first, self.window.first), min(stop, self.window.stop) - 1
+            if begin > last:
+                continue
+            edges = [np.ascontiguousarray(self.trace.stamps[:, step : step + 1]) for step in (begin, last)]
+            begins, ends = self.steps.on_axis(edges[0])[:, 0, BEGIN], self.steps.on_axis(edges[1])[:, 0, END]
+            if (begins != ABSENT).all() and (ends != ABSENT).all():
+                # As throughput counts it: from the latest end of the step before the block to the latest end in it.
+                yield int(begins.max()), int(ends.max()), f"measured steps {begin} to {last}"
+
+    def _comparisons(self) -> Iterator[tuple[int, int, str]]:
+        exits = self.trace.barrier_exits_ns
+        if exits.shape[1] == 2 * self.trace.clock_local_ns.shape[1]:
+            on_axis = self.steps.on_axis(exits)
+            for at in range(0, exits.shape[1], 2):
+                begin, end = int(on_axis[:, at].min()), int(on_axis[:, at + 1].max())
+                if begin != ABSENT:
+                    yield begin, end, "clocks compared"
+
+    def _about(self) -> Mapping[str, Any]:
+        trace, figures = self.trace, self.figures
+        bounds = [bound for bound in trace.clock_bound_ns.ravel().tolist() if math.isfinite(bound)]
+        about = {
+            "outcome": str(trace.outcome), "nodes": len(self.node_processes), "ranks": len(self.rank_tracks),
+            "backend": trace.run.backend, "workload": without_folder(trace.run.workload), "timing": trace.run.timing,
+            "first_step": self.window.first, "steps": figures.steps, "steps_compared": figures.compared,
+            "steps_with_a_proven_last_rank": figures.provable,
+            "steps_without_provable_order": figures.without_order if len(self.rank_tracks) > 1 else 0,
+            "widest_clock_bound_at_a_synchronisation_us": max(bounds, default=0.0) / 1000,
+            "steps_of_ranks_with_contradicting_stamps": figures.disordered,
+            "meetings_across_phases_left_out": figures.meetings_left_out, "evidence": short(trace.evidence),
+        }  # fmt: skip
+        if self.steps.merged is not None and self.steps.merged.early_collectives:
+            about["not_compared_because_of"] = short(", ".join(self.steps.merged.early_collectives))
+        return about
+
 
 LEVEL = 6
 """Of gzip: 9 takes three times as long for 2 % less."""

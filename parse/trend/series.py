@@ -10,19 +10,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from hpc.system.groups import grouped
-from hpc.system.text import plural
+from hpc.system.text import grouped, plural
 from parse import stats
-from parse.comparison.environment import differences
-from parse.comparison.pairs import by_identity, check_ignored, files_of
-from parse.comparison.ratio import ratio_interval
-from parse.comparison.sides import Measurement, distinct_labels, read_measurement, side_of, without_speed
-from parse.comparison.types import ComparisonError
+from parse.comparison.pairs import (
+    Measurement,
+    by_identity,
+    check_ignored,
+    differences,
+    distinct_labels,
+    files_of,
+    read_measurement,
+    side_of,
+    without_speed,
+)
+from parse.comparison.types import ComparisonError, ratio_interval
 from parse.measurements import days
 from parse.report.summary import TableError
 from parse.result import Result
-from parse.trend.divisive import changes
-from parse.trend.types import MIN_MEASUREMENTS, DatedChange, Gap, History, Sample, Series
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, Gap, History, Sample, Series, changes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,9 +37,8 @@ from hpc.model.trace_file import read_trace
 from hpc.model.verdict import JobEnd
 from hpc.node_agent.copies import Copies
 from hpc.recovery import recover
-from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION
-from hpc.recovery.journal_reader import read_journals
-from hpc.system.regular_file import MAX_BYTES
+from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_journals
+from hpc.system.atomic import MAX_BYTES
 from launch.cluster.lock import FolderLock
 from launch.follow.follower import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits
@@ -48,10 +47,9 @@ from launch.queue import recall
 from launch.step.claim import Claim, Job
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
-from launch.sweep.finalize import mend_records
 from launch.sweep.request import SweepOptions
 from launch.sweep.rerun import choose_reruns
-from launch.sweep.run_status import RunStatus, pending_runs, run_statuses
+from launch.sweep.run_status import RunStatus, mend_records, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
 from launch.sweep.text import describe_runs
 from parse import summarize

@@ -37,8 +37,7 @@ from parse.logs.engine.log_format import LogError
 from parse.logs.explain import explain
 from parse.logs.formats import format_named, recognise
 from parse.logs.path_facts import place_of
-from parse.logs.run import attempt_of
-from parse.logs.whole_training import WHOLE_TRAINING
+from parse.logs.run import WHOLE_TRAINING, attempt_of
 from parse.logs.window import Protocol, Reading, Window, read_log
 from tests.fuzz.mutations import mutated
 from tests.fuzz.sample import Sample

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from hpc.model.checks import CHECKS
+from hpc.model.findings import CHECKS
 from hpc.model.trace import Trace
-from hpc.preflight.gpus import NoDriver, _nvidia_smi, bare, by_nvidia_smi, by_nvml
+from hpc.preflight.facts import NoDriver, _nvidia_smi, bare, by_nvidia_smi, by_nvml
 from tests.gpu.test_gpu import ASK_TORCH, launched, output_of, spec, traced
 
 

@@ -13,9 +13,9 @@ import pytest
 from PIL import Image
 
 from hpc.backends import missing_modules
-from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.options import INPUT_FIGURES
 from hpc.model.outcome import Outcome
-from hpc.workloads.tar_shards import index_text, read_headers
+from hpc.workloads.image_sets import index_text, read_headers
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.test_input import ByRank, epochs, read_all, request, run_on
 

@@ -257,7 +257,7 @@ def test_a_folder_without_room_leaves_the_script_alone(tmp_path: Path) -> None:
 def test_samples_of_batches() -> None:
     import torch
 
-    from hpc.observe.batches import Count, nominal_size
+    from hpc.observe.observer import Count, nominal_size
 
     images, label = torch.zeros(8, 3, 4, 4), torch.zeros(8)
     image = torch.zeros(3, 4, 5)

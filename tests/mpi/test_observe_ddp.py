@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc.observe import events as e
-from hpc.observe.collectives_seen import collectives_of
+from hpc.observe.steps import collectives_of
 from tests.mpi.observed import run
 
 pytest.importorskip("torch")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpc.model.checks import CHECKS
+from hpc.model.findings import CHECKS
 from hpc.model.outcome import Outcome
 from hpc.recovery.collect import collect
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec

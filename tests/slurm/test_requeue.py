@@ -10,7 +10,7 @@ import pytest
 
 from hpc.model.outcome import ExitRecord, exit_records
 from hpc.model.trace_file import read_trace
-from hpc.recovery.progress import read_progress
+from hpc.recovery.journal import read_progress
 from tests.slurm.jobs import TWO_RANKS, kill_script, new_cluster, state, submit, write_scripts
 from tests.waiting import until
 from tools.devcluster.cluster import DevCluster

@@ -25,7 +25,7 @@ from typing import Self
 from hpc.model.outcome import Outcome, RecordError, read_begin_record
 from hpc.model.trace import TraceError
 from hpc.recovery.folders import PARTIAL
-from hpc.recovery.progress import read_progress
+from hpc.recovery.journal import read_progress
 from tests.slurm.jobs import TWO_RANKS
 from tests.sweeps import ROOT, sweep_argv, with_checkout
 from tests.torture import checks, workload

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.ledger.reasons import ledger_problems, no_loss_text
+from parse.ledger.figures import ledger_problems, no_loss_text
 from parse.ledger.types import Ledger
 from tests.truth.cases import Expected
 from tests.truth.exact import TERMS, Known, Ms

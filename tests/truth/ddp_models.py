@@ -11,7 +11,7 @@ from torch import nn
 from hpc.measure.meetings import Meetings
 from hpc.workloads import arcface
 from hpc.workloads.delay import PHASES, Sleeper
-from hpc.workloads.torch_margin import ShardedMarginHead, TorchGroup
+from hpc.workloads.torch_arcface import ShardedMarginHead, TorchGroup
 
 
 class _Sleep(torch.autograd.Function):

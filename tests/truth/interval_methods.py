@@ -1,4 +1,4 @@
-"""Intervals of a ratio by other methods than parse.comparison.ratio, where both sides do not scatter alike:
+"""Intervals of a ratio by other methods than parse.comparison.types, where both sides do not scatter alike:
 `python -m tests.truth.interval_methods`.
 
 An interval is a test turned round, so it covers the true ratio where the test does not reject it: that is counted.
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse import stats
-from parse.comparison.ratio import CONFIDENCE, rank_and_coverage
+from parse.comparison.types import CONFIDENCE, rank_and_coverage
 
 Floats = npt.NDArray[np.float64]
 MAX_ORDERS = 20_000

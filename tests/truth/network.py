@@ -21,8 +21,8 @@ from time import perf_counter
 from benchmarks.network import Network, NetworkError, Paths, refused
 from hpc.model.spec import RunSpec
 from hpc.workloads import code_digest
+from parse.ledger.figures import network_sentences
 from parse.ledger.network import Fault
-from parse.ledger.network_text import network_sentences
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.load import load

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parse.ledger.figures import network_sentences
 from parse.ledger.network import (
     Basis,
     Fault,
@@ -15,7 +16,6 @@ from parse.ledger.network import (
     Unknown,
     hockney,
 )  # fmt: skip
-from parse.ledger.network_text import network_sentences
 
 SIZES = tuple(4**power for power in range(5, 13))  # 1 KiB to 16 MiB
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from parse.page.figures import Line
 from parse.page.paper.content import Curves, Panel, content
-from parse.page.paper.latex import latex
-from parse.page.paper.markdown import markdown
+from parse.page.paper.files import latex, markdown
 from parse.report.__main__ import main
 from parse.report.reading import read_summary
 from parse.report.summary import Summary

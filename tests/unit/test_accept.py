@@ -19,16 +19,15 @@ from launch.doctor.command import DoctorError
 from launch.jobs.options import LaunchOptions
 from launch.jobs.site import Site
 from launch.sweep import accept
-from launch.sweep.acceptance_sweep import RUNS_PER_NODE, on_every_node, sweeps_of
+from launch.sweep.accept import RUNS_PER_NODE, on_every_node, sweeps_of
 from launch.sweep.arguments import read_arguments
 from launch.sweep.cli import main as hpc_sweep
 from launch.sweep.prepare import Prepared, prepare
 from launch.sweep.request import SweepOptions
 from launch.sweep.spec import SweepSpec
-from parse.comparison.acceptance import compare_with_reference
-from parse.comparison.reference import ReferencePoint, read_reference
-from parse.comparison.sides import read_measurement
-from parse.comparison.verdict import Verdict
+from parse.comparison.pairs import read_measurement
+from parse.comparison.reference import ReferencePoint, compare_with_reference, read_reference
+from parse.comparison.types import Verdict
 from parse.history import main as history
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 

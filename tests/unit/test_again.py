@@ -11,9 +11,8 @@ import pytest
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, requested_reruns
 from hpc.model.spec import SpecError
 from launch.sweep import rerun
-from launch.sweep.provenance import Changes
 from launch.sweep.request import SweepOptions, outcomes_to_retry
-from launch.sweep.rerun import choose_reruns
+from launch.sweep.rerun import Changes, choose_reruns
 from launch.sweep.run_status import RunStatus, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpc.backends.facts import CPU_DEVICE, BackendFacts, DeviceFacts, HorovodFacts
+from hpc.backends.training import CPU_DEVICE, BackendFacts, DeviceFacts, HorovodFacts
 
 GPU = DeviceFacts(kind="gpu", name="H100", uuid=None, capability="9.0")
 

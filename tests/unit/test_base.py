@@ -19,13 +19,11 @@ from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
 from parse.attempt import RequestedRun
 from parse.page.command import main as report
-from parse.report.chart import IDEAL, speedup_chart
-from parse.report.conclusion import conclusion
-from parse.report.points_table import points_tables
+from parse.report.notices import conclusion
 from parse.report.reading import read_documents, read_summary
 from parse.report.side_by_side import compare
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
-from parse.report.table import FORMATS, text
+from parse.report.table import FORMATS, IDEAL, points_tables, speedup_chart, text
 from parse.result import Result, Run, against_base
 from parse.summarize import main
 from parse.text import Page

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from parse.command_options import watch
 from parse.load import load
-from parse.report.chart import IDEAL, speedup_chart
+from parse.report.table import IDEAL, speedup_chart
 from parse.result import Result
 from parse.result import results as results_of
 from parse.text import Page
-from parse.watch import watch
 from tests.unit.traces import make_run, make_trace, put
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""hpc.model.clock_fault: a slewed clock is called slewed, a stepped one stepped, and points that do not tell say so."""
+"""hpc.model.clock_model: a slewed clock is called slewed, a stepped one stepped, and points that do not tell say so."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc.model.clock_fault import FaultKind, clock_fault, fault_text
-from hpc.model.clock_model import MAX_DRIFT, ClockError, ClockModel, SyncPoint, estimate
+from hpc.model.clock_model import (
+    MAX_DRIFT,
+    ClockError,
+    ClockModel,
+    FaultKind,
+    SyncPoint,
+    clock_fault,
+    estimate,
+    fault_text,
+)
 from tests.unit.synthetic_clocks import SECOND_NS, Path, SyntheticClock
 
 SLEWED, STEPPED, UNKNOWN = FaultKind.SLEWED, FaultKind.STEPPED, FaultKind.UNKNOWN

@@ -10,7 +10,7 @@ import pytest
 
 from hpc.backends import InvalidRun
 from hpc.backends.collective_loop import CollectiveLoop
-from hpc.backends.facts import CPU_DEVICE, BackendFacts
+from hpc.backends.training import CPU_DEVICE, BackendFacts
 from hpc.model.collective_plan import Collective, collectives_run
 from hpc.model.spec import RunSpec
 from hpc.workloads.collectives import Collectives

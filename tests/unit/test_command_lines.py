@@ -185,7 +185,7 @@ def test_an_import_error_that_is_a_bug_shows_its_traceback(error: str, tmp_path:
         ("jinja2", ("launch.doctor", "--cluster", "local")),
         ("launch.doctor.job", ("launch.doctor", "--cluster", "local")),
         ("tools.devcluster.daemons", ("launch.devcluster", "status")),
-        ("hpc.recovery.stale_shm", ("hpc.recovery", "collect", "--stem", "x.1", "--to", ".")),
+        ("hpc.recovery.folders", ("hpc.recovery", "collect", "--stem", "x.1", "--to", ".")),
         ("hpc.preflight.run", ("hpc.preflight", "--run", "x", "--out", "y")), ("hpc.rank", ("hpc.collectives",)),
         ("parse.ledger.point", ("parse.summarize", "traces", "--ledger")),  # while files are read
     ],

@@ -1,4 +1,4 @@
-"""hpc.system.command_parser: errors of usage, as commands print them."""
+"""hpc.system.command_line: errors of usage, as commands print them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.system.command_parser import CommandParser
+from hpc.system.command_line import CommandParser
 from tests.unit.commands import command
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from hpc.model.recipe import known_recipes
-from parse.comparison.acceptance import compare_with_reference
-from parse.comparison.reference import FOLDER, known_references, read_reference, read_share
-from parse.comparison.types import ComparisonError, Reason
-from parse.comparison.verdict import Verdict
+from parse.comparison.reference import FOLDER, compare_with_reference, known_references, read_reference, read_share
+from parse.comparison.types import ComparisonError, Reason, Verdict
 from tests.unit.comparisons import FIVE, ONE, TWO, measured, only, times
 from tests.unit.traces import make_run, requested_run
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from parse.ledger.compute_loss import WAITS_FOR_A_CORE, explained, stragglers_part
-from parse.ledger.contention import LIMITS, contention, core_wait
 from parse.ledger.notes import notes
+from parse.ledger.symptoms import LIMITS, WAITS_FOR_A_CORE, contention, core_wait, explained, stragglers_part
 from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
 from parse.ledger.types import ROTATING, ComputeSplit, Contention, CoreWait, Ledger, StragglerAtBase
 from tests.unit.ledgers import CROWD, LATE, around, two_nodes

@@ -16,8 +16,7 @@ from hpc.node_agent import copies as module
 from hpc.node_agent.copies import Copies, RankCopy
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEAT
-from hpc.recovery.journal import Journal
-from hpc.recovery.journal_reader import RankJournal, read_journals
+from hpc.recovery.journal import Journal, RankJournal, read_journals
 
 STEM = "1n2g_mpi_delay_r1.1"
 STEPS, WIDTH = 6, len(STAMPS)

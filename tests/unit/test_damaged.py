@@ -24,8 +24,7 @@ from hpc.recovery.journal import Journal
 from launch.follow.follower import write_missing_records
 from launch.jobs.plan import write_sweep
 from launch.jobs.script import Folders
-from launch.sweep.finalize import mend_records
-from launch.sweep.run_status import pending_runs, planned_sweeps, run_statuses, whole
+from launch.sweep.run_status import mend_records, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.text import describe_failure, describe_runs
 from tests.unit import job_scripts as scripts
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from hpc.backends import TRAINERS
-from hpc.model.checks import CHECKS
+from hpc.model.findings import CHECKS
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from launch.jobs.options import RunLimits
 from parse.logs.formats import FORMATS

@@ -11,10 +11,8 @@ import pytest
 
 from hpc.model.findings import Finding, State
 from launch.cluster.partitions import SINFO
-from launch.doctor.cluster_facts import ClusterFacts, read_cluster
 from launch.doctor.command import DoctorError, _sized_job, main, make_parser
-from launch.doctor.diagnosis import of_job, of_site
-from launch.doctor.findings import as_json, as_text, change, note
+from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, note, of_job, of_site, read_cluster
 from launch.doctor.job import AllocatedNode, JobFacts, Start, read_nodes
 from launch.jobs.site import Site
 from tests.unit.fake_commands import fake_in

@@ -9,7 +9,7 @@ import pytest
 from hpc.model.outcome import ExitRecord, Outcome
 from launch.jobs.plan import plan_jobs
 from launch.jobs.site import Site
-from launch.sweep.time_limit import TimeBudget, TimeLimitTooShort, check_budget, durations_s, minutes_to_request
+from launch.sweep.prepare import TimeBudget, TimeLimitTooShort, check_budget, durations_s, minutes_to_request
 from tests.unit.traces import make_run
 
 RUN = make_run()

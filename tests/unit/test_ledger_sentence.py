@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from parse.ledger.compute_loss import WAITS_FOR_A_CORE
-from parse.ledger.figures import numbers, share
+from parse.ledger.figures import merged_text, numbers, problem_texts, share
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.reasons import merged_text, problem_texts
 from parse.ledger.sentence import sentence
+from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome, RankNote
-from parse.attempt import Attempt
+from parse.attempt import Attempt, RunFields
 from parse.load import load
-from parse.run_fields import RunFields
 from tests.unit.traces import (
     make_run,
     make_trace,

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import Finding, Severity, State
-from parse.comparison.acceptance import compare_with_reference
-from parse.comparison.junit import as_junit
+from parse.comparison.export import as_junit
 from parse.comparison.machine import (
     Acceptance,
     acceptance_text,
@@ -19,9 +18,8 @@ from parse.comparison.machine import (
     node_findings,
     verdict_line,
 )
-from parse.comparison.reference import read_reference
-from parse.comparison.types import ComparedPoint, Comparison, Side
-from parse.comparison.verdict import Verdict
+from parse.comparison.reference import compare_with_reference, read_reference
+from parse.comparison.types import ComparedPoint, Comparison, Side, Verdict
 from parse.result import Result
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from parse.ledger.figures import finding_text, network_notes, network_sentences
 from parse.ledger.network import (
     LOST_SHARE,
     Basis,
@@ -20,7 +21,6 @@ from parse.ledger.network import (
     judge,
     node_bandwidth,
 )  # fmt: skip
-from parse.ledger.network_text import finding_text, network_notes, network_sentences
 from tests.unit.networks import VOLUME, as_text, kinds, measured, ring, unknowns
 
 # Latency and bandwidth

@@ -15,9 +15,10 @@ from parse.ledger.network import (
     MeasuredNetwork,
     NetworkFinding,
     Unknown,
+    exceptions,
     judge,
+    slow_places,
 )  # fmt: skip
-from parse.ledger.slow_links import exceptions, slow_places
 from tests.unit.networks import VOLUME, as_text, kinds, links_of, measured, unknowns
 
 

@@ -20,12 +20,11 @@ import pytest
 from hpc.measure.world import World
 from hpc.node_agent import agent as module
 from hpc.node_agent.agent import Copying, NodeAgent, Recording, Telemetry, start_agent
-from hpc.node_agent.cores import spare_core, stand_aside
 from hpc.node_agent.sources import RankProcess
+from hpc.node_agent.telemetry import spare_core, stand_aside
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEAT
-from hpc.recovery.journal import Journal
-from hpc.recovery.journal_reader import read_journals
+from hpc.recovery.journal import Journal, read_journals
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]

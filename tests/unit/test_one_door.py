@@ -1,4 +1,4 @@
-"""Every short call of an external tool goes through run_tool; every file of others through hpc.system.regular_file."""
+"""Every short call of an external tool goes through run_tool; every file of others through hpc.system.atomic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STARTS_PROCESSES = {
 OTHERS = {
     "hpc/system/tool.py": "run_tool itself",
     "hpc/system/command_line.py": "the command itself, anew in UTF-8 mode: no other program",
-    "hpc/run/script_process.py": "a person's training script: lives as long as the run, is sent signals",
+    "hpc/run/script.py": "a person's training script: lives as long as the run, is sent signals",
     "hpc/node_agent/agent.py": "the helper of a node: lives as long as the run, takes commands on its standard input",
     "launch/cluster/local.py": "the job script on this machine: lives for hours, holds the lock of the sweep's folder",
     "launch/step/attempt.py": "the launcher of an attempt: lives as long as the attempt, is sent signals",
@@ -70,7 +70,7 @@ def test_calls_that_bypass_run_tool_are_detected() -> None:
     assert not list(starts("import subprocess\nx: subprocess.Popen\nother.run([])"))
 
 
-# The door for files that others may have written: hpc.system.regular_file.
+# The door for files that others may have written: hpc.system.atomic.
 
 READS = {
     "json": {"load", "loads"},
@@ -91,26 +91,23 @@ BY_MODULE = {
 """Names as they are imported from packages."""
 READS_BY_METHOD = {"read_text", "read_bytes"}
 READERS = {
-    "hpc/system/regular_file.py": "the door itself",
+    "hpc/system/atomic.py": "the door itself",
     # What the kernel, this process or this installation wrote.
     "hpc/backends/addresses.py": "/proc",
-    "hpc/backends/horovod_build.py": "files of installed packages",
-    "hpc/backends/horovod_group.py": "/proc",
+    "hpc/backends/horovod_group.py": "files of installed packages; /proc",
     "hpc/data/image_set.py": "the set that it has just written",
     "hpc/data/photographs.py": "pictures of an installed package",
     "hpc/measure/clock.py": "/proc",
-    "hpc/node_agent/cores.py": "/sys",
+    "hpc/node_agent/telemetry.py": "/sys",
     "hpc/node_agent/sources.py": "/proc and /sys",
     "hpc/observe/stacks.py": "/proc, and the stacks of its own process in its private folder",
-    "hpc/preflight/background_load.py": "/proc",
     "hpc/preflight/facts.py": "/proc and /sys",
-    "hpc/preflight/gpus.py": "/proc and /sys",
-    "hpc/recovery/stale_shm.py": "/proc",
+    "hpc/recovery/folders.py": "/proc; its private folders, without following links",
     "hpc/system/environment.py": "/proc",
     "launch/cluster/local.py": "/proc",
     "launch/step/attempt.py": "what the kernel counts of its control group",
     "launch/step/watch.py": "/proc",
-    "launch/sweep/refusals.py": "a file of the project",
+    "launch/sweep/expansion.py": "a file of the project",
     "parse/page/html.py": "files of the project",
     # What came over a connection or a pipe of this run, from a process that this one started or that showed its key.
     "hpc/measure/connections.py": "messages between the ranks of a run, of bounded length",
@@ -118,7 +115,7 @@ READERS = {
     "hpc/node_agent/agent.py": "the pipe of the helper that it started",
     "hpc/run/gather.py": "messages between the ranks of a run",
     "launch/sweep/accept.py": "JSON that it has just made",
-    "launch/sweep/provenance.py": "the answer of an interpreter that it started",
+    "launch/sweep/rerun.py": "the answer of an interpreter that it started",
     "parse/comparison/pairs.py": "JSON that it has just made",
     # Descriptors that need flags of their own.
     "hpc/model/files.py": "the folder of the traces",
@@ -126,7 +123,6 @@ READERS = {
     "hpc/model/trace_file.py": "h5py, of what the door has opened; the folder, flushed",
     "hpc/node_agent/copies.py": "the journals of its node, in its private folder, without following links",
     "hpc/observe/events.py": "private files of its own run; hooks in a script import nothing of hpc.system",
-    "hpc/recovery/folders.py": "its private folders, without following links",
     "hpc/recovery/journal.py": "makes the journal",
     "hpc/recovery/stacks.py": "makes the file of stacks",
     "hpc/run/rank_end.py": "/dev/null",
@@ -139,14 +135,12 @@ READERS = {
     "hpc/workloads/gpt.py": "maps what the door has opened",
     "parse/logs/engine/reader.py": "unpacks what the door has opened, in pieces",
     "parse/pipeline/read.py": "pyarrow, of what the door has opened",
-    "parse/trace_events/json_stream.py": "unpacks what the door has opened, in pieces",
+    "parse/trace_events/kineto.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/timeline_file.py": "writes",
     # Training data, which is read at full speed, by frameworks too.
     "hpc/data/dali_index.py": "training data",
     "hpc/workloads/image_batches.py": "training data",
-    "hpc/workloads/images.py": "training data",
-    "hpc/workloads/record_files.py": "training data",
-    "hpc/workloads/tar_shards.py": "training data",
+    "hpc/workloads/image_sets.py": "training data",
     "hpc/workloads/tensorflow_images.py": "training data",
     "hpc/workloads/torch_dali.py": "training data",
     "hpc/workloads/torch_shards.py": "training data",

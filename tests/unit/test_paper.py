@@ -13,10 +13,8 @@ import pytest
 from hpc.model.recipe import read_recipe
 from hpc.system.tool import run_tool
 from parse.page.paper import content as content_module
-from parse.page.paper.content import content
-from parse.page.paper.files import section_path
-from parse.page.paper.latex import MAX_ROWS
-from parse.page.paper.method import method
+from parse.page.paper.content import content, method
+from parse.page.paper.files import MAX_ROWS, section_path
 from parse.report.__main__ import main
 from parse.report.against import against
 from parse.report.summary import Summary

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from parse.page.paper import content as content_module
 from parse.page.paper.content import Content
-from parse.page.paper.latex import latex, latex_text
-from parse.page.paper.markdown import markdown
+from parse.page.paper.files import latex, latex_text, markdown
 from tests.unit.papers import INPUTS, curves, written
 
 HOSTILE = r"""\input{/etc/passwd} $$ a_b^c & 100% #1 ~ {x} <script>alert("1")</script> | `id` -- [b] * µ × ± … é 中"""

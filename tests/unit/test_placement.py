@@ -1,4 +1,4 @@
-"""parse.alarms.placement: whether nested runs were nested."""
+"""parse.alarms.scaling: whether nested runs were nested."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
-from parse.alarms.placement import nested_summary
+from parse.alarms.scaling import nested_summary
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
 from parse.result import Result

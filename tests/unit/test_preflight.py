@@ -11,11 +11,9 @@ import pytest
 
 from hpc.backends import InvalidRun
 from hpc.measure.world import World
-from hpc.model.checks import CHECKS, CheckError, Level, read_levels
-from hpc.model.findings import Finding, State
-from hpc.model.rank_report import RankReport
-from hpc.preflight.compare import LOOKS, judge
-from hpc.preflight.result import numbers
+from hpc.model.findings import CHECKS, CheckError, Finding, Level, State, read_levels
+from hpc.model.trace import RankReport
+from hpc.preflight.compare import LOOKS, judge, numbers
 from hpc.preflight.run import Expectations, Preflight
 from hpc.preflight.types import ImagesSeen, Launched, Transports
 from tests.unit.preflight_facts import GIB, LAUNCHED, RUN, findings, seen

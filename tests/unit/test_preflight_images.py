@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.data_source import DataSource
 from hpc.model.findings import Finding, State
+from hpc.model.options import DataSource
 from hpc.preflight import facts
 from hpc.preflight.facts import images_seen
 from hpc.preflight.types import ImagesSeen
-from hpc.workloads.image_folder import list_images
+from hpc.workloads.image_sets import list_images
 from tests.unit.preflight_facts import RUN, findings, seen
 
 

@@ -15,10 +15,21 @@ from typing import Any
 
 import pytest
 
-from hpc.preflight import background_load
-from hpc.preflight.background_load import Hidden, Process, busy_others, of_this_job, processes
-from hpc.preflight.facts import fabrics, facts_of_node, free_memory
-from hpc.preflight.gpus import NoDriver, by_nvidia_smi, by_nvml, devices_of_rank
+from hpc.preflight import facts
+from hpc.preflight.facts import (
+    Hidden,
+    NoDriver,
+    Process,
+    busy_others,
+    by_nvidia_smi,
+    by_nvml,
+    devices_of_rank,
+    fabrics,
+    facts_of_node,
+    free_memory,
+    of_this_job,
+    processes,
+)
 from hpc.system.text import read_ranges
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
@@ -183,7 +194,7 @@ def test_processes_of_this_job_are_known_by_its_number_its_cgroup_and_its_launch
 
 def test_processes_that_the_kernel_hides_are_no_quiet_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=invisible 0 0\n")
-    monkeypatch.setattr(background_load.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(facts.os, "geteuid", lambda: 1000)
     with pytest.raises(Hidden, match="hidepid=invisible"):
         processes(tmp_path)
     put(tmp_path / "self/mounts", "proc /proc proc rw,nosuid,hidepid=0 0 0\n")
@@ -276,7 +287,7 @@ def test_adapters_count_where_a_port_is_up(tmp_path: Path) -> None:
 
 
 def test_this_machine_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background_load.time, "sleep", lambda _: None)  # how long it looks is no matter here
+    monkeypatch.setattr(facts.time, "sleep", lambda _: None)  # how long it looks is no matter here
     node = facts_of_node()
     assert node.memory_bytes is not None
     assert node.memory_free_bytes is not None

@@ -10,7 +10,7 @@ import pytest
 from hpc.model.findings import Finding, State
 from hpc.preflight import facts
 from hpc.preflight.facts import images_seen
-from hpc.workloads.tar_shards import list_shards
+from hpc.workloads.image_sets import list_shards
 from tests.unit.preflight_facts import RUN, findings, seen
 from tests.unit.test_tar_shards import put_shard
 

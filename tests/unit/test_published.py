@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parse.published.documents import Published, published
+from parse.published.points import Published, published
 from parse.published.tables import claims, tables
 from parse.report.summary import no_speedup_text
 from parse.result import NoSpeedup, Result

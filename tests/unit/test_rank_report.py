@@ -1,4 +1,4 @@
-"""hpc.model.rank_report: read and written; absent stays absent, and what is not known is kept."""
+"""hpc.model.trace: read and written; absent stays absent, and what is not known is kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpc.model.rank_report import RankReport
+from hpc.model.trace import RankReport
 from tests.unit.traces import make_ranks, make_run
 
 GPU = {"kind": "gpu", "name": "H200", "uuid": "GPU-1", "memory_bytes": 5}

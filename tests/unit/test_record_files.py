@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.data_source import DataSource
-from hpc.workloads.image_folder import NoImages
-from hpc.workloads.image_sets import list_source
-from hpc.workloads.record_files import list_records
+from hpc.model.options import DataSource
+from hpc.workloads.image_sets import NoImages, list_records, list_source
 
 
 def framed(*records: bytes) -> bytes:

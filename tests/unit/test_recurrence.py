@@ -8,8 +8,8 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from parse.ledger.recurrence import _log_tail, recurrence
 from parse.ledger.straggler import stragglers
+from parse.ledger.transient import _log_tail, recurrence
 from parse.ledger.types import NONE, ROTATING, TRANSIENT, Shape, ShapeKind
 from tests.unit.ledger_traces import Change
 from tests.unit.test_pooled_verdict import breakdowns

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launch.sweep.repeats import FIRST_REPEATS, RepeatReason, expected_half_width, more_repeats
+from launch.sweep.spec import FIRST_REPEATS, RepeatReason, expected_half_width, more_repeats
 from launch.sweep.text import describe_repeats
 from parse import stats
 

@@ -1,4 +1,4 @@
-"""launch.sweep.resubmit: whether the script of an ended job is submitted again, by its history."""
+"""launch.sweep.submit: whether the script of an ended job is submitted again, by its history."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hpc.model.outcome import Outcome
-from launch.sweep.resubmit import MAX_IN_VAIN, Decision, JobHistory, resubmit
+from launch.sweep.submit import MAX_IN_VAIN, Decision, JobHistory, resubmit
 
 TIMEOUT, PREEMPTED, LOST, OOM, NEVER = Outcome.TIMEOUT, Outcome.PREEMPTED, Outcome.LOST, Outcome.OOM, None
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, END
-from parse.attempt import RequestedRun
+from parse.attempt import RequestedRun, RunFields
 from parse.load import load
 from parse.report.summary import no_speedup_text
 from parse.result import MISSING, UNENDED, UNMEASURED, Base, BaseError, NoSpeedup, Result, against_base, results
-from parse.run_fields import RunFields
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 # 1n1g, 1n4g and the clean runs of 1n8g as the NGC PyTorch report prints them.

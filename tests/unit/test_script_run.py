@@ -13,18 +13,20 @@ from pathlib import Path
 import pytest
 
 from hpc.measure.world import LaunchError
-from hpc.model.script_window import script_blocks, without_last
+from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
-from hpc.observe.collectives_seen import Collective
 from hpc.observe.events import NO_ROOT, STEPS_CELL, Recorder
-from hpc.observe.steps import ObservedStep, Pause
+from hpc.observe.steps import Collective, ObservedStep, Pause
 from hpc.recovery.journal import Journal
-from hpc.run.script_process import SITE, ScriptProcess, describe_status, script_environment
-from hpc.run.script_steps import (
+from hpc.run.script import (
+    SITE,
+    ScriptProcess,
+    describe_status,
     early_collectives,
     meetings_of,
     pauses_of,
     read_steps,
+    script_environment,
     unlike_others,
     usual_collectives,
     write_steps,

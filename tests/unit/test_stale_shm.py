@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.recovery import stale_shm
-from hpc.recovery.stale_shm import remove_shared_memory
+from hpc.recovery import folders
+from hpc.recovery.folders import remove_shared_memory
 
 NAMES = (
     "vader_segment.n1.1000.7a0001.0", "sm_segment.n1.1000.7a0001.0", "mpich_shar_tmpQ1w2E3", "Intel_MPI_Q1w2E3",
@@ -30,7 +30,7 @@ def make(folder: Path, name: str, changed_s: float = 200.0) -> Path:
 @pytest.fixture(autouse=True)
 def changed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of a change is that of the content alone: nobody can set st_ctime back."""
-    monkeypatch.setattr(stale_shm, "_changed_ns", lambda status: status.st_mtime_ns)
+    monkeypatch.setattr(folders, "_changed_ns", lambda status: status.st_mtime_ns)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpc.workloads.image_folder import NoImages
-from hpc.workloads.tar_shards import (
+from hpc.workloads.image_sets import (
     Component,
+    NoImages,
     Portion,
     ShardListing,
     index_text,

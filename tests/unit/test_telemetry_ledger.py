@@ -12,13 +12,13 @@ import pytest
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
-from hpc.node_agent.nvidia import gpus
+from hpc.node_agent.sources import gpus
 from hpc.node_agent.telemetry import Readings
-from parse.ledger import compute_loss, contention, sentence, symptoms
+from parse.ledger import sentence, symptoms
 from parse.ledger.notes import telemetry_text
-from parse.ledger.standstill import STANDSTILL
 from parse.ledger.telemetry import (
     QUANTITIES,
+    STANDSTILL,
     ConditionChange,
     Conditions,
     HostMean,
@@ -65,10 +65,10 @@ def test_every_quantity_that_another_table_names_is_one() -> None:
     """A quantity renamed in one place would make its sentence, its limit or its rule silent."""
     known = {quantity.name for quantity in QUANTITIES}
     assert sentence.SYMPTOMS.keys() <= known | {STANDSTILL}
-    assert sentence.CONTENTION.keys() == contention.LIMITS.keys() <= known
+    assert sentence.CONTENTION.keys() == symptoms.LIMITS.keys() <= known
     assert {rule.quantity for rule in symptoms.RULES} <= known
-    assert {*compute_loss.LOWER, *compute_loss.HIGHER, symptoms.KERNEL} <= known
-    assert any(name.startswith(compute_loss.THROTTLED) for name in known)
+    assert {*symptoms.LOWER, *symptoms.HIGHER, symptoms.KERNEL} <= known
+    assert any(name.startswith(symptoms.THROTTLED) for name in known)
 
 
 def test_a_trace_without_telemetry_says_nothing():

@@ -9,7 +9,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, GRADS_READY
 from parse.timeline import main
-from parse.trace_events.phases import Phase, phases_of_step
+from parse.trace_events.step_pieces import Phase, phases_of_step
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.timelines import ALL, Drawn, draw, late_trace, meetings_trace
 from tests.unit.trace_processor import query

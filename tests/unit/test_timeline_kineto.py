@@ -14,8 +14,7 @@ import pytest
 
 from hpc.model.trace import Trace
 from parse.timeline import main
-from parse.trace_events.json_stream import EVENTS, EventsError, values_of
-from parse.trace_events.kineto import read_profile
+from parse.trace_events.kineto import EVENTS, EventsError, read_profile, values_of
 from tests.unit.simulated import Clock, equal_ranks, simulate
 from tests.unit.timelines import Drawn, ns
 from tests.unit.trace_processor import query
@@ -265,7 +264,7 @@ def test_values_are_the_same_in_pieces_of_any_size(tmp_path, monkeypatch):
     content = {"a": [1, {"b": 'é"\\'}], EVENTS: [{"ts": 12.5}, {"n": "x" * 50}, 3], "z": -17, "end": None}
     path = store(tmp_path, "a.json", json.dumps(content, indent=2))
     for size in (1, 2, 7, 1 << 20):
-        monkeypatch.setattr("parse.trace_events.json_stream.CHUNK", size)
+        monkeypatch.setattr("parse.trace_events.kineto.CHUNK", size)
         values = [*values_of(path)]
         assert [value for name, value in values if name == EVENTS] == content[EVENTS]
         assert {name: value for name, value in values if name != EVENTS} == {
@@ -280,8 +279,8 @@ def test_values_are_the_same_in_pieces_of_any_size(tmp_path, monkeypatch):
      "[" * 100_000, '{"a": "' + "x" * 3000],
 )  # fmt: skip
 def test_what_is_no_json_of_events_is_refused(tmp_path, text, monkeypatch):
-    monkeypatch.setattr("parse.trace_events.json_stream.MAX_VALUE", 2000)
-    monkeypatch.setattr("parse.trace_events.json_stream.CHUNK", 100)
+    monkeypatch.setattr("parse.trace_events.kineto.MAX_VALUE", 2000)
+    monkeypatch.setattr("parse.trace_events.kineto.CHUNK", 100)
     with pytest.raises(EventsError):
         [*values_of(store(tmp_path, "a.json", text))]
 

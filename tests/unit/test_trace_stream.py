@@ -68,7 +68,7 @@ def unreadable(*_: object) -> int:
 @pytest.mark.parametrize(("read", "words"), [(lambda *_: 0, "cut off inside"), (unreadable, "cannot be read")])
 def test_a_trace_that_fails_while_it_is_loaded_is_refused_by_name(tmp_path, monkeypatch, read, words):
     path = put(tmp_path, drawn_trace())
-    monkeypatch.setattr("hpc.model.trace_rows.os.preadv", read)
+    monkeypatch.setattr("hpc.model.trace_file.os.preadv", read)
     loaded = load([path])
     assert not loaded.attempts
     assert any(path.name in refusal and words in refusal for refusal in loaded.refusals)

@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.model.training import Begun, Epoch, TrainingError, TrainingHistory
-from hpc.model.training_log import log_lines
-from hpc.model.training_state import State, check_shapes
+from hpc.model.training import Begun, Epoch, State, TrainingError, TrainingHistory, check_shapes, log_lines
 from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.workloads.schedule import Schedule
 from parse.published.airank_rules import judge

@@ -126,7 +126,7 @@ def test_copies_go_on_once_there_is_room_again(tmp_path: Path, mounting: tuple[s
         from hpc.recovery import folders
         from hpc.recovery.journal import Journal
         from hpc.node_agent.copies import Copies
-        from hpc.recovery.journal_reader import read_journals
+        from hpc.recovery.journal import read_journals
         place, steps = Path(sys.argv[1]), int(sys.argv[2])
         folders._bases = lambda: [place.parent / "shm"]
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", place], check=True)

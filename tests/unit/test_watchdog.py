@@ -14,13 +14,11 @@ from pathlib import Path
 import pytest
 
 from hpc.recovery.folders import attempt_folder
-from hpc.recovery.journal import Journal
-from hpc.recovery.progress import median_step_s, read_progress
+from hpc.recovery.journal import Journal, median_step_s, read_progress
 from hpc.recovery.stacks import merge, merged
 from launch.jobs.options import RunLimits
 from launch.step import watch
-from launch.step.hang import Hang, Phase
-from launch.step.watch import Launcher, StepCreation, Watchdog
+from launch.step.watch import Hang, Launcher, Phase, StepCreation, Watchdog
 from tests.unit.journals import complete
 from tests.waiting import until
 

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from ingredients import HERE, HOROVOD, TOOLS, CannotBuild, Ingredients, find_ingredients, search_path
 
-from hpc.backends.horovod_build import built_for
+from hpc.backends.horovod_group import built_for
 
 SDIST = "sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpc.backends.horovod_build import installed_version
+from hpc.backends.horovod_group import installed_version
 
 HOROVOD = "0.28.1"
 TOOLS = ("cmake==3.31.10", "packaging==26.0", "setuptools==80.9.0")

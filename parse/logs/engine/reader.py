@@ -12,16 +12,262 @@ import zlib
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from hpc.system.regular_file import open_regular
-from parse.logs.engine.fields import MAX_WIDTH, columns, seconds_of
-from parse.logs.engine.headings import Headings
-from parse.logs.engine.lines import LINE_END, line_starts, marked_lines, marker_index
-from parse.logs.engine.log_format import Batch, Integers, LogError, LogFormat, LogPattern, LogRecord, Steps
-from parse.logs.engine.shapes import StepMatch, find_step, label, shapes_of, uncrowded
+from hpc.system.atomic import open_regular
+from parse.logs.engine.fields import ALIKE, MAX_WIDTH, Fields, columns, field_of, seconds_of
+from parse.logs.engine.log_format import (
+    Batch,
+    Headings,
+    Integers,
+    LogError,
+    LogFormat,
+    LogPattern,
+    LogRecord,
+    StepLine,
+    Steps,
+)
+
+# Finds the lines of a text: their beginnings and lengths, and those that may hold one of several markers.
+
+MAX_LINE = 1 << 14
+"""Only the beginning of longer lines is read: patterns are slow on lines without an end."""
+LINE_END = b"\n"
+BLOCK = 1 << 15
+"""Pairs of characters processed at a time: the results stay in the processor's cache."""
+PAIRS = 4
+"""A text is recognized by this many pairs of characters in a row."""
+BITS, NAMES = 64, 255
+
+
+def line_starts(letters: npt.NDArray[np.uint8]) -> tuple[Integers, Integers]:
+    """The beginnings and lengths of lines."""
+    ends = np.flatnonzero(letters == LINE_END[0])
+    if not len(ends) or ends[-1] != len(letters) - 1:
+        ends = np.append(ends, len(letters))
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    return starts, ends - starts
+
+
+class MarkerIndex:
+    """Finds candidates for the places of several texts: all places that have one, and few others.
+
+    The pairs of characters at even places of what is searched are of a text, wherever it begins, one of two rows. Each
+    row of each text has a bit; a pair has a name, and by its name in `_bits[i]` the bits of the rows whose i-th it is.
+    """
+
+    def __init__(self, texts: tuple[bytes, ...]) -> None:
+        self._names = np.zeros(1 << 16, np.uint8)
+        self._bits = np.zeros((PAIRS, NAMES + 1), np.uint64)
+        names = 0
+        for number, text in enumerate(texts):
+            for begin in (0, 1):
+                row = _row(text, begin)
+                bit = np.uint64(1 << (2 * number + begin) % BITS)
+                for place in range(PAIRS):
+                    if place < len(row):
+                        new = row[place][self._names[row[place]] == 0]
+                        self._names[new] = 1 + names % NAMES
+                        names += bool(len(new))
+                        self._bits[place, self._names[row[place]]] |= bit
+                    else:
+                        self._bits[place] |= bit
+        self._begins = self._bits[0][self._names] != 0
+
+    def passes(self, letters: npt.NDArray[np.uint8]) -> Integers:
+        """Places in a text, of an even length, near which one may stand; in order."""
+        pairs = letters.view(np.uint16)
+        blocks = [
+            begin + np.flatnonzero(self._begins.take(pairs[begin : begin + BLOCK]))
+            for begin in range(0, len(pairs), BLOCK)
+        ]
+        places = np.concatenate(blocks)
+        row_bits = self._bits[0][self._names[pairs[places]]]
+        for place in range(1, PAIRS):
+            row_bits &= self._bits[place][self._names[pairs[np.minimum(places + place, len(pairs) - 1)]]]
+            possible = row_bits != 0
+            places, row_bits = places[possible], row_bits[possible]
+        return np.asarray(2 * places, np.int64)
+
+
+@cache
+def marker_index(texts: tuple[bytes, ...]) -> MarkerIndex:
+    """The index of these texts, made once."""
+    return MarkerIndex(texts)
+
+
+def marked_lines(letters: npt.NDArray[np.uint8], size: int, index: MarkerIndex) -> tuple[Integers, Integers, Integers]:
+    """The lines of the first `size` letters, of which there is one more: where they begin and end, at most MAX_LINE
+    later, and which of them may hold a text of the index. Where none may, no line is returned."""
+    places = index.passes(letters[: size + size % 2]) if size else np.empty(0, np.int64)
+    if not len(places):
+        return places, places, places
+    starts, lengths = line_starts(letters[:size])
+    which = np.searchsorted(starts, places, side="right") - 1
+    return starts, starts + np.minimum(lengths, MAX_LINE), which[np.flatnonzero(np.diff(which, prepend=-1))]
+
+
+def _row(text: bytes, begin: int) -> list[npt.NDArray[np.uint16]]:
+    """The pairs of a text at even places, of one that begins at an even place or at an odd one: for each place those
+    that may stand there. Of a text of two characters at an odd place they are halves of two pairs."""
+    if begin == 1 and len(text) == 2:
+        any_other = np.arange(1 << 8, dtype=np.uint16)
+        return [any_other | np.uint16(text[0] << 8), (any_other << np.uint16(8)) | np.uint16(text[1])]
+    pairs = np.frombuffer(text[begin : begin + (len(text) - begin) // 2 * 2], np.uint16)
+    return list(_telling(pairs)[:, None])
+
+
+def _telling(row: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    """PAIRS neighbouring pairs of a text, from the rarest one where enough follow it."""
+    last = max(len(row) - PAIRS, 0)
+    best = max(range(last + 1), key=lambda place: _rarity(row[place : place + 1].tobytes()))
+    return row[best : best + PAIRS]
+
+
+def _rarity(text: bytes) -> int:
+    return sum(0 if letter in b" etaoinsr" else 1 if 97 <= letter <= 122 else 2 for letter in text)
+
+
+# Finds the steps of lines: of lines that are equal but for their digits one is matched, and serves them all.
+
+MAX_SHAPES, MAX_KNOWN = 1 << 12, 1 << 10
+"""The most shapes of a format that are known from one text to the next; the longest line, in bytes, that is."""
+LABELS = (
+    re.compile(
+        rb"(?P<time>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4})?\s*\[(?:\d+,)?(?P<rank>\d+)\]\s?<(?:stdout|stderr|stddiag)>:"
+    ),
+    re.compile(rb"^\s*(?P<rank>\d+): "),
+    re.compile(rb"^\s*\[(?P<rank>\d+)\]:? "),
+)
+"""Launchers' prefixes of a line: mpirun -tag-output (-timestamp-output), horovodrun, srun --label, workers."""
+
+
+MAX_LABEL = 1 << 9
+"""A launcher's prefix stands within as many characters of its line."""
+LONG_LINE, MAX_MARKERS = 1 << 10, 64
+"""Of a line above this length only so many places of a marker are searched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMatch:
+    """The places of a step line's fields, and the length of text that decides them."""
+
+    fields: Fields
+    end: int
+    crowded: bool
+    """Whether a second step may stand on the same line."""
+
+
+def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> StepMatch | None:
+    """The first step in the text from `start`; None where there is none, or where a field is not a number."""
+    for form in forms:
+        if form.marker in text and (match := form.pattern.search(text, start)):
+            spans = {name: match.span(name) for name in match.groupdict() if match[name] is not None}
+            for name, span in label(text[: match.start()]).items():
+                spans.setdefault(name, span)
+            fields = {name: field_of(name, text, *span) for name, span in spans.items()}
+            parsed = {name: field for name, field in fields.items() if field}
+            if len(parsed) == len(fields):
+                crowded = form.marker in text[match.end() :]
+                return StepMatch(fields=parsed, end=match.end(), crowded=crowded)
+    return None
+
+
+def find_steps(text: bytes, forms: tuple[StepLine, ...]) -> Iterator[StepMatch]:
+    """All steps in the text, in order."""
+    step = find_step(text, forms)
+    while step:
+        yield step
+        step = find_step(text, forms, step.end) if step.crowded else None
+
+
+def label(before: bytes) -> dict[str, tuple[int, int]]:
+    """The places of rank and time stamp in a launcher's prefix of a line."""
+    begin = before[:MAX_LABEL]
+    for form in LABELS:
+        if match := form.search(begin):
+            return {name: match.span(name) for name in match.groupdict() if match[name] is not None}
+    return {}
+
+
+def uncrowded(text: bytes, marker: bytes) -> bytes:
+    """A text that holds the marker, of a long line with very many of them only up to the last that is looked at.
+
+    A search that begins at each marker and goes on to the end of the line takes time by the square of its length.
+    """
+    if len(text) <= LONG_LINE:
+        return text
+    place = -1
+    for _ in range(MAX_MARKERS):
+        place = text.find(marker, place + 1)
+        if place < 0:
+            return text
+    return text[:place]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What lines that differ in digits alone are: steps, a pause, or lines of which each is read."""
+
+    steps: tuple[StepMatch, ...] = ()
+    is_pause: bool = False
+
+
+OTHER = Shape()
+PAUSE = Shape(is_pause=True)
+
+
+class Shapes:
+    """The shapes of a format's lines so far, by number. A pattern that matches no certain digits finds the same places
+    in every line of a shape, so that the first one is matched and all others are looked up."""
+
+    def __init__(self, log_format: LogFormat) -> None:
+        self.shapes: list[Shape] = []
+        self._format = log_format
+        self._known: dict[bytes, int] = {}
+        self._alike = bytes(range(256)) if any(form.certain_digits for form in log_format.steps) else ALIKE
+
+    def numbers(self, text: bytes, begins: Sequence[int], ends: Sequence[int]) -> Integers:
+        """The numbers of the shapes of these lines of the text; those of earlier texts may be others now."""
+        if len(self.shapes) > MAX_SHAPES:
+            self.shapes, self._known = [], {}
+        lines = list(map(text.translate(self._alike).__getitem__, map(slice, begins, ends)))
+        numbers = list(map(self._known.get, lines))
+        if None in numbers:
+            for at, number in enumerate(numbers):
+                if number is None:
+                    numbers[at] = self._number(lines[at], text[begins[at] : ends[at]])
+        return np.array(numbers, np.int64)
+
+    def _number(self, line: bytes, text: bytes) -> int:
+        number = self._known.get(line)
+        if number is None:
+            number = len(self.shapes)
+            self.shapes.append(self._shape(text))
+            if len(line) <= MAX_KNOWN:
+                self._known[line] = number
+        return number
+
+    def _shape(self, text: bytes) -> Shape:
+        if steps := tuple(find_steps(text, self._format.steps)):
+            return Shape(steps=steps)
+        if any(form.marker in text and form.pattern.search(text) for form in self._format.steps):
+            return OTHER  # it has the shape of a step line, but its digits are no numbers
+        patterns = [log_pattern for log_pattern in self._format.patterns if log_pattern.marker in text]
+        kinds = {log_pattern.kind for log_pattern in patterns if log_pattern.pattern.search(text)}
+        return PAUSE if kinds == {"pause"} else OTHER
+
+
+@lru_cache(maxsize=32)
+def shapes_of(log_format: LogFormat) -> Shapes:
+    """The shapes of a format, shared by all its logs."""
+    return Shapes(log_format)
+
 
 CHUNK_BYTES = 1 << 21
 SMALL_BYTES = 1 << 16

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from parse.logs.engine.intervals import MAX_EPOCH, MAX_STEP, NO_POINTS, STEP_BITS, Points, StepLines, merged
 from parse.logs.engine.log_format import NO_NUMBER, Floats, Integers, LogRecord, Steps
-from parse.logs.engine.points import MAX_EPOCH, MAX_STEP, NO_POINTS, STEP_BITS, Points, StepLines, merged
 
 BLOCK = 32_768
 """Lines are looked at as many at a time."""

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hpc.system.groups import grouped
-from parse.logs.engine.lines import marked_lines, marker_index
+from hpc.system.text import grouped
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine, UnknownFormatError
-from parse.logs.engine.reader import ANSI, ESCAPE, last_pieces, pieces
-from parse.logs.engine.shapes import find_step, uncrowded
+from parse.logs.engine.reader import ANSI, ESCAPE, find_step, last_pieces, marked_lines, marker_index, pieces, uncrowded
 
 FORMATS = {
     "ngc-pytorch": "parse.logs.formats.ngc_pytorch",

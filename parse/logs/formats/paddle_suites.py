@@ -8,7 +8,7 @@ read as `paddle-resnet50`; lines whose `ips` counts tokens or words as `paddle-t
 from __future__ import annotations
 
 from parse.logs.engine.log_format import LogFormat, step
-from parse.logs.engine.paddle_patterns import COST, PATTERNS, STAMP
+from parse.logs.engine.shared_patterns import COST, PATTERNS, STAMP
 
 _RATE = rb"(?P<rate>\d+\.\d+) (?:sequences|samples|images|instances?|examples?|ins)/s"
 

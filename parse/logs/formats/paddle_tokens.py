@@ -7,7 +7,7 @@ vocabulary, that is, tokens. `ips_total` is that of all ranks, and is not read.
 from __future__ import annotations
 
 from parse.logs.engine.log_format import LogFormat, step
-from parse.logs.engine.paddle_patterns import COST, PATTERNS, STAMP
+from parse.logs.engine.shared_patterns import COST, PATTERNS, STAMP
 
 FORMAT = LogFormat(
     name="paddle-tokens",

@@ -2,14 +2,260 @@
 
 from __future__ import annotations
 
+import io
+import math
+import unicodedata
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpc.system.atomic import open_output, write_output
-from parse.page.paper.content import content
-from parse.page.paper.drawing import DrawingError, draw
-from parse.page.paper.latex import latex
-from parse.page.paper.markdown import markdown
+from hpc.system.sanitize import plain
+from parse.page.figures import Line
+from parse.page.paper.content import Content, Curves, MarkedTable, Panel, Remark, content
 from parse.report.summary import Summary
+from parse.text import markdown_list, markdown_table, markdown_text, shortened, with_units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The figure of the section as PDF or SVG. The only file that imports matplotlib.
+
+NO_MATPLOTLIB = "matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
+SIZE_INCHES = (4.6, 3.2)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Those of Okabe and Ito, which people with any colour vision tell apart, in print and on white."""
+MARKERS = ("o", "s", "D", "^", "X", "*")
+"""Beside the colours, so that no series is known by its colour alone."""
+NAME_WIDTH = 48
+MAX_MARKS = 10
+
+
+class DrawingError(ValueError):
+    """The figure cannot be drawn here; the text says what to install."""
+
+
+def draw(curves: Curves, form: str) -> bytes:
+    """The figure as a file of that form, `pdf` or `svg`: the same bytes for the same curves and version of matplotlib.
+
+    Raises DrawingError where matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise DrawingError(NO_MATPLOTLIB) from None
+    with mpl.rc_context():
+        mpl.rcdefaults()  # a matplotlibrc may hand texts to TeX
+        mpl.rcParams["font.size"] = 9
+        mpl.rcParams["pdf.fonttype"] = 42  # publishers refuse fonts of type 3
+        mpl.rcParams["svg.hashsalt"] = "rankwise"  # else ids are drawn by chance
+        width, height = SIZE_INCHES
+        figure = Figure(figsize=(width, height * len(curves.panels)), layout="constrained")
+        for axes, panel in zip(figure.subplots(len(curves.panels), squeeze=False)[:, 0], curves.panels, strict=True):
+            _draw_panel(axes, panel)
+        written = io.BytesIO()
+        nothing = {"CreationDate": None} if form == "pdf" else {"Date": None}
+        figure.savefig(written, format=form, metadata=nothing)
+        return written.getvalue()
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    """The speedups against one base, and the ideal through it."""
+    names = _names([each.name for each in panel.series])
+    handles = [
+        axes.errorbar(
+            [float(device or 0) for device in series.x], [math.nan if y is None else y for y in series.y],
+            yerr=_errors(series), color=COLOURS[at % len(COLOURS)], marker=MARKERS[at % len(MARKERS)],
+            markersize=5, linewidth=1.2, capsize=3,
+        )
+        for at, series in enumerate(panel.series)
+    ]  # fmt: skip
+    devices = [device for device, _ in panel.cases]
+    (ideal,) = axes.plot(
+        devices, [device / panel.base_devices for device in devices], "--", color="#808890", linewidth=1, zorder=0
+    )
+    marks = _marks(devices)
+    for set_scale, axis, unit in (
+        (axes.set_xscale, axes.xaxis, 1), (axes.set_yscale, axes.yaxis, panel.base_devices),
+    ):  # fmt: skip
+        set_scale("log", base=2)
+        axis.set_ticks([mark / unit for mark in marks], labels=[f"{mark / unit:.3g}" for mark in marks])
+        axis.set_ticks([], minor=True)
+    axes.set_xlabel("devices")
+    axes.set_ylabel(f"speedup against {panel.base}")
+    axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    legend = axes.legend([*handles, ideal], ["series"] * len(handles) + ["ideal"], frameon=False, fontsize=8)
+    for text, name in zip(legend.get_texts(), names, strict=False):
+        text.set_parse_math(False)  # before the text: a $ in a name is no formula
+        text.set_text(name)
+
+
+def _errors(series: Line) -> list[list[float]]:
+    """How far the intervals reach below and above the values; 0 where there is none."""
+    pairs = [
+        (y - interval[0], interval[1] - y) if y is not None and interval else (0.0, 0.0)
+        for y, interval in zip(series.y, series.intervals, strict=True)
+    ]
+    return [[max(0.0, low) for low, _ in pairs], [max(0.0, high) for _, high in pairs]]
+
+
+def _marks(devices: Sequence[int]) -> list[int]:
+    """The numbers of devices on an axis; of many the powers of two."""
+    if len(devices) <= MAX_MARKS:
+        return [*devices]
+    return [2**power for power in range(devices[-1].bit_length()) if 2**power >= devices[0]]
+
+
+def _names(names: Sequence[str]) -> list[str]:
+    """The names cut to the width of the legend; characters that the font lacks as their escapes."""
+    from matplotlib.font_manager import findfont, get_font
+
+    known = get_font(findfont("DejaVu Sans")).get_charmap()
+    short = shortened(names, NAME_WIDTH)
+    return ["".join(c if ord(c) in known else ascii(c)[1:-1] for c in short[name]) for name in names]
+
+
+# The section as LaTeX that needs plain packages only; it is pure ASCII, and every text in it is escaped.
+
+PREAMBLE = r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage{textcomp}."
+NO_WIDER = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+"""Makes a table smaller where it is wider than the lines around it."""
+MAX_ROWS = 36
+"""Rows of a table that fit on a page; the others follow in further tables."""
+COMMANDS = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}", "`": r"\textasciigrave{}",
+    **{special: f"\\{special}" for special in "{}$&#_%"},
+    # Behind a line's end `[` and `*` would be read as its arguments.
+    "[": "{[}", "]": "{]}", "*": "{*}",
+    "\u00a0": " ", "\u2009": " ", "\u202f": " ", "…": r"\dots{}", "–": "--", "—": "---", "−": "$-$",
+    "‘": "{`}", "’": "{'}", "“": "{``}", "”": "{''}", "×": r"$\times$", "±": r"$\pm$", "·": r"$\cdot$",
+    "µ": r"\textmu{}", "μ": r"\textmu{}", "°": r"\textdegree{}", "≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$",
+    "→": r"$\rightarrow$", "Σ": r"$\Sigma$", "Δ": r"$\Delta$", "σ": r"$\sigma$", "²": r"$^2$", "³": r"$^3$",
+    "ß": r"\ss{}", "ø": r"\o{}", "Ø": r"\O{}", "æ": r"\ae{}", "Æ": r"\AE{}", "ł": r"\l{}", "Ł": r"\L{}",
+    "®": r"\textregistered{}", "™": r"\texttrademark{}", "©": r"\textcopyright{}",
+}  # fmt: skip
+"""What a character is written as; a table so that nothing depends on the encoding of the document."""
+ACCENTS = {
+    "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
+    "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0327": "c",
+}  # fmt: skip
+"""LaTeX's accents by the combining character."""
+LIGATURES = "-',"
+"""Two of these in a row would become another character."""
+
+
+def latex_text(text: str) -> str:
+    """The text as LaTeX that shows it and does nothing. A character that plain packages lack is written as U+4E2D."""
+    parts: list[str] = []
+    before = ""
+    for character in plain(text):
+        if character == before and character in LIGATURES:
+            parts.append("{}")
+        parts.append(_character(character))
+        before = character
+    return "".join(parts)
+
+
+def _character(character: str) -> str:
+    if character in COMMANDS:
+        return COMMANDS[character]
+    if character.isascii():
+        return character
+    base, accent = unicodedata.normalize("NFD", character)[:1], unicodedata.normalize("NFD", character)[1:]
+    if base.isascii() and base.isalpha() and accent in ACCENTS:
+        letter = f"\\{base}" if base in "ij" else base  # without its dot
+        return f"\\{ACCENTS[accent]}{{{letter}}}"
+    return f"U+{ord(character):04X}"
+
+
+def latex(content: Content, figure: str = "") -> str:
+    """The section; `figure` is the file name of its figure, empty where there is none."""
+    lines = [PREAMBLE, rf"\section{{{latex_text(content.title)}}}", r"\label{sec:scaling}", ""]
+    lines += [latex_text(sentence) for sentence in content.opening]
+    for marked in content.tables:
+        lines += ["", *_tables(marked, content.remarks)]
+    if general := [remark for remark in content.remarks if not remark.mark]:
+        lines += ["", r"\paragraph{Remarks.}", *(latex_text(remark.text) for remark in general)]
+    if figure and content.curves:
+        lines += [
+            "",
+            r"\begin{figure}[htbp]",
+            r"  \centering",
+            rf"  \includegraphics[width=0.7\linewidth]{{{figure}}}",
+            rf"  \caption{{{latex_text(content.curves.caption)}}}",
+            r"  \label{fig:scaling}",
+            r"\end{figure}",
+        ]
+    if content.method:
+        lines += ["", r"\paragraph{Method.}", *map(latex_text, content.method)]
+    return "\n".join(lines) + "\n"
+
+
+def _tables(marked: MarkedTable, remarks: Sequence[Remark]) -> Iterator[str]:
+    """The table, cut into pieces that fit on a page, each with its remarks below it."""
+    table, rows = marked.table, [*zip(marked.table.rows, marked.marks, strict=True)]
+    columns = "".join("l" if at in table.word_columns else "r" for at in range(len(table.heads)))
+    for first in range(0, len(rows), MAX_ROWS):
+        piece = rows[first : first + MAX_ROWS]
+        number = first // MAX_ROWS
+        caption = f"{latex_text(table.caption)}{' (continued)' if number else ''}."
+        yield r"\begin{table}[htbp]"
+        yield r"  \centering"
+        yield r"  \small"
+        yield rf"  \caption{{{caption}}}"
+        yield rf"  \label{{tab:{table.id}{f'-part-{number + 1}' if number else ''}}}"
+        yield f"  {NO_WIDER}"
+        yield rf"  \begin{{tabular}}{{{columns}}}"
+        yield r"    \toprule"
+        yield _row([latex_text(name) for name, _ in table.heads])
+        yield _row([f"({latex_text(unit)})" if unit else "" for _, unit in table.heads])
+        yield r"    \midrule"
+        for row, marks in piece:
+            first_cell, *cells = map(latex_text, row)
+            yield _row([first_cell + _superscript(marks), *cells])
+        yield r"    \bottomrule"
+        yield r"  \end{tabular}}"
+        its_marks = {mark for _, marks in piece for mark in marks}
+        if its_remarks := [remark for remark in remarks if remark.mark in its_marks]:
+            yield r"  \par\smallskip"
+            yield r"  \begin{minipage}{\linewidth}\footnotesize\raggedright"
+            for remark in its_remarks:
+                yield rf"    {_superscript([remark.mark])}{latex_text(remark.text)}\par"
+            yield r"  \end{minipage}"
+        yield r"\end{table}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"    {' & '.join(cells)} \\\\"
+
+
+def _superscript(marks: Sequence[str]) -> str:
+    return rf"\textsuperscript{{{','.join(marks)}}}" if marks else ""
+
+
+# The section as Markdown; every text in it is escaped by parse.text.
+
+
+def markdown(content: Content, figure: str = "") -> str:
+    """The section; `figure` is the file name of its figure, empty where there is none."""
+    parts = [f"## {markdown_text(content.title)}", markdown_text(" ".join(content.opening))]
+    for marked in content.tables:
+        rows = [
+            [f"{first} [{', '.join(marks)}]" if marks else first, *cells]
+            for (first, *cells), marks in zip(marked.table.rows, marked.marks, strict=True)
+        ]
+        parts += [f"{markdown_text(marked.table.caption)}:", markdown_table(with_units(marked.table.heads), rows)]
+    if content.remarks:
+        lines = (f"[{remark.mark}] {remark.text}" if remark.mark else remark.text for remark in content.remarks)
+        parts.append(markdown_list(lines))
+    if figure and content.curves:
+        parts += [f"![Speedup by devices]({figure})", markdown_text(content.curves.caption)]
+    if content.method:
+        parts += ["### Method", markdown_text(" ".join(content.method))]
+    return "\n\n".join(parts) + "\n"
+
 
 WRITERS = {"latex": latex, "markdown-report": markdown}
 SECTIONS = {"latex": "scaling.tex", "markdown-report": "scaling.md"}

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from hpc.backends import load_backend
 from hpc.measure.world import world_of
-from hpc.workloads import arcface, torch_margin
+from hpc.workloads import arcface, torch_arcface
 
 SAMPLES = 6
 comm = MPI.COMM_WORLD
@@ -50,9 +50,9 @@ def torch_head(values, classes, group, **options):
     options = {"sample_ratio": 1.0, "seed": comm.rank, **options}
     values = torch.from_numpy(values.copy())
     head = (
-        torch_margin.ShardedMarginHead(group, values, classes, **options)
+        torch_arcface.ShardedMarginHead(group, values, classes, **options)
         if group
-        else torch_margin.MarginHead(values, classes, **options)
+        else torch_arcface.MarginHead(values, classes, **options)
     )
 
     def train(features, labels):
@@ -68,14 +68,14 @@ def torch_head(values, classes, group, **options):
 def paddle_head(values, classes, group, **options):
     import paddle
 
-    from hpc.workloads import paddle_margin
+    from hpc.workloads import paddle_arcface
 
     options = {"sample_ratio": 1.0, "seed": comm.rank, **options}
     values = paddle.to_tensor(values)
     head = (
-        paddle_margin.ShardedMarginHead(group, values, classes, **options)
+        paddle_arcface.ShardedMarginHead(group, values, classes, **options)
         if group
-        else paddle_margin.MarginHead(values, classes, **options)
+        else paddle_arcface.MarginHead(values, classes, **options)
     )
 
     def train(features, labels):
@@ -132,12 +132,12 @@ def partial(classes, ratio, group):
 backend = load_backend(sys.argv[1])
 backend.join(run_of({"backend": sys.argv[1]}), world_of(comm), comm)
 if sys.argv[1] == "paddle-fleet":
-    from hpc.workloads.paddle_margin import Group
+    from hpc.workloads.paddle_arcface import Group
 
     make_head, group = paddle_head, Group(comm.rank, comm.size)
 else:
     make_head = torch_head
-    group = torch_margin.HorovodGroup() if sys.argv[1] == "torch-horovod" else torch_margin.TorchGroup()
+    group = torch_arcface.HorovodGroup() if sys.argv[1] == "torch-horovod" else torch_arcface.TorchGroup()
 exact = []
 for classes in (5, 10, 64):
     for dtype in (torch.float32, torch.float64):

@@ -21,7 +21,7 @@ from common import CONNECTED, LISTENING, run_of, sockets
 from mpi4py import MPI
 
 import hpc.rank
-from hpc.backends import InvalidRun, addresses, load_backend, paddle_group
+from hpc.backends import InvalidRun, addresses, load_backend, paddle_fleet
 from hpc.measure.world import world_of
 from hpc.model.timestamps import ABSENT
 from hpc.workloads import load_factory
@@ -46,7 +46,7 @@ def endpoints_taken(comm, requested_interface):
 
 if sys.argv[1] == "taken":
     somebody = socket.socket()
-    paddle_group.endpoints = endpoints_taken
+    paddle_fleet.endpoints = endpoints_taken
     sys.exit(hpc.rank.main(sys.argv[2:]))
 
 comm = MPI.COMM_WORLD
@@ -54,7 +54,7 @@ switches = sys.argv[2:]
 if "apart" in switches:
     addresses._network_stack = lambda: str(comm.rank)
 if "unnamed" in switches:
-    paddle_group.transport = lambda gpu: "auto"
+    paddle_fleet.transport = lambda gpu: "auto"
     os.chdir(tempfile.mkdtemp())  # Paddle leaves an http.log where it is then
 before = {state: sockets(state) for state in (LISTENING, CONNECTED)}
 runs = [run_of(fields, cpus_per_rank=2, backend="paddle-fleet") for fields in json.loads(sys.argv[1])]

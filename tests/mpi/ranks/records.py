@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from hpc.data.image_set import Sample, write_tfrecord
-from hpc.workloads.image_folder import list_images
+from hpc.workloads.image_sets import list_images
 
 OF_FILE = 5
 

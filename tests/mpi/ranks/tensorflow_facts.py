@@ -71,7 +71,7 @@ def main(comm):
         take_the_port_of_rank_1(comm, member)
     member.join(first, world_of(comm), comm)
     facts = [facts_of(first, member, comm)]
-    from hpc.backends.tensorflow_precision import set_precision  # which has imported TensorFlow as the run joined
+    from hpc.backends.tensorflow_loop import set_precision  # which has imported TensorFlow as the run joined
 
     for run in others:
         backend = copy.copy(member)

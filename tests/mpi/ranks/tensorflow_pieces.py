@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from hpc.backends.tensorflow_precision import LossScale
+from hpc.backends.tensorflow_loop import LossScale
 from hpc.workloads.tensorflow_base import Momentum, tf
 
 TAKEN_ALONG = [name for name in ("sklearn", "matplotlib") if name in sys.modules]

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from common import LISTENING, run_of, sockets
 from mpi4py import MPI
 
-from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_build, horovod_group, load_backend
+from hpc.backends import InvalidRun, WorkloadError, addresses, horovod_group, load_backend
 from hpc.measure.world import world_of
 from hpc.model.options import OptionError
 from hpc.model.timestamps import ABSENT
@@ -47,7 +47,7 @@ def pretend(switches, until):
     if "apart" in switches:
         put(addresses, "_network_stack", lambda: str(comm.rank))
     if "another" in switches:
-        put(horovod_build, "built_against", lambda: {"torch": "1.13.1"})
+        put(horovod_group, "built_against", lambda: {"torch": "1.13.1"})
     if "twice" in switches:
         put(horovod_group, "_mpi_libraries", lambda: ["/opt/a/libmpi.so.12", "/usr/lib/libmpi.so.40"])
     if "one_gpu" in switches:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from user_workloads import Line
 
-from hpc.recovery.progress import read_progress
+from hpc.recovery.journal import read_progress
 
 DONE = 7
 """So many steps every rank completes before it stops."""

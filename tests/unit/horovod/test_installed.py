@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpc.backends.horovod_build import build_problem, built_against, built_for, installed_version
+from hpc.backends.horovod_group import build_problem, built_against, built_for, installed_version
 from tests.unit.horovod.machine import Machine
 
 

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parse.logs.engine.fields import LARGEST, MAX_WIDTH, columns, field_of, seconds_of
-from parse.logs.engine.lines import MarkerIndex
 from parse.logs.engine.log_format import LogFormat, LogPattern, StepLine
-from parse.logs.engine.reader import batches
-from parse.logs.engine.shapes import MAX_KNOWN, MAX_SHAPES, Shapes
+from parse.logs.engine.reader import MAX_KNOWN, MAX_SHAPES, MarkerIndex, Shapes, batches
 
 LETTERS = st.sampled_from(list(b"aeZ_ :1")).map(lambda letter: bytes([letter]))
 TEXTS = st.lists(LETTERS, min_size=1, max_size=12).map(b"".join)

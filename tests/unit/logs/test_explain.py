@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
-from parse.attempt import Attempt, FromLog, Measured, RequestedRun
+from parse.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.explain import MAX_LISTED, MAX_TEXT, explain, lines_at
-from parse.logs.remarks import remark_text
-from parse.logs.window import Protocol, Reading, read_log
-from parse.run_fields import RunFields
+from parse.logs.window import Protocol, Reading, read_log, remark_text
 
 FORMAT = LogFormat(
     name="made",

@@ -15,9 +15,8 @@ from parse import summarize
 from parse.logs import formats
 from parse.logs.engine import reader
 from parse.logs.engine.fields import form_of, seconds_of
-from parse.logs.engine.lines import MarkerIndex
 from parse.logs.engine.log_format import LogError, UnknownFormatError
-from parse.logs.engine.shapes import MAX_MARKERS, find_step, label, uncrowded
+from parse.logs.engine.reader import MAX_MARKERS, MarkerIndex, find_step, label, uncrowded
 from parse.logs.formats import FORMATS, format_named, recognise
 from tests.unit.logs import made
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
-from parse.logs.engine.reader import batches, pieces
-from parse.logs.engine.shapes import MAX_KNOWN
+from parse.logs.engine.reader import MAX_KNOWN, batches, pieces
 from parse.logs.formats import format_named
 
 STEP = re.compile(

@@ -1,10 +1,10 @@
-"""parse.logs.remarks: the sentence of each oddity."""
+"""parse.logs.window: the sentence of each oddity."""
 
 from __future__ import annotations
 
 import pytest
 
-from parse.logs.remarks import Oddity, remark, remark_text
+from parse.logs.window import Oddity, remark, remark_text
 
 SENTENCES = {
     Oddity.OF_FORMAT: ({"text": "cut off"}, "cut off"),

@@ -13,8 +13,7 @@ from parse import summarize
 from parse.load_logs import HowToRead, explained
 from parse.logs.engine.fields import field_of
 from parse.logs.engine.log_format import LogError
-from parse.logs.engine.reader import batches
-from parse.logs.engine.shapes import find_step
+from parse.logs.engine.reader import batches, find_step
 from parse.logs.formats import FORMATS, format_named, recognise
 from parse.logs.path_facts import place_of
 from parse.logs.run import attempt_of

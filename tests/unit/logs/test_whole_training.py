@@ -8,7 +8,7 @@ import pytest
 
 from parse.load_logs import HowToRead, _read
 from parse.logs.path_facts import place_of
-from parse.logs.whole_training import WHOLE_TRAINING
+from parse.logs.run import WHOLE_TRAINING
 from parse.summarize import main
 
 T0 = 1619923243302

@@ -15,8 +15,7 @@ from parse.logs import window as window_module
 from parse.logs.engine import intervals
 from parse.logs.engine.intervals import Series
 from parse.logs.engine.log_format import LogError
-from parse.logs.remarks import Oddity, remark
-from parse.logs.window import Protocol
+from parse.logs.window import Oddity, Protocol, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
 from tests.unit.logs.text_logs import LOGS
 

@@ -9,7 +9,7 @@ import pytest
 from parse.logs import window as window_module
 from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
-from parse.logs.remarks import Oddity, remark
+from parse.logs.window import Oddity, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, OtherLine, Row, read, steady, window_of
 
 PATTERNS = [

@@ -11,8 +11,7 @@ import pytest
 from parse.logs import window as window_module
 from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
-from parse.logs.remarks import Oddity, remark
-from parse.logs.window import Reading
+from parse.logs.window import Oddity, Reading, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, WHOLE, WIDTH, OtherLine, Row, batch, read, steady, window_of
 
 

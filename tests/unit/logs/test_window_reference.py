@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from parse.logs import window as window_module
 from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER, LogFormat
-from parse.logs.remarks import Oddity
-from parse.logs.window import Protocol
+from parse.logs.window import Oddity, Protocol
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, OtherLine, Row, read
 
 

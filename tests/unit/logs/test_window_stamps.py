@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.intervals import resolution_s
-from parse.logs.remarks import Oddity, remark
+from parse.logs.window import Oddity, remark
 from tests.unit.logs.made_lines import T0, OtherLine, Row, read, steady, window_of
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.pipeline.result import MAX_GROUPS
-from parse.pipeline.text import SHOWN
+from parse.pipeline.result import MAX_GROUPS, SHOWN
 from parse.pipeline_trace import main
 from tests.unit.pipeline.made import Seconds, columns, fixed, slow, write
 
