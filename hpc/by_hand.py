@@ -23,8 +23,9 @@ from hpc.model.options import OptionError
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, read_begin_record, read_own_record
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Expectations
-from hpc.rank import RankArguments, run_ranks, set_threads
+from hpc.rank import run_ranks, set_threads
 from hpc.run.rank_end import EXIT_STATUS
+from hpc.run.rank_state import RankArguments
 from hpc.run.rendezvous import TORCHRUN
 from hpc.system.command_line import as_called, called
 

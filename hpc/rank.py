@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +34,12 @@ from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec, SpecError
 from hpc.model.trace import RankReport
-from hpc.preflight.run import Expectations, Preflight, add_arguments, read_expectations
+from hpc.preflight.run import add_arguments, read_expectations
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
-from hpc.run.rank_end import EXIT_STATUS, Failure, OtherScriptFailed, ReservedFiles, attempted, fail, limit_exit
+from hpc.run.rank_end import EXIT_STATUS, OtherScriptFailed, ReservedFiles, attempted, fail, limit_exit
+from hpc.run.rank_state import Rank, RankArguments
 from hpc.system.atomic import parse_json, read_text, read_whole
 from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory
@@ -53,47 +54,6 @@ if TYPE_CHECKING:
     from hpc.run.whole_training import WholeTraining
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # a script has SLURM_PROCID, too
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankArguments:
-    """The arguments of the command line. `run` and `script` are None where no sweep planned the run."""
-
-    run: Path | None
-    attempt: int
-    traces: Path
-    script: Path | None
-    simulate_nodes: bool
-    copy_s: float = 10.0
-    expectations: Expectations = field(default_factory=Expectations)
-
-
-class Rank:
-    """The state of this rank that a failure reports, filled as the run goes on."""
-
-    def __init__(self, arguments: RankArguments, run: RunSpec) -> None:
-        self.arguments, self.run = arguments, run
-        self.folder = TracesFolder.of(AttemptFiles(arguments.traces, run.run_id, arguments.attempt))
-        self.number = _from_environment(_RANKS) or 0
-        self.comm: Communicator | None = None  # once all requested ranks are known to be present
-        self.journal: Journal | None = None
-        self.stacks: Stacks | None = None
-        self.preflight = Preflight(run, arguments.expectations)
-        self.training = False
-        self.script = ""
-        self.problems: dict[str, str] = {}
-
-    def failure(self, error: BaseException) -> Failure:
-        """The report of this rank's failure by `error`."""
-        return Failure(
-            rank=self.number,
-            folder=self.folder,
-            error=error,
-            step=-1 if self.journal is None else self.journal.steps_completed + self.journal.unmeasured[0] - 1,
-            training=self.training,
-            nccl_warnings=self.preflight.nccl_warnings,
-        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -357,10 +317,6 @@ def _input_facts(workload: Any) -> Mapping[str, Any] | None:
 
 def _script_text(path: Path) -> str:
     return without_secrets(read_text(path, errors="replace"))
-
-
-def _from_environment(names: Sequence[str]) -> int | None:
-    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from hpc.run.rank_end import (
 from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
-    from hpc.rank import Rank
+    from hpc.run.rank_state import Rank
 
 # The process of a script: started with torchrun's variables and the hooks, ended with all that it has started.
 
