@@ -59,7 +59,7 @@ def test_no_run_on_one_rank_is_added_to_a_script(folder: Path) -> None:
     assert cases == ["1n2g", "2n2g"]
     requested = planned(folder, "--script", "train.py", "--ranks-per-node", "2", "--cases", "1n1g")
     assert [run.case for run in requested] == ["1n1g", "1n2g", "2n2g"]
-    (folder / "sweep.toml").write_text("baseline = true\n")
+    (folder / "sweep.toml").write_text("no-baseline = false\n")
     from_file = planned(folder, "--script", "train.py", "--ranks-per-node", "2", "--config", "sweep.toml")
     assert [run.case for run in from_file] == ["1n1g", "1n2g", "2n2g"]
 
