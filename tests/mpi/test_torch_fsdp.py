@@ -48,15 +48,21 @@ def test_one_rank_meets_nobody_and_has_all_stamps(ranks: Ranks) -> None:
     assert (result["taken"], result["ordered"]) == ([0, 1, 2, 3, 4, 5], True)
 
 
-def test_a_torch_without_fsdp2_on_cpus_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_whose_fsdp2_fails_on_cpus_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     from hpc.backends import InvalidRun, torch_fsdp
 
-    monkeypatch.delattr(torch_fsdp.torch.cpu.Stream, "record_event")  # as in torch 2.6
-    backend = torch_fsdp.TorchFSDP()
-    run = spec(backend="torch-fsdp")
+    version = type(torch_fsdp.torch.__version__)
+    backend, run = torch_fsdp.TorchFSDP(), spec(backend="torch-fsdp")
     backend._begin(run, 0)
-    with pytest.raises(InvalidRun, match=r"^torch 2\.\S+ has no FSDP2 on CPUs .*: take a newer torch, "):
-        backend._find_device(run, Mock(), Mock())
+    for refused_version in ("2.6.0+cu124", "2.7.1", "2.12.1+cpu"):
+        monkeypatch.setattr(torch_fsdp.torch, "__version__", version(refused_version))
+        with pytest.raises(
+            InvalidRun, match=rf"^FSDP2 of torch {re.escape(refused_version)} is not known to learn rightly on CPUs"
+        ):
+            backend._find_device(run, Mock(), Mock())
+    monkeypatch.setattr(torch_fsdp.torch, "__version__", version("2.13.0a0+nv"))
+    monkeypatch.setattr(torch_fsdp.ProcessGroupLoop, "_find_device", lambda *_: "cpu")
+    assert backend._find_device(run, Mock(), Mock()) == "cpu"
 
 
 def test_where_only_steps_are_timed_its_collectives_are_not_recorded(ranks: Ranks) -> None:
