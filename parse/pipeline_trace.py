@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc.system.command_line import CommandParser, importing, run, text_width
+from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version
 
@@ -15,9 +16,9 @@ DESCRIPTION = (
     "Replays the steps in a trace of the single operations of pipeline-parallel training: as recorded, with every "
     "operation at the usual time of its kind, and with those of one worker, stage, data-parallel rank or kind at it."
 )
-EPILOG = """\
+EPILOG = f"""\
 The trace is Parquet as ByteDance publishes it with StragglerAnalysis: a row per operation (docs/pipeline_traces.md). It
-takes pyarrow: pip install -e '.[parquet]'.
+takes pyarrow: {install_command("parquet")}.
 
 Exit status 0: the trace was replayed; 1: it could not be read or replayed; 2: usage.
 """

@@ -13,6 +13,7 @@ from hpc.backends.rank_groups import check_all_or_size, check_node_or_size
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, OPERATIONS, PAIRS, REDUCE_SCATTER
 from hpc.model.options import Option, OptionValue, read_options
 from hpc.model.spec import SCRIPT, UNKNOWN, RunSpec, SpecError
+from hpc.system.import_guard import install_command
 from hpc.workloads import CHANNELS_LAST, WORKLOADS, is_user_code, options_of_files
 
 if TYPE_CHECKING:
@@ -113,9 +114,7 @@ def _check_plain_number(text: str) -> None:
 
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
-_TORCH = {"torch": "pip install -e '.[torch]'"}
-_TENSORFLOW = {"tensorflow": "pip install -e '.[tensorflow]'"}
-_PADDLE = {"paddle": "pip install -e '.[paddle]'"}
+_TORCH, _TENSORFLOW, _PADDLE = ({name: install_command(name)} for name in ("torch", "tensorflow", "paddle"))
 _HOROVOD = {"horovod": "make horovod"}
 
 _MAX_MIB = 2**20

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpc.data.photographs import MissingPackage
+from hpc.system.import_guard import install_command
 
 CLASSES, SIZE = 10, 8
 LEVELS = 16
@@ -24,7 +25,7 @@ def digits() -> tuple[Any, Any]:
     try:
         loaded = import_module("sklearn.datasets").load_digits()
     except ModuleNotFoundError as error:
-        raise MissingPackage(f"{error.name} is not installed here: pip install -e '.[data]'") from None
+        raise MissingPackage(f"{error.name} is not installed here: {install_command('data')}") from None
     return loaded.images, loaded.target
 
 

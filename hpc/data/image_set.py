@@ -15,12 +15,13 @@ from pathlib import Path
 from hpc.data.dali_index import index_records, index_tar
 from hpc.data.digits import CLASSES, SIZE, digits, encoded, split_digits
 from hpc.data.photographs import crop, photographs
+from hpc.system.import_guard import install_command
 
 SPLITS = ("train", "val")
 PHOTOGRAPHS, DIGITS = SOURCES = ("photographs", "digits")
 SHARD_IMAGES = 256
 MANIFEST = "manifest.json"
-NO_TENSORFLOW = "tensorflow, which writes its framing, is not installed here: pip install -e '.[tensorflow]'"
+NO_TENSORFLOW = f"tensorflow, which writes its framing, is not installed here: {install_command('tensorflow')}"
 
 
 @dataclass(frozen=True, kw_only=True)

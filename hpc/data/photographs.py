@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.system.import_guard import install_command
+
 if TYPE_CHECKING:
     from PIL import Image
 
@@ -34,7 +36,7 @@ def photographs() -> dict[str, Image.Image]:
 
         folders = {name: Path(str(import_module(name).__file__)).parent for name in SHIPPED}
     except ModuleNotFoundError as error:
-        raise MissingPackage(f"{error.name} is not installed here: pip install -e '.[data]'") from None
+        raise MissingPackage(f"{error.name} is not installed here: {install_command('data')}") from None
     paths = [folders[package] / name for package, names in SHIPPED.items() for name in names]
     return {path.stem.partition("_")[0]: Image.open(path).convert("RGB") for path in paths}
 

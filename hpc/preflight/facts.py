@@ -17,6 +17,7 @@ from hpc.measure.world import World
 from hpc.model.options import TEXT, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
+from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, read_ranges
 from hpc.system.tool import Failure, run_tool
@@ -369,7 +370,7 @@ def images_seen(run: RunSpec, *, first_of_node: bool) -> ImagesSeen | None:
     if source is None or source.kind == TEXT:
         return None
     if BACKENDS[run.backend].framework != "tensorflow" and find_spec("PIL") is None:
-        return ImagesSeen(problem="Pillow, which decodes images, is not installed: pip install -e '.[data]'")
+        return ImagesSeen(problem=f"Pillow, which decodes images, is not installed: {install_command('data')}")
     if (package := PACKAGES.get(source.kind)) and not _is_installed(package[0]):
         return ImagesSeen(problem=f"{package[0]}, which reads {source.kind}, is not installed: {package[1]}")
     training = _images_at(source, "train", first_of_node=first_of_node)

@@ -296,8 +296,9 @@ def _explain(error: BaseException, name: str) -> int | None:
 def _not_installed(package: str) -> str:
     from shlex import quote
 
-    checkout = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 - light
-    install = f"-m pip install -e {quote(checkout)}"
+    from hpc.system.import_guard import install_command
+
+    install = f"-m {install_command()}"
     if not sys.executable:  # it has no virtual environment either
         return (
             f"{package} is not installed for this Python, which does not know its path (sys.executable is empty: it "

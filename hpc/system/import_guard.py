@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -43,6 +42,16 @@ def is_installed(root: Path = ROOT) -> bool:
     return root.name in ("site-packages", "dist-packages")
 
 
+def install_command(extra: str = "", root: Path = ROOT) -> str:
+    """The command for a package that is missing: `pip install -e '.[torch]'` in the folder of a checkout, `pip install
+    'rankwise[torch]'` where this project is installed itself; without an optional group, with the checkout's path."""
+    from shlex import quote
+
+    project = "rankwise" if is_installed(root) else "." if extra else str(root)
+    editable = "" if is_installed(root) else "-e "
+    return f"pip install {editable}{quote(f'{project}[{extra}]' if extra else project)}"
+
+
 def link_packages(folder: Path) -> None:
     """Makes in the folder a link to each of this project's packages. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,6 +62,8 @@ def link_packages(folder: Path) -> None:
 
 def describe_foreign() -> list[str]:
     """A line for each package of PyPI's that is installed under one of our names."""
+    import importlib.metadata
+
     lines = []
     for name in ("launch", "parse"):
         with suppress(importlib.metadata.PackageNotFoundError):

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from hpc.model.options import DALI, TFRECORD, WEBDATASET, DataSource
 from hpc.system.atomic import open_regular, read_text
+from hpc.system.import_guard import install_command
 from hpc.system.text import first_of
 
 # Images in class folders, as torchvision's ImageFolder lists them: every class a folder, sorted by name.
@@ -445,8 +446,8 @@ def shard_order(shards: int, seed: int, epoch: int) -> list[int]:
 
 
 PACKAGES = {
-    WEBDATASET: ("webdataset", "pip install -e '.[data]'"),
-    DALI: ("nvidia.dali", "pip install -e '.[dali]'"),
+    WEBDATASET: ("webdataset", install_command("data")),
+    DALI: ("nvidia.dali", install_command("dali")),
 }
 """By kind, the package that reads it besides the framework's own, and what installs it."""
 

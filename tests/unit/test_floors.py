@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from hpc.system.import_guard import install_command
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -110,3 +112,12 @@ def test_a_foreign_package_that_does_not_hide_ours_is_mentioned(tmp_path: Path) 
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     assert "PyPI's package `parse` 1.0 is installed too" in done.stderr
+
+
+def test_hints_install_the_project_as_it_is_here() -> None:
+    assert install_command("torch", Path("/x/site-packages")) == "pip install 'rankwise[torch]'"
+    assert install_command(root=Path("/x/site-packages")) == "pip install rankwise"
+    assert install_command("torch", Path("/x/rankwise")) == "pip install -e '.[torch]'"
+    assert install_command(root=Path("/x/rankwise")) == "pip install -e /x/rankwise"
+    sources = [path for name in ("hpc", "launch", "parse") for path in (ROOT / name).rglob("*.py")]
+    assert [path.name for path in sources if "pip install -e" in path.read_text()] == ["import_guard.py"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.system.atomic import open_output, write_output
+from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from parse.page.figures import Line
 from parse.page.paper.content import Content, Curves, MarkedTable, Panel, Remark, content
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 # The figure of the section as PDF or SVG. The only file that imports matplotlib.
 
-NO_MATPLOTLIB = "matplotlib, which draws the figure, is not installed here: pip install -e '.[report]'"
+NO_MATPLOTLIB = f"matplotlib, which draws the figure, is not installed here: {install_command('report')}"
 SIZE_INCHES = (4.6, 3.2)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Those of Okabe and Ito, which people with any colour vision tell apart, in print and on white."""
