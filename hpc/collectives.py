@@ -144,7 +144,7 @@ def _sizes(arguments: argparse.Namespace, small: bool) -> dict[str, str]:
 
 def _show(path: Path) -> int:
     """Prints the table of a trace; the exit status of the command line."""
-    from hpc.model.collective_plan import table
+    from hpc.model.collective_times import table
     from hpc.model.trace import TraceError
     from hpc.model.trace_file import read_trace
 

@@ -28,7 +28,7 @@ from hpc.model.outcome import (
     read_begin_record,
     read_rank_notes,
 )
-from hpc.model.trace_file import TraceLook, look_at_trace
+from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import EndedBy, Evidence, JobEnd, decide
 from hpc.system.atomic import open_regular, parse_json
 from hpc.system.sanitize import plain, without_secrets

@@ -26,7 +26,7 @@ from hpc.model.evidence import (
 )
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, Outcome
-from hpc.model.trace_file import TraceLook, look_at_trace
+from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import JobEnd
 from hpc.recovery.collect import bring_home
 from hpc.recovery.folders import attempt_folders

@@ -23,8 +23,9 @@ from launch.jobs.options import DEFAULT_LIMITS, LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
-from launch.sweep.expansion import expand, expand_all, notes, refuse_invalid
+from launch.sweep.expansion import expand, expand_all
 from launch.sweep.recipes import departures, refuse_impossible
+from launch.sweep.refusals import notes, refuse_invalid
 from launch.sweep.spec import SweepSpec, joined
 from launch.sweep.target import (
     TargetError,

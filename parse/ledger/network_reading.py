@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from hpc.model.clock_model import STAR
-from hpc.model.collective_plan import ALL_REDUCE, PairTime, collective_times, pair_times
+from hpc.model.collective_plan import ALL_REDUCE
+from hpc.model.collective_times import PairTime, collective_times, pair_times
 from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import read_trace
 from parse import stats

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor, collective_times
+from hpc.model.collective_plan import ALL_REDUCE, COMMUNICATION_OPTIONS, bus_factor
+from hpc.model.collective_times import collective_times
 from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace

@@ -38,7 +38,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from hpc.model.spec import SpecError
-from hpc.model.trace_file import look_at_trace
+from hpc.model.trace_look import look_at_trace
 from hpc.recovery import recover
 from launch.jobs.options import LaunchOptions
 from launch.sweep import status

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from hpc.backends import BACKENDS, missing_modules, operations_of
-from hpc.model.collective_plan import PAIRS, collective_times, pair_times, plan_of, table
+from hpc.model.collective_plan import PAIRS, plan_of
+from hpc.model.collective_times import collective_times, pair_times, table
 from hpc.model.outcome import Outcome, read_rank_note
 from hpc.model.timestamps import BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace

@@ -14,17 +14,8 @@ from hypothesis import strategies as st
 
 from hpc.backends import BACKENDS, TRAINERS, operations_of
 from hpc.collectives import main as collectives_command
-from hpc.model.collective_plan import (
-    OPERATIONS,
-    OPTIONS,
-    Collective,
-    bus_factor,
-    collective_times,
-    collectives,
-    collectives_run,
-    plan_of,
-    table,
-)
+from hpc.model.collective_plan import OPERATIONS, OPTIONS, Collective, bus_factor, collectives, collectives_run, plan_of
+from hpc.model.collective_times import collective_times, table
 from hpc.model.options import OptionError
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
 from hpc.model.timestamps import ABSENT, END

@@ -107,7 +107,7 @@ READERS = {
     "launch/cluster/local.py": "/proc",
     "launch/step/attempt.py": "what the kernel counts of its control group",
     "launch/step/watch.py": "/proc",
-    "launch/sweep/expansion.py": "a file of the project",
+    "launch/sweep/refusals.py": "a file of the project",
     "parse/page/html.py": "files of the project",
     # What came over a connection or a pipe of this run, from a process that this one started or that showed its key.
     "hpc/measure/connections.py": "messages between the ranks of a run, of bounded length",

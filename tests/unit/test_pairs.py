@@ -11,18 +11,15 @@ from hpc.backends import BACKENDS, operations_of
 from hpc.model.collective_plan import (
     MAX_PAIR_BYTES,
     PAIRS,
-    PairTime,
     bus_factor,
-    collective_times,
     collectives_beside,
     collectives_run,
-    pair_times,
     partner,
     partner_rank,
     plan_of,
-    table,
     turns,
-)  # fmt: skip
+)
+from hpc.model.collective_times import PairTime, collective_times, pair_times, table
 from hpc.model.options import OptionError
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import BEGIN, END
