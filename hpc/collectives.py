@@ -30,7 +30,8 @@ from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collective
 from hpc.model.options import OptionError, read_options
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
 from hpc.preflight.run import add_arguments, read_expectations
-from hpc.system.command_line import CommandParser, as_called, called, run, text_width
+from hpc.system.command_line import as_called, called, run, text_width
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.system.version import with_version
 

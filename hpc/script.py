@@ -36,7 +36,8 @@ from hpc.model.files import AttemptFiles
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
 from hpc.preflight.run import add_arguments, read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
-from hpc.system.command_line import CommandParser, as_called, called
+from hpc.system.command_line import as_called, called
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 from hpc.system.version import with_version
 from hpc.workloads import code_digest

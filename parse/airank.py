@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpc.system.atomic import existing
-from hpc.system.command_line import CommandParser, importing, run, text_width
+from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version
 

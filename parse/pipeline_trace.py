@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import CommandParser, importing, run, text_width
+from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.command_line import CommandParser, importing, run, text_width
+from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import filled, plural
 from hpc.system.version import with_version

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from hpc.data.image_set import DIGITS, MANIFEST, PHOTOGRAPHS, SOURCES, ImageSetSpec, digits_spec, make
 from hpc.data.photographs import MissingPackage
-from hpc.system.command_line import CommandParser, called, run
+from hpc.system.command_line import called, run
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version
 

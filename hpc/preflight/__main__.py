@@ -22,7 +22,8 @@ from hpc.model.findings import State
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Preflight, add_arguments, read_expectations
 from hpc.system.atomic import parse_json, read_whole, write_output
-from hpc.system.command_line import CommandParser, run
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 
 INVALID, LAUNCH_FAIL = 3, 5

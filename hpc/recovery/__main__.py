@@ -23,7 +23,8 @@ from pathlib import Path
 from hpc.model.files import AttemptFiles, FolderReplaced, host_path
 from hpc.recovery.collect import collect
 from hpc.recovery.folders import BEGUN, attempt_folders, clean, remove_shared_memory
-from hpc.system.command_line import CommandParser, run
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
 
 

@@ -43,7 +43,8 @@ from hpc.model.verdict import cause
 from hpc.recovery.folders import BEAT, PARTIAL, WHOLE, JournalError
 from hpc.recovery.journal import RankJournal, name_ranks, read_journals
 from hpc.recovery.stacks import merge
-from hpc.system.command_line import CommandParser, run
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.text import grouped
 from hpc.system.version import with_version

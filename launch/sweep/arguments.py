@@ -29,7 +29,7 @@ from itertools import groupby
 from hpc.model.options import did_you_mean
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SpecError
-from hpc.system.command_line import CommandParser, HelpFormatter
+from hpc.system.command_parser import CommandParser, HelpFormatter
 from hpc.system.version import with_version
 from launch.jobs.options import Help, Option, truth
 from launch.sweep.request import (

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpc.system.atomic import existing, write_output
-from hpc.system.command_line import CommandParser, importing
+from hpc.system.command_line import importing
+from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.system.command_line import CommandParser
+from hpc.system.command_parser import CommandParser
 from tests.unit.commands import command
 
 

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.command_line import CommandParser, run
+from hpc.system.command_line import run
+from hpc.system.command_parser import CommandParser
 from hpc.system.version import with_version
 from tools.devcluster import config
 from tools.devcluster.cluster import DevCluster

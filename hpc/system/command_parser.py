@@ -1,0 +1,117 @@
+"""The parser of every command's options: its help fits the terminal, its error about an unknown option names the
+nearest that exists."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from hpc.system.command_line import as_called, text_width
+
+_UNKNOWN = "unrecognized arguments: "
+_EXAMPLE = "      "
+"""Before the text of an example that has no room beside its command."""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Fits usage, texts and options to the room for text; lines of a text that fit it are shown as they are."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"width": text_width() - 2, **options})
+
+    def start_section(self, heading: str | None) -> None:
+        """As argparse's, with a heading that fits."""
+        super().start_section(heading and textwrap.fill(heading, self._width))
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return textwrap.indent(fitted(text, width + 2), indent)
+
+    def _format_usage(self, usage: str | None, *arguments: Any) -> str:
+        requested, usage = usage, super()._format_usage(usage, *arguments)
+        if max(map(len, usage.splitlines())) <= self._width + 2:
+            return usage
+        lines, indent = [""], " " * 4
+        if requested is not None:
+            filled = (textwrap.fill(line, self._width + 2, subsequent_indent=3 * indent) for line in usage.splitlines())
+            return "\n".join(filled) + "\n\n"
+        for part in re.findall(r"\[[^]]*\](?:\.\.\.)?|\S+", usage):
+            if len(lines[-1]) + 1 + len(part) > self._width:
+                lines.append(indent + part)
+            else:
+                lines[-1] += f" {part}" if lines[-1] else part
+        return "\n".join(lines) + "\n\n"
+
+
+def fitted(text: str, width: int) -> str:
+    """The text, its paragraphs that are wider filled anew. Commands to be copied, which are moved in, stay whole."""
+    paragraphs: list[tuple[str, int]] = []  # and the column where the lines after its first one begin
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        begins = not paragraphs or not line or not paragraphs[-1][0] or indent != paragraphs[-1][1]
+        gap = re.search(r"(?<=\S) {2,}(?=\S)", line)
+        if begins or (gap and not indent):
+            paragraphs.append((line, indent if gap is None else gap.end()))
+        elif indent and gap is None and not paragraphs[-1][0].startswith(" "):
+            paragraphs[-1] = f"{paragraphs[-1][0]} {line.strip()}", indent
+        elif indent:
+            paragraphs.append((line, indent))
+        else:
+            paragraphs[-1] = f"{paragraphs[-1][0]} {line}", 0
+    return text if max(map(len, text.split("\n"))) <= width else "\n".join(_filled(*each, width) for each in paragraphs)
+
+
+def _filled(paragraph: str, hanging: int, width: int) -> str:
+    if len(paragraph) <= width:
+        return paragraph
+    if not paragraph.startswith(" "):
+        return textwrap.fill(paragraph, width, subsequent_indent=" " * min(hanging, width // 3),
+                             break_long_words=False, break_on_hyphens=False)  # fmt: skip
+    command, _, rest = paragraph.strip().partition("  ")
+    indent = paragraph[: len(paragraph) - len(paragraph.lstrip())]
+    if not rest:
+        return paragraph
+    return f"{indent}{command}\n" + textwrap.fill(
+        rest.strip(), width, initial_indent=_EXAMPLE, subsequent_indent=_EXAMPLE
+    )
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An ArgumentParser whose error about unknown options names the nearest option of each.
+
+    Description and epilog are shown as they are, line by line, as far as there is room for their lines.
+    """
+
+    def __init__(self, prog: str | None = None, **options: Any) -> None:
+        texts = {name: as_called(options[name]) for name in ("usage", "description", "epilog") if options.get(name)}
+        super().__init__(prog and as_called(prog), **{"formatter_class": HelpFormatter, **options, **texts})
+
+    def format_help(self) -> str:
+        """The help, with commands as this process was started."""
+        for action in self._actions:
+            action.help = as_called(action.help) if action.help else action.help
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """As ArgumentParser: prints usage and message, and exits with 2."""
+        unknown = message.removeprefix(_UNKNOWN).split() if message.startswith(_UNKNOWN) else []
+        known = sorted(set(self._options()))
+        hints = [hint for option in unknown if (hint := _nearest(option, known))]
+        super().error("; ".join([as_called(message), *hints]))
+
+    def _options(self) -> Iterator[str]:
+        """Every option of this parser and of its sub-commands."""
+        yield from self._option_string_actions
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    yield from parser._option_string_actions
+
+
+def _nearest(option: str, known: Sequence[str]) -> str:
+    name = option.partition("=")[0]
+    nearest = get_close_matches(name, known, n=1) if name.startswith("-") else []
+    return f"did you mean {nearest[0]} instead of {name}?" if nearest else ""
