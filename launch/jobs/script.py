@@ -112,14 +112,17 @@ def render_job(
     warning = re.search(r"^#SBATCH --signal=B:USR1@(\d+)$", header, re.MULTILINE)
     return _render(
         runs, point, subsets, folders, run_limits, header=header, submit=Raw("sbatch"), python=python,
-        modules=site.modules, options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
+        modules=site.modules, env=site.env,
+        options=f"--launcher {launcher}{f' --warning-s {warning[1]}' if warning else ''}",
     )  # fmt: skip
 
 
 def render_local(
-    runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, run_limits: RunLimits = DEFAULT_LIMITS
-) -> str:
-    """The whole script of a job on this machine: the same body, with mpiexec in place of srun."""
+    runs: Sequence[RunSpec], launcher: Sequence[str], folders: Folders, run_limits: RunLimits = DEFAULT_LIMITS,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> str:  # fmt: skip
+    """The whole script of a job on this machine: the same body, with mpiexec in place of srun. `env` is what all ranks
+    of this machine get."""
     python = here_python()
 
     def point(run: RunSpec) -> _Point:
@@ -128,7 +131,7 @@ def render_local(
 
     return _render(
         runs, point, {}, folders, run_limits, header="#!/bin/bash\n", submit=Raw("bash"), python=python, modules=(),
-        options="--launcher local",
+        options="--launcher local", env=env,
     )  # fmt: skip
 
 
@@ -142,7 +145,7 @@ class _Point:
 
 def _render(
     runs: Sequence[RunSpec], point_of: Callable[[RunSpec], _Point], subsets: Mapping[str, Sequence[int]],
-    folders: Folders, run_limits: RunLimits, *, header: str, options: str, **values: object,
+    folders: Folders, run_limits: RunLimits, *, header: str, options: str, env: Mapping[str, str], **values: object,
 ) -> str:  # fmt: skip
     """The script: a shell function for each point, a line for each run."""
     points: dict[_Point, str] = {}
@@ -154,7 +157,7 @@ def _render(
     first, *rest = [line for line in header.splitlines() if line and line != "# Parameters"]
     limits = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
-        header=Raw("\n".join([first, *describe(runs), *rest])),
+        header=Raw("\n".join([first, *describe(runs, env), *rest])),
         traces=folders.traces, jobs=folders.jobs, imports=folders.imports, options=Raw(options), limits=Raw(limits),
         allocated=max((run.nodes for run in runs if run.run_id in subsets), default=0),
         points=[
@@ -167,9 +170,10 @@ def _render(
     )  # fmt: skip
 
 
-def describe(runs: Sequence[RunSpec]) -> list[str]:
-    """Comments that say what a job measures: its runs by their settings, of which the first MAX_DESCRIBED."""
-    settings = grouped((", ".join(_settings(run)), run.case) for run in runs)
+def describe(runs: Sequence[RunSpec], site_env: Mapping[str, str]) -> list[str]:
+    """Comments that say what a job measures: its runs by their settings, of which the first MAX_DESCRIBED. Variables
+    that the site gives to all runs are not among them."""
+    settings = grouped((", ".join(_settings(run, site_env)), run.case) for run in runs)
     lines = []
     for text, cases in list(settings.items())[:MAX_DESCRIBED]:
         counts = ", ".join(f"{plural(count, 'run')} on {case}" for case, count in Counter(cases).items())
@@ -179,7 +183,7 @@ def describe(runs: Sequence[RunSpec]) -> list[str]:
     return [f"# {line}" for line in lines]
 
 
-def _settings(run: RunSpec) -> Iterator[str]:
+def _settings(run: RunSpec, site_env: Mapping[str, str]) -> Iterator[str]:
     """What a run trains and how, as text: every setting that is not the default."""
     if run.diagnostic:
         yield f"{run.diagnostic} runs beside the training"
@@ -193,7 +197,8 @@ def _settings(run: RunSpec) -> Iterator[str]:
     for name in _DESCRIBED:
         if (value := getattr(run, name)) != _DEFAULTS[name]:
             yield f"{name} {value}"
-    yield from (f"{name}={value}" for name, value in (*run.options.items(), *run.env.items()))
+    env = run.env.items() - site_env.items()
+    yield from (f"{name}={value}" for name, value in (*run.options.items(), *sorted(env)))
     yield f"{run.measured_steps} steps after {run.warmup_steps}"
 
 

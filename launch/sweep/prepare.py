@@ -16,7 +16,7 @@ from hpc.model.recipe import Recipe, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.atomic import existing
 from hpc.system.text import grouped
-from launch.cluster.local import launcher, what_is_missing
+from launch.cluster.local import launcher, ranks_env, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
 from launch.jobs.options import DEFAULT_LIMITS, LaunchOptions, RunLimits
@@ -112,7 +112,7 @@ class Prepared:
 
     def _render(self, job: JobPlan) -> str:
         if self.site is None:
-            return render_local(job.runs, launcher(), self.folders, self.run_limits)
+            return render_local(job.runs, launcher(), self.folders, self.run_limits, ranks_env())
         frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
         return render_job(
             job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, self.run_limits

@@ -65,6 +65,16 @@ def test_a_script_equals_its_golden_file_and_fits_a_screen(
     assert all(len(line) <= 130 for line in text.splitlines())
 
 
+def test_a_script_says_which_variables_a_person_set_and_not_what_the_site_gives_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = dataclasses.replace(SITE, env={"NCCL_IB_HCA": "mlx5_0", "OMP_PROC_BIND": "close"})
+    run = dataclasses.replace(RUN, env={**site.env, "OMP_PROC_BIND": "false", "NCCL_ALGO": "Ring"})
+    [text] = rendered([run], site, monkeypatch)
+    [line] = [line for line in text.splitlines() if line.startswith(f"# {run.backend} ")]
+    assert "OMP_PROC_BIND=false" in line and "NCCL_ALGO=Ring" in line and "NCCL_IB_HCA" not in line
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_is_clean_by_bash_and_shellcheck(name: str) -> None:
     """SC1091 alone is left out: /etc/profile is the cluster's."""
