@@ -129,8 +129,7 @@ def test_a_folder_that_is_gone_at_the_end_costs_no_trace(
     made.traces.unlink()
     (tmp_path / "moved").rename(made.traces)
     assert collect(made.traces, made.stem) == 2
-    (note,) = made.notes()
-    assert (note.outcome, note.local_copies) == (Outcome.RANK_FAIL, f"{os.uname().nodename}:{folder}/{made.stem}.h5")
+    assert made.notes() == []  # rank 0's, which named the place of the trace, went when the trace was home
     assert recover([str(made.traces), "--stem", made.stem]) == 0
     assert "its trace is there and whole" in capsys.readouterr().out
     trace = read_trace(made.traces / f"{made.stem}.h5")
