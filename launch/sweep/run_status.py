@@ -31,7 +31,7 @@ from hpc.model.outcome import (
 )
 from hpc.model.spec import COLLECTIVES, PLAN_VERSION, RunSpec, SpecError
 from hpc.model.trace import TraceError
-from hpc.model.trace_file import visible_defect
+from hpc.model.trace_file import read_trace, visible_defect
 from hpc.model.verdict import JobEnd
 from hpc.recovery.collect import bring_home, collect
 from hpc.recovery.folders import JournalError, attempt_folders, kept_traces
@@ -217,14 +217,12 @@ def _copied(partial: Path) -> tuple[int | None, float | None]:
     return (min(steps) - 1 if steps else None), max(0.0, time.time() - newest)
 
 
-# What a run measured, from its trace by the formula of the summary; imports numpy only when a speed is read.
+# What a run measured, from its trace by the formula of the summary.
 
 
 def measured_in(trace_path: Path) -> Measured | None:
     """The numbers of a trace; None where it is no training, or cannot be read: the summary names the file and its
     defect."""
-    from hpc.model.trace import TraceError
-    from hpc.model.trace_file import read_trace
     from parse.attempt import measure
 
     try:
