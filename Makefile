@@ -52,7 +52,7 @@ demo: $(VENV)/.demo
 	$(PY) -m parse.summarize traces/
 
 test: $(VENV)/.test
-	$(call part,horovod,240,$(HOROVOD_FOR_TESTS))
+	$(call part,horovod,180,$(HOROVOD_FOR_TESTS))
 	$(call part,gpu,5,$(PY) -m pytest -q $(ALL) tests/gpu)
 	$(call part,unit,$(call seconds,210,330),$(PY) -m pytest -q $(ALL) $(PARALLEL_unit) tests/unit)
 	$(call part,mpi,$(call seconds,780,1250),$(PY) -m pytest -q $(ALL) $(PARALLEL_mpi) tests/mpi)

@@ -173,7 +173,7 @@ def test_failed_runs_are_rerun_on_request(person: Person, tmp_path: Path) -> Non
     assert (status, "every run is final" in output, "ValueError: broken" in output) == (1, True, True), output
     scripts = {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.sh")}
     status, output = person.sweep("retry", "oom")
-    assert (status, "retry oom: no run in" in output, "1 rank_fail" in output) == (2, True, True), output
+    assert (status, "no run in" in output and "ended oom" in output, "1 rank_fail" in output) == (2, True, True), output
     status, output = person.sweep("retry", "oom,rank_fail")
     assert (status, "retry oom,rank_fail: 1 run once more" in output) == (0, True), output
     assert ended(tmp_path) == {"rank_fail": 1, "ok": 1}
