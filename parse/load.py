@@ -93,7 +93,7 @@ class _Joiner:
         for name in attempts:
             if not requested[name]:
                 where = f"{name}: " if name else ""
-                self.remarks.append(f"{where}no plan (plan.*.json) is here, so nobody can say whether runs are missing")
+                self.remarks.append(f"{where}no plan (plan.*.json) is here: whether runs are missing is not known")
         return self._measured(attempts, requested)
 
     def _runs_by_id(self, files: Sequence[AttemptFile]) -> dict[str, RequestedRun]:
@@ -489,9 +489,9 @@ def _of_partial(folder: Path) -> str:
     if folder.with_name(f"{stem}.h5").exists():
         reason = "left over beside its trace, to be removed"
     elif folder.with_name(f"{stem}.exit.json").exists():
-        reason = "stamps that dead ranks left, not yet a trace"
+        reason = "unrecovered timestamps of terminated ranks"
     else:
-        reason = "stamps of a run that goes on, or whose job was lost; then they are not yet a trace"
+        reason = "timestamps of a run that goes on, or whose job was lost"
     return f"{folder}: {reason}: python -m hpc.recovery.recover {shlex.quote(str(folder.parent))}"
 
 

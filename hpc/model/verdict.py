@@ -222,7 +222,7 @@ def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
         if evidence.ended_by is EndedBy.SIGNAL:
             return Outcome.PREEMPTED, f"{evidence.reason or 'a signal ended the job'}; the job went back to the queue"
         return Outcome.NODE_FAIL, evidence.reason or (
-            "the job was started anew, and its former life recorded nothing: its node or its script was lost"
+            "the job was started again, and the earlier start left no record: its node or its script was lost"
         )
     return None
 

@@ -335,7 +335,7 @@ class Sweep(ABC):
                 self._close(self.cluster.end_all())
                 self.say("stopped, and the runs on this machine with it")
             elif queue.job_ids:
-                self.say("left; the jobs go on: the same command joins them")
+                self.say("detached: jobs keep running; rerun this command to follow them")
             if isinstance(error, KeyboardInterrupt):
                 raise SystemExit(130) from None
             raise

@@ -99,7 +99,7 @@ class Section:
 class Statement:
     """The answer to a question: a figure with what it is of, sentences, and the place on the page that shows it.
 
-    `doubt`: the figure is not to be taken as it is, or there is none.
+    `doubt`: the figure is unreliable, or there is none.
     """
 
     question: str

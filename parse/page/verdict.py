@@ -223,7 +223,7 @@ def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -
     return Statement(
         question=question,
         figure=plural(count, "warning") if count else "no warning",
-        of="beside the numbers that they concern" if count else "rings: every check of the numbers is passed",
+        of="beside the numbers that they concern" if count else "all checks of the numbers passed",
         sentences=sentences,
         link="warnings" if count else "measured",
         link_text="All warnings" if count else "What was measured",

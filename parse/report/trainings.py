@@ -379,10 +379,7 @@ def _busbw(test: NcclTest) -> dict[int, float]:
 
 # Nodes and the course of jobs as text: tables, and the sentences of their alarms.
 
-MISSING = (
-    "no node has two runs of one point, so nobody can say whether the nodes differ or the runs do: more --repeats "
-    "bring them"
-)
+MISSING = "no node has two runs of one point: node and run variation cannot be separated; increase --repeats"
 SLOWEST, FASTEST = 12, 4
 """Nodes shown of each end, where there are more than both together."""
 NAMED = 5

@@ -58,7 +58,7 @@ def test_a_record_written_after_recovery_is_not_remarked(tmp_path: Path, recover
     ("beside", "reason"),
     [
         ("", "of a run that goes on, or whose job was lost"),
-        (".exit.json", "stamps that dead ranks left, not yet a trace"),
+        (".exit.json", "unrecovered timestamps of terminated ranks"),
         (".h5", "left over beside its trace"),
     ],
 )

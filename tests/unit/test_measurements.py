@@ -240,7 +240,7 @@ def test_a_measurement_without_a_plan_says_so(may: Path, june: Path) -> None:
     for plan in june.glob("plan.*"):
         plan.unlink()
     loaded = load([may, june])
-    assert loaded.remarks == ("traces_june: no plan (plan.*.json) is here, so nobody can say whether runs are missing",)
+    assert loaded.remarks == ("traces_june: no plan (plan.*.json) is here: whether runs are missing is not known",)
     assert [each.planned_runs for each in results(loaded)] == [2, 2, None, None]
 
 

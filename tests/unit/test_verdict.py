@@ -137,8 +137,8 @@ def job(state: str, **more: object) -> JobEnd:
         (replace(UNSEEN, ended_by=EndedBy.SIGNAL, job=job("")), Outcome.LOST, "forgotten"),
         (replace(NONE, ended_by=EndedBy.SIGNAL, job=job("TIMEOUT")), Outcome.TIMEOUT, "squeue: TIMEOUT"),
         (replace(NONE, ended_by=EndedBy.SIGNAL, job=job("", requeued=True)), Outcome.PREEMPTED, "back to the queue"),
-        (replace(UNSEEN, job=job("", requeued=True), notes=[ECHO]), Outcome.NODE_FAIL, "started anew"),
-        (replace(UNSEEN, ended_by=EndedBy.REQUEUE), Outcome.NODE_FAIL, "started anew"),
+        (replace(UNSEEN, job=job("", requeued=True), notes=[ECHO]), Outcome.NODE_FAIL, "started again"),
+        (replace(UNSEEN, ended_by=EndedBy.REQUEUE), Outcome.NODE_FAIL, "started again"),
     ],
 )  # fmt: skip
 def test_the_first_rule_that_knows_decides(evidence: Evidence, outcome: Outcome, text: str) -> None:
