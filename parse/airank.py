@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpc.system.atomic import existing
 from hpc.system.command_line import importing, run, text_width
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.version import with_version
 

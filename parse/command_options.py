@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from hpc.system.atomic import existing, write_output
+from hpc.system.atomic import write_output
 from hpc.system.command_line import importing
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from hpc.model.trace import Trace, TraceCutOff, TraceError, run_of
 from hpc.model.trace_file import open_trace
 from hpc.model.verdict import cause
 from hpc.recovery.folders import PARTIAL
-from hpc.system.atomic import existing, open_regular
+from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
 from parse.attempt import Attempt, Measurement, RequestedRun, RunFields, describe, measure
 from parse.measurements import AttemptFile, Content, Measurements, days

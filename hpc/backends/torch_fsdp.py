@@ -16,8 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from hpc.backends import InvalidRun
 from hpc.backends.fsdp_limits import why_not
 from hpc.backends.rank_groups import NODE, group_size, not_on_one_node
-from hpc.backends.torch_ddp import ProcessGroupLoop
 from hpc.backends.torch_loop import MakeOptimizer, recorded
+from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.backends.training import synchronised_norms
 from hpc.measure.meetings import Meetings
 from hpc.measure.timer import StepTimer

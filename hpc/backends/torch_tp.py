@@ -18,8 +18,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from hpc.backends import InvalidRun
 from hpc.backends.rank_groups import not_on_one_node
-from hpc.backends.torch_ddp import ProcessGroupLoop
 from hpc.backends.torch_loop import MakeOptimizer
+from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.backends.tp_limits import group_size_of, why_not
 from hpc.measure.timer import StepTimer
 

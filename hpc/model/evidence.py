@@ -30,7 +30,7 @@ from hpc.model.outcome import (
 )
 from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import EndedBy, Evidence, JobEnd, decide
-from hpc.system.atomic import open_regular, parse_json
+from hpc.system.regular_file import open_regular, parse_json
 from hpc.system.sanitize import plain, without_secrets
 
 ERROR_BYTES = 1 << 18

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpc.model.files import EXIT, RERUN, AttemptFiles
-from hpc.system.atomic import MAX_BYTES, NotRegularError, TooLargeError, parse_json, read_whole, write_atomic
+from hpc.system.atomic import write_atomic
+from hpc.system.regular_file import MAX_BYTES, NotRegularError, TooLargeError, parse_json, read_whole
 from hpc.system.sanitize import without_secrets
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hpc.model.options import did_you_mean
-from hpc.system.atomic import parse_toml, read_text
+from hpc.system.regular_file import parse_toml, read_text
 
 FOLDER = Path(__file__).with_name("recipes")
 DEFAULT = "its default"

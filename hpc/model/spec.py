@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from hpc.system.atomic import MAX_INTEGER, MIN_INTEGER
+from hpc.system.regular_file import MAX_INTEGER, MIN_INTEGER
 from hpc.system.sanitize import without_secrets
 
 Thing = TypeVar("Thing")

@@ -21,7 +21,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
 from hpc.model.trace import Telemetry, Trace, TraceCutOff, TraceError, run_of
 from hpc.model.training import TrainingHistory
-from hpc.system.atomic import TOO_MUCH, NotRegularError, open_regular, parse_json, too_much
+from hpc.system.regular_file import TOO_MUCH, NotRegularError, open_regular, parse_json, too_much
 
 # Datasets that stay in the file of a trace and are read by ranges of steps.
 

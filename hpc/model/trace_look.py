@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpc.system.atomic import open_regular
+from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 
 LOOK_PAUSES_S = (0.2, 0.5, 1.0, 2.0)

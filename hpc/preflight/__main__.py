@@ -21,9 +21,10 @@ from hpc.measure.world import LaunchError, mpi_library, start_mpi, world_of
 from hpc.model.findings import State
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Preflight, add_arguments, read_expectations
-from hpc.system.atomic import parse_json, read_whole, write_output
+from hpc.system.atomic import write_output
 from hpc.system.command_line import run
 from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.sanitize import deny_world_writing, plain
 
 INVALID, LAUNCH_FAIL = 3, 5

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 
 from hpc.preflight.types import Transports
-from hpc.system.atomic import open_regular
+from hpc.system.regular_file import open_regular
 
 # `… NCCL INFO Channel 00/0 : 8[0] -> 17[1] [send] via NET/IB/0/GDRDMA`; until 2.4 `Ring 00 : 8 -> 17 …`, and for long
 # with a bus id in the brackets. CollNet's have one rank.

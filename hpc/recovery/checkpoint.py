@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.training import State
-from hpc.system.atomic import open_regular, parse_json, write_durable
+from hpc.system.atomic import write_durable
+from hpc.system.regular_file import open_regular, parse_json
 
 SCHEMA, SCHEMA_VERSION = "rankwise-checkpoint", 1
 _MAX_HEADER_BYTES = 1 << 26

@@ -21,7 +21,7 @@ from hpc.recovery.folders import (
     remove_dead,
     traces_folder,
 )
-from hpc.system.atomic import open_regular, read_text
+from hpc.system.regular_file import open_regular, read_text
 
 
 def collect(traces: Path, stem: str) -> int:

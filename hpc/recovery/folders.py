@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from hpc.model import files
 from hpc.model.files import TracesFolder
-from hpc.system.atomic import open_regular, read_text
+from hpc.system.regular_file import open_regular, read_text
 
 _Made = TypeVar("_Made")
 

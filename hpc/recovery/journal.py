@@ -20,7 +20,7 @@ from typing import Any
 from hpc.model.spec import SCRIPT_STEPS
 from hpc.model.timestamps import ABSENT, BEGIN, END, STAMPS
 from hpc.recovery.folders import WHOLE, JournalError, attempt_folders, in_attempt_folder, remove_if_empty, remove_rank
-from hpc.system.atomic import open_regular, parse_json, read_whole
+from hpc.system.regular_file import open_regular, parse_json, read_whole
 from hpc.system.text import inflect, ranges
 
 SCHEMA, SCHEMA_VERSION = "rankwise-journal", 1

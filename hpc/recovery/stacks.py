@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hpc.recovery.folders import PARTIAL, in_attempt_folder
 from hpc.recovery.journal import name_ranks, read_progress
-from hpc.system.atomic import open_regular, read_text
+from hpc.system.regular_file import open_regular, read_text
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
 

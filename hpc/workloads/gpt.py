@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
-from hpc.system.atomic import open_regular
+from hpc.system.regular_file import open_regular
 from hpc.workloads import workload_options
 
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY = 3e-4, (0.9, 0.95), 1e-8, 0.1

@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.options import DALI, TFRECORD, WEBDATASET, DataSource
-from hpc.system.atomic import open_regular, read_text
 from hpc.system.import_guard import install_command
+from hpc.system.regular_file import open_regular, read_text
 from hpc.system.text import first_of
 
 # Images in class folders, as torchvision's ImageFolder lists them: every class a folder, sorted by name.

@@ -11,16 +11,9 @@ from paddle.io import DataLoader, Dataset, DistributedBatchSampler
 
 from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
+from hpc.workloads.crops import DEVIATION, MEAN
 from hpc.workloads.image_batches import DECODER, ImageBatches, Key
-from hpc.workloads.image_reader import (
-    DEVIATION,
-    MEAN,
-    Batch,
-    ImageReader,
-    evaluation_share,
-    input_facts,
-    workers_to_start,
-)
+from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
 from hpc.workloads.image_sets import list_images
 
 PREFETCHED = 2

@@ -18,17 +18,8 @@ import numpy.typing as npt
 from hpc.model.options import DataSource, is_augmented, samples_per_epoch, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads import WORKLOADS
-from hpc.workloads.image_reader import (
-    DEVIATION,
-    MEAN,
-    Batch,
-    ImageReader,
-    centre_box,
-    evaluation_share,
-    input_facts,
-    random_box,
-    workers_to_start,
-)
+from hpc.workloads.crops import DEVIATION, MEAN, centre_box, random_box
+from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
 from hpc.workloads.image_sets import ImageListing, Listing, RecordListing, list_source
 from hpc.workloads.tensorflow_base import tf
 

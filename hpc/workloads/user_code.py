@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hpc.model.options import did_you_mean
 from hpc.model.spec import SpecError, is_user_code
-from hpc.system.atomic import read_whole
+from hpc.system.regular_file import read_whole
 
 _LOADED_BEFORE = "hpc"
 """The package of this project: a rank has loaded it before any workload, so no folder of that name is looked at."""

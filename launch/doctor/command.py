@@ -26,10 +26,10 @@ from pathlib import Path
 
 from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.atomic import read_text
 from hpc.system.command_line import as_called, called, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import is_installed, link_packages
+from hpc.system.regular_file import read_text
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.tool import Failure, run_tool
 from hpc.system.version import with_version

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpc.model.findings import Finding, read_finding
 from hpc.model.spec import RunSpec
-from hpc.system.atomic import parse_json, read_text
+from hpc.system.regular_file import parse_json, read_text
 from launch.jobs.launchers import Unquoted, in_container, local_argv, once_per_node_argv, run_argv
 from launch.jobs.script import expectations, here_python, render_doctor
 from launch.jobs.site import LAUNCHERS, Site

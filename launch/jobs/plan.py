@@ -15,8 +15,9 @@ from pathlib import Path
 
 from hpc.model.outcome import MAX_PLAN_BYTES
 from hpc.model.spec import COLLECTIVES, Plan, RunSpec, shuffled
-from hpc.system.atomic import encoded, read_text, read_whole, write_atomic
+from hpc.system.atomic import encoded, write_atomic
 from hpc.system.import_guard import is_installed, link_packages
+from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from launch.jobs.script import Folders
 from launch.jobs.site import Site

@@ -13,7 +13,7 @@ from typing import Any
 from hpc.model.findings import CheckError, read_levels
 from hpc.model.options import PromiseError, read_promises
 from hpc.model.spec import SpecError
-from hpc.system.atomic import parse_toml, read_text
+from hpc.system.regular_file import parse_toml, read_text
 from hpc.system.sanitize import is_secret, without_secrets
 
 SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"

@@ -16,8 +16,9 @@ from hpc.backends import BACKENDS
 from hpc.model.findings import Finding
 from hpc.model.options import OptionError
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.atomic import read_text, write_output
+from hpc.system.atomic import write_output
 from hpc.system.command_line import as_called, text_width
+from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from launch.cluster.lock import user_name
 from launch.cluster.partitions import Node

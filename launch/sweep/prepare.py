@@ -14,7 +14,7 @@ from hpc.model.options import data_source
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.recipe import Recipe, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError
-from hpc.system.atomic import existing
+from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from launch.cluster.local import launcher, ranks_env, what_is_missing
 from launch.cluster.partitions import SiteNodes

@@ -15,7 +15,7 @@ from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
 from hpc.model.recipe import RecipeError, read_recipe
 from hpc.model.spec import SpecError
-from hpc.system.atomic import parse_toml, read_text
+from hpc.system.regular_file import parse_toml, read_text
 from launch.jobs.options import (
     Help,
     LaunchOptions,

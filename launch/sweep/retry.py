@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hpc.model.outcome import MAX_PLAN_BYTES, Outcome, RecordError
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.atomic import read_text
+from hpc.system.regular_file import read_text
 from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
 from launch.cluster.local import what_is_missing

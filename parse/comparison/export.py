@@ -14,7 +14,8 @@ from xml.etree import ElementTree
 from hpc.model.findings import Finding
 from hpc.system.sanitize import plain
 from parse.comparison.text import conclusion, difference_text, point_text, reason_text
-from parse.comparison.types import ComparedPoint, Comparison, Verdict
+from parse.comparison.types import ComparedPoint, Comparison
+from parse.comparison.verdict import Verdict
 
 SCHEMA, SCHEMA_VERSION = "rankwise-comparison", 1
 PREFIX = "rankwise_compare"

@@ -20,12 +20,14 @@ from hpc.system.text import first_of, grouped, plural
 from parse.alarms.nodes import NodeAlarm, per_node
 from parse.attempt import facts_of
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
+from parse.comparison.ratio import single_interval
 from parse.comparison.reference import Reference, ReferencePoint
 from parse.comparison.text import as_text as comparison_text
-from parse.comparison.types import Comparison, ComparisonError, Side, Verdict, single_interval
+from parse.comparison.types import Comparison, ComparisonError, Side
+from parse.comparison.verdict import Verdict
 from parse.ledger.standalone import curves
+from parse.report.nodes import missing_text, node_alarm_text
 from parse.report.summary import USUAL, identifying_values
-from parse.report.trainings import missing_text, node_alarm_text
 from parse.result import Result
 from parse.text import wrapped
 

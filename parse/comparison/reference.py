@@ -10,20 +10,11 @@ from typing import Any
 
 from hpc.model.options import did_you_mean
 from hpc.model.recipe import RecipeError, known_recipes, read_recipe
-from hpc.system.atomic import existing, parse_toml, read_text
+from hpc.system.regular_file import existing, parse_toml, read_text
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
-from parse.comparison.types import (
-    ComparedPoint,
-    Comparison,
-    ComparisonError,
-    Reason,
-    Side,
-    Verdict,
-    least_single_runs,
-    of_reference,
-    runs_to_tell,
-    single_interval,
-)
+from parse.comparison.ratio import least_single_runs, runs_to_tell, single_interval
+from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, Reason, Side
+from parse.comparison.verdict import Verdict, of_reference
 from parse.report.against import against
 from parse.report.summary import COLUMNS, identifying_values, labels
 from parse.result import Result

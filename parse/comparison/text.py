@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
-from parse.comparison.types import ComparedPoint, Comparison, Difference, Reason, Side, Verdict
+from parse.comparison.types import ComparedPoint, Comparison, Difference, Reason, Side
+from parse.comparison.verdict import Verdict
 from parse.text import in_blocks, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
 
 NAME_WIDTH = 40

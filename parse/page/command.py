@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.system.atomic import existing, write_output
+from hpc.system.atomic import write_output
 from hpc.system.command_line import importing
 from hpc.system.command_parser import CommandParser
 from hpc.system.import_guard import install_command
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import deny_world_writing, plain
 from hpc.system.version import with_version
 from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named

@@ -12,8 +12,9 @@ from parse.page.points import MAX_PANELS
 from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Section, Statement, Table
 from parse.page.verdict import as_sentence
 from parse.text import Head, number
+from parse.trend.divisive import MAX_P_VALUE
 from parse.trend.text import HEADS, SAMPLE_HEADS, p_text, point_row, sample_row, size_text
-from parse.trend.types import MAX_P_VALUE, MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
 
 ORDER = (Verdict.SLOWER, Verdict.FASTER, Verdict.STEADY, Verdict.TOO_FEW)
 """Of the panels."""

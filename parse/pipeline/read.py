@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.system.atomic import open_regular
 from hpc.system.import_guard import install_command
+from hpc.system.regular_file import open_regular
 from parse.pipeline.types import Ints, Kind, Operation, PipelineTrace, PipelineTraceError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from rich.cells import cell_len
 
-from hpc.system.atomic import existing
+from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.text import inflect
 from parse.logs.engine.log_format import LogError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.findings import Figures, FigureValue, Finding
-from hpc.system.atomic import parse_json, read_whole
+from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.text import first_of, inflect
 from parse.logs.engine.log_format import LogRecord
 from parse.logs.run import whole_number

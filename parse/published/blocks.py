@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from hpc.system.atomic import parse_json
+from hpc.system.regular_file import parse_json
 from parse.logs.path_facts import PathFacts, place_of
 from parse.published.tables import Case, case, integer
 from parse.result import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from hpc.system.atomic import open_regular
+from hpc.system.regular_file import open_regular
 
 MAX_BYTES, MAX_LINES = 4 << 20, 50_000
 """A larger text is a log or data, no document."""

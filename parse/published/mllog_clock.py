@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hpc.system.atomic import parse_json
+from hpc.system.regular_file import parse_json
 from hpc.system.text import grouped
 from parse.logs.engine.log_format import LogRecord
 from parse.published.clock import Clock, Evaluation, Moment, finite, in_percent, times_100

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc.model.outcome import Outcome
-from hpc.system.atomic import existing
+from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
 from parse.logs.path_facts import model_name

@@ -14,8 +14,9 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, inflect
 from parse import stats
 from parse.alarms.text import of_runs
+from parse.report.bandwidths import problems
+from parse.report.nodes import nodes_alarms
 from parse.report.summary import Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
-from parse.report.trainings import nodes_alarms, problems
 from parse.result import Result, by_setting
 from parse.text import cut, shortened, wrapped
 

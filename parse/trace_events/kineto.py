@@ -22,7 +22,7 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
-from hpc.system.atomic import open_regular
+from hpc.system.regular_file import open_regular
 from parse.trace_events.event_file import EventFile, short
 
 # Reads a trace-event file (JSON) piece by piece: profilers write gigabytes.

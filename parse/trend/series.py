@@ -23,11 +23,13 @@ from parse.comparison.pairs import (
     side_of,
     without_speed,
 )
-from parse.comparison.types import ComparisonError, ratio_interval
+from parse.comparison.ratio import ratio_interval
+from parse.comparison.types import ComparisonError
 from parse.measurements import days
 from parse.report.summary import TableError
 from parse.result import Result
-from parse.trend.types import MIN_MEASUREMENTS, DatedChange, Gap, History, Sample, Series, changes
+from parse.trend.divisive import changes
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, Gap, History, Sample, Series
 
 
 @dataclass(frozen=True, kw_only=True)

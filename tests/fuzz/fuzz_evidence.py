@@ -38,7 +38,7 @@ from hpc.model.verdict import JobEnd
 from hpc.node_agent.copies import Copies
 from hpc.recovery import recover
 from hpc.recovery.journal import SCHEMA, SCHEMA_VERSION, read_journals
-from hpc.system.atomic import MAX_BYTES
+from hpc.system.regular_file import MAX_BYTES
 from launch.cluster.lock import FolderLock
 from launch.follow.follower import write_missing_records
 from launch.jobs.options import LaunchOptions, RunLimits

@@ -35,7 +35,7 @@ def test_ranks_of_several_hosts_listen_on_the_named_interface(ranks: Ranks) -> N
 
 
 def test_a_torch_whose_newer_store_takes_no_open_listener_gets_the_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hpc.backends import torch_ddp
+    from hpc.backends import torch_process_group
 
     made: list[bool] = []
 
@@ -43,11 +43,11 @@ def test_a_torch_whose_newer_store_takes_no_open_listener_gets_the_older_one(mon
         made.append(use_libuv)
         if use_libuv and fields["master_listen_fd"] is not None:
             raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd.")
-        return torch_ddp.torch.distributed.TCPStore(*place, use_libuv=use_libuv, **fields)
+        return torch_process_group.torch.distributed.TCPStore(*place, use_libuv=use_libuv, **fields)
 
-    monkeypatch.setattr(torch_ddp, "TCPStore", store_of_torch_2_6)
+    monkeypatch.setattr(torch_process_group, "TCPStore", store_of_torch_2_6)
     comm = Mock(rank=0, size=1, allgather=lambda value: [value])
-    store, interface = torch_ddp.open_store(comm, None)
+    store, interface = torch_process_group.open_store(comm, None)
     store.set("key", "value")
     assert (store.get("key"), interface, made) == (b"value", "lo", [True, False])
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.change_points import change_points
-from parse.comparison.types import Verdict, of_pair, ratio_interval, runs_to_tell
+from parse.comparison.ratio import ratio_interval, runs_to_tell
+from parse.comparison.verdict import Verdict, of_pair
 
 Floats = npt.NDArray[np.float64]
 THRESHOLD = 0.03

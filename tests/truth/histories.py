@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from parse.comparison.types import ratio_interval
-from parse.trend.types import changes
+from parse.comparison.ratio import ratio_interval
+from parse.trend.divisive import changes
 
 Floats = npt.NDArray[np.float64]
 SCATTER = 0.01

@@ -27,7 +27,7 @@ from launch.sweep.request import SweepOptions
 from launch.sweep.spec import SweepSpec
 from parse.comparison.pairs import read_measurement
 from parse.comparison.reference import ReferencePoint, compare_with_reference, read_reference
-from parse.comparison.types import Verdict
+from parse.comparison.verdict import Verdict
 from parse.history import main as history
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 

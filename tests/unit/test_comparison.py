@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from parse.comparison.text import as_text
-from parse.comparison.types import ComparisonError, Reason, Verdict
+from parse.comparison.types import ComparisonError, Reason
+from parse.comparison.verdict import Verdict
 from parse.result import Result
 from tests.unit.comparisons import FIVE, FOUR, ONE, OTHER, TWO, compared, measured, only, times
 from tests.unit.histories import with_speeds

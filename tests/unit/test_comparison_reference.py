@@ -10,7 +10,8 @@ import pytest
 
 from hpc.model.recipe import known_recipes
 from parse.comparison.reference import FOLDER, compare_with_reference, known_references, read_reference, read_share
-from parse.comparison.types import ComparisonError, Reason, Verdict
+from parse.comparison.types import ComparisonError, Reason
+from parse.comparison.verdict import Verdict
 from tests.unit.comparisons import FIVE, ONE, TWO, measured, only, times
 from tests.unit.traces import make_run, requested_run
 

@@ -12,19 +12,17 @@ from hypothesis import strategies as st
 
 from parse import stats
 from parse.change_points import MAX_BINS, MIN_SEGMENT, MIN_VALUES, change_points, levels, pelt
-from parse.comparison.types import (
+from parse.comparison.ratio import (
     MAX_EXACT_PAIRS,
     MAX_RUNS,
     RatioInterval,
-    Verdict,
     least_runs,
     least_single_runs,
-    of_pair,
-    of_reference,
     ratio_interval,
     runs_to_tell,
     single_interval,
 )
+from parse.comparison.verdict import Verdict, of_pair, of_reference
 from tests.truth.comparisons import DISTRIBUTIONS, KINDS, advice, coverage, false_alarms, false_calls, located, main
 from tests.unit.comparisons import FIVE, times
 

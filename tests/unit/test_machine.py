@@ -19,7 +19,8 @@ from parse.comparison.machine import (
     verdict_line,
 )
 from parse.comparison.reference import compare_with_reference, read_reference
-from parse.comparison.types import ComparedPoint, Comparison, Side, Verdict
+from parse.comparison.types import ComparedPoint, Comparison, Side
+from parse.comparison.verdict import Verdict
 from parse.result import Result
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 

@@ -1,4 +1,4 @@
-"""Every short call of an external tool goes through run_tool; every file of others through hpc.system.atomic."""
+"""Every short call of an external tool goes through run_tool; every file of others through hpc.system.regular_file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_calls_that_bypass_run_tool_are_detected() -> None:
     assert not list(starts("import subprocess\nx: subprocess.Popen\nother.run([])"))
 
 
-# The door for files that others may have written: hpc.system.atomic.
+# The door for files that others may have written: hpc.system.regular_file.
 
 READS = {
     "json": {"load", "loads"},
@@ -91,7 +91,7 @@ BY_MODULE = {
 """Names as they are imported from packages."""
 READS_BY_METHOD = {"read_text", "read_bytes"}
 READERS = {
-    "hpc/system/atomic.py": "the door itself",
+    "hpc/system/regular_file.py": "the door itself",
     # What the kernel, this process or this installation wrote.
     "hpc/backends/addresses.py": "/proc",
     "hpc/backends/horovod_group.py": "files of installed packages; /proc",

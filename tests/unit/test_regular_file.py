@@ -1,4 +1,4 @@
-"""hpc.system.atomic: what is opened, and that no other kind of file is waited for."""
+"""hpc.system.regular_file: what is opened, and that no other kind of file is waited for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from hpc.model.outcome import RecordError, read_exit_record
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace, read_trace
-from hpc.system import atomic
-from hpc.system.atomic import (  # fmt: skip
+from hpc.system import regular_file
+from hpc.system.regular_file import (
     TOO_MUCH,
     NotRegularError,
     TooLargeError,
@@ -26,7 +26,7 @@ from hpc.system.atomic import (  # fmt: skip
     read_text,
     read_whole,
     too_much,
-)
+)  # fmt: skip
 
 
 def test_a_file_and_a_link_to_one(tmp_path):
@@ -64,8 +64,8 @@ def test_a_pipe_in_the_place_of_a_file_that_was_looked_at(tmp_path, monkeypatch)
     path = tmp_path / "file"
     os.mkfifo(path)
     looks = iter([False, True])
-    require = atomic._require_regular
-    monkeypatch.setattr(atomic, "_require_regular", lambda *path: next(looks) and require(*path))
+    require = regular_file._require_regular
+    monkeypatch.setattr(regular_file, "_require_regular", lambda *path: next(looks) and require(*path))
     with pytest.raises(NotRegularError):
         open_regular(path)
     assert next(looks, None) is None

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc.system.atomic import open_regular
+from hpc.system.regular_file import open_regular
 from parse.logs.engine.fields import ALIKE, MAX_WIDTH, Fields, columns, field_of, seconds_of
 from parse.logs.engine.log_format import (
     Batch,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpc.system.atomic import parse_json
+from hpc.system.regular_file import parse_json
 from parse.logs.engine.log_format import LogFormat, LogPattern, LogRecord, fact, line
 
 MAX_TEXT = 200

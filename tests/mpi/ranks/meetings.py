@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from common import main_or_abort
 
-from hpc.backends.torch_ddp import open_store
 from hpc.backends.torch_loop import recorded
+from hpc.backends.torch_process_group import open_store
 from hpc.measure.meetings import Meetings
 from hpc.measure.timer import HostTimer
 

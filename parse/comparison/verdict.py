@@ -1,0 +1,46 @@
+"""Verdicts on a ratio of speeds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from parse.comparison.ratio import RatioInterval
+
+
+class Verdict(StrEnum):
+    """The result of a comparison."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    CANNOT_TELL = "cannot tell"
+
+
+def of_pair(interval: RatioInterval | None, threshold: float) -> Verdict:
+    """The verdict on two measurements.
+
+    `same`: the whole interval lies within the threshold. Otherwise `slower` and `faster`: it excludes 1, so that the
+    speeds differ, and the difference may reach the threshold. `cannot tell`: everything else.
+    """
+    if interval is None:
+        return Verdict.CANNOT_TELL
+    if 1 - threshold <= interval.low and interval.high <= 1 + threshold:
+        return Verdict.SAME
+    if interval.high < 1:
+        return Verdict.SLOWER
+    return Verdict.FASTER if interval.low > 1 else Verdict.CANNOT_TELL
+
+
+def of_reference(interval: RatioInterval | None, tolerance: float) -> Verdict:
+    """The verdict on a measurement and an expected speed, which has no scatter.
+
+    `slower`: the whole interval lies below 1 − tolerance; `faster`: above 1 + tolerance; `same`: none of it lies below
+    1 − tolerance. `cannot tell`: it contains 1 − tolerance.
+    """
+    if interval is None:
+        return Verdict.CANNOT_TELL
+    if interval.high < 1 - tolerance:
+        return Verdict.SLOWER
+    if interval.low > 1 + tolerance:
+        return Verdict.FASTER
+    return Verdict.SAME if interval.low >= 1 - tolerance else Verdict.CANNOT_TELL
