@@ -92,10 +92,11 @@ def _forget_places(path: Path) -> None:
 
 def _remove_outdated_notes(files: AttemptFiles) -> None:
     """Removes the notes that name the place of a trace on a node, once the whole trace is in the traces."""
-    notes = [note for note in read_rank_notes(files, []) if note.local_copies]
-    if notes and look_at_trace(files.trace).whole:
-        for note in notes:
-            files.rank_note(note.rank).unlink(missing_ok=True)
+    with suppress(OSError):  # a note that stays names a place too many; what was collected is there all the same
+        notes = [note for note in read_rank_notes(files, []) if note.local_copies]
+        if notes and look_at_trace(files.trace).whole:
+            for note in notes:
+                files.rank_note(note.rank).unlink(missing_ok=True)
 
 
 def _move(paths: Sequence[Path], targets: Sequence[Path]) -> bool:

@@ -20,7 +20,7 @@ from hpc.model.outcome import Outcome, RankNote
 from hpc.model.timestamps import ABSENT
 from hpc.recovery import folders, stacks
 from hpc.recovery.__main__ import main
-from hpc.recovery.collect import collect
+from hpc.recovery.collect import bring_home, collect
 from hpc.recovery.folders import JournalError, attempt_folder, clean, remove_dead
 from hpc.recovery.journal import Journal, read_journals
 from tests.unit.journals import STEM, written
@@ -102,6 +102,28 @@ def test_the_note_that_names_the_place_of_a_trace_goes_when_the_trace_is_home(tr
     replace(note, rank=1, exception="ValueError", local_copies="").write(traces, stem)
     assert collect(traces, stem) == 0
     assert [path.name for path in AttemptFiles.of_stem(traces, stem).rank_notes()] == [f"{stem}.rank1.json"]
+
+
+def test_a_note_that_cannot_be_removed_makes_no_failure_of_a_trace_that_is_home(
+    traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = make_trace(make_run())
+    stem = f"{trace.run_id}.{trace.attempt}"
+    folder = attempt_folder(traces, stem)
+    note = RankNote(rank=0, outcome=Outcome.RANK_FAIL, exception="TraceKept", message="no room", step=9, hostname="n1",
+                    local_copies=f"n1:{put(folder, trace)}")  # fmt: skip
+    note.write(traces, stem)
+    AttemptFiles.of_stem(traces, stem).exit_record.touch()
+    unlink = Path.unlink
+
+    def keeping_notes(path: Path, *, missing_ok: bool = False) -> None:
+        if path.name.endswith(".rank0.json") and path.parent == traces:
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", keeping_notes)
+    [line] = bring_home(traces)
+    assert "has been brought to the traces" in line and (traces / f"{stem}.h5").exists()
 
 
 def test_the_note_stays_as_long_as_the_trace_is_not_whole(traces: Path) -> None:
