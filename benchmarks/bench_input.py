@@ -26,7 +26,7 @@ from benchmarks.bare_input import Epoch
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
 from hpc.data.__main__ import main as make_images
-from hpc.model.options import data_source
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads.image_sets import list_images
 

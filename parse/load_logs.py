@@ -22,7 +22,8 @@ from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nccl_tests import HEAD as NCCL_TESTS
 from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
-from parse.logs.run import NOWHERE, SPEEDS, attempt_of, numbered_as
+from parse.logs.run import SPEEDS, attempt_of, numbered_as
+from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, read_log
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]

@@ -20,8 +20,8 @@ from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.measure.input_record import input_record_of
 from hpc.measure.meetings import Meetings
+from hpc.model.data_source import INPUT_FIGURES
 from hpc.model.files import TracesFolder, host_path
-from hpc.model.options import INPUT_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from paddle.io import DataLoader, Dataset, DistributedBatchSampler
 
-from hpc.model.options import DataSource, is_augmented, workers_of
+from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads.crops import DEVIATION, MEAN
 from hpc.workloads.image_batches import DECODER, ImageBatches, Key

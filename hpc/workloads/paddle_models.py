@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import paddle
 from paddle import nn
 
-from hpc.model.options import data_source
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import mlp, resnet50
 from hpc.workloads.synthetic import Synthetic

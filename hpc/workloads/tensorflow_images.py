@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.options import DataSource, is_augmented, samples_per_epoch, workers_of
+from hpc.model.data_source import DataSource, is_augmented, samples_per_epoch, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads import WORKLOADS
 from hpc.workloads.crops import DEVIATION, MEAN, centre_box, random_box

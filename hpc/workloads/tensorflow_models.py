@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpc.model.options import data_source
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import mlp, resnet50
 from hpc.workloads.synthetic import Synthetic

@@ -20,7 +20,7 @@ from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 from torch.utils.data import DistributedSampler
 
-from hpc.model.options import DataSource, is_augmented, workers_of
+from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
 from hpc.workloads.crops import AREA, DEVIATION, MEAN, RATIO

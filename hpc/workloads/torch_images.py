@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from hpc.model.options import DataSource, is_augmented, workers_of
+from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads.crops import DEVIATION, MEAN
 from hpc.workloads.image_batches import DECODER, ImageBatches, Key

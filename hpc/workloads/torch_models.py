@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from hpc.model.options import data_source
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
 from hpc.workloads.synthetic import Synthetic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hpc.model.options import DALI, WEBDATASET, DataSource
+from hpc.model.data_source import DALI, WEBDATASET, DataSource
 from hpc.model.spec import RunSpec
 from hpc.workloads.image_reader import ImageReader
 

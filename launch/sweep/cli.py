@@ -66,8 +66,8 @@ def _refuse(error: BaseException, status: int) -> int:
 def _list() -> int:
     """Prints what can be named, from the tables; imports no framework."""
     from hpc.backends import BACKENDS, missing_modules
-    from hpc.model.options import KINDS
-    from hpc.model.options import OPTIONS as DATA_OPTIONS
+    from hpc.model.data_source import KINDS
+    from hpc.model.data_source import OPTIONS as DATA_OPTIONS
     from hpc.model.recipe import known_recipes, read_recipe
     from hpc.workloads import WORKLOADS
     from launch.jobs.site import known_sites

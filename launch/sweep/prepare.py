@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.backends import BACKENDS
-from hpc.model.options import data_source
+from hpc.model.data_source import data_source
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.recipe import Recipe, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from hpc.backends import BACKENDS, fsdp_limits, options_of_run, tp_limits
-from hpc.model.options import OptionError, data_source, did_you_mean
+from hpc.model.data_source import data_source
+from hpc.model.options import OptionError, did_you_mean
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.workloads import (
     OF_TRAININGS,

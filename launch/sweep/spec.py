@@ -11,7 +11,8 @@ from functools import cache, partial
 from statistics import NormalDist
 from typing import Any, Final, Literal
 
-from hpc.model.options import KINDS, MAX_WHOLE, data_source
+from hpc.model.data_source import KINDS, data_source
+from hpc.model.options import MAX_WHOLE
 from hpc.model.spec import (
     DATA_CACHES,
     MIN_WARMUP_STEPS,

@@ -1,4 +1,4 @@
-"""A comparison as JSON, and as OpenMetrics text."""
+"""A comparison as JSON, as OpenMetrics text, and as JUnit XML."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, expm1, inf
@@ -13,104 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
-from hpc.model.trace import Trace
+from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Bools, Ints, MeetingKinds
 from parse.ledger.types import CAUSES
-
-# The collectives inside the steps of a trace, on the global clock: who holds whom in each of them.
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-ARRIVES, WAITS, ENDS = range(3)
-NO_ROOT, UNCLEAR = -1, -2
-"""Roots of a collective in which everybody waits for everybody, and of one in which that is not known."""
-
-
-@dataclass(frozen=True)
-class MeetingKinds:
-    """The collectives of a step that ranks wait for, in the order of their calls: `roots` are the ranks that send to
-    the others, or NO_ROOT, `columns` are their places among those of the trace."""
-
-    names: tuple[str, ...] = ()
-    roots: tuple[int, ...] = ()
-    columns: tuple[int, ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Their names; of several by one name with the number, `all-gather 3 of 12`."""
-        total, seen = Counter(self.names), Counter[str]()
-        labels = []
-        for name in self.names:
-            seen[name] += 1
-            labels.append(name if total[name] == 1 else f"{name} {seen[name]} of {total[name]}")
-        return tuple(labels)
-
-
-NO_MEETINGS = MeetingKinds()
-
-
-def meeting_kinds(trace: Trace) -> MeetingKinds:
-    """Those of a trace; none where it has none. Left out are those for whose result no rank waits."""
-    if trace.meetings is None or not len(trace.blocks):
-        return NO_MEETINGS
-    first = int(trace.blocks[0, 0])
-    awaited = (np.asarray(trace.meetings[:, first : first + 1])[..., ENDS] != ABSENT).any(axis=(0, 1))
-    columns = np.flatnonzero(awaited | ~awaited.any()).tolist()
-    names, roots = trace.meeting_names, trace.meeting_roots
-    return MeetingKinds(
-        names=tuple(names[column] for column in columns), roots=tuple(roots[column] for column in columns),
-        columns=tuple(columns),
-    )  # fmt: skip
-
-
-def local_meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> Ints:
-    """The meetings of steps `first` to `stop` − 1, int64 [rank, step, meeting, 3] as MEETING_STAMPS, of the ranks' own
-    clocks; a rank that begins to wait at no moment of its own does so when it calls."""
-    assert trace.meetings is not None
-    stamps: Ints = np.asarray(trace.meetings[:, first:stop], np.int64)[:, :, list(kinds.columns)]
-    waits = stamps[..., WAITS]
-    waits[...] = np.where(waits == ABSENT, stamps[..., ARRIVES], waits)
-    return stamps
-
-
-def clear_unawaited_calls(meetings: Ints, kinds: MeetingKinds, open_ns: float) -> None:
-    """Makes the calls absent that nobody waits for; `meetings` are on the global clock [rank, step, meeting, 3].
-
-    Whether the sender of a broadcast, and those who receive, wait for one who comes late depends on the library and the
-    size. A late rank holds another that began to wait before it called, and has the result since; the clocks leave
-    `open_ns` of that open. What remains ends when the last one has called.
-    """
-    for at, root in enumerate(kinds.roots):
-        if root == NO_ROOT:
-            continue
-        calls, waits, ends = (meetings[:, :, at, stamp].T for stamp in (ARRIVES, WAITS, ENDS))  # [step, rank]
-        waiting = [
-            np.searchsorted(np.sort(begin), its) - np.searchsorted(np.sort(end + open_ns), its)
-            for its, begin, end in zip(calls, waits, ends, strict=True)
-        ]
-        first = calls == calls.min(axis=1, keepdims=True)
-        meetings[:, :, at, ARRIVES] = np.where((np.array(waiting) > 0) | first, calls, ABSENT).T
-
-
-def waited_and_exposed(meetings: Ints) -> tuple[Ints, Ints]:
-    """Of each rank and meeting [rank, step, meeting] ns: how long it waits for those who come later, and the rest of
-    the time between beginning to wait and having the result. After `clear_unawaited_calls`."""
-    begin, end = meetings[..., WAITS], meetings[..., ENDS]
-    waited: Ints = np.maximum(0, np.minimum(end, meetings[..., ARRIVES].max(axis=0)) - begin)
-    return waited, end - begin - waited
-
-
-def phases(stamps: Ints, meetings: Ints) -> Iterator[tuple[int, Bools]]:
-    """By phase, as the number of its term (0 data, 1 compute, 4 optimizer): in which of them each rank begins to wait
-    in each meeting, [rank, step, meeting]. Those within the reduction of the gradients are a part of it."""
-    begin = meetings[..., WAITS]
-    ready, grads, reduced = (stamps[:, :, stamp, None] for stamp in (BATCH_READY, GRADS_READY, REDUCED))
-    yield 0, begin < ready
-    yield 1, (begin >= ready) & (begin < grads)
-    yield 4, begin >= reduced
-
 
 # How late each rank is in each step, and what made it late: at the one reduction of a step, or at all its meetings.
 #

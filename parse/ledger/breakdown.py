@@ -10,15 +10,13 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, STAMPS
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.arrivals import (  # fmt: skip
+from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats
+from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
     NO_MEETINGS,
     NO_ROOT,
     UNCLEAR,
-    ArrivalCollector,
-    Arrivals,
-    Floats,
     Ints,
     MeetingKinds,
     clear_unawaited_calls,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parse.ledger.arrivals import Arrivals, Floats, Ints
+from parse.ledger.arrivals import Arrivals, Floats
+from parse.ledger.meetings import Ints
 from parse.ledger.types import Floor, Lowering
 
 SIGMAS_OF_POWER = 1.2816 * 2**0.5

@@ -1,4 +1,4 @@
-"""Figures as text: times, intervals, ranks, shares."""
+"""Figures and reasons as text: times, intervals, ranks, shares; causes of a loss; the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What telemetry shows of a straggler: where its rank, or its node, differs from the others in the same runs."""
+"""What telemetry explains: where a straggler differs from the others, longer compute, and what shares its cores."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from math import exp, lgamma, log, log1p
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, Floats, Ints, LastArrivals, pooled
+from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, Floats, LastArrivals, pooled
 from parse.ledger.breakdown import StepBreakdown
+from parse.ledger.meetings import Ints
 from parse.ledger.types import CANNOT_TELL, NONE, ROTATING, TRANSIENT, Because, Incident, Shape, ShapeKind, Verdict
 
 # How a straggler's delay runs over the steps: constant, growing or falling, from a step on, or every so many steps.

@@ -14,7 +14,8 @@ from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.arrivals import (
+from parse.ledger.breakdown import PIECE_STAMPS, read_pieces
+from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
     NO_MEETINGS,
@@ -26,7 +27,6 @@ from parse.ledger.arrivals import (
     local_meetings,
     meeting_kinds,
 )
-from parse.ledger.breakdown import PIECE_STAMPS, read_pieces
 from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
 from parse.processes import each_in_processes, processes_for
 

@@ -26,9 +26,9 @@ from parse.page.scaling import (
 from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Section, Table
 from parse.page.verdict import headline, verdict
 from parse.report.against import against_lines
+from parse.report.conclusion import setting_names
 from parse.report.ledger import NOTHING, about_terms, term_columns, term_table
 from parse.report.ledger import title as title_of
-from parse.report.notices import setting_names
 from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.report.table import comparison_cells, comparison_title

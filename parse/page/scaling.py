@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from hpc.system.text import first_of, plural
 from parse.page.figures import Axes, Line, lines
 from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
+from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
-from parse.report.notices import Notice, all_notices, setting_names
+from parse.report.notices import Notice, all_notices
 from parse.report.summary import Summary, by_unit, names_of_points, varying
 from parse.report.table import points_cells, points_tables
 from parse.result import Base, Result, by_setting

@@ -10,17 +10,9 @@ from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_f
 from parse.ledger.types import Change, Ledger, Mean
 from parse.page.scaling import is_base, notice_text
 from parse.page.types import Statement
+from parse.report.conclusion import no_scaling_result, run_counts, scaling_lines, without_speed
 from parse.report.ledger import NOTHING
-from parse.report.notices import (
-    Notice,
-    before_the_numbers,
-    below_the_table,
-    merged,
-    no_scaling_result,
-    run_counts,
-    scaling_lines,
-    without_speed,
-)
+from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
 from parse.report.summary import Summary, labels, no_speedup_text
 from parse.result import Result, by_setting
 from parse.text import cut

@@ -13,7 +13,7 @@ from hpc.model.findings import Figures, FigureValue, Finding
 from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.text import first_of, inflect
 from parse.logs.engine.log_format import LogRecord
-from parse.logs.run import whole_number
+from parse.logs.sizes import whole_number
 from parse.published.training import Training
 from parse.published.training_result import TIME_TO_TRAIN, TrainingResult, rate
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cached_property
 
 from parse.logs.path_facts import PRECISIONS, model_name
-from parse.logs.run import whole_number
+from parse.logs.sizes import whole_number
 
 # Words of published results: numbers, cases, batch sizes, precisions, models, systems.
 

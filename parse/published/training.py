@@ -15,7 +15,7 @@ from parse.logs.engine.log_format import NO_NUMBER, LogRecord, Steps
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
 from parse.logs.formats.mllog import RATES, Block, blocks
-from parse.logs.run import whole_number
+from parse.logs.sizes import whole_number
 from parse.published.clock import Clock, Evaluation, Moment, finite, in_percent
 from parse.published.mllog_clock import KEYS, mllog_clock
 

@@ -1,4 +1,4 @@
-"""Time to train, throughput, accuracy and speedup of a training by AI-Rank's rules."""
+"""Time to train, throughput, accuracy and speedup of a training by AI-Rank's rules; its target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from parse.logs.run import whole_number
+from parse.logs.sizes import whole_number
 from parse.published.clock import Evaluation, Moment
 from parse.published.mllog_clock import ACCURACY as EVAL_ACCURACY
 from parse.published.mlperf import Target

@@ -21,7 +21,8 @@ from hpc.model.timestamps import (
     STAMPS,
 )
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.arrivals import (
+from parse.ledger.breakdown import known_borders
+from parse.ledger.meetings import (
     ARRIVES,
     NO_MEETINGS,
     UNCLEAR,
@@ -30,7 +31,6 @@ from parse.ledger.arrivals import (
     local_meetings,
     meeting_kinds,
 )
-from parse.ledger.breakdown import known_borders
 from parse.ledger.types import TERMS
 
 # Who comes last to a collective, and who waits for that rank: only what the clocks' bounds prove.

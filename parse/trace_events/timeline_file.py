@@ -18,7 +18,7 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.atomic import open_output
 from hpc.system.text import grouped
-from parse.ledger.arrivals import ENDS, WAITS
+from parse.ledger.meetings import ENDS, WAITS
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
 from parse.trace_events.step_pieces import LastArrivals, Phase, Piece, StepReader, StepWindow, phases_of_step, window_of

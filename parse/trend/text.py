@@ -1,4 +1,4 @@
-"""A history as text for a terminal, and in Markdown."""
+"""A history as text for a terminal, in Markdown, as JSON and as CSV."""
 
 from __future__ import annotations
 

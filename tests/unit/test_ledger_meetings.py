@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
-from parse.ledger.arrivals import MeetingKinds, clear_unawaited_calls
 from parse.ledger.breakdown import move_meetings, names, step_breakdown, step_terms
+from parse.ledger.meetings import MeetingKinds, clear_unawaited_calls
 from parse.ledger.point import _gradient_bytes
 from parse.ledger.straggler import stragglers, verdict
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TERMS, Merged, Verdict

@@ -14,7 +14,8 @@ from parse.page.scaling import cases_of, chosen_settings, notice_text, scaled_by
 from parse.page.types import Table
 from parse.page.verdict import as_sentence, headline
 from parse.report.against import against_lines
-from parse.report.notices import Notice, before_the_numbers, below_the_table, conclusion, merged
+from parse.report.conclusion import conclusion
+from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
 from parse.report.summary import USUAL, Summary, by_unit, labels, names_of_points, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, points_cells, points_tables
 from parse.result import Result

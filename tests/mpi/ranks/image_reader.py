@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc.model.options import data_source
+from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 
 requests = json.loads(sys.argv[1])

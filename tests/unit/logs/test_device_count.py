@@ -6,7 +6,7 @@ import pytest
 
 from parse.logs.formats import format_named
 from parse.logs.path_facts import PathFacts, place_of
-from parse.logs.run import NOWHERE, size_of
+from parse.logs.sizes import NOWHERE, size_of
 from parse.logs.window import Protocol, read_log
 from tests.unit.logs.text_logs import facts, read
 
