@@ -135,7 +135,7 @@ def _rarity(text: bytes) -> int:
 
 # Finds the steps of lines: of lines that are equal but for their digits one is matched, and serves them all.
 
-MAX_SHAPES, MAX_KNOWN = 1 << 12, 1 << 10
+MAX_SHAPES, MAX_KNOWN = 1 << 9, 1 << 10
 """The most shapes of a format that are known from one text to the next; the longest line, in bytes, that is."""
 LABELS = (
     re.compile(
