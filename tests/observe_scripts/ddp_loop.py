@@ -3,10 +3,10 @@
 import argparse
 import contextlib
 import os
-import sys
 
 import torch
 import torch.distributed as dist
+from ending import leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
@@ -81,12 +81,8 @@ def main():  # noqa: PLR0915 - as such scripts are
             if args.exit_at and step == args.exit_at and rank == world_size - 1:
                 os._exit(7)
     print(f"rank {rank} made {step} steps of {seen} samples")
-    if args.compile:
-        # A rank of such a run hung once after this line, where nothing is measured; whose fault that was is not known.
-        sys.stdout.flush()
-        os._exit(0)
     if world_size > 1:
-        dist.destroy_process_group()
+        leave()
 
 
 if __name__ == "__main__":

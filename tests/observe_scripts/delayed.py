@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from delays import Delays
+from ending import leave
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -131,4 +132,4 @@ for step, (inputs, targets) in enumerate(DataLoader(Numbers(), args.batch_size))
         dist.all_reduce(shown)  # the mean loss, for the log
     delay.mark("end")
 delay.write(args.truth)
-dist.destroy_process_group()
+leave()

@@ -4,6 +4,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from ending import leave
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -24,4 +25,4 @@ for step in range(10):
     optimizer.step()
     optimizer.zero_grad()
     print(f"rank {dist.get_rank()} step {step} loss {loss.item().hex()}", flush=True)
-dist.destroy_process_group()
+leave()

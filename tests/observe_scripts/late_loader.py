@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ending import leave
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -80,7 +81,7 @@ def main():
     truth = {"arguments": sys.argv[1:], "slept_ns": data.slept_ns, "steps": step, "variables": variables}
     (args.truth / f"rank{rank}.json").write_text(json.dumps(truth))
     if several:
-        dist.destroy_process_group()
+        leave()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from ending import leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -25,7 +26,7 @@ def train(steps=6, model=None):
 def rank_of(rank, size, file):
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=size)
     train(model=DDP(nn.Linear(8, 8)))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from ending import leave
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -27,4 +28,4 @@ for step in range(10):
     optimizer.step()
     optimizer.zero_grad()
     print(f"rank {dist.get_rank()} step {step} loss {loss.item().hex()}", flush=True)
-dist.destroy_process_group()
+leave()

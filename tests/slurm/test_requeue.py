@@ -178,5 +178,5 @@ def test_a_requeued_job_closes_its_open_attempt(scripts: Scripts) -> None:
     closed = script.records["r2.1"]
     assert (closed.restart_count, closed.exit_status) == (0, -1)
     assert closed.nodelist in script.cluster.shape.node_names
-    assert "recorded nothing" in closed.evidence[0]
+    assert "left no record" in closed.evidence[0]
     assert script.steps_kept("r2.1") == [HOLDS_AT] * 2

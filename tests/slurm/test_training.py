@@ -105,7 +105,10 @@ class Held:
         return [str(record.outcome) for records in exit_records(self.traces).values() for record in records]
 
     def history(self) -> TrainingHistory:
-        (path,) = (path for path in self.traces.glob("*.h5") if not read_trace(path).recovered)
+        records = [record for records in exit_records(self.traces).values() for record in records]
+        whole = [path for path in self.traces.glob("*.h5") if not read_trace(path).recovered]
+        assert len(whole) == 1, (self.folder, sorted(path.name for path in self.traces.iterdir()), records, self.printed())
+        (path,) = whole
         history = read_trace(path).history
         assert history is not None
         return history
