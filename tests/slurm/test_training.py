@@ -107,7 +107,7 @@ class Held:
     def history(self) -> TrainingHistory:
         records = [record for records in exit_records(self.traces).values() for record in records]
         whole = [path for path in self.traces.glob("*.h5") if not read_trace(path).recovered]
-        assert len(whole) == 1, (self.folder, sorted(path.name for path in self.traces.iterdir()), records, self.printed())
+        assert len(whole) == 1, (sorted(path.name for path in self.traces.iterdir()), records, self.printed())
         (path,) = whole
         history = read_trace(path).history
         assert history is not None
