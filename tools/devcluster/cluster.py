@@ -137,6 +137,7 @@ class DevCluster:
     def kill_node(self, name: str) -> None:
         """Simulates a power loss: ends the node's processes and deletes its storage; Slurm notices after a while."""
         self._check_node(name)
+        processes.send(self._pids_of(name)(), signal.SIGSTOP)  # none sees another one die, and acts on it
         processes.end(self._pids_of(name), patience_s=0)
         for folder in (self.root / "spool" / name, self.root / "tmp" / name):
             shutil.rmtree(folder)
