@@ -19,7 +19,7 @@ from benchmarks.helper import pin, ran_s, work_of
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
 from hpc.measure.timer import HostTimer, StepTimer
-from hpc.node_agent.agent import NodeAgent, Telemetry
+from hpc.node_agent.agent import NodeAgent, TelemetryRequest
 from hpc.node_agent.sources import RankProcess, pid_namespace
 from hpc.recovery.journal import Journal
 
@@ -70,7 +70,7 @@ def _compare_time(name: str, work: Callable[[], None], of_ranks: tuple[int, ...]
     with tempfile.TemporaryDirectory() as traces:
         journal = Journal(Path(traces), "bench", 0, STEPS)
         rank = RankProcess(pid=os.getpid(), cores=of_ranks, pid_namespace=pid_namespace())
-        agent = NodeAgent([rank], telemetry=Telemetry())
+        agent = NodeAgent([rank], telemetry=TelemetryRequest())
         agent.start()
         assert agent._process is not None, "no telemetry can be had here"
         helper = agent._process.pid

@@ -236,7 +236,7 @@ COMMIT = "commit of this project"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class MeasuredFolder:
     """A folder of traces that measured the same runs as another one, and the days (UTC) on which its first and its last
     attempt began: `2026-05-14` or `2026-05-14 to 2026-05-16`; empty if nothing records them."""
 
@@ -261,7 +261,7 @@ class RequestedRun:
     run_id: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     target_env: Mapping[str, str] = field(default_factory=dict)
-    measurement: Measurement | None = None
+    measurement: MeasuredFolder | None = None
     setting_extra: Mapping[str, Any] | None = None
     strong: bool = False
 

@@ -32,7 +32,7 @@ from hpc.model.verdict import cause
 from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
-from parse.attempt import Attempt, Measurement, RequestedRun, RunFields, describe, measure
+from parse.attempt import Attempt, MeasuredFolder, RequestedRun, RunFields, describe, measure
 from parse.measurements import AttemptFile, Content, Measurements, days
 from parse.processes import each_in_processes, processes_for
 
@@ -115,7 +115,7 @@ class _Joiner:
             here = attempts.get(name, ())
             measurement = None
             if name:
-                measurement = Measurement(folder=name, date=days(attempt.begin_unix_s for attempt in here))
+                measurement = MeasuredFolder(folder=name, date=days(attempt.begin_unix_s for attempt in here))
             runs += (dataclasses.replace(run, measurement=measurement) for run in of_name.values())
             for attempt in here:
                 run = attempt.requested and dataclasses.replace(attempt.requested, measurement=measurement)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 
-class Group(Protocol):
+class JoinedRanks(Protocol):
     """The ranks of a backend, joined as for a training, with its collectives."""
 
     in_place: tuple[str, ...]
@@ -49,7 +49,7 @@ class CollectiveLoop:
     block is entered.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: JoinedRanks) -> None:
         self._group = group
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:

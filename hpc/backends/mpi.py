@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpc.backends import InvalidRun
-from hpc.backends.training import CPU_DEVICE, BackendFacts, Losses, Training
+from hpc.backends.training import CPU_DEVICE, BackendFacts, Losses, TrainingBase
 from hpc.measure.timer import StepTimer, host_timer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, partner_rank
 from hpc.workloads.collectives import ROOT
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpc.model.spec import RunSpec
 
 
-class MPIAllreduce(Training):
+class MPIAllreduce(TrainingBase):
     """One process per rank, the whole gradient in one buffer, one blocking all-reduce without overlap."""
 
     def join(self, run: RunSpec, world: World, comm: Intracomm) -> None:

@@ -24,7 +24,7 @@ from hpc.backends.training import (
     BackendFacts,
     DeviceFacts,
     Losses,
-    Training,
+    TrainingBase,
     check_no_sync,
     check_workload,
     synchronised_norms,
@@ -212,7 +212,7 @@ def _without_noise() -> Iterator[None]:
 _MIB = 2**20
 
 
-class PaddleFleet(Training):
+class PaddleFleet(TrainingBase):
     """One process per device, each with a replica; gradients are averaged in buckets.
 
     By NCCL, buckets are reduced on a stream of their own while backward goes on. By gloo, Paddle reduces a bucket as

@@ -12,9 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun, WorkloadError
 from hpc.backends import device as checks
-from hpc.backends.training import CPU_DEVICE, BackendFacts, DeviceFacts, Losses, Training, check_no_sync, check_workload
+from hpc.backends.training import (
+    CPU_DEVICE,
+    BackendFacts,
+    DeviceFacts,
+    Losses,
+    TrainingBase,
+    check_no_sync,
+    check_workload,
+)
 from hpc.measure.timer import StepTimer, host_timer
-from hpc.model.training import State, check_shapes
+from hpc.model.training import TrainingState, check_shapes
 from hpc.workloads.tensorflow_base import HALVES, tf
 
 if TYPE_CHECKING:
@@ -212,7 +220,7 @@ class LossScale:
             self._good_steps.assign(tf.where(grows, 0, self._good_steps))
 
 
-class TensorFlowLoop(Training):
+class TensorFlowLoop(TrainingBase):
     """A TensorFlow backend without its strategy. A subclass overrides the methods with one underscore up to `join`.
 
     A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
@@ -439,10 +447,10 @@ class TensorFlowLoop(Training):
         held |= {f"velocity.{at}": velocity for at, velocity in enumerate(self._optimizer.velocities)}
         return held if self._scaler is None else {**held, **self._scaler.variables}
 
-    def state(self) -> State:
-        return State(arrays={name: variable.numpy() for name, variable in self._held().items()})
+    def state(self) -> TrainingState:
+        return TrainingState(arrays={name: variable.numpy() for name, variable in self._held().items()})
 
-    def load_state(self, state: State) -> None:
+    def load_state(self, state: TrainingState) -> None:
         held = self._held()
         check_shapes(state.arrays, {name: tuple(variable.shape) for name, variable in held.items()})
         for name, variable in held.items():

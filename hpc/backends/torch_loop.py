@@ -19,14 +19,14 @@ from hpc.backends.training import (
     BackendFacts,
     DeviceFacts,
     Losses,
-    Training,
+    TrainingBase,
     check_no_sync,
     check_workload,
     synchronised_norms,
 )
 from hpc.measure.meetings import Meetings, meetings_of
 from hpc.measure.timer import StepTimer, device_timer, host_timer
-from hpc.model.training import State, check_shapes
+from hpc.model.training import TrainingState, check_shapes
 from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
 from hpc.observe.events import NO_ROOT, UNCLEAR
 
@@ -93,7 +93,9 @@ def describe_device(device: torch.device) -> DeviceFacts:
 # What a torch training needs to go on elsewhere, as NumPy arrays: model, optimizer, loss scale.
 
 
-def state_of(module: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> State:
+def state_of(
+    module: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
+) -> TrainingState:
     """Parameters and buffers by torch's names, the optimizer's tensors by parameter, the scaler's values."""
     arrays = {f"model.{name}": _array(value) for name, value in module.state_dict().items()}
     values: dict[str, Any] = {} if scaler is None else {"scaler": scaler.state_dict()}
@@ -101,11 +103,11 @@ def state_of(module: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: 
         for name, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
                 arrays[f"optimizer.{at}.{name}"] = _array(value)
-    return State(arrays=arrays, values=values)
+    return TrainingState(arrays=arrays, values=values)
 
 
 def load_state(
-    state: State, module: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
+    state: TrainingState, module: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None
 ) -> None:
     """Puts a state where `state_of` took it from. Raises ValueError where it is of another model or optimizer."""
     of_model = {name.removeprefix("model."): value for name, value in state.arrays.items() if name.startswith("model.")}
@@ -142,7 +144,7 @@ HALF = {"bf16": torch.bfloat16, "amp-fp16": torch.float16}
 MakeOptimizer = Callable[[], torch.optim.Optimizer]
 
 
-class TorchLoop(Training):
+class TorchLoop(TrainingBase):
     """A torch backend without its strategy. A subclass overrides the methods with one underscore up to `join`."""
 
     absent: tuple[str, ...] = ()
@@ -283,10 +285,10 @@ class TorchLoop(Training):
         module.train()
         return int(correct), evaluated
 
-    def state(self) -> State:
+    def state(self) -> TrainingState:
         return state_of(self._workload.model, self._optimizer, self._scaler)
 
-    def load_state(self, state: State) -> None:
+    def load_state(self, state: TrainingState) -> None:
         load_state(state, self._workload.model, self._optimizer, self._scaler)
 
     def statistics(self) -> list[Any]:

@@ -112,7 +112,7 @@ WORKLOAD = ("model", "batch", "loss", "optimizer", "samples")
 """The contract of a workload of every framework but numpy (docs/workloads.md)."""
 
 
-class Training(ABC):
+class TrainingBase(ABC):
     """The parts of a Backend that need no framework. `build` sets `_losses` and `_workload`."""
 
     _losses: Losses

@@ -37,7 +37,7 @@ class ImageSetSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class StoredImage:
     """One image: its name below the set's folder, its class, its encoded content."""
 
     name: str
@@ -70,7 +70,7 @@ def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
             path.write_bytes(sample.content)
             digest.update(f"{sample.name}\0{hashlib.sha256(sample.content).hexdigest()}\n".encode())
             sizes.append(len(sample.content))
-            samples.append(Sample(name=sample.name, label=sample.label, content=b""))
+            samples.append(StoredImage(name=sample.name, label=sample.label, content=b""))
         # Shards hold the classes mixed, as a reader that shuffles within a buffer needs them.
         random.Random(f"{spec.seed} {split}").shuffle(samples)
         shards = [samples[at : at + SHARD_IMAGES] for at in range(0, len(samples), SHARD_IMAGES)]
@@ -97,35 +97,35 @@ def make(folder: Path, spec: ImageSetSpec) -> dict[str, object]:
     return manifest
 
 
-def _photograph_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[Sample]]:
+def _photograph_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[StoredImage]]:
     """The images of a split, class after class; a class is one photograph, or a further one of the same."""
     sources = list(photographs().items())
 
-    def samples(split: str) -> Iterator[Sample]:
+    def samples(split: str) -> Iterator[StoredImage]:
         count = spec.images if split == "train" else spec.val_images
         for label in range(spec.classes):
             name, photograph = sources[label % len(sources)]
             for number in range(label, count, spec.classes):
                 random_numbers = random.Random(f"{spec.seed} {split} {number}")
                 path = f"{split}/{label:03d}-{name}/{number:07d}.jpg"
-                yield Sample(name=path, label=label, content=crop(photograph, spec.size, random_numbers))
+                yield StoredImage(name=path, label=label, content=crop(photograph, spec.size, random_numbers))
 
     return samples
 
 
-def _digit_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[Sample]]:
+def _digit_samples(spec: ImageSetSpec) -> Callable[[str], Iterator[StoredImage]]:
     """The digits of a split, class after class, named by their number in scikit-learn's set."""
     images, labels = digits()
 
-    def samples(split: str) -> Iterator[Sample]:
+    def samples(split: str) -> Iterator[StoredImage]:
         for number in split_digits(labels, split, spec.seed):
             label = int(labels[number])
-            yield Sample(name=f"{split}/{label}/{number:04d}.png", label=label, content=encoded(images[number]))
+            yield StoredImage(name=f"{split}/{label}/{number:04d}.png", label=label, content=encoded(images[number]))
 
     return samples
 
 
-def _write_tar(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
+def _write_tar(path: Path, folder: Path, shard: Sequence[StoredImage]) -> None:
     """A shard as the webdataset package reads it: an image and its class under one key."""
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
         for sample in shard:
@@ -137,7 +137,7 @@ def _write_tar(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
                 tar.addfile(member, io.BytesIO(content))
 
 
-def write_tfrecord(path: Path, folder: Path, shard: Sequence[Sample]) -> None:
+def write_tfrecord(path: Path, folder: Path, shard: Sequence[StoredImage]) -> None:
     """A shard with the features of TensorFlow's ImageNet files, whose labels count from 1."""
     from hpc.workloads.tensorflow_base import tf
 

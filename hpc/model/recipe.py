@@ -55,7 +55,7 @@ class Settings(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Departure:
     """A setting in which a run departs from a recipe; `value` is None where a log does not state it."""
 
     name: str
@@ -87,7 +87,7 @@ class RecipePoint:
         """Whether that is its workload; logs name the model too (`arcface_resnet50`)."""
         return name is not None and (name == self.workload or name.startswith(f"{self.workload}_"))
 
-    def differences(self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Difference]:
+    def differences(self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Departure]:
         """The settings in which a run differs, the case apart; `options` are those in effect, as far as known, `env`
         the variables that were set for it. What a log does not state is left out, but for batch size and precision."""
         steps = None
@@ -104,9 +104,9 @@ class RecipePoint:
                 and value != published
                 and (value is not None or name in ("batch_size", "precision"))
             ):
-                yield Difference(name=name, value=None if value is None else str(value), published=str(published))
+                yield Departure(name=name, value=None if value is None else str(value), published=str(published))
         if run.gpus_per_node == 0:
-            yield Difference(name="devices", value="CPUs", published="GPUs")
+            yield Departure(name="devices", value="CPUs", published="GPUs")
         if run.scaling is None:  # a log, which states few of its options and variables
             options = {name: value for name, value in options.items() if name in self.options}
             mine = {name: value for name, value in self.options.items() if name in options}
@@ -121,11 +121,11 @@ def _steps_text(steps: tuple[int, int] | None) -> str | None:
     return None if steps is None else "{} with {} of warm-up".format(*steps)
 
 
-def _apart(prefix: str, values: Mapping[str, str], published: Mapping[str, str], absent: str) -> Iterator[Difference]:
+def _apart(prefix: str, values: Mapping[str, str], published: Mapping[str, str], absent: str) -> Iterator[Departure]:
     for name in dict.fromkeys((*published, *values)):
         value, other = values.get(name, absent), published.get(name, absent)
         if not _same(value, other):
-            yield Difference(name=f"{prefix}{name}", value=value, published=other)
+            yield Departure(name=f"{prefix}{name}", value=value, published=other)
 
 
 def _same(value: str, other: str) -> bool:
@@ -207,10 +207,10 @@ class Recipe:
 
     def nearest(
         self, run: Settings, options: Mapping[str, str], env: Mapping[str, str]
-    ) -> tuple[RecipePoint, tuple[Difference, ...]] | None:
+    ) -> tuple[RecipePoint, tuple[Departure, ...]] | None:
         """The point of the run's case and workload that differs least from it, by precision first, then by batch size,
         then by the number of settings, and in what it differs; None if the recipe has no such point."""
-        candidates: list[tuple[bool, int, int, int, RecipePoint, tuple[Difference, ...]]] = []
+        candidates: list[tuple[bool, int, int, int, RecipePoint, tuple[Departure, ...]]] = []
         for point in self.points:
             if run.case != point.case or not point.is_workload(run.workload):
                 continue

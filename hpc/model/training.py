@@ -189,7 +189,7 @@ def _wrong_types(history: TrainingHistory) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class TrainingState:
     """All that a training needs to go on: arrays by name, and values that JSON holds."""
 
     arrays: Mapping[str, npt.NDArray[np.generic]]

@@ -44,7 +44,7 @@ class Recording:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Telemetry:
+class TelemetryRequest:
     """A request to read telemetry: `gpus` are UUIDs, empty for all GPUs of the driver, None for none."""
 
     gpus: Sequence[str] | None = None
@@ -68,7 +68,7 @@ class NodeAgent:
     """
 
     def __init__(
-        self, ranks: Sequence[RankProcess], *, telemetry: Telemetry | None = None, copying: Copying | None = None
+        self, ranks: Sequence[RankProcess], *, telemetry: TelemetryRequest | None = None, copying: Copying | None = None
     ) -> None:
         self.telemetry, self.copying = telemetry, copying
         self._ranks = ranks
@@ -215,7 +215,7 @@ def start_agent(
     telemetry = copying = None
     if run.telemetry != "off" and is_first:
         uuids = list(dict.fromkeys(uuid for *_, theirs, _ in everyone for uuid in theirs))
-        telemetry = Telemetry(
+        telemetry = TelemetryRequest(
             gpus=None if run.gpus_per_node == 0 else [] if None in uuids else [uuid for uuid in uuids if uuid]
         )
     if copy_s > 0 and world.local_rank == 0:

@@ -36,7 +36,7 @@ UNREADABLE = (OSError, ValueError, LookupError, Unread)
 
 
 @dataclass(frozen=True)
-class Reading:
+class SeriesReader:
     """Some series that are read together: `read` gives one number for each, or raises one of UNREADABLE."""
 
     series: Sequence[str]
@@ -87,7 +87,7 @@ def number_in(path: Path, scale: float = 1.0) -> _Read:
     return lambda: (float(file.text()) * scale,)
 
 
-def processors(ranks_cores: set[int], proc: Path) -> Iterator[Reading]:
+def processors(ranks_cores: set[int], proc: Path) -> Iterator[SeriesReader]:
     """Processor time, of all cores and of the ranks' cores; context switches; load."""
     stat = KernelFile(proc / "stat")
     load = KernelFile(proc / "loadavg")
@@ -99,8 +99,8 @@ def processors(ranks_cores: set[int], proc: Path) -> Iterator[Reading]:
         return [*_spent(rows["cpu"]), *on_ranks, float(rows["ctxt"][0]), float(rows["procs_running"][0])]
 
     series = [f"{whose}.{name}" for whose in ("cpu", "ranks_cpu") for name in _SPENT]
-    yield Reading([*series, "cpu.context_switches", "cpu.running_processes"], read)
-    yield Reading(("cpu.load_processes",), lambda: (float(load.text().split()[0]),))
+    yield SeriesReader([*series, "cpu.context_switches", "cpu.running_processes"], read)
+    yield SeriesReader(("cpu.load_processes",), lambda: (float(load.text().split()[0]),))
 
 
 _SPENT = ("busy_s", "idle_s", "interrupts_s", "stolen_s")
@@ -112,7 +112,7 @@ def _spent(fields: Sequence[str]) -> list[float]:
     return [ticks / _TICKS_PER_S for ticks in spent]
 
 
-def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
+def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[SeriesReader]:
     """Mean and lowest frequency of these cores.
 
     /proc/cpuinfo is not used: without a measurement, as in most virtual machines, it shows the nominal frequency.
@@ -126,10 +126,10 @@ def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
         mhz = [of_core()[0] for of_core in of_cores]
         return sum(mhz) / len(mhz), min(mhz)
 
-    yield Reading(("ranks_cpu.frequency_mean_mhz", "ranks_cpu.frequency_min_mhz"), read)
+    yield SeriesReader(("ranks_cpu.frequency_mean_mhz", "ranks_cpu.frequency_min_mhz"), read)
 
 
-def throttling(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
+def throttling(cores: Sequence[int], cpus: Path) -> Iterator[SeriesReader]:
     """Count and duration of thermal throttling of these cores and their packages."""
     folders = [cpus / f"cpu{core}/thermal_throttle" for core in cores]
     if not folders or not all(folder.is_dir() for folder in folders):
@@ -143,20 +143,20 @@ def throttling(cores: Sequence[int], cpus: Path) -> Iterator[Reading]:
     ):
         if all((folder / file).exists() for folder in folders):
             counters = [number_in(folder / file, scale) for folder in folders]
-            yield Reading((f"ranks_cpu.{name}",), partial(_combined, counters, combine))
+            yield SeriesReader((f"ranks_cpu.{name}",), partial(_combined, counters, combine))
 
 
 def _combined(counters: Sequence[_Read], combine: Callable[[list[float]], float]) -> Sequence[float]:
     return (combine([counter()[0] for counter in counters]),)
 
 
-def packages(powercap: Path) -> Iterator[Reading]:
+def packages(powercap: Path) -> Iterator[SeriesReader]:
     """Energy that processor packages and their memory took (RAPL), and the power that they may take."""
     for zone in _some(powercap, "intel-rapl:*", "this kernel does not count it"):
         name = f"{(zone / 'name').read_text().strip()}_{zone.name.partition(':')[2].replace(':', '_')}"
-        yield Reading((f"power.{name}_j",), Unwrapped(zone).read)
+        yield SeriesReader((f"power.{name}_j",), Unwrapped(zone).read)
         if (limit := zone / "constraint_0_power_limit_uw").exists():
-            yield Reading((f"power.{name}_limit_w",), number_in(limit, 1e-6))
+            yield SeriesReader((f"power.{name}_limit_w",), number_in(limit, 1e-6))
 
 
 def _some(folder: Path, pattern: str, reason: str) -> list[Path]:
@@ -181,7 +181,7 @@ class Unwrapped:
         return (self._sum_uj / 1e6,)
 
 
-def memory(proc: Path) -> Iterator[Reading]:
+def memory(proc: Path) -> Iterator[SeriesReader]:
     """Available memory, and the bytes swapped."""
     meminfo, vmstat = KernelFile(proc / "meminfo"), KernelFile(proc / "vmstat")
 
@@ -193,11 +193,11 @@ def memory(proc: Path) -> Iterator[Reading]:
         rows = dict(line.split() for line in vmstat.text().splitlines())
         return float(rows["pswpin"]) * _PAGE_BYTES, float(rows["pswpout"]) * _PAGE_BYTES
 
-    yield Reading(("memory.available_bytes",), available)
-    yield Reading(("memory.swapped_in_bytes", "memory.swapped_out_bytes"), swapped)
+    yield SeriesReader(("memory.available_bytes",), available)
+    yield SeriesReader(("memory.swapped_in_bytes", "memory.swapped_out_bytes"), swapped)
 
 
-def networks(proc: Path) -> Iterator[Reading]:
+def networks(proc: Path) -> Iterator[SeriesReader]:
     """Bytes, drops and errors of the interfaces of this process's own network namespace; TCP segments sent.
 
     /sys/class/net is not used: in a container it shows the network of the process that mounted it. The loopback is
@@ -215,15 +215,15 @@ def networks(proc: Path) -> Iterator[Reading]:
         return values
 
     kinds = ("received_bytes", "sent_bytes", "dropped_packets", "errors")
-    yield Reading([f"net.{name}.{kind}" for name in names for kind in kinds], read)
+    yield SeriesReader([f"net.{name}.{kind}" for name in names for kind in kinds], read)
     yield from _tcp(proc)
 
 
-def link_speeds(proc: Path) -> Iterator[Reading]:
+def link_speeds(proc: Path) -> Iterator[SeriesReader]:
     """The speed of each interface's link, as its driver says it."""
     for name in _used_interfaces(KernelFile(proc / "net/dev")):
         if name != "lo":
-            yield Reading((f"net.{name}.link_bytes_per_s",), partial(link_speed, name))
+            yield SeriesReader((f"net.{name}.link_bytes_per_s",), partial(link_speed, name))
 
 
 _TCP_COUNTERS = (
@@ -234,9 +234,9 @@ _TCP_COUNTERS = (
 )
 
 
-def _tcp(proc: Path) -> Iterator[Reading]:
+def _tcp(proc: Path) -> Iterator[SeriesReader]:
     for name, file, heading, column in _TCP_COUNTERS:
-        yield Reading((f"net.tcp_{name}_segments",), partial(_counter, KernelFile(proc / file), heading, column))
+        yield SeriesReader((f"net.tcp_{name}_segments",), partial(_counter, KernelFile(proc / file), heading, column))
 
 
 def _counter(file: KernelFile, heading: str, column: str) -> Sequence[float]:
@@ -295,7 +295,7 @@ _PORT_COUNTERS = (
 )
 
 
-def fabrics(infiniband: Path) -> Iterator[Reading]:
+def fabrics(infiniband: Path) -> Iterator[SeriesReader]:
     """Bytes and errors of the ports of InfiniBand, RoCE and EFA adapters."""
     for port in _some(infiniband, "*/ports/*", "no adapter here"):
         prefix = f"net.{port.parent.parent.name}_port{port.name}"
@@ -303,16 +303,16 @@ def fabrics(infiniband: Path) -> Iterator[Reading]:
         for name, file, scale in _PORT_COUNTERS:
             if name not in named and (port / file).exists():
                 named.add(name)
-                yield Reading((f"{prefix}.{name}",), number_in(port / file, scale))
+                yield SeriesReader((f"{prefix}.{name}",), number_in(port / file, scale))
         if (port / "rate").exists():  # `100 Gb/sec (4X EDR)`
-            yield Reading((f"{prefix}.link_bytes_per_s",), partial(_port_speed, KernelFile(port / "rate")))
+            yield SeriesReader((f"{prefix}.link_bytes_per_s",), partial(_port_speed, KernelFile(port / "rate")))
 
 
 def _port_speed(rate: KernelFile) -> Sequence[float]:
     return (float(rate.text().split()[0]) * 1e9 / 8,)
 
 
-def processes(ranks: Sequence[RankProcess], proc: Path) -> Iterator[Reading]:
+def processes(ranks: Sequence[RankProcess], proc: Path) -> Iterator[SeriesReader]:
     """Page faults, time, memory and context switches of the ranks, in the order of their MPI rank."""
     this_namespace = pid_namespace(proc)
     for place, rank in enumerate(ranks):
@@ -321,7 +321,7 @@ def processes(ranks: Sequence[RankProcess], proc: Path) -> Iterator[Reading]:
         yield from _process(f"local_rank{place}", proc / str(rank.pid))
 
 
-def _process(name: str, folder: Path) -> Iterator[Reading]:
+def _process(name: str, folder: Path) -> Iterator[SeriesReader]:
     stat, status, schedstat = (KernelFile(folder / name) for name in ("stat", "status", "schedstat"))
 
     def of_process() -> Sequence[float]:
@@ -335,19 +335,19 @@ def _process(name: str, folder: Path) -> Iterator[Reading]:
         return float(rows["voluntary_ctxt_switches"]), float(rows["nonvoluntary_ctxt_switches"])
 
     of_all_threads = ("minor_faults", "major_faults", "cpu_s", "memory_bytes")
-    yield Reading([f"{name}.{kind}" for kind in of_all_threads], of_process)
+    yield SeriesReader([f"{name}.{kind}" for kind in of_all_threads], of_process)
     switches = ("voluntary_switches", "involuntary_switches")
-    yield Reading([f"{name}.main_thread_{kind}" for kind in switches], of_main_thread)
+    yield SeriesReader([f"{name}.main_thread_{kind}" for kind in switches], of_main_thread)
     main_thread = KernelFile(folder / "task" / folder.name / "stat")
     kernel_s = f"{name}.main_thread_kernel_s"
-    yield Reading((kernel_s,), lambda: (int(main_thread.text().rpartition(")")[2].split()[12]) / _TICKS_PER_S,))
+    yield SeriesReader((kernel_s,), lambda: (int(main_thread.text().rpartition(")")[2].split()[12]) / _TICKS_PER_S,))
     # Nanoseconds in which the thread could have run and had no core.
-    yield Reading((f"{name}.main_thread_queued_s",), lambda: (int(schedstat.text().split()[1]) / 1e9,))
+    yield SeriesReader((f"{name}.main_thread_queued_s",), lambda: (int(schedstat.text().split()[1]) / 1e9,))
 
 
 def sources_of_node(
     ranks: Sequence[RankProcess], proc: Path = Path("/proc"), sys: Path = Path("/sys")
-) -> dict[str, Iterator[Reading]]:
+) -> dict[str, Iterator[SeriesReader]]:
     """All sources of this node by name. Each opens its files as it is iterated, and raises UNREADABLE then."""
     cores = sorted({core for rank in ranks for core in rank.cores})
     some = cores[:: -(-len(cores) // MAX_CORES) or 1]
@@ -363,7 +363,7 @@ def sources_of_node(
         "fabric": fabrics(sys / "class/infiniband"),
         "processes of ranks": processes(ranks, proc),
         # The processor time of this thread: the helper copies journals in another.
-        "telemetry": iter([Reading(("telemetry.cpu_s",), lambda: (time.thread_time(),))]),
+        "telemetry": iter([SeriesReader(("telemetry.cpu_s",), lambda: (time.thread_time(),))]),
     }
 
 
@@ -394,7 +394,7 @@ _COUNTERS = (
 )
 
 
-def gpus(wanted: Sequence[str], nvml: ModuleType | Any) -> Iterator[Reading]:
+def gpus(wanted: Sequence[str], nvml: ModuleType | Any) -> Iterator[SeriesReader]:
     """Readings of the GPUs with these UUIDs, named `gpu0`, `gpu1` … in their order; of all GPUs if none is given.
 
     `nvml` is the module pynvml. Raises Unread where there is no driver, or no such GPU.
@@ -416,17 +416,17 @@ def _bare(uuid: str | bytes) -> str:
     return (uuid.decode() if isinstance(uuid, bytes) else uuid).removeprefix("GPU-").lower()
 
 
-def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[Reading]:
+def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[SeriesReader]:
     """One reading per call of the driver: what this GPU does not support is left out by itself."""
 
-    def reading(kinds: Sequence[str], ask: Callable[[], Sequence[float]]) -> Reading:
+    def reading(kinds: Sequence[str], ask: Callable[[], Sequence[float]]) -> SeriesReader:
         def read() -> Sequence[float]:
             try:
                 return ask()
             except (nvml.NVMLError, AttributeError) as error:  # an old module lacks functions
                 raise Unread(str(error)) from None
 
-        return Reading([f"{name}.{kind}" for kind in kinds], read)
+        return SeriesReader([f"{name}.{kind}" for kind in kinds], read)
 
     def utilisation() -> Sequence[float]:
         rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
@@ -456,7 +456,7 @@ def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[Reading]:
     yield _counters(name, gpu, nvml)
 
 
-def _counters(name: str, gpu: Any, nvml: Any) -> Reading:
+def _counters(name: str, gpu: Any, nvml: Any) -> SeriesReader:
     """Those of _COUNTERS that this GPU has, read by one call."""
 
     def ask(counters: Sequence[tuple[str, str, int, float]]) -> list[float]:
@@ -470,7 +470,7 @@ def _counters(name: str, gpu: Any, nvml: Any) -> Reading:
     had = known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
     with suppress(Unread):  # then they are absent by their names
         had = [each for each, value in zip(known, ask(known), strict=True) if not isnan(value)]
-    return Reading([f"{name}.{kind}" for kind, *_ in had], lambda: ask(had))
+    return SeriesReader([f"{name}.{kind}" for kind, *_ in had], lambda: ask(had))
 
 
 def _value(answer: Any, nvml: Any) -> float:

@@ -10,7 +10,7 @@ from struct import Struct
 from threading import Event
 from time import perf_counter_ns
 
-from hpc.node_agent.sources import UNREADABLE, RankProcess, Reading, Unread, sources_of_node
+from hpc.node_agent.sources import UNREADABLE, RankProcess, SeriesReader, Unread, sources_of_node
 from hpc.system.text import read_ranges
 
 MAX_NAMED = 32
@@ -20,11 +20,11 @@ MAX_NAMED = 32
 class Readings:
     """All readings of this node. Each is tried once; one that fails is `absent`, with the reason."""
 
-    def __init__(self, sources: Mapping[str, Iterable[Reading]]) -> None:
+    def __init__(self, sources: Mapping[str, Iterable[SeriesReader]]) -> None:
         self.series: list[str] = []
         self.absent: dict[str, str] = {}
         self.failed: dict[str, str] = {}
-        self._readings: list[Reading] = []
+        self._readings: list[SeriesReader] = []
         for name, source in sources.items():
             try:
                 for reading in source:
@@ -32,7 +32,7 @@ class Readings:
             except UNREADABLE as error:
                 self.absent[name] = reason_of(error)
 
-    def _try(self, reading: Reading) -> None:
+    def _try(self, reading: SeriesReader) -> None:
         try:
             count = len(reading.read())
         except UNREADABLE as error:
@@ -90,7 +90,7 @@ def read_telemetry(
     report(failed=readings.failed)
 
 
-def _gpus(uuids: Sequence[str]) -> Iterable[Reading]:
+def _gpus(uuids: Sequence[str]) -> Iterable[SeriesReader]:
     try:
         import pynvml
     except ImportError:

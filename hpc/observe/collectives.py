@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from . import events as e
 from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
-from .observer import Numbers
+from .observer import ObjectNumbers
 
 if TYPE_CHECKING:
     from .observer import Observer
@@ -249,7 +249,7 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
 
 def _make_buffers(o: Observer) -> Any:
     whiches: dict[tuple[int, int], int] = {}  # of a group, by its number, and a root
-    groups, cells, place, call, end = Numbers(), o.cells, o.place, e.COLLECTIVE_IN, e.COLLECTIVE_OUT
+    groups, cells, place, call, end = ObjectNumbers(), o.cells, o.place, e.COLLECTIVE_IN, e.COLLECTIVE_OUT
     known, first = groups.known, e.FIRST_CELL
 
     def make(original: Any) -> Any:

@@ -58,7 +58,7 @@ class Event(NamedTuple):
     number: int = 0
 
 
-class EventFile(NamedTuple):
+class ProcessEvents(NamedTuple):
     """What a process recorded: its events, in the order of their places, and its facts.
 
     A record that was begun and not completed is an event of kind NOTHING. `names` has the name and the root of each
@@ -134,7 +134,7 @@ def place_of(cell: int) -> int:
     return (cell - FIRST_CELL) // 2
 
 
-def read_events(path: Path) -> EventFile:
+def read_events(path: Path) -> ProcessEvents:
     """All that is in a file by now. Raises EventFileError, OSError."""
     events: list[Event] = []
     with path.open("rb") as file:
@@ -155,7 +155,7 @@ def read_events(path: Path) -> EventFile:
     if any(event.kind == COLLECTIVE_IN and event.which >= len(names) for event in events):
         raise EventFileError(f"{path} has collectives without a name")
     process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
-    return EventFile(process=process, events=events, facts=facts, names=names)
+    return ProcessEvents(process=process, events=events, facts=facts, names=names)
 
 
 def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[tuple[str, int]]]:

@@ -119,7 +119,7 @@ class LastGradients:
 # Numbers for objects, in the order in which they are first seen.
 
 
-class Numbers:
+class ObjectNumbers:
     """From 1 on; an object that has died gives its number to none."""
 
     def __init__(self) -> None:
@@ -206,7 +206,7 @@ class Observer(Patches):
         self.thread = 0  # that of the first backward: it trains
         self.steps = self.backwards = self.looks = self.next_look = self.known_optimizers = 0
         self.look_again = False
-        self.optimizers, self.loaders = Numbers(), Numbers()
+        self.optimizers, self.loaders = ObjectNumbers(), ObjectNumbers()
         self.roots: set[int] = set()
         self.lasts = LastGradients()
 

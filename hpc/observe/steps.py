@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED, STAMPS
 from hpc.observe import events as e
-from hpc.observe.events import Event, EventFile
+from hpc.observe.events import Event, ProcessEvents
 from hpc.system.text import grouped, plural
 
 # The collectives of a process, from its events.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collective:
+class CollectiveCall:
     """A collective that was called from Python.
 
     ns of its call; of the wait for its result, which for one that is waited for at once is that of the call; of its
@@ -35,7 +35,7 @@ class Collective:
     """0 for DDP's buffers, which are not counted."""
 
 
-def collectives_of(recorded: EventFile) -> list[Collective]:
+def collectives_of(recorded: ProcessEvents) -> list[CollectiveCall]:
     """All of a process, in the order of their calls."""
     waits: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -46,7 +46,7 @@ def collectives_of(recorded: EventFile) -> list[Collective]:
             ends.setdefault(event.number, event.ns)
     calls = [(place, event) for place, event in enumerate(recorded.events) if event.kind == e.COLLECTIVE_IN]
     return [
-        Collective(
+        CollectiveCall(
             name=recorded.names[call.which][0],
             root=recorded.names[call.which][1],
             arrives_ns=call.ns,
@@ -120,7 +120,7 @@ def _segment(events: Sequence[Event], first: int, updated: int, in_backward: boo
 Inner = tuple[int, int, int]
 
 
-def inner_stamps(inside: Sequence[Event], segment: Segment, recorded: EventFile) -> tuple[Inner, dict[str, str]]:
+def inner_stamps(inside: Sequence[Event], segment: Segment, recorded: ProcessEvents) -> tuple[Inner, dict[str, str]]:
     """Those of the events inside a step, and the reason for each that is ABSENT, by its name."""
     reason = _why_unclear(inside, segment, recorded)
     if reason:
@@ -141,7 +141,7 @@ def inner_stamps(inside: Sequence[Event], segment: Segment, recorded: EventFile)
     return _reduced_by_hand(inside, segment, recorded, last, returned)
 
 
-def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: EventFile) -> str:
+def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: ProcessEvents) -> str:
     """Why none of them can be known; empty if they may be."""
     backwards = [event.ns for event in inside if event.kind == e.BACKWARD_IN]
     returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
@@ -166,12 +166,12 @@ def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: EventFile)
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _named(inside: Sequence[Event], recorded: EventFile, name: str) -> list[Event]:
+def _named(inside: Sequence[Event], recorded: ProcessEvents, name: str) -> list[Event]:
     return [x for x in inside if x.kind == e.COLLECTIVE_IN and recorded.names[x.which][0].startswith(name)]
 
 
 def _reduced_by_hand(
-    inside: Sequence[Event], segment: Segment, recorded: EventFile, last: int, returned: int
+    inside: Sequence[Event], segment: Segment, recorded: ProcessEvents, last: int, returned: int
 ) -> tuple[Inner, dict[str, str]]:
     """Where the script itself reduces all gradients between backward and update."""
     calls = [x for x in _named(inside, recorded, "all-reduce") if returned <= x.ns < segment.end_ns]
@@ -292,7 +292,7 @@ class ObservedStep:
     """A gradient scaler skipped the update."""
     new_epoch: bool
     """The loader was exhausted, or begun anew, before it: its first fetch includes the start of an iterator."""
-    collectives: tuple[Collective, ...] = ()
+    collectives: tuple[CollectiveCall, ...] = ()
     pause: Pause | None = None
     """What lies before it: a step of the measurement must not span it."""
 
@@ -314,7 +314,7 @@ class ObservedSteps:
         return tuple(remark for remark in self.remarks if self.last_steps.get(remark, warmup_steps) < warmup_steps)
 
 
-def steps_of(recorded: EventFile) -> ObservedSteps:
+def steps_of(recorded: ProcessEvents) -> ObservedSteps:
     """The steps of one process. Nothing is assumed where its events do not show it."""
     segments = segments_of(recorded.events)
     loaders = training_loaders(recorded.events, segments)
@@ -407,7 +407,7 @@ def _step(
     begin: int,
     events: Sequence[Event],
     segment: Segment,
-    recorded: EventFile,
+    recorded: ProcessEvents,
     loaders: Set[int],
     looked: Set[Event],
     pause: Pause | None,
@@ -457,7 +457,7 @@ def _fetch_ns(inside: Sequence[Event], loaders: Set[int]) -> int:
     return total
 
 
-def _with_collectives(steps: Sequence[ObservedStep], collectives: Sequence[Collective]) -> list[ObservedStep]:
+def _with_collectives(steps: Sequence[ObservedStep], collectives: Sequence[CollectiveCall]) -> list[ObservedStep]:
     """Each collective goes to the step in which it is called; those in pauses to none."""
     result, at = [], 0
     for step in steps:
@@ -523,7 +523,7 @@ def _absent(steps: Sequence[ObservedStep]) -> dict[str, str]:
     return {name: reasons.most_common(1)[0][0] for name, reasons in lacking.items() if 2 * reasons.total() > len(late)}
 
 
-def _of_process(recorded: EventFile) -> list[str]:
+def _of_process(recorded: ProcessEvents) -> list[str]:
     facts, remarks = recorded.facts, []
     if "failed" in facts:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were taken off, and the script went on unmeasured")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hpc.model.training import State
+from hpc.model.training import TrainingState
 from hpc.system.atomic import write_durable
 from hpc.system.regular_file import open_regular, parse_json
 
@@ -24,7 +24,7 @@ class CheckpointError(ValueError):
     """A checkpoint cannot be used; the text names the file, what is wrong, and what to do."""
 
 
-def write_checkpoint(path: Path, facts: Mapping[str, Any], state: State) -> None:
+def write_checkpoint(path: Path, facts: Mapping[str, Any], state: TrainingState) -> None:
     """Writes the file beside its place, flushes it to the disk and renames it. Raises OSError; the old file stays."""
     import numpy as np
 
@@ -45,7 +45,7 @@ def write_checkpoint(path: Path, facts: Mapping[str, Any], state: State) -> None
     write_durable(path, f"{digest} {line}\n".encode() + content)
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], State]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], TrainingState]:
     """Facts and state of a checkpoint. Raises CheckpointError where it is not whole, OSError where it is not there."""
     import numpy as np
 
@@ -63,7 +63,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], State]:
         raise _broken(path, f"its content is cut or changed ({len(content)} bytes, whose checksum is another)")
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
         arrays = {name: stored[f"a{number}"] for number, name in enumerate(header["names"])}
-    return header["facts"], State(arrays=arrays, values=header["values"])
+    return header["facts"], TrainingState(arrays=arrays, values=header["values"])
 
 
 def _broken(path: Path, what: str) -> CheckpointError:

@@ -74,7 +74,7 @@ class ReservedFiles:
 
 
 @dataclass(kw_only=True)
-class Failure:
+class RankFailure:
     """A rank that fails: its place, its progress (`step` is its last completed one, -1 before the first), and whether
     it had begun to train. `nccl_warnings` returns NCCL's warnings."""
 
@@ -129,7 +129,7 @@ class Failure:
                 in_attempt_folder(path, stem, "a note", lambda local: note.write(local, stem))
 
 
-def fail(failure: Failure, comm: Communicator | None) -> int:
+def fail(failure: RankFailure, comm: Communicator | None) -> int:
     """Reports the failure and ends all ranks of the run; returns the exit status where `comm` is None, or where all
     ranks end by themselves: MPI's banner would hide the script's own error."""
     known_to_all = getattr(failure.error, "known_to_all", False)

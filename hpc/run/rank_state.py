@@ -13,7 +13,7 @@ from hpc.model.spec import RunSpec
 from hpc.preflight.run import Expectations, Preflight
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
-from hpc.run.rank_end import Failure
+from hpc.run.rank_end import RankFailure
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -49,9 +49,9 @@ class Rank:
         self.script = ""
         self.problems: dict[str, str] = {}
 
-    def failure(self, error: BaseException) -> Failure:
+    def failure(self, error: BaseException) -> RankFailure:
         """The report of this rank's failure by `error`."""
-        return Failure(
+        return RankFailure(
             rank=self.number,
             folder=self.folder,
             error=error,

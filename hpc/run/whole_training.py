@@ -13,7 +13,7 @@ from hpc.backends import Backend, InvalidRun
 from hpc.measure.timer import StepTimer
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.spec import RunSpec
-from hpc.model.training import Epoch, State, TrainingError, TrainingHistory, begin_lines, end_lines, epoch_lines
+from hpc.model.training import Epoch, TrainingError, TrainingHistory, TrainingState, begin_lines, end_lines, epoch_lines
 from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.recovery.journal import Journal
 from hpc.run.rank_end import attempted
@@ -33,10 +33,10 @@ class TrainsToATarget(Backend, Protocol):
         """How many of this rank's held-out images the model recognises, and how many there are; calls `completed` after
         each batch."""
 
-    def state(self) -> State:
+    def state(self) -> TrainingState:
         """All that the training needs to go on, equal on all ranks once they have the same statistics."""
 
-    def load_state(self, state: State) -> None:
+    def load_state(self, state: TrainingState) -> None:
         """Raises ValueError where the state is of another model."""
 
     def statistics(self) -> list[Any]:
@@ -143,7 +143,7 @@ class WholeTraining:
             images_sha256=data.images_sha256,
         )  # fmt: skip
 
-    def _read(self) -> tuple[TrainingHistory, State] | None:
+    def _read(self) -> tuple[TrainingHistory, TrainingState] | None:
         """The latest checkpoint of the run; None where no attempt left one. Raises InvalidRun if it is not usable."""
         path = next(iter(self._files.earlier_checkpoints()), None)
         if path is None:
@@ -167,7 +167,7 @@ class WholeTraining:
             )
         return history, state
 
-    def _share(self, state: State | None) -> State:
+    def _share(self, state: TrainingState | None) -> TrainingState:
         """Rank 0's state on every rank."""
         shapes = {} if state is None else {name: (a.shape, str(a.dtype)) for name, a in state.arrays.items()}
         shapes, values = self._comm.bcast((shapes, None if state is None else state.values))
@@ -176,7 +176,7 @@ class WholeTraining:
             array = np.ascontiguousarray(state.arrays[name]) if state is not None else np.empty(shape, dtype)
             self._comm.Bcast(array)
             arrays[name] = array.reshape(shape)
-        return State(arrays=arrays, values=values)
+        return TrainingState(arrays=arrays, values=values)
 
     def _end_epoch(self, begin_ns: int, rate: float, samples: int, journal: Journal) -> None:
         """Adds the epoch to the history, with its evaluation where one is due, and writes the checkpoint."""
@@ -200,7 +200,7 @@ class WholeTraining:
         if not self._history.is_over:  # the next file is the trace
             self._checkpoint(state)
 
-    def _checkpoint(self, state: State | None) -> None:
+    def _checkpoint(self, state: TrainingState | None) -> None:
         """Rank 0 writes where the training stands. Where that fails training goes on, and the history says so."""
         error = ""
         if state is not None:

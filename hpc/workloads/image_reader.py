@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from hpc.measure.input_record import InputRecord
 from hpc.model.data_source import DataSource, is_augmented, samples_per_epoch, steps_per_epoch, workers_of
 from hpc.model.spec import RunSpec
-from hpc.workloads.image_sets import Listing, list_source
+from hpc.workloads.image_sets import SplitListing, list_source
 
 AUGMENTATIONS = {
     True: "random resized crop, mirrored by half, normalised (pytorch/examples)",
@@ -134,7 +134,13 @@ def evaluation_share(images: int, run: RunSpec, rank: int) -> range:
 
 
 def input_facts(
-    run: RunSpec, source: DataSource, listing: Listing, decoder: Mapping[str, str], *, workers: int, prefetched: int
+    run: RunSpec,
+    source: DataSource,
+    listing: SplitListing,
+    decoder: Mapping[str, str],
+    *,
+    workers: int,
+    prefetched: int,
 ) -> dict[str, Any]:
     """How a rank reads: its workers, the batches that they are ahead, what decodes."""
     samples = samples_per_epoch(run, len(listing))

@@ -452,7 +452,7 @@ PACKAGES = {
 """By kind, the package that reads it besides the framework's own, and what installs it."""
 
 
-class Listing(Protocol):
+class SplitListing(Protocol):
     """The images of a split. `group` is what they are counted by: class or file."""
 
     @property
@@ -475,7 +475,7 @@ class Listing(Protocol):
         """The name of an image in messages."""
 
 
-def list_source(source: DataSource, split: str = "train") -> Listing:
+def list_source(source: DataSource, split: str = "train") -> SplitListing:
     """The images of a split, `train` or `val`. Raises NoImages, OSError where something cannot be read."""
     if source.kind == TFRECORD:
         return list_records(source.path, split)

@@ -97,7 +97,7 @@ class _ShardedCrossEntropy(PyLayer):  # type: ignore[misc]  # as above
 
 
 class MarginHead(nn.Layer):  # type: ignore[misc]  # as above
-    """As `torch_margin.MarginHead`; weights [classes here, 512]."""
+    """As `torch_arcface.MarginHead`; weights [classes here, 512]."""
 
     def __init__(self, values: Any, classes: range, *, margin: str, sample_ratio: float, seed: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class MarginHead(nn.Layer):  # type: ignore[misc]  # as above
 
 
 class ShardedMarginHead(MarginHead):
-    """As `torch_margin.ShardedMarginHead`."""
+    """As `torch_arcface.ShardedMarginHead`."""
 
     def __init__(self, group: Group | arcface.MeasuredGroup, values: Any, classes: range, **options: Any) -> None:
         super().__init__(values, classes, **options)

@@ -32,7 +32,7 @@ Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TrainingRecipe:
     """The training recipe: SGD with momentum, weight decay added to the gradient, cross entropy; a benchmark's rate is
     constant."""
 
@@ -61,14 +61,14 @@ class Recipe:
         ]
 
 
-RECIPES: Mapping[str, Recipe] = {
+RECIPES: Mapping[str, TrainingRecipe] = {
     # Reference 000: 0.256 per 256 samples, warmed up over 8 epochs in steps of one; a benchmark stays in the first.
-    "ngc": Recipe(
+    "ngc": TrainingRecipe(
         learning_rate_per_sample=0.256 / 256 / 8, momentum=0.875, weight_decay=1 / 32768, norms_decay=False,
         label_smoothing=0.1, fan="in", schedule=Schedule(warmup_epochs=8),
     ),
     # Reference 001.
-    "pytorch-examples": Recipe(
+    "pytorch-examples": TrainingRecipe(
         learning_rate_per_sample=1 / 1000, momentum=0.9, weight_decay=1e-4, norms_decay=True, label_smoothing=0.0,
         fan="out", schedule=Schedule(warmup_epochs=0, step_epochs=30),
     ),
@@ -108,7 +108,7 @@ def convolutions() -> Iterator[Convolution]:
             inputs = outputs
 
 
-def recipe_of(run: RunSpec) -> Recipe:
+def recipe_of(run: RunSpec) -> TrainingRecipe:
     return RECIPES[str(workload_options(run)["recipe"])]
 
 

@@ -20,7 +20,7 @@ from hpc.model.spec import RunSpec
 from hpc.workloads import WORKLOADS
 from hpc.workloads.crops import DEVIATION, MEAN, centre_box, random_box
 from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
-from hpc.workloads.image_sets import ImageListing, Listing, RecordListing, list_source
+from hpc.workloads.image_sets import ImageListing, RecordListing, SplitListing, list_source
 from hpc.workloads.tensorflow_base import tf
 
 PREFETCHED = 2
@@ -129,7 +129,7 @@ class _Undecodable(Exception):
 class _Images:
     """Loads single images of a listing; they are augmented from seed, epoch and number, not where `epoch` is None."""
 
-    listing: Listing
+    listing: SplitListing
     size: int
     seed: int
     epoch: int | None

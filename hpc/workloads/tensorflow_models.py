@@ -12,7 +12,7 @@ from hpc.model.spec import RunSpec
 from hpc.workloads import mlp, resnet50
 from hpc.workloads.synthetic import Synthetic
 from hpc.workloads.tensorflow_base import Momentum, changing, compute_dtype, tf
-from hpc.workloads.whole_training import Mixup, WholeTraining
+from hpc.workloads.whole_training import Mixup, TrainableWorkload
 
 if TYPE_CHECKING:
     from hpc.workloads.image_reader import ImageReader
@@ -108,7 +108,7 @@ def _signature(run: RunSpec, size_of: Callable[[RunSpec], int]) -> Any:
     return tf.TensorSpec((None, size_of(run), size_of(run), 3), tf.float32), tf.TensorSpec((None,), tf.int64)
 
 
-class TensorFlowResNet50(WholeTraining):
+class TensorFlowResNet50(TrainableWorkload):
     """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:
@@ -176,7 +176,7 @@ class MLP(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
         return tf.cast(x, tf.float32)
 
 
-class TensorFlowMLP(WholeTraining):
+class TensorFlowMLP(TrainableWorkload):
     """The perceptron, trained by SGD with momentum, on synthetic samples or on files."""
 
     def __init__(self, run: RunSpec, device: str, rank: int) -> None:

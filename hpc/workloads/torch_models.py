@@ -12,7 +12,7 @@ from hpc.model.data_source import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
 from hpc.workloads.synthetic import Synthetic
-from hpc.workloads.whole_training import Mixup, WholeTraining
+from hpc.workloads.whole_training import Mixup, TrainableWorkload
 
 if TYPE_CHECKING:
     from hpc.workloads.image_reader import ImageReader
@@ -87,7 +87,7 @@ def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: torch.devic
     return image_reader(run, source, size_of(run), device, rank)
 
 
-class TorchResNet50(WholeTraining):
+class TorchResNet50(TrainableWorkload):
     """ResNet-50 trained by the recipe of the run, on synthetic images or on files."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
@@ -144,7 +144,7 @@ class TorchResNet50(WholeTraining):
         return torch.optim.SGD(groups, lr=self._learning_rate, momentum=self._recipe.momentum, **implementation)
 
 
-class TorchMLP(WholeTraining):
+class TorchMLP(TrainableWorkload):
     """The perceptron, trained by SGD with momentum, on synthetic samples or on files."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:

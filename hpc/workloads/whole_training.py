@@ -12,7 +12,7 @@ from hpc.workloads import workload_options
 from hpc.workloads.schedule import Schedule, epoch_rate
 
 
-class WholeTraining:
+class TrainableWorkload:
     """Of workloads with a `reader` of files. `_peak` is the recipe's highest rate for the run's global batch."""
 
     reader: Any

@@ -53,7 +53,7 @@ class Partition:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ResourceRequest:
     """The resources that a job requests: nodes, and ranks, CPUs and GPUs on each."""
 
     nodes: int
@@ -63,7 +63,7 @@ class Request:
     time_min: int
 
     @classmethod
-    def of(cls, job: JobPlan) -> Request:
+    def of(cls, job: JobPlan) -> ResourceRequest:
         """The request in the header of the job's script."""
         per_node = {key: int(job.request.get(key, 0)) for key in ("ntasks_per_node", "cpus_per_task", "gpus_per_node")}
         return cls(
@@ -133,7 +133,7 @@ class SiteNodes:
         allowed = [(partition, self._allowed(partition)) for partition in self.candidates]
         refusals, warnings = {}, []
         for job in jobs:
-            request = Request.of(job)
+            request = ResourceRequest.of(job)
             reasons = [_refusal(request, partition, nodes) for partition, nodes in allowed]
             if all(reasons):
                 refusals[job.name] = f"{reasons[0]}{self._elsewhere(request)}"
@@ -176,7 +176,7 @@ class SiteNodes:
             raise SubmitError(f"{option} {names!r}: {answer.describe()}")
         return frozenset(answer.stdout.split())
 
-    def _elsewhere(self, request: Request) -> str:
+    def _elsewhere(self, request: ResourceRequest) -> str:
         others = [each for each in self.partitions if each not in self.candidates]
         names = [each.name for each in others if not _refusal(request, each, self._allowed(each))]
         return f"; it fits in --partition {' or '.join(names)}" if names else ""
@@ -213,7 +213,7 @@ def minutes_of(text: str) -> int | None:
     return (24 * days + hours) * 60 + minutes
 
 
-def _refusal(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
+def _refusal(request: ResourceRequest, partition: Partition, nodes: Sequence[Node]) -> str:
     """Why the job can never start in the partition: the request, the nodes, what to change; empty if it fits."""
     fitting = [node for node in nodes if request.fits_on(node, partition)]
     limit = partition.max_nodes
@@ -231,7 +231,7 @@ def _refusal(request: Request, partition: Partition, nodes: Sequence[Node]) -> s
     return ""
 
 
-def _largest(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
+def _largest(request: ResourceRequest, partition: Partition, nodes: Sequence[Node]) -> str:
     """The largest case that fits, with the requested ranks per node if a node can hold them, and the flag to lower."""
 
     def ranks_on(node: Node) -> float:
@@ -254,7 +254,7 @@ def _largest(request: Request, partition: Partition, nodes: Sequence[Node]) -> s
     return f"the largest case that fits is {count}n{int(ranks)}g; lower {' or '.join(flags)}"
 
 
-def _shortage(request: Request, partition: Partition, nodes: Sequence[Node]) -> str:
+def _shortage(request: ResourceRequest, partition: Partition, nodes: Sequence[Node]) -> str:
     fitting = [node for node in nodes if request.fits_on(node, partition)]
     up = sum(node.up for node in fitting)
     if up >= request.nodes:

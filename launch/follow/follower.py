@@ -47,7 +47,7 @@ RECORD_PATIENCE_S = 5.0
 """The longest delay in seconds until a record is visible on another node."""
 
 
-class StepReader:
+class ProgressReader:
     """Reads step counts of running attempts, from journals on this node or copies beside the traces."""
 
     def __init__(self, traces: Path) -> None:
@@ -98,7 +98,7 @@ class Follower:
         self.outage: Outage | None = None
         self._outage_began_s = 0.0
         self._rows: list[Row] = []
-        self._steps = StepReader(traces)
+        self._steps = ProgressReader(traces)
         self._begins: dict[str, BeginRecord] = {}
         self._first_seen_unix_s: dict[str, float] = {}
         self.time_left: SweepTimeLeft | None = None

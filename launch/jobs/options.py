@@ -33,7 +33,7 @@ class Help(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
+class OptionRow:
     """A row of the table. `field` is the option's name in its dataclass, `name` on the command line and in files, with
     `_`. A truth has no metavar; its value on the command line is `not default`. In `help`, {default} is the default."""
 
@@ -54,13 +54,13 @@ class Option:
 
 def option_field(group: str, default: object, read: Reader, metavar: str, help: str, **columns: Any) -> Any:
     """A dataclass field that is a row of the table."""
-    row = Option(group=group, read=read, metavar=metavar, help=help, **columns)
+    row = OptionRow(group=group, read=read, metavar=metavar, help=help, **columns)
     if isinstance(default, dict):
         return dataclasses.field(default_factory=dict, metadata={"option": row})
     return dataclasses.field(default=default, metadata={"option": row})
 
 
-def option_rows(*requests: type) -> tuple[Option, ...]:
+def option_rows(*requests: type) -> tuple[OptionRow, ...]:
     """The options of these dataclasses, in order."""
     return tuple(
         dataclasses.replace(row, field=f.name, name=row.name or f.name, default=f.default,

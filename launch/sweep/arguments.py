@@ -31,7 +31,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import SpecError
 from hpc.system.command_parser import CommandParser, HelpFormatter
 from hpc.system.version import with_version
-from launch.jobs.options import Help, Option, truth
+from launch.jobs.options import Help, OptionRow, truth
 from launch.sweep.request import (
     ACCEPT_OPTIONS,
     MEASURING,
@@ -218,7 +218,7 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
     return parser
 
 
-def _add_group(group: argparse._ArgumentGroup, rows: Sequence[Option], *, with_config: bool) -> None:
+def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, with_config: bool) -> None:
     for row in rows:
         if row.field == "options":
             group.add_argument(

@@ -15,7 +15,7 @@ from hpc.model.findings import Finding
 from hpc.system.sanitize import plain
 from parse.comparison.text import conclusion, difference_text, point_text, reason_text
 from parse.comparison.types import ComparedPoint, Comparison
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 
 SCHEMA, SCHEMA_VERSION = "rankwise-comparison", 1
 PREFIX = "rankwise_compare"
@@ -89,7 +89,7 @@ def _verdicts(comparison: Comparison) -> Iterator[str]:
     samples = [
         _sample(name, {"point": point.name, name: verdict.value}, float(point.verdict is verdict))
         for point in comparison.points
-        for verdict in Verdict
+        for verdict in ComparisonVerdict
     ]
     yield from _family(name, "stateset", "", "The verdict on a point.", samples)
 
@@ -142,8 +142,8 @@ def as_junit(comparison: Comparison, now: datetime, findings: Sequence[Finding] 
         root, "testsuite", name=SUITE, package=SUITE, id="0", hostname=HOST, time=TIME,
         timestamp=now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"),
         tests=str(len(comparison.points) + len(one_sided) + len(findings) + bool(problem)),
-        failures=str(len(comparison.with_verdict(Verdict.SLOWER)) + len(fatal)),
-        errors=str(len(comparison.with_verdict(Verdict.CANNOT_TELL)) + bool(problem)),
+        failures=str(len(comparison.with_verdict(ComparisonVerdict.SLOWER)) + len(fatal)),
+        errors=str(len(comparison.with_verdict(ComparisonVerdict.CANNOT_TELL)) + bool(problem)),
         skipped=str(len(one_sided) + len(findings) - len(fatal) - len(passed)),
     )  # fmt: skip
     properties = ElementTree.SubElement(suite, "properties")
@@ -184,7 +184,7 @@ def _case(suite: ElementTree.Element, name: str) -> ElementTree.Element:
 
 def _add_point(suite: ElementTree.Element, point: ComparedPoint) -> None:
     case = _case(suite, point.name)
-    kind = {Verdict.SLOWER: "failure", Verdict.CANNOT_TELL: "error"}.get(point.verdict)
+    kind = {ComparisonVerdict.SLOWER: "failure", ComparisonVerdict.CANNOT_TELL: "error"}.get(point.verdict)
     if kind is not None:
         text = plain(point_text(point))
         element = ElementTree.SubElement(case, kind, type=str(point.verdict), message=text)

@@ -24,7 +24,7 @@ from parse.comparison.ratio import single_interval
 from parse.comparison.reference import Reference, ReferencePoint
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import Comparison, ComparisonError, Side
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 from parse.ledger.standalone import curves
 from parse.report.nodes import missing_text, node_alarm_text
 from parse.report.summary import USUAL, identifying_values
@@ -171,7 +171,7 @@ def collective_lines(diagnostics: Sequence[Result]) -> tuple[str, ...]:
 
 def verdict_line(acceptance: Acceptance) -> str:
     """The result in one line."""
-    slow = acceptance.comparison.with_verdict(Verdict.SLOWER)
+    slow = acceptance.comparison.with_verdict(ComparisonVerdict.SLOWER)
     if acceptance.status == 0:
         return f"passed: {plural(len(acceptance.comparison.points), 'point')} within the tolerance"
     if acceptance.status == 1:
@@ -179,7 +179,7 @@ def verdict_line(acceptance: Acceptance) -> str:
         nodes = [finding.name.removeprefix(NODE) for finding in acceptance.slow_nodes]
         parts += [f"slow {'node' if len(nodes) == 1 else 'nodes'} {first_of(nodes, MAX_NAMED)}"] if nodes else []
         return f"not accepted: {', '.join(parts)}"
-    unknown = [point.name for point in acceptance.comparison.with_verdict(Verdict.CANNOT_TELL)]
+    unknown = [point.name for point in acceptance.comparison.with_verdict(ComparisonVerdict.CANNOT_TELL)]
     return f"could not be measured: {first_of(unknown, MAX_NAMED) or 'no point'}"
 
 

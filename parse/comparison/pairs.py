@@ -15,7 +15,7 @@ from hpc.system.text import grouped, plural
 from parse import stats
 from parse.comparison.ratio import least_runs, ratio_interval, runs_to_tell
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, Difference, NearMiss, Reason, Side
-from parse.comparison.verdict import Verdict, of_pair
+from parse.comparison.verdict import ComparisonVerdict, of_pair
 from parse.load import load
 from parse.measurements import days
 from parse.published.points import published
@@ -176,7 +176,7 @@ def compare_measurements(
 def _judged(name: str, base_result: Result, new_result: Result, threshold: float) -> ComparedPoint:
     base, new = side_of(base_result), side_of(new_result)
     point = ComparedPoint(
-        name=name, unit=new_result.unit, threshold=threshold, base=base, new=new, verdict=Verdict.CANNOT_TELL
+        name=name, unit=new_result.unit, threshold=threshold, base=base, new=new, verdict=ComparisonVerdict.CANNOT_TELL
     )
     for side, title in ((base, "BASE"), (new, "NEW")):
         if (problem := without_speed(side)) is not None:
@@ -185,7 +185,7 @@ def _judged(name: str, base_result: Result, new_result: Result, threshold: float
     interval = ratio_interval(base.speeds, new.speeds)
     verdict = of_pair(interval, threshold)
     point = dataclasses.replace(point, ratio=new.median / base.median, interval=interval, verdict=verdict)
-    if verdict is not Verdict.CANNOT_TELL:
+    if verdict is not ComparisonVerdict.CANNOT_TELL:
         return point
     runs = max(len(base.speeds), len(new.speeds))
     needed = runs_to_tell((base.speeds, new.speeds), threshold)

@@ -14,7 +14,7 @@ from hpc.system.regular_file import existing, parse_toml, read_text
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
 from parse.comparison.ratio import least_single_runs, runs_to_tell, single_interval
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, Reason, Side
-from parse.comparison.verdict import Verdict, of_reference
+from parse.comparison.verdict import ComparisonVerdict, of_reference
 from parse.report.against import against
 from parse.report.summary import COLUMNS, identifying_values, labels
 from parse.result import Result
@@ -220,7 +220,7 @@ def _judged_one(expected: ReferencePoint, fitting: Sequence[Result]) -> Compared
 def _unjudged(name: str, expected: ReferencePoint, new: Side, reason: Reason, detail: str) -> ComparedPoint:
     return ComparedPoint(
         name=name, unit=expected.unit, threshold=expected.tolerance, base=Side(median=expected.speed), new=new,
-        verdict=Verdict.CANNOT_TELL, reason=reason, detail=detail, source=expected.source,
+        verdict=ComparisonVerdict.CANNOT_TELL, reason=reason, detail=detail, source=expected.source,
     )  # fmt: skip
 
 
@@ -232,7 +232,7 @@ def _judged(name: str, expected: ReferencePoint, result: Result) -> ComparedPoin
     interval = single_interval(new.speeds, expected.speed)
     verdict = of_reference(interval, expected.tolerance)
     reason, needed = None, None
-    if verdict is Verdict.CANNOT_TELL:
+    if verdict is ComparisonVerdict.CANNOT_TELL:
         reason = Reason.FEW_RUNS if interval is None else Reason.SCATTER
         needed = least_single_runs() if len(new.speeds) < 2 else runs_to_tell((new.speeds,), expected.tolerance)
         needed = needed and max(needed, len(new.speeds) + 1)

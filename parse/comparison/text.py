@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
 from parse.comparison.types import ComparedPoint, Comparison, Difference, Reason, Side
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 from parse.text import in_blocks, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
 
 NAME_WIDTH = 40
@@ -57,7 +57,7 @@ def conclusion(comparison: Comparison) -> str:
     """The result in one line."""
     if not comparison.points:
         return "nothing could be compared: no point is in both"
-    counts = [(verdict, len(comparison.with_verdict(verdict))) for verdict in Verdict]
+    counts = [(verdict, len(comparison.with_verdict(verdict))) for verdict in ComparisonVerdict]
     parts = [f"{count} {verdict}" for verdict, count in counts if count]
     return f"{plural(len(comparison.points), 'point')} compared: {', '.join(parts)}"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from parse.comparison.ratio import RatioInterval
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 
 
 class ComparisonError(ValueError):
@@ -52,7 +52,7 @@ class ComparedPoint:
     threshold: float
     base: Side
     new: Side
-    verdict: Verdict
+    verdict: ComparisonVerdict
     ratio: float | None = None
     interval: RatioInterval | None = None
     reason: Reason | None = None
@@ -101,13 +101,13 @@ class Comparison:
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
 
-    def with_verdict(self, *verdicts: Verdict) -> tuple[ComparedPoint, ...]:
+    def with_verdict(self, *verdicts: ComparisonVerdict) -> tuple[ComparedPoint, ...]:
         """The points that have one of these verdicts."""
         return tuple(point for point in self.points if point.verdict in verdicts)
 
     @property
     def status(self) -> int:
         """The exit status: 1 for a regression, else 2 where a point has no verdict or none is compared, else 0."""
-        if self.with_verdict(Verdict.SLOWER):
+        if self.with_verdict(ComparisonVerdict.SLOWER):
             return 1
-        return 2 if not self.points or self.with_verdict(Verdict.CANNOT_TELL) else 0
+        return 2 if not self.points or self.with_verdict(ComparisonVerdict.CANNOT_TELL) else 0

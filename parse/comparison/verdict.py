@@ -7,7 +7,7 @@ from enum import StrEnum
 from parse.comparison.ratio import RatioInterval
 
 
-class Verdict(StrEnum):
+class ComparisonVerdict(StrEnum):
     """The result of a comparison."""
 
     FASTER = "faster"
@@ -16,31 +16,31 @@ class Verdict(StrEnum):
     CANNOT_TELL = "cannot tell"
 
 
-def of_pair(interval: RatioInterval | None, threshold: float) -> Verdict:
+def of_pair(interval: RatioInterval | None, threshold: float) -> ComparisonVerdict:
     """The verdict on two measurements.
 
     `same`: the whole interval lies within the threshold. Otherwise `slower` and `faster`: it excludes 1, so that the
     speeds differ, and the difference may reach the threshold. `cannot tell`: everything else.
     """
     if interval is None:
-        return Verdict.CANNOT_TELL
+        return ComparisonVerdict.CANNOT_TELL
     if 1 - threshold <= interval.low and interval.high <= 1 + threshold:
-        return Verdict.SAME
+        return ComparisonVerdict.SAME
     if interval.high < 1:
-        return Verdict.SLOWER
-    return Verdict.FASTER if interval.low > 1 else Verdict.CANNOT_TELL
+        return ComparisonVerdict.SLOWER
+    return ComparisonVerdict.FASTER if interval.low > 1 else ComparisonVerdict.CANNOT_TELL
 
 
-def of_reference(interval: RatioInterval | None, tolerance: float) -> Verdict:
+def of_reference(interval: RatioInterval | None, tolerance: float) -> ComparisonVerdict:
     """The verdict on a measurement and an expected speed, which has no scatter.
 
     `slower`: the whole interval lies below 1 − tolerance; `faster`: above 1 + tolerance; `same`: none of it lies below
     1 − tolerance. `cannot tell`: it contains 1 − tolerance.
     """
     if interval is None:
-        return Verdict.CANNOT_TELL
+        return ComparisonVerdict.CANNOT_TELL
     if interval.high < 1 - tolerance:
-        return Verdict.SLOWER
+        return ComparisonVerdict.SLOWER
     if interval.low > 1 + tolerance:
-        return Verdict.FASTER
-    return Verdict.SAME if interval.low >= 1 - tolerance else Verdict.CANNOT_TELL
+        return ComparisonVerdict.FASTER
+    return ComparisonVerdict.SAME if interval.low >= 1 - tolerance else ComparisonVerdict.CANNOT_TELL

@@ -26,7 +26,7 @@ SAME = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class LogLine:
     """A line of a file: its number from 1, as editors count, and how it begins."""
 
     number: int
@@ -50,10 +50,10 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, Line]:
+def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, LogLine]:
     """The lines that begin at those bytes of the text, by these. Raises LogError."""
     remaining = sorted(set(offsets), reverse=True)
-    line_at: dict[int, Line] = {}
+    line_at: dict[int, LogLine] = {}
     number, begin = 1, 0
     try:
         with opened(path) as (file, _):
@@ -61,7 +61,7 @@ def lines_at(path: Path, offsets: Iterable[int]) -> dict[int, Line]:
                 while remaining and remaining[-1] < begin + len(line):
                     offset = remaining.pop()
                     text = line[offset - begin : offset - begin + 4 * MAX_TEXT].replace(b"\r", b"\n").split(b"\n", 1)[0]
-                    line_at[offset] = Line(number=number, text=_shown(text.decode(errors="replace"), MAX_TEXT))
+                    line_at[offset] = LogLine(number=number, text=_shown(text.decode(errors="replace"), MAX_TEXT))
                 number += line.endswith(b"\n")
                 begin += len(line)
     except (OSError, EOFError, zlib.error) as error:
@@ -84,7 +84,7 @@ def _printed_lines(reading: Reading) -> str:
     return f"{counted}, printed every {plural(window.printed_every, 'step')}{ranks}{same}"
 
 
-def _facts(reading: Reading, lines: dict[int, Line]) -> list[str]:
+def _facts(reading: Reading, lines: dict[int, LogLine]) -> list[str]:
     names = sorted(reading.facts, key=lambda name: reading.facts_at[name])
     wide = max(map(len, names), default=0)
     return _listed(
@@ -96,7 +96,7 @@ def _facts(reading: Reading, lines: dict[int, Line]) -> list[str]:
     ) or ["no line tells batch size, devices or anything else"]
 
 
-def _window(window: Window, lines: dict[int, Line]) -> list[str]:
+def _window(window: Window, lines: dict[int, LogLine]) -> list[str]:
     begin, end = lines[window.begin_offset], lines[window.end_offset]
     return [
         f"window: from step {numbered(window.begin_epoch, window.begin)} to "
@@ -116,7 +116,7 @@ def _window(window: Window, lines: dict[int, Line]) -> list[str]:
     ]
 
 
-def _numbers(reading: Reading, window: Window, attempt: Attempt, lines: dict[int, Line]) -> list[str]:
+def _numbers(reading: Reading, window: Window, attempt: Attempt, lines: dict[int, LogLine]) -> list[str]:
     wall_clock = attempt.log.wall_clock if attempt.log else None
     printed = attempt.log.printed if attempt.log else None
     lines_of_text = [*_samples(reading, attempt, window), *_wall_clock(reading, window, wall_clock, attempt, lines)]
@@ -176,7 +176,7 @@ def _samples(reading: Reading, attempt: Attempt, window: Window) -> list[str]:
 
 
 def _wall_clock(
-    reading: Reading, window: Window, wall_clock: float | None, attempt: Attempt, lines: dict[int, Line]
+    reading: Reading, window: Window, wall_clock: float | None, attempt: Attempt, lines: dict[int, LogLine]
 ) -> list[str]:
     if window.seconds is None:
         return ["wall_clock: none, for want of time stamps that tell"]

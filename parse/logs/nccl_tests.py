@@ -55,7 +55,7 @@ class Timing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class SizeTimings:
     """The timings of one size; None where the test does not have one of the two."""
 
     bytes: int
@@ -89,7 +89,7 @@ class NcclTest:
     models: tuple[str, ...]
     tests_version: str
     nccl: str
-    rows: tuple[Row, ...]
+    rows: tuple[SizeTimings, ...]
     average: float | None
     wrong: int | None
     cpu_time: bool
@@ -113,7 +113,7 @@ class _Lines:
     nccl: str = ""
     ranks: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SizeTimings] = field(default_factory=list)
     checked: bool = False
     out_of_bounds: int = 0
     average: float | None = None
@@ -203,7 +203,7 @@ def _read_row(line: str, test: _Lines, file: str) -> None:
     test.checked |= any(cell != "N/A" for cell in cells_of_checks)
     root = values.get("root", "-1")
     test.rows.append(
-        Row(
+        SizeTimings(
             bytes=int(values["size"]),
             dtype=values["type"],
             redop=values.get("redop", ""),
@@ -269,7 +269,7 @@ def _test(test: _Lines, file: str) -> NcclTest:
     )
 
 
-def _by_figures(rows: Sequence[Row], devices: int | None) -> str:
+def _by_figures(rows: Sequence[SizeTimings], devices: int | None) -> str:
     """`all-reduce` where the bandwidths have its ratio and only it has that; older programs do not print their name."""
     if not devices or devices < 2:
         return ""

@@ -18,7 +18,7 @@ from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
-from parse.logs.formats.mllog import BY_EPOCHS, Block, blocks, epochs
+from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, epochs
 from parse.logs.path_facts import PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
 from parse.logs.window import Window, remark_text
@@ -84,7 +84,7 @@ WITHOUT_INPUT = ("train.compute_ips",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeTraining:
+class TrainingSpeeds:
     """Speeds of a whole training, None where unknown; `source` is the arithmetic. `samples` is 0 if unknown."""
 
     wall_clock: float | None
@@ -102,7 +102,7 @@ class _Epochs:
     rate: float | None
 
 
-def whole_training(reading: Reading, size: Size) -> WholeTraining | None:
+def whole_training(reading: Reading, size: Size) -> TrainingSpeeds | None:
     """The whole training of a log without a window: one without step lines, or with several lines of whole epochs."""
     lines = _epoch_lines(reading.records)
     if reading.window is not None or (reading.step_lines and lines.count < 2):
@@ -115,7 +115,7 @@ def whole_training(reading: Reading, size: Size) -> WholeTraining | None:
         return None
     sources = [printed_source] if known_printed else []
     sources += [clock_source] if wall_clock else []
-    return WholeTraining(wall_clock=wall_clock, printed=known_printed, samples=samples, source=" and ".join(sources))
+    return TrainingSpeeds(wall_clock=wall_clock, printed=known_printed, samples=samples, source=" and ".join(sources))
 
 
 def what_is_there(reading: Reading) -> str:
@@ -190,7 +190,7 @@ def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, st
     return each * count / seconds, each * count, source
 
 
-def _timed(records: Sequence[LogRecord]) -> tuple[Block, ...]:
+def _timed(records: Sequence[LogRecord]) -> tuple[EpochBlock, ...]:
     return blocks(records) or epochs(records)
 
 
@@ -380,7 +380,9 @@ def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, device
     return printed
 
 
-def _measured(window: Window | None, whole: WholeTraining | None, size: Size, speeds: Speed, result: float) -> Measured:
+def _measured(
+    window: Window | None, whole: TrainingSpeeds | None, size: Size, speeds: Speed, result: float
+) -> Measured:
     if window is None:
         return Measured(
             throughput=result,

@@ -15,7 +15,7 @@ from hpc.system.text import plural
 from parse.logs.engine.intervals import (
     NO_POINTS,
     RESOLVED,
-    Pause,
+    ExcludedInterval,
     Points,
     WindowSum,
     WindowTarget,
@@ -24,7 +24,7 @@ from parse.logs.engine.intervals import (
     numbered,
     why_no_window,
 )
-from parse.logs.engine.log_format import Batch, Floats, Integers, LogError, LogFormat, LogRecord
+from parse.logs.engine.log_format import Floats, Integers, LogError, LogFormat, LogPart, LogRecord
 from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
 
@@ -182,7 +182,7 @@ class Window:
     ranks: tuple[int, ...]
     begin_offset: int
     end_offset: int
-    pauses: tuple[Pause, ...]
+    pauses: tuple[ExcludedInterval, ...]
     lines_per_step: int = 1
     steps_per_s: float | None = None
     mean_duration_s: float | None = None
@@ -215,7 +215,7 @@ def read_log(path: Path, log_format: LogFormat, protocol: Protocol) -> Reading:
     return read_batches(batches(path, log_format), log_format, protocol)
 
 
-def read_batches(stretches: Iterable[Batch], log_format: LogFormat, protocol: Protocol) -> Reading:
+def read_batches(stretches: Iterable[LogPart], log_format: LogFormat, protocol: Protocol) -> Reading:
     """The log that comes in these batches."""
     reader = _Reader(log_format, protocol)
     for batch in stretches:
@@ -254,7 +254,7 @@ class _Reader:
         self.dropped_records = 0
         self.remarks: list[WindowRemark] = []
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: LogPart) -> None:
         self.step_lines += len(batch.steps.step)
         pauses = []
         for record in batch.records:

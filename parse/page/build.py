@@ -23,7 +23,7 @@ from parse.page.scaling import (
     series_of,
     warnings_section,
 )
-from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Section, Table
+from parse.page.types import Block, Chart, HtmlPage, Listing, Panel, Paragraph, Section, Table
 from parse.page.verdict import headline, verdict
 from parse.report.against import against_lines
 from parse.report.conclusion import setting_names
@@ -433,7 +433,7 @@ def _side_by_side(comparison: SideBySide, number: int) -> Iterator[Block]:
 
 def build_page(
     summary: Summary, source: str, progress: Callable[[Sequence[Result]], Iterable[Result]] | None = None
-) -> Page:
+) -> HtmlPage:
     """The page of a summary with its ledgers; `source` says what it was made of. Reads the traces once more."""
     point = headline(summary)
     sections = [
@@ -446,7 +446,7 @@ def build_page(
         outcomes_section(summary),
         left_out_section(summary),
     ]
-    return Page(
+    return HtmlPage(
         title=title(summary),
         subtitle=subtitle(summary),
         source=source,

@@ -9,14 +9,14 @@ from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.comparison.text import difference_text
 from parse.page.figures import Line, OverTime, over_time
 from parse.page.points import MAX_PANELS
-from parse.page.types import Block, Chart, Listing, Page, Panel, Paragraph, Section, Statement, Table
+from parse.page.types import Block, Chart, HtmlPage, Listing, Panel, Paragraph, Section, Statement, Table
 from parse.page.verdict import as_sentence
 from parse.text import Head, number
 from parse.trend.divisive import MAX_P_VALUE
 from parse.trend.text import HEADS, SAMPLE_HEADS, p_text, point_row, sample_row, size_text
-from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
-ORDER = (Verdict.SLOWER, Verdict.FASTER, Verdict.STEADY, Verdict.TOO_FEW)
+ORDER = (Trend.SLOWER, Trend.FASTER, Trend.STEADY, Trend.TOO_FEW)
 """Of the panels."""
 FOLDERS_NAMED, POINTS_NAMED = 3, 4
 OVER_TIME = "over-time"
@@ -26,10 +26,10 @@ SPEED_HEADS: tuple[Head, ...] = (
 )  # fmt: skip
 
 
-def history_page(history: History) -> Page:
+def history_page(history: History) -> HtmlPage:
     """The verdict, a row per point, and for each point a chart, its changes and its measurements."""
     sections = [_points_section(history), _over_time_section(history), _left_out_section(history)]
-    return Page(
+    return HtmlPage(
         title=f"Speed of {_points(history)} over time",
         subtitle=_span(history),
         source=first_of(history.folders, FOLDERS_NAMED),
@@ -45,8 +45,8 @@ def _points(history: History) -> str:
 
 def _slower(history: History) -> Statement:
     question, link, link_text = "Is anything slower than it was?", "points", "All points"
-    judged = [series for series in history.series if series.verdict is not Verdict.TOO_FEW]
-    slower = history.with_verdict(Verdict.SLOWER)
+    judged = [series for series in history.series if series.verdict is not Trend.TOO_FEW]
+    slower = history.with_verdict(Trend.SLOWER)
     if not judged:
         return Statement(
             question=question, figure="no verdict", sentences=[], link=link, link_text=link_text, doubt=True,
@@ -54,7 +54,7 @@ def _slower(history: History) -> Statement:
         )  # fmt: skip
     sentences = [f"Slower: {first_of([series.name for series in slower], POINTS_NAMED)}."] if slower else []
     sentences += ["A slowdown stays one until a later change follows it."] if slower else []
-    for verdict in (Verdict.FASTER, Verdict.STEADY):
+    for verdict in (Trend.FASTER, Trend.STEADY):
         if others := [series.name for series in history.with_verdict(verdict)]:
             sentences.append(f"{capitalized(verdict)}: {first_of(others, POINTS_NAMED)}.")
     return Statement(
@@ -78,7 +78,7 @@ def _change(history: History) -> Statement:
     question, link, link_text = "What is the change that matters most?", OVER_TIME, "Speed over time"
     headlined = headline(history)
     if headlined is None:
-        judged = any(series.verdict is not Verdict.TOO_FEW for series in history.series)
+        judged = any(series.verdict is not Trend.TOO_FEW for series in history.series)
         return Statement(
             question=question, link=link, link_text=link_text, doubt=not judged, sentences=[],
             figure="no change" if judged else "not known",
@@ -131,7 +131,7 @@ def _span(history: History) -> str:
 def _ground(history: History) -> Statement:
     """What the verdicts rest on."""
     gaps = sum(len(series.gaps) for series in history.series)
-    few = len(history.with_verdict(Verdict.TOO_FEW))
+    few = len(history.with_verdict(Trend.TOO_FEW))
     sentences = [
         f"A change is significant (p < {MAX_P_VALUE:g}) and larger than {_threshold(history)}; a verdict needs "
         f"{MIN_MEASUREMENTS} measurements."

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from hpc.system.sanitize import plain
 from hpc.system.version import __version__
-from parse.page.types import Block, Chart, Figure, Page
+from parse.page.types import Block, Chart, Figure, HtmlPage
 
 HERE = Path(__file__).parent
 PLOTLY = HERE / "assets" / "plotly-cartesian.min.js"
@@ -28,7 +28,7 @@ LONG_WORD = re.compile(r"\S{201,}")
 UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
-def render(page: Page) -> str:
+def render(page: HtmlPage) -> str:
     """The HTML of the page. Every text is escaped; what a policy in its head forbids is everything but its scripts.
 
     The charts' library is in a page that has a chart.
@@ -76,7 +76,7 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _charts(page: Page) -> list[Chart]:
+def _charts(page: HtmlPage) -> list[Chart]:
     blocks: list[Block] = []
     for section in page.sections:
         blocks += section.blocks

@@ -112,7 +112,7 @@ class Statement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Page:
+class HtmlPage:
     """A whole page; `subtitle` says when, where and on what it was measured, `source` what the page was made of,
     `command` by what."""
 

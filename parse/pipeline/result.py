@@ -14,10 +14,10 @@ from parse.pipeline.replay import own_times_s, replayed_s, schedule, usual_times
 from parse.pipeline.types import (
     Flags,
     Floats,
-    Group,
     GroupCost,
     GroupedBy,
     Kind,
+    OperationGroup,
     PipelineResult,
     PipelineTrace,
     StepTime,
@@ -69,7 +69,7 @@ def pipeline_result(trace: PipelineTrace) -> PipelineResult:
     )  # fmt: skip
 
 
-def _groups(trace: PipelineTrace, excess_s: Floats) -> tuple[list[Group], tuple[tuple[GroupedBy, int], ...]]:
+def _groups(trace: PipelineTrace, excess_s: Floats) -> tuple[list[OperationGroup], tuple[tuple[GroupedBy, int], ...]]:
     """The groups that are replayed, and how many of a grouping are not; by their operations' time beyond the usual, in
     s [operation, data-parallel rank]. Where there is one stage, or one data-parallel rank, workers stand for the other.
     """
@@ -78,20 +78,20 @@ def _groups(trace: PipelineTrace, excess_s: Floats) -> tuple[list[Group], tuple[
     groups, omitted = [], []
     for at in _largest(by_worker.ravel()):
         stage, column = divmod(at, len(trace.dp_ranks))
-        groups.append(Group(
+        groups.append(OperationGroup(
             by=GroupedBy.WORKER, dp_rank=trace.dp_ranks[column], stage=stage, rank=int(trace.ranks[column, stage]),
         ))  # fmt: skip
     if by_worker.size > MAX_GROUPS:
         omitted.append((GroupedBy.WORKER, by_worker.size - MAX_GROUPS))
     if min(by_worker.shape) > 1:
         stages, columns = _largest(by_worker.sum(axis=1)), _largest(by_worker.sum(axis=0))
-        groups += [Group(by=GroupedBy.STAGE, stage=stage) for stage in stages]
-        groups += [Group(by=GroupedBy.DP_RANK, dp_rank=trace.dp_ranks[column]) for column in columns]
+        groups += [OperationGroup(by=GroupedBy.STAGE, stage=stage) for stage in stages]
+        groups += [OperationGroup(by=GroupedBy.DP_RANK, dp_rank=trace.dp_ranks[column]) for column in columns]
         for by, total in ((GroupedBy.STAGE, len(by_worker)), (GroupedBy.DP_RANK, len(trace.dp_ranks))):
             if total > MAX_GROUPS:
                 omitted.append((by, total - MAX_GROUPS))
     present = {operation.kind for operation in trace.operations}
-    groups += [Group(by=GroupedBy.KIND, kinds=kinds) for kinds in KINDS if present.intersection(kinds)]
+    groups += [OperationGroup(by=GroupedBy.KIND, kinds=kinds) for kinds in KINDS if present.intersection(kinds)]
     return groups, tuple(omitted)
 
 
@@ -101,7 +101,7 @@ def _largest(excess_s: Floats) -> list[int]:
     return order
 
 
-def _selected(trace: PipelineTrace, groups: Sequence[Group]) -> tuple[Flags, Flags]:
+def _selected(trace: PipelineTrace, groups: Sequence[OperationGroup]) -> tuple[Flags, Flags]:
     """The operations [group, operation] and data-parallel ranks [group, data-parallel rank] of each group."""
     stages = np.array([operation.stage for operation in trace.operations])
     kinds = np.array([operation.kind for operation in trace.operations])
@@ -195,7 +195,7 @@ def remarks(result: PipelineResult) -> Iterator[str]:
         yield f"not replayed, since others take longer beyond the usual time: {first_of(counts, len(counts))}"
 
 
-def name(group: Group) -> str:
+def name(group: OperationGroup) -> str:
     """A group in words."""
     if group.by is GroupedBy.KIND:
         return "+".join(group.kinds or ())

@@ -78,7 +78,7 @@ class GroupedBy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class OperationGroup:
     """The operations of a worker, a stage, a data-parallel rank, or of kinds. What is None is not restricted."""
 
     by: GroupedBy
@@ -92,7 +92,7 @@ class Group:
 class GroupCost:
     """The mean step time with a group's operations changed, in seconds."""
 
-    group: Group
+    group: OperationGroup
     without_s: float
     """Replayed with the group's operations alone at their mean or median."""
     alone_s: float

@@ -22,7 +22,7 @@ from parse.published.airank_rules import Violation, judge, judge_folder
 from parse.published.claims import ClaimComparison, check, compare, read_document
 from parse.published.clock import Evaluation
 from parse.published.files import DocumentError, files_of
-from parse.published.mlperf import Target
+from parse.published.mlperf import QualityTarget
 from parse.published.training import Training, read_training
 from parse.published.training_result import REQUESTED, RuleSettings, TrainingResult, training_results
 from parse.text import column_widths, in_blocks, number, shortened, table_width, wrapped
@@ -186,7 +186,7 @@ def _evaluation(evaluation: Evaluation | None) -> dict[str, float | None] | None
     return {"accuracy": evaluation.accuracy, "epochs": evaluation.epochs} if evaluation else None
 
 
-def _target(target: Target | None) -> dict[str, Any] | None:
+def _target(target: QualityTarget | None) -> dict[str, Any] | None:
     return dataclasses.asdict(target) if target else None
 
 

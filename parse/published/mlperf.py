@@ -23,7 +23,7 @@ LARGE_BATCH = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class QualityTarget:
     """The quality to reach: at least `value`, or at most if `lower`; `second` is the minimum of a second metric.
 
     Both are in percent if `percent`. `source` says where the target is from.
@@ -77,7 +77,7 @@ class Benchmark:
     max_epochs: float = 20_000
     counts_samples: bool = False
 
-    def target(self, name: str, time_s: float | None, batch_size: int | None) -> Target:
+    def target(self, name: str, time_s: float | None, batch_size: int | None) -> QualityTarget:
         """Returns the target of the round in which a run at `time_s` (seconds since 1970) was made."""
         in_round = _round(self.targets, time_s)
         value, condition = self.targets[in_round], ""
@@ -86,9 +86,9 @@ class Benchmark:
         since = f" since round {in_round}" if len(self.targets) > 1 else ""
         return self.with_value(value, f"MLPerf's of {name}{since}{condition}")
 
-    def with_value(self, value: float, source: str) -> Target:
+    def with_value(self, value: float, source: str) -> QualityTarget:
         """Returns a target of this benchmark's kind."""
-        return Target(
+        return QualityTarget(
             value=value,
             metric=self.metric,
             second_metric=self.second_metric,

@@ -14,7 +14,7 @@ import numpy as np
 from parse.logs.engine.log_format import NO_NUMBER, LogRecord, Steps
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.formats.mllog import RATES, Block, blocks
+from parse.logs.formats.mllog import RATES, EpochBlock, blocks
 from parse.logs.sizes import whole_number
 from parse.published.clock import Clock, Evaluation, Moment, finite, in_percent
 from parse.published.mllog_clock import KEYS, mllog_clock
@@ -51,7 +51,7 @@ class Training:
     clock: Clock
     mllog: Clock
     summaries: tuple[tuple[str, float], ...] = ()
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[EpochBlock, ...] = ()
     claims: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from parse.logs.sizes import whole_number
 from parse.published.clock import Evaluation, Moment
 from parse.published.mllog_clock import ACCURACY as EVAL_ACCURACY
-from parse.published.mlperf import Target
+from parse.published.mlperf import QualityTarget
 from parse.published.tables import IMAGENET
 from parse.published.training import DEVICES, Training
 
@@ -31,7 +31,7 @@ REQUESTED = "as requested"
 """The source of a number from the command line."""
 
 
-def target_of(training: Training, requested: float | None) -> Target | str:
+def target_of(training: Training, requested: float | None) -> QualityTarget | str:
     """Returns the target, or the reason why none is known. `requested` is an accuracy up to 1 or in percent, or a loss.
 
     A log's own target stands before that of its benchmark.
@@ -49,21 +49,21 @@ def target_of(training: Training, requested: float | None) -> Target | str:
         return "its log names neither a target nor a benchmark (--target)"
     if name := mllog.benchmark_name or _named_otherwise(training):
         return f"no target is known for {name!r} (--target)"
-    return Target(value=RESNET50_TARGET, source="AI-Rank's of ResNet50")
+    return QualityTarget(value=RESNET50_TARGET, source="AI-Rank's of ResNet50")
 
 
-def _of_kind(training: Training, value: float, source: str) -> Target:
+def _of_kind(training: Training, value: float, source: str) -> QualityTarget:
     """Returns the target with that value, as its benchmark or the key of its evaluations reads it."""
     mllog = training.mllog
     if mllog.benchmark and training.source in ("mllog", "marks"):
         fraction = mllog.benchmark.percent and value <= 1
         return mllog.benchmark.with_value(round(value * 100, 10) if fraction else value, source)
     if training.source == "mllog" and mllog.metric != EVAL_ACCURACY:
-        return Target(value=value, metric=mllog.metric, percent=False, lower=True, source=source)
-    return Target(value=round(value * 100, 10) if value <= 1 else value, source=source)
+        return QualityTarget(value=value, metric=mllog.metric, percent=False, lower=True, source=source)
+    return QualityTarget(value=round(value * 100, 10) if value <= 1 else value, source=source)
 
 
-def _unless_at_once(training: Training, target: Target) -> Target | str:
+def _unless_at_once(training: Training, target: QualityTarget) -> QualityTarget | str:
     """Returns the reason why the target of an unknown benchmark is no accuracy: MLPerf prints losses as such, too."""
     if training.mllog.benchmark or training.source == "marks" or target.lower or len(training.evaluations) < 2:
         return target
@@ -165,7 +165,7 @@ class Numbers:
     of the samples if the log counts these. `until_finish` is true if an evaluation after the end reached the target.
     """
 
-    target: Target | None = None
+    target: QualityTarget | None = None
     time_to_train_s: float | None = None
     reached: Evaluation | None = None
     whole_s: float | None = None
@@ -257,7 +257,7 @@ def rate(training: Training, samples: int, warmup_epochs: int) -> float | None:
     return (last - warmup_epochs) * samples / (end.time_s - began_s)
 
 
-def _best(training: Training, target: Target | None) -> Evaluation | None:
+def _best(training: Training, target: QualityTarget | None) -> Evaluation | None:
     """Returns the best evaluation; without a target, that of marks and programs' own lines, which print accuracies."""
     if target is None and training.source == "mllog":
         return None
@@ -266,7 +266,7 @@ def _best(training: Training, target: Target | None) -> Evaluation | None:
 
 
 def _time_to_train(
-    training: Training, target: Target | str, best: Evaluation | None, reached: Evaluation | None
+    training: Training, target: QualityTarget | str, best: Evaluation | None, reached: Evaluation | None
 ) -> float | str:
     """Returns the seconds, or the reason why there are none."""
     if not training.evaluations:

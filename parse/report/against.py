@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hpc.model.recipe import Difference, PublishedTable, Recipe
+from hpc.model.recipe import Departure, PublishedTable, Recipe
 from hpc.model.spec import SAMPLES
 from hpc.system.text import grouped
 from parse.alarms.scaling import printed_base
@@ -28,7 +28,7 @@ class PublishedBeside:
     published: Result
     printed_base: Result | None
     table: PublishedTable
-    differences: tuple[Difference, ...]
+    differences: tuple[Departure, ...]
 
     @property
     def speed(self) -> float | None:

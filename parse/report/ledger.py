@@ -35,7 +35,7 @@ NOTHING = "no ledger: no run here has a trace and ended ok"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class LedgerTable:
     """Heads as (name, unit) and rows; the first `label_columns` hold words, the first `keys` identify rows."""
 
     heads: list[tuple[str, str]]
@@ -69,7 +69,7 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
     return lines
 
 
-def _in_columns(table: Table, page: Page, indent: int = 0) -> list[str]:
+def _in_columns(table: LedgerTable, page: Page, indent: int = 0) -> list[str]:
     """The head of several terms in one stands in several lines; the tables of a narrow page in blocks of columns."""
     width = page.width - indent
     legend, rows = numbered([name for name, _ in table.heads], table.rows, width)
@@ -81,16 +81,16 @@ def _in_columns(table: Table, page: Page, indent: int = 0) -> list[str]:
     return [*legend, *in_blocks(lines, shown.label_columns, shown.keys, None if page.wide else width)]
 
 
-def _key_width(table: Table) -> int:
+def _key_width(table: LedgerTable) -> int:
     names = [name for name, _ in table.heads]
     return table_width(column_widths([row[: table.keys] for row in (names, *table.rows)]))
 
 
-def _folded(table: Table, width: int) -> tuple[list[str], Table]:
+def _folded(table: LedgerTable, width: int) -> tuple[list[str], LedgerTable]:
     """A legend of the settings of points of one case, and the table with a column of their numbers instead."""
     settings = range(1, table.label_columns)
     legend, heads, rows = with_settings_folded(table.heads, table.rows, settings, width)
-    return legend, Table(heads=heads, rows=rows, label_columns=2, keys=table.keys - len(settings) + 1)
+    return legend, LedgerTable(heads=heads, rows=rows, label_columns=2, keys=table.keys - len(settings) + 1)
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
@@ -120,7 +120,7 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
     yield from (f"{', '.join(of)}: {reason}" for reason, of in merged.items())
 
 
-def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
+def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> LedgerTable:
     """The terms of every point: their means, and where there is a base, loss, interval, share."""
     ledgers = [ledger for _, ledger in named]
     several = len({base_case(ledger) for ledger in ledgers if ledger.loss is not None}) > 1
@@ -136,7 +136,7 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> Table:
         for place, (what, cells) in enumerate(_lines(ledger, columns, write, several)):
             begin = [""] * len(first) if place else first
             rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
-    return Table(heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3)
+    return LedgerTable(heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3)
 
 
 def _straggler_cell(ledger: Ledger) -> str:
@@ -169,7 +169,7 @@ def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
     return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 
 
-def place_tables(ledger: Ledger) -> Iterator[tuple[str, Table]]:
+def place_tables(ledger: Ledger) -> Iterator[tuple[str, LedgerTable]]:
     """Tables of nodes, where they have several ranks, and of ranks."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
@@ -183,7 +183,7 @@ def place_tables(ledger: Ledger) -> Iterator[tuple[str, Table]]:
 
 def _table(
     ledger: Ledger, by: str, keys: Sequence[str], names: Sequence[list[str]], shown: Sequence[Place], count: int
-) -> tuple[str, Table]:
+) -> tuple[str, LedgerTable]:
     """The table of these places, out of `count`, and its caption."""
     write = Figures([ledger])
     of = f" ({len(shown)} of {count}: those that come last most, and the one that waits most)"
@@ -192,7 +192,9 @@ def _table(
         [*name, *map(write.bare, place.terms), number(place.last, 100, decimals=1)]
         for name, place in zip(names, shown, strict=True)
     ]
-    return f"by {by}, ms{of if len(shown) < count else ''}:", Table(heads=heads, rows=rows, label_columns=2, keys=2)
+    return f"by {by}, ms{of if len(shown) < count else ''}:", LedgerTable(
+        heads=heads, rows=rows, label_columns=2, keys=2
+    )
 
 
 def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:

@@ -56,7 +56,7 @@ class OrderBounds:
 
 
 @dataclass(frozen=True, eq=False)
-class LastArrivals:
+class LastRanks:
     """The last rank of each step, [step]: its number, when it arrives, whether it is provably the last of all, by how
     much it comes after the next rank to wait (`gap_ns`).
 
@@ -71,7 +71,7 @@ class LastArrivals:
     open_ns: Floats
 
 
-def last_arrivals(arrives_ns: Ints, waits_ns: Ints, bounds_ns: Floats, order: OrderBounds) -> LastArrivals:
+def last_arrivals(arrives_ns: Ints, waits_ns: Ints, bounds_ns: Floats, order: OrderBounds) -> LastRanks:
     """From when each rank arrives, and begins to wait, [rank, step] on the global clock; ABSENT: nobody waits for it.
 
     A rank is provably before another where the time between both exceeds the sum of their bounds.
@@ -86,7 +86,7 @@ def last_arrivals(arrives_ns: Ints, waits_ns: Ints, bounds_ns: Floats, order: Or
     waits: Bools = (moment_ns - waits_ns > open_ns) & ~is_last
     next_ns = np.where(is_last, np.iinfo(np.int64).min, waits_ns).max(axis=0)
     gap_ns = np.maximum(0, moment_ns - np.maximum(next_ns, moment_ns - np.iinfo(np.int64).max // 2))
-    return LastArrivals(
+    return LastRanks(
         rank=last, moment_ns=moment_ns, provable=(earlier | is_last).all(axis=0) & waits.any(axis=0), gap_ns=gap_ns,
         waits=waits, open_ns=open_ns,
     )  # fmt: skip
@@ -129,7 +129,7 @@ class Piece:
     stamps: Ints
     bounds: Floats
     meetings: Ints
-    arrivals: Mapping[int, LastArrivals]
+    arrivals: Mapping[int, LastRanks]
 
     @cached_property
     def met(self) -> Bools:
@@ -207,7 +207,7 @@ class StepReader:
     def _bounds_of(self, local_ns: Ints) -> Floats:
         return self.trace.bounds_of(local_ns.reshape(len(local_ns), -1)).reshape(local_ns.shape)
 
-    def _arrivals_at_reduction(self, stamps: Ints, bounds: Floats) -> dict[int, LastArrivals]:
+    def _arrivals_at_reduction(self, stamps: Ints, bounds: Floats) -> dict[int, LastRanks]:
         if len(stamps) == 1 or "last_grads_ready" not in self.borders:
             return {}
         grads = stamps[..., GRADS_READY]
@@ -220,16 +220,16 @@ _STAMP_OF = {"batch_ready": BATCH_READY, "grads_ready": GRADS_READY, "reduced": 
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class StepSlice:
     """A slice of a step, ns on the axis of the stamps, with the slices inside it."""
 
     name: str
     begin_ns: int
     end_ns: int
-    inside: tuple[Phase, ...] = ()
+    inside: tuple[StepSlice, ...] = ()
 
 
-def phases_of_step(stamps_ns: Sequence[int], borders: frozenset[str], last_ns: int | None) -> list[Phase] | None:
+def phases_of_step(stamps_ns: Sequence[int], borders: frozenset[str], last_ns: int | None) -> list[StepSlice] | None:
     """The phases between a step's six stamps; None where a stamp is before an earlier one.
 
     A border that is not among `borders`, or whose stamp is absent, separates nothing: its terms are one, joined by `+`.
@@ -245,7 +245,7 @@ def phases_of_step(stamps_ns: Sequence[int], borders: frozenset[str], last_ns: i
         last_ns = None
     elif reduced is not None:
         last_ns = min(last_ns, reduced)
-    phases: list[Phase] = []
+    phases: list[StepSlice] = []
     begin, names = stamps_ns[BEGIN], []
     for name, edge in zip(TERMS, (ready, grads, last_ns, reduced, stamps_ns[END]), strict=True):
         names.append(name)
@@ -256,12 +256,12 @@ def phases_of_step(stamps_ns: Sequence[int], borders: frozenset[str], last_ns: i
         if edge > begin:
             joined = "+".join(names)
             inside = _forward_and_backward(begin, stamps_ns[FORWARD_END], edge) if joined == "compute" else ()
-            phases.append(Phase(joined, begin, edge, inside))
+            phases.append(StepSlice(joined, begin, edge, inside))
         begin, names = edge, []
     return phases
 
 
-def _forward_and_backward(begin: int, forward_end: int, end: int) -> tuple[Phase, ...]:
+def _forward_and_backward(begin: int, forward_end: int, end: int) -> tuple[StepSlice, ...]:
     if not begin < forward_end < end:  # absent, too
         return ()
-    return Phase("forward", begin, forward_end), Phase("backward", forward_end, end)
+    return StepSlice("forward", begin, forward_end), StepSlice("backward", forward_end, end)

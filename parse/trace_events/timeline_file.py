@@ -21,7 +21,15 @@ from hpc.system.text import grouped
 from parse.ledger.meetings import ENDS, WAITS
 from parse.trace_events.event_file import EventFile, Track, short
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
-from parse.trace_events.step_pieces import LastArrivals, Phase, Piece, StepReader, StepWindow, phases_of_step, window_of
+from parse.trace_events.step_pieces import (
+    LastRanks,
+    Piece,
+    StepReader,
+    StepSlice,
+    StepWindow,
+    phases_of_step,
+    window_of,
+)
 
 # The tracks of one run: its ranks by node, what each does in a step, the clocks' bounds, the stragglers.
 
@@ -132,7 +140,7 @@ class RunTracks:
             self._mark_straggler(piece, step, met)
 
     def _provable_wait_ns(
-        self, arrivals: LastArrivals | None, rank: int, step: int, stamps: list[int]
+        self, arrivals: LastRanks | None, rank: int, step: int, stamps: list[int]
     ) -> int | None:  # fmt: skip
         """When the last rank arrives, if it is proven that this rank waits for it or is that last rank itself."""
         if len(self.rank_tracks) == 1:
@@ -143,7 +151,7 @@ class RunTracks:
         return int(arrivals.moment_ns[step]) if is_last or arrivals.waits[rank, step] else None
 
     def _figures_of(
-        self, piece: Piece, rank: int, step: int, phases: list[Phase] | None, reduction: LastArrivals | None
+        self, piece: Piece, rank: int, step: int, phases: list[StepSlice] | None, reduction: LastRanks | None
     ) -> dict[str, Any]:
         number = piece.first + step
         of_block = any(first <= number < stop for first, stop in self.blocks)
@@ -161,7 +169,7 @@ class RunTracks:
             figures["uncertain_us"] = round(float(reduction.open_ns[rank, step]) / 1000, 3)
         return figures
 
-    def _meetings_of(self, piece: Piece, rank: int, step: int) -> list[Phase]:
+    def _meetings_of(self, piece: Piece, rank: int, step: int) -> list[StepSlice]:
         """The meetings of a rank's step, with what it waits and communicates in each, where that is proven."""
         meetings = []
         for at, label in enumerate(self.kinds.labels):
@@ -169,13 +177,13 @@ class RunTracks:
             arrivals, inside = piece.arrivals.get(at), []
             if arrivals is not None and arrivals.waits[rank, step]:
                 last_ns = min(int(arrivals.moment_ns[step]), end)
-                inside = [Phase("wait", begin, last_ns), Phase("communication", last_ns, end)]
+                inside = [StepSlice("wait", begin, last_ns), StepSlice("communication", last_ns, end)]
             elif arrivals is not None and arrivals.provable[step] and int(arrivals.rank[step]) == rank:
-                inside = [Phase("communication", begin, end)]
-            meetings.append(Phase(label, begin, end, tuple(each for each in inside if each.end_ns > each.begin_ns)))
+                inside = [StepSlice("communication", begin, end)]
+            meetings.append(StepSlice(label, begin, end, tuple(each for each in inside if each.end_ns > each.begin_ns)))
         return meetings
 
-    def _write_phase(self, track: Track, phase: Phase, meetings: list[Phase]) -> None:
+    def _write_phase(self, track: Track, phase: StepSlice, meetings: list[StepSlice]) -> None:
         """Writes a phase with what is inside it, and removes the meetings that lie in it from the list.
 
         Those within the reduction of the gradients are a part of it.

@@ -37,7 +37,7 @@ WINDOW = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class LevelChange:
     """The level of a series changes: `at` is the position of the first value of the new level.
 
     `before` and `after` are the means up to the neighbouring changes, `p_value` that of their t-test.
@@ -79,7 +79,7 @@ def changes(
     window: int = WINDOW,
     test: TestOfMeans = t_test,
     temporary: bool = True,
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     """The changes of level of positive values [n], ascending. Each has a p-value below `max_p_value` and a magnitude
     above `min_magnitude`. Without `temporary` the method is Otava's."""
     series = np.asarray(values, np.float64)
@@ -142,13 +142,13 @@ def most_divergent(series: Floats) -> tuple[float, int, int]:
 
 def _merged(
     series: Floats, positions: list[int], max_p_value: float, min_magnitude: float, test: TestOfMeans
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     """Removes the weakest change, by p-value and then by magnitude, until all are significant and large enough."""
     while True:
         edges = [0, *positions, len(series)]
         parts = [series[start:stop] for start, stop in pairwise(edges)]
         remaining = [
-            Change(at=at, before=float(before.mean()), after=float(after.mean()), p_value=test(before, after))
+            LevelChange(at=at, before=float(before.mean()), after=float(after.mean()), p_value=test(before, after))
             for at, before, after in zip(positions, parts, parts[1:], strict=False)
         ]
         if not remaining:

@@ -11,7 +11,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse.comparison.text import difference_text
 from parse.text import csv_text, in_blocks, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
-from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Verdict
+from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
 NAME_WIDTH = 40
 MAX_LISTED = 10
@@ -54,7 +54,7 @@ def conclusion(history: History) -> str:
     samples = [sample for series in history.series for sample in series.samples]
     dates = sorted({sample.date for sample in samples})
     span = f", {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else ""
-    counts = [(verdict, len(history.with_verdict(verdict))) for verdict in Verdict]
+    counts = [(verdict, len(history.with_verdict(verdict))) for verdict in Trend]
     parts = [f"{count} {verdict}" for verdict, count in counts if count]
     read = f"{plural(len(history.series), 'point')} over {plural(len(history.folders), 'measurement')}{span}"
     return f"{read}: {', '.join(parts) or 'nothing to compare'}"
@@ -114,7 +114,7 @@ def _notes(history: History) -> Iterator[str]:
     for series in history.series:
         for change in reversed(series.changes):
             yield f"{series.name}: {change_text(change, series.unit)}"
-        if series.verdict is Verdict.TOO_FEW:
+        if series.verdict is Trend.TOO_FEW:
             yield (
                 f"{series.name}: {plural(len(series.samples), 'measurement')} with a speed and a date; a verdict needs "
                 f"{MIN_MEASUREMENTS}"

@@ -10,14 +10,14 @@ from statistics import fmean
 from parse import stats
 from parse.comparison.ratio import RatioInterval
 from parse.comparison.types import Difference
-from parse.trend.divisive import Change
+from parse.trend.divisive import LevelChange
 
 MIN_MEASUREMENTS = 10
 """A verdict needs so many: with them a step of 5 % in their middle is seen in 97 % of the series that scatter by 1 %,
 with eight in 78 % (simulated, docs/results.md)."""
 
 
-class Verdict(StrEnum):
+class Trend(StrEnum):
     """What the latest change of a point is."""
 
     SLOWER = "slower"
@@ -47,7 +47,7 @@ class DatedChange:
     too few of them.
     """
 
-    change: Change
+    change: LevelChange
     interval: RatioInterval | None
     previous: Sample
     first: Sample
@@ -76,7 +76,7 @@ class Series:
     def levels(self) -> tuple[tuple[int, int, float], ...]:
         """The levels between the changes: positions of the first sample and behind the last one, mean of the medians;
         none without a verdict."""
-        if self.verdict is Verdict.TOO_FEW:
+        if self.verdict is Trend.TOO_FEW:
             return ()
         edges = [0, *(change.change.at for change in self.changes), len(self.samples)]
         return tuple(
@@ -85,13 +85,13 @@ class Series:
         )
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Trend:
         """By the latest change."""
         if len(self.samples) < MIN_MEASUREMENTS:
-            return Verdict.TOO_FEW
+            return Trend.TOO_FEW
         if not self.changes:
-            return Verdict.STEADY
-        return Verdict.SLOWER if self.changes[-1].change.size < 0 else Verdict.FASTER
+            return Trend.STEADY
+        return Trend.SLOWER if self.changes[-1].change.size < 0 else Trend.FASTER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class History:
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
 
-    def with_verdict(self, verdict: Verdict) -> tuple[Series, ...]:
+    def with_verdict(self, verdict: Trend) -> tuple[Series, ...]:
         """The points with this verdict."""
         return tuple(series for series in self.series if series.verdict is verdict)
 
@@ -115,6 +115,6 @@ class History:
     def status(self) -> int:
         """The exit status: 1 where the latest change of a point is a slowdown, 2 where no point has enough
         measurements, else 0."""
-        if self.with_verdict(Verdict.SLOWER):
+        if self.with_verdict(Trend.SLOWER):
             return 1
-        return 2 if len(self.with_verdict(Verdict.TOO_FEW)) == len(self.series) else 0
+        return 2 if len(self.with_verdict(Trend.TOO_FEW)) == len(self.series) else 0

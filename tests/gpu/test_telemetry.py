@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpc.node_agent.agent import NodeAgent, Recording, Telemetry
+from hpc.node_agent.agent import NodeAgent, Recording, TelemetryRequest
 from hpc.node_agent.sources import RankProcess
 
 
@@ -22,7 +22,7 @@ def nvml() -> Any:
 
 
 def recorded(*uuids: str) -> Recording:
-    agent = NodeAgent([RankProcess.this_process()], telemetry=Telemetry(gpus=uuids))
+    agent = NodeAgent([RankProcess.this_process()], telemetry=TelemetryRequest(gpus=uuids))
     agent.start()
     recording = agent.stop_telemetry()
     agent.end()

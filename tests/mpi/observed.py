@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.observe.events import EventFile, read_events
+from hpc.observe.events import ProcessEvents, read_events
 from hpc.observe.steps import ObservedSteps, steps_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ class Ended:
     statuses: list[int]
     output: list[str]
     errors: list[str]
-    recorded: list[EventFile]
+    recorded: list[ProcessEvents]
 
     @property
     def observed(self) -> list[ObservedSteps]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from parse.change_points import change_points
 from parse.comparison.ratio import ratio_interval, runs_to_tell
-from parse.comparison.verdict import Verdict, of_pair
+from parse.comparison.verdict import ComparisonVerdict, of_pair
 
 Floats = npt.NDArray[np.float64]
 THRESHOLD = 0.03
@@ -95,7 +95,9 @@ def false_calls(kind: str, points: int, runs: int, seed: int = 2) -> float:
     """The share of comparisons of equal sides that are called faster or slower."""
     generator = np.random.default_rng(seed)
     base, new = speeds(kind, generator, points, runs), speeds(kind, generator, points, runs)
-    return _called([_verdict(*pair) for pair in zip(base, new, strict=True)], Verdict.FASTER, Verdict.SLOWER)
+    return _called(
+        [_verdict(*pair) for pair in zip(base, new, strict=True)], ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +119,17 @@ def advice(kind: str, points: int, ratio: float, pilot: int = PILOT_RUNS, seed: 
     With a ratio of 1, `called` is the share called different, in the first or the second look.
     """
     generator = np.random.default_rng(seed)
-    wanted = (Verdict.FASTER, Verdict.SLOWER) if ratio == 1 else (Verdict.SLOWER if ratio < 1 else Verdict.FASTER,)
-    verdicts: list[Verdict] = []
+    wanted = (
+        (ComparisonVerdict.FASTER, ComparisonVerdict.SLOWER)
+        if ratio == 1
+        else (ComparisonVerdict.SLOWER if ratio < 1 else ComparisonVerdict.FASTER,)
+    )
+    verdicts: list[ComparisonVerdict] = []
     named, none = [], 0
     for _ in range(points):
         base, new = speeds(kind, generator, 1, pilot)[0], ratio * speeds(kind, generator, 1, pilot)[0]
         verdict = _verdict(base, new)
-        if verdict is not Verdict.CANNOT_TELL:
+        if verdict is not ComparisonVerdict.CANNOT_TELL:
             verdicts += [verdict] if ratio == 1 else []
             continue
         runs = runs_to_tell((base.tolist(), new.tolist()), THRESHOLD)
@@ -154,11 +160,11 @@ def located(kind: str, windows: int, factor: float, steps: int = STEPS, seed: in
     return float(np.mean([len(each) == 1 and abs(each[0] - BEGINS) <= 2 for each in positions]))
 
 
-def _verdict(base: Floats, new: Floats) -> Verdict:
+def _verdict(base: Floats, new: Floats) -> ComparisonVerdict:
     return of_pair(ratio_interval(base.tolist(), new.tolist()), THRESHOLD)
 
 
-def _called(verdicts: Sequence[Verdict], *wanted: Verdict) -> float:
+def _called(verdicts: Sequence[ComparisonVerdict], *wanted: ComparisonVerdict) -> float:
     counts = Counter(verdicts)
     return sum(counts[verdict] for verdict in wanted) / max(1, len(verdicts))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpc.observe import events as e
-from hpc.observe.events import Event, EventFile
+from hpc.observe.events import Event, ProcessEvents
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 
 MS = 1_000_000
@@ -89,7 +89,7 @@ class Script:
         return called, self.at(e.COLLECTIVE_WAIT, which, place), self.at(e.COLLECTIVE_OUT, which, place)
 
     def observed(self) -> ObservedSteps:
-        return steps_of(EventFile(process=1, events=self.events, facts=self.facts, names=self.names))
+        return steps_of(ProcessEvents(process=1, events=self.events, facts=self.facts, names=self.names))
 
 
 def reasons(steps: tuple[ObservedStep, ...]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from parse.page.types import Chart, Page
+from parse.page.types import Chart, HtmlPage
 
 
 class Elements(HTMLParser):
@@ -37,7 +37,7 @@ class Elements(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
 
-def charts(page: Page) -> dict[str, Chart]:
+def charts(page: HtmlPage) -> dict[str, Chart]:
     blocks = [block for section in page.sections for block in section.blocks]
     blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
     return {block.id: block for block in blocks if isinstance(block, Chart)}

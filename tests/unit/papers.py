@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from parse.page.figures import Line
-from parse.page.paper.content import Curves, Panel, content
+from parse.page.paper.content import Curves, SpeedupPanel, content
 from parse.page.paper.files import latex, markdown
 from parse.report.__main__ import main
 from parse.report.reading import read_summary
@@ -45,4 +45,4 @@ def written(folder: Path, form: str, *arguments: str) -> str:
 def curves(**changes: Any) -> Curves:
     series = Line(name="torch", x=[1, 2, 8], y=[1.0, 1.9, 6.5], intervals=[(0.99, 1.01), None, (6.1, 6.6)])
     panel = {"base": "1n1g", "base_devices": 1, "series": [series], "cases": [(1, "1n1g"), (2, "1n2g"), (8, "1n8g")]}
-    return Curves(panels=[Panel(**(panel | changes))], caption="c")
+    return Curves(panels=[SpeedupPanel(**(panel | changes))], caption="c")

@@ -27,7 +27,7 @@ from launch.sweep.request import SweepOptions
 from launch.sweep.spec import SweepSpec
 from parse.comparison.pairs import read_measurement
 from parse.comparison.reference import ReferencePoint, compare_with_reference, read_reference
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 from parse.history import main as history
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
 
@@ -247,7 +247,7 @@ def test_the_first_reference_is_made_of_traces_and_what_it_is_made_of_passes(
     assert 'settings = { case = "2n1g" }' in text and not machine.plans and not machine.looked
     comparison = compare_with_reference(str(path), read_measurement(traces, "traces", {}).results, "traces", 0.03)
     assert comparison.status == 0 and not comparison.only_new
-    assert [compared.verdict for compared in comparison.points] == [Verdict.SAME, Verdict.SAME]
+    assert [compared.verdict for compared in comparison.points] == [ComparisonVerdict.SAME, ComparisonVerdict.SAME]
     accepting = ["accept", "--cluster", "local", "--reference", str(path), "--out", str(tmp_path)]
     assert hpc_sweep(accepting) == 0 and len(machine.plans) == 1
 

@@ -8,7 +8,7 @@ import pytest
 
 from parse.comparison.text import as_text
 from parse.comparison.types import ComparisonError, Reason
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 from parse.result import Result
 from tests.unit.comparisons import FIVE, FOUR, ONE, OTHER, TWO, compared, measured, only, times
 from tests.unit.histories import with_speeds
@@ -19,10 +19,15 @@ from tests.unit.traces import make_run
 
 @pytest.mark.parametrize(
     ("factor", "verdict", "status"),
-    [(0.95, Verdict.SLOWER, 1), (1.0, Verdict.SAME, 0), (1.05, Verdict.FASTER, 0), (0.985, Verdict.CANNOT_TELL, 2)],
+    [
+        (0.95, ComparisonVerdict.SLOWER, 1),
+        (1.0, ComparisonVerdict.SAME, 0),
+        (1.05, ComparisonVerdict.FASTER, 0),
+        (0.985, ComparisonVerdict.CANNOT_TELL, 2),
+    ],
 )
 def test_a_point_of_both_sides_is_judged(factor, verdict, status):
-    speeds = FIVE if verdict is not Verdict.CANNOT_TELL else times(1, (100, 103, 97, 101, 99))
+    speeds = FIVE if verdict is not ComparisonVerdict.CANNOT_TELL else times(1, (100, 103, 97, 101, 99))
     comparison = compared(measured((ONE, speeds)), measured((ONE, times(factor, speeds))))
     point = only(comparison)
     assert (point.verdict, comparison.status) == (verdict, status)
@@ -47,7 +52,7 @@ def test_an_ignored_setting_may_differ_and_is_a_difference():
     assert apart.near_misses[0].settings == ("container (a.sif, b.sif)",)
     assert "to compare points that differ in container alone: --ignore container" in as_text(apart, 100)
     joined = compared(base, new, ignored=["container"])
-    assert only(joined).verdict is Verdict.SAME
+    assert only(joined).verdict is ComparisonVerdict.SAME
     assert [(each.name, each.base, each.new) for each in joined.differences] == [("container", ("a.sif",), ("b.sif",))]
 
 
@@ -69,7 +74,7 @@ def test_options_and_variables_can_be_ignored():
     for name, values in (("env.A", {"env": {"A": "1"}}), ("option.x", {"options": {"x": "1"}})):
         other = {key: dict.fromkeys(value, "2") for key, value in values.items()}
         base, new = measured((make_run(**values), FIVE)), measured((make_run(**other), FIVE))
-        assert only(compared(base, new, ignored=[name])).verdict is Verdict.SAME
+        assert only(compared(base, new, ignored=[name])).verdict is ComparisonVerdict.SAME
 
 
 def test_two_points_of_a_side_that_become_one_are_refused():
@@ -106,21 +111,25 @@ def test_differences_of_environment_name_the_points_they_concern():
 @pytest.mark.parametrize(("base", "new", "needed"), [(1, 1, 4), (3, 3, 4), (1, 5, 5)])
 def test_too_few_runs_say_how_many_it_takes(base, new, needed):
     point = only(compared(measured((ONE, FIVE[:base])), measured((ONE, FIVE[:new]))))
-    assert (point.verdict, point.reason, point.interval) == (Verdict.CANNOT_TELL, Reason.FEW_RUNS, None)
+    assert (point.verdict, point.reason, point.interval) == (ComparisonVerdict.CANNOT_TELL, Reason.FEW_RUNS, None)
     assert point.runs_needed == needed and point.ratio is not None
 
 
 def test_scattered_runs_say_how_many_it_takes():
     speeds = times(1, (100, 104, 96, 102, 98))
     point = only(compared(measured((ONE, speeds)), measured((ONE, speeds))))
-    assert (point.verdict, point.reason) == (Verdict.CANNOT_TELL, Reason.SCATTER)
+    assert (point.verdict, point.reason) == (ComparisonVerdict.CANNOT_TELL, Reason.SCATTER)
     assert 5 < point.runs_needed <= 100
 
 
 @pytest.mark.parametrize("speed", [0.0, float("nan"), float("inf"), -1.0])
 def test_what_is_no_speed_is_named_and_not_left_out(speed):
     point = only(compared(with_speeds(*FIVE), with_speeds(*FIVE[:4], speed)))
-    assert (point.verdict, point.reason, point.detail) == (Verdict.CANNOT_TELL, Reason.NO_SPEED, f"NEW: run 5: {speed}")
+    assert (point.verdict, point.reason, point.detail) == (
+        ComparisonVerdict.CANNOT_TELL,
+        Reason.NO_SPEED,
+        f"NEW: run 5: {speed}",
+    )
     assert point.new.median is None and point.interval is None
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse import compare
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 from tests.unit.comparisons import FIVE, FOUR, ONE, OTHER, TWO, compared, folder, only, times
 from tests.unit.histories import with_speeds
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
@@ -200,5 +200,8 @@ def test_random_speeds_never_fail_and_never_call_both():
         counts = generator.integers(1, 8, 2)
         pair = [generator.lognormal(3, 0.3, count).tolist() for count in counts]
         forward, back = (compared(with_speeds(*a), with_speeds(*b)) for a, b in (pair, pair[::-1]))
-        flipped = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+        flipped = {
+            ComparisonVerdict.FASTER: ComparisonVerdict.SLOWER,
+            ComparisonVerdict.SLOWER: ComparisonVerdict.FASTER,
+        }
         assert only(back).verdict == flipped.get(only(forward).verdict, only(forward).verdict)

@@ -11,7 +11,7 @@ import pytest
 from hpc.model.recipe import known_recipes
 from parse.comparison.reference import FOLDER, compare_with_reference, known_references, read_reference, read_share
 from parse.comparison.types import ComparisonError, Reason
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 from tests.unit.comparisons import FIVE, ONE, TWO, measured, only, times
 from tests.unit.traces import make_run, requested_run
 
@@ -34,11 +34,11 @@ settings = { case = "1n1g", backend = "mpi" }
 @pytest.mark.parametrize(
     ("factor", "verdict", "status"),
     [
-        (1.0, Verdict.SAME, 0),
-        (0.97, Verdict.SAME, 0),
-        (0.9, Verdict.SLOWER, 1),
-        (1.2, Verdict.FASTER, 0),
-        (0.95, Verdict.CANNOT_TELL, 2),
+        (1.0, ComparisonVerdict.SAME, 0),
+        (0.97, ComparisonVerdict.SAME, 0),
+        (0.9, ComparisonVerdict.SLOWER, 1),
+        (1.2, ComparisonVerdict.FASTER, 0),
+        (0.95, ComparisonVerdict.CANNOT_TELL, 2),
     ],
 )
 def test_a_reference_is_the_acceptance_test_of_a_machine(tmp_path, factor, verdict, status):
@@ -138,7 +138,9 @@ def test_recipes_are_references_as_they_are():
     )  # fmt: skip
     same = compare_with_reference("ngc-pytorch-resnet50", measured((run, times(3.6614))), "new", 0.03)
     assert (
-        only(same).base.median == 366.14 and only(same).verdict is Verdict.SAME and "line 166, 191" in only(same).source
+        only(same).base.median == 366.14
+        and only(same).verdict is ComparisonVerdict.SAME
+        and "line 166, 191" in only(same).source
     )
     assert len(same.only_base) == 2 and same.status == 0
     other = dataclasses.replace(run, batch_size=64)

@@ -22,7 +22,7 @@ from parse.comparison.ratio import (
     runs_to_tell,
     single_interval,
 )
-from parse.comparison.verdict import Verdict, of_pair, of_reference
+from parse.comparison.verdict import ComparisonVerdict, of_pair, of_reference
 from tests.truth.comparisons import DISTRIBUTIONS, KINDS, advice, coverage, false_alarms, false_calls, located, main
 from tests.unit.comparisons import FIVE, times
 
@@ -78,16 +78,16 @@ def test_beyond_the_exact_count_the_normal_distribution_takes_over_without_a_jum
 @pytest.mark.parametrize(
     ("low", "high", "pair", "reference"),
     [
-        (0.98, 1.02, Verdict.SAME, Verdict.SAME),
-        (0.97, 1.03, Verdict.SAME, Verdict.SAME),
-        (0.98, 0.99, Verdict.SAME, Verdict.SAME),
-        (0.90, 0.96, Verdict.SLOWER, Verdict.SLOWER),
-        (0.95, 0.99, Verdict.SLOWER, Verdict.CANNOT_TELL),
-        (0.95, 1.00, Verdict.CANNOT_TELL, Verdict.CANNOT_TELL),
-        (0.98, 1.05, Verdict.CANNOT_TELL, Verdict.SAME),
-        (1.01, 1.05, Verdict.FASTER, Verdict.SAME),
-        (1.04, 1.05, Verdict.FASTER, Verdict.FASTER),
-        (0.90, 1.10, Verdict.CANNOT_TELL, Verdict.CANNOT_TELL),
+        (0.98, 1.02, ComparisonVerdict.SAME, ComparisonVerdict.SAME),
+        (0.97, 1.03, ComparisonVerdict.SAME, ComparisonVerdict.SAME),
+        (0.98, 0.99, ComparisonVerdict.SAME, ComparisonVerdict.SAME),
+        (0.90, 0.96, ComparisonVerdict.SLOWER, ComparisonVerdict.SLOWER),
+        (0.95, 0.99, ComparisonVerdict.SLOWER, ComparisonVerdict.CANNOT_TELL),
+        (0.95, 1.00, ComparisonVerdict.CANNOT_TELL, ComparisonVerdict.CANNOT_TELL),
+        (0.98, 1.05, ComparisonVerdict.CANNOT_TELL, ComparisonVerdict.SAME),
+        (1.01, 1.05, ComparisonVerdict.FASTER, ComparisonVerdict.SAME),
+        (1.04, 1.05, ComparisonVerdict.FASTER, ComparisonVerdict.FASTER),
+        (0.90, 1.10, ComparisonVerdict.CANNOT_TELL, ComparisonVerdict.CANNOT_TELL),
     ],
 )
 def test_verdicts(low, high, pair, reference):
@@ -96,7 +96,7 @@ def test_verdicts(low, high, pair, reference):
 
 
 def test_without_an_interval_there_is_no_verdict():
-    assert of_pair(None, 0.03) == of_reference(None, 0.03) == Verdict.CANNOT_TELL
+    assert of_pair(None, 0.03) == of_reference(None, 0.03) == ComparisonVerdict.CANNOT_TELL
 
 
 def test_more_scatter_and_a_smaller_threshold_take_more_runs():

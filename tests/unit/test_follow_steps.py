@@ -8,7 +8,7 @@ import pytest
 from hpc.recovery import journal as journal_file
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
-from launch.follow.follower import StepReader
+from launch.follow.follower import ProgressReader
 from launch.follow.rows import StepCount
 from tests.unit.journals import complete
 
@@ -30,7 +30,7 @@ def move_to_copies(traces: Path) -> None:
 
 
 def test_steps_come_from_this_nodes_journal(traces: Path) -> None:
-    reader, first = StepReader(traces), journal(traces, 0, 3)
+    reader, first = ProgressReader(traces), journal(traces, 0, 3)
     assert reader.read(STEM) == StepCount(completed=3, planned=100)
     complete(first, range(40))
     assert reader.read(STEM) == FORTY
@@ -39,15 +39,15 @@ def test_steps_come_from_this_nodes_journal(traces: Path) -> None:
 def test_steps_come_from_copies_of_another_node(traces: Path) -> None:
     journal(traces, 3, 40)
     move_to_copies(traces)
-    assert StepReader(traces).read(STEM) == FORTY
+    assert ProgressReader(traces).read(STEM) == FORTY
 
 
 def test_an_attempt_without_files_has_no_step_count(traces: Path) -> None:
-    assert StepReader(traces).read(STEM) is None
+    assert ProgressReader(traces).read(STEM) is None
 
 
 def test_the_last_count_remains_after_the_files_are_removed(traces: Path) -> None:
-    reader, first = StepReader(traces), journal(traces, 0, 100)
+    reader, first = ProgressReader(traces), journal(traces, 0, 100)
     assert reader.read(STEM) is not None
     first.remove()
     assert reader.read(STEM) == StepCount(completed=100, planned=100)
@@ -57,7 +57,7 @@ def test_the_last_count_remains_after_the_files_are_removed(traces: Path) -> Non
 
 def test_another_rank_is_read_when_the_first_has_gone(traces: Path) -> None:
     first, _ = journal(traces, 0, 30), journal(traces, 1, 20)
-    reader = StepReader(traces)
+    reader = ProgressReader(traces)
     assert reader.read(STEM) == StepCount(completed=30, planned=100, median_step_s=2.0)
     first.remove()
     assert reader.read(STEM) == StepCount(completed=20, planned=100, median_step_s=2.0)
@@ -76,14 +76,14 @@ def test_each_look_opens_the_file_of_one_rank(traces: Path, monkeypatch: pytest.
         return file
 
     monkeypatch.setattr(journal_file, "open_regular", counting)
-    reader = StepReader(traces)
+    reader = ProgressReader(traces)
     for _ in range(3):
         reader.read(STEM)
     assert opened == ["rank0.stamps"] * 3
 
 
 def test_an_unreadable_file_is_no_error(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = StepReader(traces)
+    reader = ProgressReader(traces)
     journal(traces, 0, 30)
     move_to_copies(traces)
     assert reader.read(STEM) is not None
@@ -101,4 +101,4 @@ def test_an_incomplete_copy_is_no_step_count(traces: Path) -> None:
     partial = traces / f"{STEM}{PARTIAL}"
     partial.mkdir()
     (partial / "rank0.stamps").write_bytes(b"\0" * 10)
-    assert StepReader(traces).read(STEM) is None
+    assert ProgressReader(traces).read(STEM) is None

@@ -17,7 +17,7 @@ from parse.comparison.types import ComparisonError
 from parse.result import Result
 from parse.trend.series import history_of, read_history
 from parse.trend.text import as_csv, as_json, as_markdown, as_text
-from parse.trend.types import MIN_MEASUREMENTS, History, Series, Verdict
+from parse.trend.types import MIN_MEASUREMENTS, History, Series, Trend
 from tests.unit.comparisons import FIVE, ONE, TWO, folder, times
 from tests.unit.histories import BEGIN, DAY, HOSTILE, SHIFTS, at_day, nights, put_nights
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
@@ -44,12 +44,12 @@ def hours_later(result: Result, hours: int) -> Result:
 @pytest.mark.parametrize(
     ("factors", "verdict", "status"),
     [
-        ([1.0] * 12, Verdict.STEADY, 0),
-        ([1.0] * 7 + [0.95] * 5, Verdict.SLOWER, 1),
-        ([0.95] * 7 + [1.0] * 5, Verdict.FASTER, 0),
-        ([1.0] * 7 + [0.98] * 5, Verdict.STEADY, 0),
-        ([1.0] * 6 + [0.9] * 6 + [1.0] * 6, Verdict.FASTER, 0),
-        ([1.0] * 6 + [0.9] * 6 + [0.905] * 6, Verdict.SLOWER, 1),
+        ([1.0] * 12, Trend.STEADY, 0),
+        ([1.0] * 7 + [0.95] * 5, Trend.SLOWER, 1),
+        ([0.95] * 7 + [1.0] * 5, Trend.FASTER, 0),
+        ([1.0] * 7 + [0.98] * 5, Trend.STEADY, 0),
+        ([1.0] * 6 + [0.9] * 6 + [1.0] * 6, Trend.FASTER, 0),
+        ([1.0] * 6 + [0.9] * 6 + [0.905] * 6, Trend.SLOWER, 1),
     ],
 )
 def test_the_latest_change_decides(factors, verdict, status):
@@ -81,15 +81,15 @@ def test_measurements_are_in_order_of_time_whatever_their_names():
 def test_the_threshold_is_the_least_size():
     made = nights([1.0] * 7 + [0.98] * 5)
     assert only(history_of(made, 0.03)).changes == ()
-    assert only(history_of(made, 0.01)).verdict is Verdict.SLOWER
+    assert only(history_of(made, 0.01)).verdict is Trend.SLOWER
 
 
 def test_too_few_measurements_have_no_verdict_and_the_text_says_how_many_are_needed():
     read = history_of(nights([1.0] * 4 + [0.5] * (MIN_MEASUREMENTS - 5)), 0.03)
-    assert only(read).verdict is Verdict.TOO_FEW and only(read).changes == () and read.status == 2
+    assert only(read).verdict is Trend.TOO_FEW and only(read).changes == () and read.status == 2
     assert f"9 measurements with a speed and a date; a verdict needs {MIN_MEASUREMENTS}" in as_text(read, 100)
     enough = history_of(nights([1.0] * 5 + [0.5] * (MIN_MEASUREMENTS - 5)), 0.03)
-    assert only(enough).verdict is Verdict.SLOWER
+    assert only(enough).verdict is Trend.SLOWER
 
 
 def test_one_point_with_enough_measurements_decides_for_all():
@@ -97,7 +97,7 @@ def test_one_point_with_enough_measurements_decides_for_all():
     made["n00"] += at_day(0, TWO, FIVE)
     read = history_of(made, 0.03)
     assert [(series.name, series.verdict) for series in read.series] == [
-        ("1n1g", Verdict.STEADY), ("1n2g", Verdict.TOO_FEW)
+        ("1n1g", Trend.STEADY), ("1n2g", Trend.TOO_FEW)
     ]  # fmt: skip
     assert read.status == 0
 

@@ -14,7 +14,7 @@ from parse import history
 from parse.page.history import headline, history_page
 from parse.page.html import render
 from parse.page.points import MAX_PANELS
-from parse.page.types import Listing, Page, Table
+from parse.page.types import HtmlPage, Listing, Table
 from parse.trend.series import history_of
 from tests.unit.comparisons import FIVE, ONE, OTHER, TWO
 from tests.unit.histories import BEGIN, DAY, HOSTILE, at_day, nights, put_nights
@@ -26,11 +26,11 @@ SLOWER = [1.0] * 7 + [0.95] * 5
 MS = 1000
 
 
-def page_of(measurements: Any, threshold: float = 0.03) -> Page:
+def page_of(measurements: Any, threshold: float = 0.03) -> HtmlPage:
     return history_page(history_of(measurements, threshold))
 
 
-def tables(page: Page) -> dict[str, Table]:
+def tables(page: HtmlPage) -> dict[str, Table]:
     blocks = [block for section in page.sections for block in section.blocks]
     blocks += [block for section in page.sections for panel in section.panels for block in panel.blocks]
     return {block.id: block for block in blocks if isinstance(block, Table)}

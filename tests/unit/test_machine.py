@@ -20,7 +20,7 @@ from parse.comparison.machine import (
 )
 from parse.comparison.reference import compare_with_reference, read_reference
 from parse.comparison.types import ComparedPoint, Comparison, Side
-from parse.comparison.verdict import Verdict
+from parse.comparison.verdict import ComparisonVerdict
 from parse.result import Result
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 
@@ -82,7 +82,7 @@ def test_a_host_name_from_a_trace_stays_one_word_of_the_shell() -> None:
     assert worst.fix.startswith("scontrol update nodename='n4; reboot $(id)' state=drain reason='")
 
 
-def compared(name: str, verdict: Verdict) -> ComparedPoint:
+def compared(name: str, verdict: ComparisonVerdict) -> ComparedPoint:
     return ComparedPoint(
         name=name, unit="samples/s", threshold=0.03, base=Side(median=100.0), new=Side(median=97.0), verdict=verdict
     )
@@ -95,18 +95,23 @@ FATAL_DOCTOR = Finding(name="modules", text="none", severity=Severity.FATAL)
 @pytest.mark.parametrize(
     ("verdicts", "nodes", "status", "line"),
     [
-        ((Verdict.SAME, Verdict.FASTER), (), 0, "passed: 2 points within the tolerance"),
-        ((Verdict.SAME, Verdict.SLOWER), (), 1, "not accepted: 1 point slower than the tolerance"),
-        ((Verdict.SAME,), (SLOW_NODE,), 1, "not accepted: slow node n4"),
-        ((Verdict.SLOWER,), (SLOW_NODE,), 1, "not accepted: 1 point slower than the tolerance, slow node n4"),
-        ((Verdict.CANNOT_TELL, Verdict.SAME), (), 2, "could not be measured: p0"),
-        ((Verdict.CANNOT_TELL, Verdict.SLOWER), (), 1, "not accepted: 1 point slower than the tolerance"),
-        ((Verdict.CANNOT_TELL,), (SLOW_NODE,), 1, "not accepted: slow node n4"),
+        ((ComparisonVerdict.SAME, ComparisonVerdict.FASTER), (), 0, "passed: 2 points within the tolerance"),
+        ((ComparisonVerdict.SAME, ComparisonVerdict.SLOWER), (), 1, "not accepted: 1 point slower than the tolerance"),
+        ((ComparisonVerdict.SAME,), (SLOW_NODE,), 1, "not accepted: slow node n4"),
+        ((ComparisonVerdict.SLOWER,), (SLOW_NODE,), 1, "not accepted: 1 point slower than the tolerance, slow node n4"),
+        ((ComparisonVerdict.CANNOT_TELL, ComparisonVerdict.SAME), (), 2, "could not be measured: p0"),
+        (
+            (ComparisonVerdict.CANNOT_TELL, ComparisonVerdict.SLOWER),
+            (),
+            1,
+            "not accepted: 1 point slower than the tolerance",
+        ),
+        ((ComparisonVerdict.CANNOT_TELL,), (SLOW_NODE,), 1, "not accepted: slow node n4"),
         ((), (), 2, "could not be measured: no point"),
     ],
 )
 def test_the_verdict_follows_from_points_and_nodes(
-    verdicts: tuple[Verdict, ...], nodes: tuple[Finding, ...], status: int, line: str
+    verdicts: tuple[ComparisonVerdict, ...], nodes: tuple[Finding, ...], status: int, line: str
 ) -> None:
     points = tuple(compared(f"p{at}", verdict) for at, verdict in enumerate(verdicts))
     comparison = Comparison(base="reference", new="here", is_reference=True, points=points)

@@ -19,7 +19,7 @@ import pytest
 
 from hpc.measure.world import World
 from hpc.node_agent import agent as module
-from hpc.node_agent.agent import Copying, NodeAgent, Recording, Telemetry, start_agent
+from hpc.node_agent.agent import Copying, NodeAgent, Recording, TelemetryRequest, start_agent
 from hpc.node_agent.sources import RankProcess
 from hpc.node_agent.telemetry import spare_core, stand_aside
 from hpc.recovery.collect import collect
@@ -57,7 +57,7 @@ def started(
     rank = RankProcess.this_process()
     if cores:
         rank = RankProcess(pid=rank.pid, cores=cores, pid_namespace=rank.pid_namespace)
-    agent = NodeAgent([rank], telemetry=Telemetry(interval_s=interval_s) if telemetry else None, copying=copying)
+    agent = NodeAgent([rank], telemetry=TelemetryRequest(interval_s=interval_s) if telemetry else None, copying=copying)
     agent.start()
     return agent
 
@@ -284,7 +284,7 @@ def test_sigterm_makes_it_copy_at_once_and_other_signals_do_nothing(journal: Jou
 RANK = """
 import os, sys, time
 from pathlib import Path
-from hpc.node_agent.agent import Copying, NodeAgent, Telemetry
+from hpc.node_agent.agent import Copying, NodeAgent, TelemetryRequest
 from hpc.node_agent.sources import RankProcess
 from hpc.recovery import folders
 from hpc.recovery.journal import Journal
@@ -295,7 +295,7 @@ if copies:
     made = Journal(Path(partial).parent, stem, 0, 6)
     made.samples[0] = made.samples[1] = 4
     copying = Copying(folders={0: made.folder, 1: made.folder}, partial=Path(partial), interval_s=3600)
-agent = NodeAgent([RankProcess.this_process()], telemetry=Telemetry() if telemetry else None, copying=copying)
+agent = NodeAgent([RankProcess.this_process()], telemetry=TelemetryRequest() if telemetry else None, copying=copying)
 agent.start()
 while "placed" not in agent._facts["agent"]:
     agent._receive(lambda: False, 0.01)

@@ -11,7 +11,7 @@ import pytest
 
 from parse.page.figures import Line
 from parse.page.paper import files
-from parse.page.paper.content import Panel
+from parse.page.paper.content import SpeedupPanel
 from parse.page.paper.files import draw
 from tests.unit.page_folders import put_sweep
 from tests.unit.papers import curves, written
@@ -33,7 +33,7 @@ def test_the_same_figure_is_the_same_bytes_at_any_time(monkeypatch: pytest.Monke
 
 def test_a_panel_for_each_base_has_its_own_axis_and_ideal():
     series = Line(name="b", x=[8, 16, 32], y=[1.0, 1.9, 3.1], intervals=[None, None, None])
-    panel = Panel(base="1n8g", base_devices=8, series=[series], cases=[(8, "1n8g"), (16, "2n8g"), (32, "4n8g")])
+    panel = SpeedupPanel(base="1n8g", base_devices=8, series=[series], cases=[(8, "1n8g"), (16, "2n8g"), (32, "4n8g")])
     first = curves()
     drawn = draw(dataclasses.replace(first, panels=[*first.panels, panel]), "svg").decode()
     assert "<!-- speedup against 1n1g -->" in drawn and "<!-- speedup against 1n8g -->" in drawn

@@ -13,7 +13,7 @@ from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome, RankNote, read_rank_note
 from hpc.model.verdict import Evidence, cause, decide
 from hpc.recovery import folders
-from hpc.run.rank_end import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, Failure, ReservedFiles, attempted, fail
+from hpc.run.rank_end import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, RankFailure, ReservedFiles, attempted, fail
 
 STEM = "1n2g_mpi_delay_r1.1"
 
@@ -25,8 +25,8 @@ def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TracesFolder:
     return TracesFolder.at_start(tmp_path / "traces", STEM)
 
 
-def failure(traces: TracesFolder, rank: int, error: BaseException, step: int = 6) -> Failure:
-    return Failure(rank=rank, folder=traces, error=error, step=step, training=True)
+def failure(traces: TracesFolder, rank: int, error: BaseException, step: int = 6) -> RankFailure:
+    return RankFailure(rank=rank, folder=traces, error=error, step=step, training=True)
 
 
 def notes(traces: TracesFolder) -> list[RankNote]:
@@ -108,10 +108,10 @@ def test_all_ranks_end_when_the_report_fails(traces: TracesFolder, monkeypatch: 
     class Comm:
         Abort = staticmethod(ended.append)
 
-    def fails(failure: Failure) -> None:
+    def fails(failure: RankFailure) -> None:
         raise RuntimeError("cannot report")
 
-    monkeypatch.setattr(Failure, "report", fails)
+    monkeypatch.setattr(RankFailure, "report", fails)
     comm: object = Comm()
     assert fail(failure(traces, 1, MemoryError()), comm) == EXIT_STATUS[Outcome.OOM]  # type: ignore[arg-type]
     assert ended == [EXIT_STATUS[Outcome.OOM]]

@@ -19,7 +19,7 @@ from parse.ledger.types import CoreWait
 from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
-from parse.page.types import Listing, Page, Paragraph, Section, Statement, Table
+from parse.page.types import HtmlPage, Listing, Paragraph, Section, Statement, Table
 from parse.page.verdict import verdict
 from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
@@ -327,7 +327,7 @@ def test_hostile_names_are_shown_as_they_are_and_not_endless(tmp_path: Path):
 
 def test_an_endless_text_has_its_begin_and_its_length():
     section = Section(id="x", title="x", blocks=[Paragraph(text="zyx " * 1000)])
-    page = Elements(render(Page(title="x", subtitle="", source="x", command="x", verdict=[], sections=[section])))
+    page = Elements(render(HtmlPage(title="x", subtitle="", source="x", command="x", verdict=[], sections=[section])))
     assert "(4000 characters)" in page.text and page.text.count("zyx") == 500
 
 
@@ -347,7 +347,9 @@ def test_the_title_and_every_text_are_escaped():
     section = Section(id="x", title=MARKUP, blocks=[Paragraph(text=MARKUP)])
     page = Elements(
         render(
-            Page(title=MARKUP, subtitle=MARKUP, source=MARKUP, command=MARKUP, verdict=[statement], sections=[section])
+            HtmlPage(
+                title=MARKUP, subtitle=MARKUP, source=MARKUP, command=MARKUP, verdict=[statement], sections=[section]
+            )
         )
     )
     assert len(page.all("script")) == 1 and not page.all("img")

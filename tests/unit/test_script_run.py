@@ -16,7 +16,7 @@ from hpc.measure.world import LaunchError
 from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.observe.events import NO_ROOT, STEPS_CELL, Recorder
-from hpc.observe.steps import Collective, ObservedStep, Pause
+from hpc.observe.steps import CollectiveCall, ObservedStep, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script import (
     SITE,
@@ -39,7 +39,7 @@ def step(number: int, *names: str, pause: Pause | None = None) -> ObservedStep:
     """Step `number`, of 100 ns; its collectives are called 10, 20, … ns after its begin and end 5 ns later."""
     begin = 100 * number
     collectives = [
-        Collective(name=name, root=NO_ROOT, arrives_ns=begin + at, waits_ns=ABSENT, ends_ns=begin + at + 5, bytes=8)
+        CollectiveCall(name=name, root=NO_ROOT, arrives_ns=begin + at, waits_ns=ABSENT, ends_ns=begin + at + 5, bytes=8)
         for at, name in zip(range(10, 100, 10), names, strict=False)
     ]
     return ObservedStep(

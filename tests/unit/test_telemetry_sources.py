@@ -16,7 +16,7 @@ from hpc.node_agent.sources import (
     MAX_INTERFACES,
     KernelFile,
     RankProcess,
-    Reading,
+    SeriesReader,
     Unread,
     link_speed,
     sources_of_node,
@@ -191,10 +191,10 @@ def test_a_series_that_fails_at_first_is_absent_and_one_that_fails_later_is_nan(
     def never() -> list[float]:
         raise Unread("Not Supported")
 
-    def sources() -> Iterator[Reading]:
-        yield Reading(["a.x_s", "a.y_s"], later)
-        yield Reading(["b.z_s"], never)
-        yield Reading(["c.w_s"], lambda: [3.0])
+    def sources() -> Iterator[SeriesReader]:
+        yield SeriesReader(["a.x_s", "a.y_s"], later)
+        yield SeriesReader(["b.z_s"], never)
+        yield SeriesReader(["c.w_s"], lambda: [3.0])
         raise Unread("no more of it")
 
     readings = Readings({"some": sources()})

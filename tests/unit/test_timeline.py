@@ -9,7 +9,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, GRADS_READY
 from parse.timeline import main
-from parse.trace_events.step_pieces import Phase, phases_of_step
+from parse.trace_events.step_pieces import StepSlice, phases_of_step
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.timelines import ALL, Drawn, draw, late_trace, meetings_trace
 from tests.unit.trace_processor import query
@@ -23,8 +23,9 @@ STAMPS = [10, 20, 30, 50, 80, 90]
 
 def test_a_step_has_the_terms_of_the_ledger():
     assert phases_of_step(STAMPS, ALL, 60) == [
-        Phase("data", 10, 20), Phase("compute", 20, 50, (Phase("forward", 20, 30), Phase("backward", 30, 50))),
-        Phase("wait", 50, 60), Phase("communication", 60, 80), Phase("optimizer", 80, 90),
+        StepSlice("data", 10, 20),
+        StepSlice("compute", 20, 50, (StepSlice("forward", 20, 30), StepSlice("backward", 30, 50))),
+        StepSlice("wait", 50, 60), StepSlice("communication", 60, 80), StepSlice("optimizer", 80, 90),
     ]  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def test_a_stamp_before_an_earlier_one_leaves_no_phases(stamp):
 def test_a_forward_that_ends_elsewhere_is_left_out():
     stamps = [10, 20, 55, 50, 80, 90]
     phases = phases_of_step(stamps, ALL, None)
-    assert phases is not None and phases[1] == Phase("compute", 20, 50)
+    assert phases is not None and phases[1] == StepSlice("compute", 20, 50)
 
 
 # A run

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpc.model.training import Begun, Epoch, State, TrainingError, TrainingHistory, check_shapes, log_lines
+from hpc.model.training import Begun, Epoch, TrainingError, TrainingHistory, TrainingState, check_shapes, log_lines
 from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.workloads.schedule import Schedule
 from parse.published.airank_rules import judge
@@ -104,7 +104,7 @@ def test_learning_rates_follow_the_published_schedules(schedule: Schedule, rates
     assert [schedule.rate(1.0, at, 5) for at in range(5)] == pytest.approx(rates)
 
 
-STATE = State(
+STATE = TrainingState(
     arrays={"model.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "velocity.0": np.zeros(2)},
     values={"scaler": {"scale": 2.0}},
 )

@@ -156,7 +156,7 @@ RESOLVED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pause:
+class ExcludedInterval:
     """An excluded interval: the reason, its printed steps, and its length if there are time stamps."""
 
     reason: str
@@ -247,7 +247,7 @@ class WindowSum:
         self.resolution_s = 1.0
         self.backwards: tuple[int, int] | None = None
         """The steps between which the stamps go back."""
-        self.pauses: list[Pause] = []
+        self.pauses: list[ExcludedInterval] = []
         self.more_pauses = 0
         self.borders = 0
         """Borders of epochs over which nobody knows the number of steps."""
@@ -255,7 +255,7 @@ class WindowSum:
         """Steps that have more than one line."""
         self.fresh = True
         self.rates, self.durations, self.paces, self.times, self.by_means = (
-            Series(only_sum=only_sums) for _ in range(5)
+            CompactSeries(only_sum=only_sums) for _ in range(5)
         )
         """`by_means` are durations from running means, also where the lines print those of single steps."""
         self._points = NO_POINTS
@@ -348,7 +348,7 @@ class WindowSum:
                 continue
             long = float(seconds[place])
             self.pauses.append(
-                Pause(
+                ExcludedInterval(
                     reason=", ".join(reasons[place]),
                     from_step=int(step[place]),
                     to_step=int(step[place + 1]),
@@ -358,7 +358,7 @@ class WindowSum:
         return free
 
 
-class Series:
+class CompactSeries:
     """Numbers in their order with their sum; if they become many, means over neighbours are stored.
 
     `only_sum`: nothing but the sum and the count.

@@ -221,7 +221,7 @@ class LogFormat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class LogPart:
     """A part of a log: its step lines, and the facts of other lines, each in the order of the file."""
 
     steps: Steps
@@ -244,7 +244,7 @@ class Headings:
         """The steps of the first epoch, and so of all."""
         self._counts_steps = True
 
-    def applied(self, batch: Batch) -> Batch:
+    def applied(self, batch: LogPart) -> LogPart:
         """The batch with one step per heading: the first full bar below it, with the heading's epoch.
 
         Evaluations draw bars below a full one, or count to another number than the first epoch. Below a heading without

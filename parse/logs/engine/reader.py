@@ -22,11 +22,11 @@ import numpy.typing as npt
 from hpc.system.regular_file import open_regular
 from parse.logs.engine.fields import ALIKE, MAX_WIDTH, Fields, columns, field_of, seconds_of
 from parse.logs.engine.log_format import (
-    Batch,
     Headings,
     Integers,
     LogError,
     LogFormat,
+    LogPart,
     LogPattern,
     LogRecord,
     StepLine,
@@ -211,15 +211,15 @@ def uncrowded(text: bytes, marker: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Shape:
+class LineShape:
     """What lines that differ in digits alone are: steps, a pause, or lines of which each is read."""
 
     steps: tuple[StepMatch, ...] = ()
     is_pause: bool = False
 
 
-OTHER = Shape()
-PAUSE = Shape(is_pause=True)
+OTHER = LineShape()
+PAUSE = LineShape(is_pause=True)
 
 
 class Shapes:
@@ -227,7 +227,7 @@ class Shapes:
     in every line of a shape, so that the first one is matched and all others are looked up."""
 
     def __init__(self, log_format: LogFormat) -> None:
-        self.shapes: list[Shape] = []
+        self.shapes: list[LineShape] = []
         self._format = log_format
         self._known: dict[bytes, int] = {}
         self._alike = bytes(range(256)) if any(form.certain_digits for form in log_format.steps) else ALIKE
@@ -253,9 +253,9 @@ class Shapes:
                 self._known[line] = number
         return number
 
-    def _shape(self, text: bytes) -> Shape:
+    def _shape(self, text: bytes) -> LineShape:
         if steps := tuple(find_steps(text, self._format.steps)):
-            return Shape(steps=steps)
+            return LineShape(steps=steps)
         if any(form.marker in text and form.pattern.search(text) for form in self._format.steps):
             return OTHER  # it has the shape of a step line, but its digits are no numbers
         patterns = [log_pattern for log_pattern in self._format.patterns if log_pattern.marker in text]
@@ -298,7 +298,7 @@ class CutOffError(LogError):
     """A file could be read up to a place and no further; what stands before that place has been read."""
 
 
-def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Batch]:
+def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LogPart]:
     """The log, a batch per stretch of the file. Raises LogError where it cannot be read.
 
     Where it can be read in part, as a .gz that is cut off, the last batch holds a record of kind `remark` instead.
@@ -308,7 +308,7 @@ def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -
         for buffer, size, offset in pieces(path, chunk_bytes):
             yield reader.batch(buffer, size, offset)
     except CutOffError as error:
-        yield Batch(
+        yield LogPart(
             steps=NO_STEPS,
             records=(LogRecord(kind="remark", offset=0, time_s=None, rank=None, values={"text": str(error)}),),
         )
@@ -412,7 +412,7 @@ class _Reader:
         self.marker_index = marker_index(tuple(dict.fromkeys(markers)))
         self.headings = Headings()
 
-    def batch(self, buffer: bytearray, size: int, offset: int) -> Batch:
+    def batch(self, buffer: bytearray, size: int, offset: int) -> LogPart:
         begins = None
         cut_off = buffer[size - 1 : size] != LINE_END
         if self.log_format.continued:
@@ -424,7 +424,7 @@ class _Reader:
         self.letters = np.frombuffer(buffer, np.uint8)
         starts, self.ends, speaking = marked_lines(self.letters, size, self.marker_index)
         if not len(speaking):
-            return Batch(steps=NO_STEPS, records=())
+            return LogPart(steps=NO_STEPS, records=())
         self.text = bytes(memoryview(buffer)[:size])
         self.starts = starts
         self.records: list[LogRecord] = []
@@ -433,7 +433,7 @@ class _Reader:
         steps = self._steps(speaking[:-1] if cut_off else speaking, speaking[-1:] if cut_off else _NO_INTEGERS)
         self.records.sort(key=lambda record: record.offset)
         begins = starts if begins is None else begins
-        batch = Batch(
+        batch = LogPart(
             steps=dataclasses.replace(steps, offset=begins[np.searchsorted(starts, steps.offset)] + offset),
             records=tuple(
                 dataclasses.replace(record, offset=int(begins[np.searchsorted(starts, record.offset)]) + offset)

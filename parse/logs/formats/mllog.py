@@ -132,7 +132,7 @@ print a part of the data set (Mask R-CNN) or sentences where their batches are t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class EpochBlock:
     """A stretch of training without evaluation: whole epochs, of which only beginning and end are known."""
 
     first_epoch: int
@@ -146,7 +146,7 @@ class Block:
         return self.end_s - self.begin_s
 
 
-def blocks(records: Iterable[LogRecord]) -> tuple[Block, ...]:
+def blocks(records: Iterable[LogRecord]) -> tuple[EpochBlock, ...]:
     """The blocks of training that are bracketed, with block_start's epochs and the time until evaluation or block_stop.
 
     Empty where the log does not mean epochs by its epoch numbers: where an evaluation's number is not that of its
@@ -157,10 +157,10 @@ def blocks(records: Iterable[LogRecord]) -> tuple[Block, ...]:
     return () if any(block is None for block in complete) else tuple(block for block in complete if block)
 
 
-def epochs(records: Iterable[LogRecord]) -> tuple[Block, ...]:
+def epochs(records: Iterable[LogRecord]) -> tuple[EpochBlock, ...]:
     """The epochs that end, each from epoch_start to the epoch_stop of the same number."""
     begun: dict[int, float] = {}
-    complete: dict[int, Block] = {}
+    complete: dict[int, EpochBlock] = {}
     for record in records:
         number = _whole(record, "epoch_num") if record.kind == "mllog" else None
         if record.time_s is None or number is None:
@@ -168,7 +168,7 @@ def epochs(records: Iterable[LogRecord]) -> tuple[Block, ...]:
         if record.values["key"] == "epoch_start":
             begun.setdefault(number, record.time_s)
         elif record.values["key"] == "epoch_stop" and record.time_s > begun.get(number, record.time_s):
-            block = Block(first_epoch=number, epochs=1, begin_s=begun[number], end_s=record.time_s)
+            block = EpochBlock(first_epoch=number, epochs=1, begin_s=begun[number], end_s=record.time_s)
             complete.setdefault(number, block)
     return tuple(complete.values())
 
@@ -196,14 +196,14 @@ class _Open:
         """The number of its first epoch."""
         return next(iter(self.counts), None) if self.counts else None
 
-    def block(self, ended_s: float) -> Block | None:
+    def block(self, ended_s: float) -> EpochBlock | None:
         """Returns the block; None if its epochs or times are none."""
         if self.first is None or self.begin_s is None or ended_s <= self.begin_s:
             return None
-        return Block(first_epoch=self.first, epochs=self.epochs, begin_s=self.begin_s, end_s=ended_s)
+        return EpochBlock(first_epoch=self.first, epochs=self.epochs, begin_s=self.begin_s, end_s=ended_s)
 
 
-def _blocks(lines: Iterable[LogRecord]) -> Iterator[Block | None]:
+def _blocks(lines: Iterable[LogRecord]) -> Iterator[EpochBlock | None]:
     """Blocks as they end; None for one whose evaluation contradicts it.
 
     A block_start without a stop before it adds its epochs to the block, unless an evaluation has ended that.

@@ -238,7 +238,7 @@ class MarkedTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Panel:
+class SpeedupPanel:
     """Speedup by devices against one base, with its devices: a series for each setting, the (devices, case) of the
     axis."""
 
@@ -252,7 +252,7 @@ class Panel:
 class Curves:
     """A panel for each base, and the caption of all."""
 
-    panels: Sequence[Panel]
+    panels: Sequence[SpeedupPanel]
     caption: str
 
 
@@ -378,7 +378,7 @@ def _curves(summary: Summary) -> Curves | None:
         [result for result in summary.results if result.median_speed is not None], headline(summary)
     )
     panels = [
-        Panel(
+        SpeedupPanel(
             base=base.case, base_devices=base.devices,
             series=[series_of(name, setting, "speedup") for name, setting in of_base],
             cases=cases_of([result for _, setting in of_base for result in setting]),

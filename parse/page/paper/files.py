@@ -13,7 +13,7 @@ from hpc.system.atomic import open_output, write_output
 from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from parse.page.figures import Line
-from parse.page.paper.content import Content, Curves, MarkedTable, Panel, Remark, content
+from parse.page.paper.content import Content, Curves, MarkedTable, Remark, SpeedupPanel, content
 from parse.report.summary import Summary
 from parse.text import markdown_list, markdown_table, markdown_text, shortened, with_units
 
@@ -61,7 +61,7 @@ def draw(curves: Curves, form: str) -> bytes:
         return written.getvalue()
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
+def _draw_panel(axes: Axes, panel: SpeedupPanel) -> None:
     """The speedups against one base, and the ideal through it."""
     names = _names([each.name for each in panel.series])
     handles = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.logs.engine.log_format import NO_NUMBER, Batch, LogFormat, LogRecord, Steps
+from parse.logs.engine.log_format import NO_NUMBER, LogFormat, LogPart, LogRecord, Steps
 from parse.logs.window import Protocol, Reading, Window, read_batches
 
 PER_EPOCH = LogFormat(name="by-epoch", title="numbers start anew", steps=(), numbered="epoch")
@@ -47,7 +47,7 @@ WIDTH = 100
 """Bytes of a line of a made log."""
 
 
-def batch(lines: Sequence[Row | OtherLine], before: int = 0) -> Batch:
+def batch(lines: Sequence[Row | OtherLine], before: int = 0) -> LogPart:
     rows = [(number * WIDTH, line) for number, line in enumerate(lines, before) if isinstance(line, Row)]
     others = [(number * WIDTH, line) for number, line in enumerate(lines, before) if isinstance(line, OtherLine)]
 
@@ -57,7 +57,7 @@ def batch(lines: Sequence[Row | OtherLine], before: int = 0) -> Batch:
     def real(name: str) -> np.ndarray:
         return np.array([getattr(row, name) for _, row in rows], np.float64)
 
-    return Batch(
+    return LogPart(
         steps=Steps(
             offset=np.array([offset for offset, _ in rows], np.int64),
             time_s=real("time"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
-from parse.logs.engine.intervals import Pause
+from parse.logs.engine.intervals import ExcludedInterval
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.path_facts import PathFacts, case_of, place_of
 from parse.logs.run import _pauses, attempt_of, numbered_as, window_text
@@ -309,9 +309,9 @@ def test_long_header_values_are_cut():
 
 def test_pauses_are_listed_with_their_length():
     pauses = (
-        Pause(reason="validation", from_step=30, to_step=40, seconds=2.5),
-        Pause(reason="validation", from_step=60, to_step=70, seconds=3.0),
-        Pause(reason="checkpoint", from_step=80, to_step=90, seconds=None),
+        ExcludedInterval(reason="validation", from_step=30, to_step=40, seconds=2.5),
+        ExcludedInterval(reason="validation", from_step=60, to_step=70, seconds=3.0),
+        ExcludedInterval(reason="checkpoint", from_step=80, to_step=90, seconds=None),
     )
     text = remarks(attempt(log_window=window(pauses=pauses)))
     assert "2 intervals of 5.5 s in all kept out of the window: validation" in text
@@ -350,7 +350,8 @@ def test_numbered_as_another_repeat_of_a_campaign():
 def test_ends_of_epochs_are_one_remark():
     """A training has as many as epochs: a line for each would bury what else is odd."""
     pauses = tuple(
-        Pause(reason=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0) for epoch in range(1, 90)
+        ExcludedInterval(reason=f"epoch {epoch} begins", from_step=5000, to_step=100, seconds=20.0)
+        for epoch in range(1, 90)
     )
     assert list(_pauses(window(pauses=pauses))) == [
         "89 intervals of 1780.0 s in all kept out of the window: an epoch begins"

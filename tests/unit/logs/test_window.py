@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from parse.logs import formats
 from parse.logs import window as window_module
 from parse.logs.engine import intervals
-from parse.logs.engine.intervals import Series
+from parse.logs.engine.intervals import CompactSeries
 from parse.logs.engine.log_format import LogError
 from parse.logs.window import Oddity, Protocol, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
@@ -207,7 +207,7 @@ def test_many_pauses_are_counted_beyond_those_listed() -> None:
 def test_a_series_keeps_its_sum_whatever_it_keeps_of_its_numbers(parts: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "MAX_TIMES", 8)
-        series = Series()
+        series = CompactSeries()
         for part in parts:
             series.add(np.array(part, np.float64))
     numbers = [number for part in parts for number in part]
@@ -222,7 +222,7 @@ def test_a_series_keeps_its_sum_whatever_it_keeps_of_its_numbers(parts: list[lis
 def test_a_long_series_is_means_over_neighbours() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "MAX_TIMES", 4)
-        series = Series()
+        series = CompactSeries()
         for number in range(8):
             series.add(np.array([float(number)]))
     assert (series.stride, series.values.tolist()) == (2, [0.5, 2.5, 4.5, 6.5])
