@@ -66,7 +66,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class OutcomeVerdict:
     """The outcome, and the sentences that it was decided from, the deciding one first."""
 
     outcome: Outcome
@@ -138,7 +138,7 @@ RANK_STATUSES = frozenset({1, 3, 4, 5})
 """Exit statuses of our ranks: hpc.run.rank_end.EXIT_STATUS."""
 
 
-def decide(evidence: Evidence) -> Verdict:
+def decide(evidence: Evidence) -> OutcomeVerdict:
     """The outcome of an attempt, from the first rule that decides; the sentences of the other rules follow it.
 
     The rules are those of docs/outcomes.md: a whole trace; one that is kept on a node; the reason why the step was
@@ -146,12 +146,12 @@ def decide(evidence: Evidence) -> Verdict:
     state; the number of steps.
     """
     if finished := _finished(evidence):
-        return Verdict(outcome=finished[0], evidence=(finished[1],))
+        return OutcomeVerdict(outcome=finished[0], evidence=(finished[1],))
     decisions = [decided for rule in _RULES if (decided := rule(evidence)) is not None] or [_otherwise(evidence)]
     sentences = [sentence for _, sentence in decisions]
     if (returned := _returned(evidence)) and returned not in sentences[0]:
         sentences.append(returned)
-    return Verdict(outcome=decisions[0][0], evidence=tuple(dict.fromkeys(sentences)))
+    return OutcomeVerdict(outcome=decisions[0][0], evidence=tuple(dict.fromkeys(sentences)))
 
 
 def is_secondary(note: RankNote) -> bool:

@@ -305,13 +305,13 @@ FREE_SHARE = 0.1
 FREE_PER_RANK_BYTES = 512 << 20
 
 
-class Stage(IntEnum):
+class CheckStage(IntEnum):
     """When there is enough to look at: MPI has started; ranks have met; the backend is built; steps were made."""
 
     STARTED, MET, BUILT, STEPPED = range(4)
 
 
-def judge(stage: Stage, seen: Seen, levels: Mapping[str, Level]) -> list[Finding]:
+def judge(stage: CheckStage, seen: Seen, levels: Mapping[str, Level]) -> list[Finding]:
     """The findings of a stage's checks, in the order of their declaration; checks that are off are not made."""
     findings = []
     for name, look in ((name, LOOKS[stage][name]) for name in CHECKS if name in LOOKS[stage]):
@@ -457,9 +457,9 @@ def _unread(host: str, node: NodeFacts | None, name: str) -> str:
 
 _BUILT = ("gpu_per_rank", "gpus_in_sight", "same_device")
 _STEPPED = ("transport", "transport_in_node")
-LOOKS: Mapping[Stage, Mapping[str, Look]] = {
-    Stage.STARTED: {"mpi_size": mpi_size},
-    Stage.MET: {
+LOOKS: Mapping[CheckStage, Mapping[str, Look]] = {
+    CheckStage.STARTED: {"mpi_size": mpi_size},
+    CheckStage.MET: {
         "ranks_per_node": ranks_per_node,
         **{name: look for name, look in CHECKS_OF_GPUS.items() if name not in _STEPPED},
         "cores": cores,
@@ -468,11 +468,11 @@ LOOKS: Mapping[Stage, Mapping[str, Look]] = {
         "images": images,
         "fabric": fabric,
     },
-    Stage.BUILT: {
+    CheckStage.BUILT: {
         **{name: CHECKS_OF_GPUS[name] for name in _BUILT},
         "same_nccl": same_nccl,
         "same_framework": same_framework,
     },
-    Stage.STEPPED: {name: CHECKS_OF_GPUS[name] for name in _STEPPED},
+    CheckStage.STEPPED: {name: CHECKS_OF_GPUS[name] for name in _STEPPED},
 }
 """The checks of each stage; a later stage has more facts, so its findings replace those of an earlier one."""

@@ -17,7 +17,7 @@ from hpc.model.findings import CHECKS, CheckError, Finding, Level, read_levels
 from hpc.model.options import PROMISES, PromiseError, read_promises
 from hpc.model.spec import RunSpec
 from hpc.model.trace import RankReport
-from hpc.preflight.compare import Stage, judge
+from hpc.preflight.compare import CheckStage, judge
 from hpc.preflight.facts import bare, facts_of_rank, launched
 from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
 from hpc.preflight.types import Launched, RankFacts, Seen, Transports, frozen
@@ -78,14 +78,14 @@ class Preflight:
     def started(self, size: int, library: str) -> None:
         """Checks the number of ranks in MPI before any communicator is used. Not collective."""
         self.launched = launched(size, library)
-        self._look(Stage.STARTED)
+        self._look(CheckStage.STARTED)
 
     def met(self, comm: Communicator, world: World) -> None:
         """Before the framework is loaded. Collective."""
         self._rank, self._simulated = world.rank, world.nodes_simulated
         everyone = comm.allgather(dataclasses.asdict(facts_of_rank(self._run, world)))
         self.ranks = [RankFacts.from_json(facts) for facts in everyone]
-        self._look(Stage.MET)
+        self._look(CheckStage.MET)
 
     def enable_nccl_log(self, folder: Path) -> None:
         """Makes NCCL log its connections to a file in the folder. Before the framework is loaded."""
@@ -101,7 +101,7 @@ class Preflight:
             dataclasses.replace(rank, **frozen(facts))
             for rank, facts in zip(self.ranks, comm.allgather(_of_framework(report)), strict=True)
         ]
-        self._look(Stage.BUILT)
+        self._look(CheckStage.BUILT)
         self.demand()
         return self._with_findings(comm.rank, report)
 
@@ -121,7 +121,7 @@ class Preflight:
             connections = Transports(unread=f"{self._log} cannot be read ({type(error).__name__}: {error})")
         everyone = zip(self.ranks, comm.allgather(dataclasses.asdict(connections)), strict=True)
         self.ranks = [dataclasses.replace(rank, transports=Transports(**frozen(facts))) for rank, facts in everyone]
-        self._look(Stage.STEPPED)
+        self._look(CheckStage.STEPPED)
         self.demand()
         return self._with_findings(comm.rank, report)
 
@@ -149,7 +149,7 @@ class Preflight:
             nccl=report.nccl if mine.transports is None else dataclasses.asdict(mine.transports),
         )
 
-    def _look(self, stage: Stage) -> None:
+    def _look(self, stage: CheckStage) -> None:
         seen = Seen(
             run=self._run,
             launched=self.launched,

@@ -36,7 +36,7 @@ NODE_PATIENCE_S = 600.0
 """A silent node may be lost: the scheduler notices that later and ends the job with the right reason."""
 
 
-class Phase(StrEnum):
+class RunPhase(StrEnum):
     """The phase of a run: before its first step, between steps, after its last."""
 
     START = "start"
@@ -63,18 +63,18 @@ class RunProgress:
     awaited: str = ""
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> RunPhase:
         counts = self.completed.values()
         if self.trace or (counts and min(counts) >= self.steps):
-            return Phase.END
-        return Phase.STEPS if any(counts) else Phase.START
+            return RunPhase.END
+        return RunPhase.STEPS if any(counts) else RunPhase.START
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hang:
     """A run that hangs. `limit_s` is exceeded by `waited_s`; `median_step_s` is None before a step was timed."""
 
-    phase: Phase
+    phase: RunPhase
     waited_s: float
     limit_s: float
     median_step_s: float | None
@@ -148,7 +148,7 @@ class HangWatch:
         if not self._limits.copy_s:
             return "copies are off and no rank is on this node, so that nothing can be seen of the run"
         newest_s = max((at for _, at in self._last_beats.values()), default=-math.inf)
-        if seen.phase is not Phase.START and self._is_late(now_s, newest_s):
+        if seen.phase is not RunPhase.START and self._is_late(now_s, newest_s):
             return "no copies come from any node any more"
         return ""
 
@@ -172,7 +172,7 @@ class HangWatch:
         silent = () if len(late) == len(self._last_beats) else late
         step_s = seen.median_step_s if seen.median_step_s is not None else self._pace_s
         allowed_s = limits.start_limit_s
-        if seen.phase is Phase.STEPS and step_s is not None:
+        if seen.phase is RunPhase.STEPS and step_s is not None:
             allowed_s = limits.hang_steps * step_s + limits.hang_extra_s
         limit_s = allowed_s + limits.copy_s + (NODE_PATIENCE_S if silent else 0.0)
         if self._waited_s <= limit_s:
@@ -184,16 +184,16 @@ class HangWatch:
 
 
 _PHASE_TEXTS = {
-    Phase.START: "the run hangs: since its start no rank has completed a step",
-    Phase.STEPS: "the run hangs: no rank has completed a step",
-    Phase.END: "the run hangs at its end: all steps are completed, and the ranks have not ended",
+    RunPhase.START: "the run hangs: since its start no rank has completed a step",
+    RunPhase.STEPS: "the run hangs: no rank has completed a step",
+    RunPhase.END: "the run hangs at its end: all steps are completed, and the ranks have not ended",
 }
 
 
 def describe_hang(hang: Hang, limits: RunLimits) -> str:
     """The hang as one sentence: how long it lasts, the limit and what that is made of, the ranks, the silent nodes."""
     limit = f"{limits.start_limit_s:g} s"
-    if hang.phase is Phase.STEPS and hang.median_step_s is not None:
+    if hang.phase is RunPhase.STEPS and hang.median_step_s is not None:
         limit = (
             f"{limits.hang_steps:g} times the median step of {hang.median_step_s:.3g} s and {limits.hang_extra_s:g} s"
         )
@@ -305,7 +305,7 @@ class Watchdog:
         self._local: dict[int, RankProgress] = {}
         self._copied: dict[int, RankProgress] = {}
         self._stacks_requested = False  # whether a process got the signal for stacks
-        self._stuck: tuple[Phase, Mapping[int, int]] | None = None  # the hang that was shown
+        self._stuck: tuple[RunPhase, Mapping[int, int]] | None = None  # the hang that was shown
         self._watch = HangWatch(limits, _now_s(), say)
 
     def look(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpc.model.findings import Finding
 from hpc.model.spec import RunSpec
-from hpc.preflight.compare import Stage, judge
+from hpc.preflight.compare import CheckStage, judge
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts, Seen, Transports
 
 GIB = 1 << 30
@@ -53,4 +53,4 @@ def seen(changes: Mapping[int, Mapping[str, Any]] | None = None, **other: Any) -
 
 def findings(looked_at: Seen, **levels: Any) -> dict[str, Finding]:
     """What all stages find, the later in place of the earlier."""
-    return {finding.name: finding for stage in Stage for finding in judge(stage, looked_at, levels)}
+    return {finding.name: finding for stage in CheckStage for finding in judge(stage, looked_at, levels)}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,33 @@ def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode != 0
     assert "parse.stats -> launch.jobs.site" in done.stdout
+
+
+FRAMEWORK_FILE = re.compile(r"^(hpc/(?:backends|workloads)/)(?:torch|tensorflow|paddle)_")
+
+
+def shared_class_names(root: Path) -> dict[str, list[str]]:
+    """The files of every public class name that several have; the same file of several frameworks counts as one."""
+    files: dict[str, dict[str, str]] = {}
+    for package in ("hpc", "launch", "parse"):
+        for path in sorted((root / package).rglob("*.py")):
+            name = path.relative_to(root).as_posix()
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    files.setdefault(node.name, {})[FRAMEWORK_FILE.sub(r"\1", name)] = name
+    return {name: list(of.values()) for name, of in files.items() if len(of) > 1}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    assert shared_class_names(ROOT) == {}
+
+
+def test_a_shared_class_name_is_found(tmp_path: Path) -> None:
+    twins = ("hpc/workloads/torch_models.py", "hpc/workloads/paddle_models.py")
+    for name in ("hpc/model/spec.py", "parse/result.py", *twins):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"class {'Block' if name in twins else 'Point'}: ...\nclass _Own: ...\n")
+    assert shared_class_names(tmp_path) == {"Point": ["hpc/model/spec.py", "parse/result.py"]}
 
 
 HEAVY = {"torch", "mpi4py", "tensorflow", "paddle", "horovod"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hpc.recovery.journal import name_ranks
 from launch.jobs.options import RunLimits
-from launch.step.watch import Hang, HangWatch, Phase, RunProgress, by_steps, describe_hang
+from launch.step.watch import Hang, HangWatch, RunPhase, RunProgress, by_steps, describe_hang
 
 LIMITS = RunLimits(start_limit_s=600, hang_steps=10, hang_extra_s=60, copy_s=10)
 EVERY_S = 5.0
@@ -45,7 +45,7 @@ def at_step(*completed: int, median_step_s: float | None = 1.0, steps: int = 120
 
 def test_a_late_first_step_is_a_hang() -> None:
     hang, after_s = Watched().until_hang(lambda _: RunProgress())
-    assert hang is not None and hang.phase is Phase.START
+    assert hang is not None and hang.phase is RunPhase.START
     assert 610 < after_s <= 610 + EVERY_S
     assert (hang.waited_s, hang.limit_s) == (615, 610)
 
@@ -70,7 +70,7 @@ def test_a_late_step_is_a_hang() -> None:
     watched = Watched()
     assert watched.look(at_step(11, 11, 11, 12, local=True)) is None
     hang, after_s = watched.until_hang(lambda _: at_step(12, 13, 13, 13, median_step_s=2.0, local=True))
-    assert hang is not None and hang.phase is Phase.STEPS
+    assert hang is not None and hang.phase is RunPhase.STEPS
     assert 90 < after_s <= 90 + 2 * EVERY_S
     assert hang.limit_s == 10 * 2 + 60 + 10 and hang.median_step_s == 2.0
     assert (hang.completed, hang.steps) == ({0: 12, 1: 13, 2: 13, 3: 13}, 120)
@@ -103,7 +103,7 @@ def test_the_end_has_the_limit_of_the_start() -> None:
         watched = Watched()
         watched.look(at_step(119, 120, local=True))
         hang, after_s = watched.until_hang(lambda _, seen=seen: seen)  # type: ignore[misc]  # bound now
-        assert hang is not None and hang.phase is Phase.END
+        assert hang is not None and hang.phase is RunPhase.END
         assert 610 < after_s <= 610 + 2 * EVERY_S
 
 
@@ -170,7 +170,7 @@ def test_ranks_are_grouped_by_completed_steps() -> None:
 
 def test_the_sentence_has_every_figure() -> None:
     hang = Hang(
-        phase=Phase.STEPS, waited_s=695, limit_s=690, median_step_s=2.0, completed={0: 12, 1: 13, 2: 13}, steps=120,
+        phase=RunPhase.STEPS, waited_s=695, limit_s=690, median_step_s=2.0, completed={0: 12, 1: 13, 2: 13}, steps=120,
         silent_nodes=("node2",),
     )  # fmt: skip
     assert describe_hang(hang, LIMITS) == (
@@ -179,7 +179,7 @@ def test_the_sentence_has_every_figure() -> None:
         "of 120 steps; no copies from node2 any more"
     )
     hang = Hang(
-        phase=Phase.START, waited_s=615, limit_s=610, median_step_s=None, completed={}, steps=0, silent_nodes=()
+        phase=RunPhase.START, waited_s=615, limit_s=610, median_step_s=None, completed={}, steps=0, silent_nodes=()
     )
     assert describe_hang(hang, LIMITS) == (
         "the run hangs: since its start no rank has completed a step for 615 s (limit 610 s: 600 s, 10 s between "

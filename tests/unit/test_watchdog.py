@@ -18,7 +18,7 @@ from hpc.recovery.journal import Journal, median_step_s, read_progress
 from hpc.recovery.stacks import merge, merged
 from launch.jobs.options import RunLimits
 from launch.step import watch
-from launch.step.watch import Hang, Launcher, Phase, StepCreation, Watchdog
+from launch.step.watch import Hang, Launcher, RunPhase, StepCreation, Watchdog
 from tests.unit.journals import complete
 from tests.waiting import until
 
@@ -340,7 +340,7 @@ def test_a_missing_traces_folder_is_no_hang(traces: Path, monkeypatch: pytest.Mo
 def test_a_replaced_traces_folder_is_no_hang_and_gets_no_file(traces: Path, hanging: Hanging, tmp_path: Path) -> None:
     """A lost mount: its mount point is there, and empty."""
     hang = Hang(
-        phase=Phase.STEPS, waited_s=1.0, limit_s=0.5, median_step_s=None, completed={0: 4}, steps=10, silent_nodes=()
+        phase=RunPhase.STEPS, waited_s=1.0, limit_s=0.5, median_step_s=None, completed={0: 4}, steps=10, silent_nodes=()
     )
     traces.rename(tmp_path / "away")
     traces.mkdir()
