@@ -26,9 +26,8 @@ setup(
         "sbatch_templates": ["*.j2", "sites/*.toml"],
         "launch.sweep": ["*.txt"],
         "hpc": ["py.typed"],
-        "hpc.model": ["recipes/*.toml"],
+        "hpc.model": ["references/*.toml"],
         "hpc.observe": ["site/*.py"],
-        "parse.comparison": ["references/*.toml"],
         "parse.page": ["assets/*", "templates/*"],
     },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.

@@ -18,7 +18,7 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 
 if TYPE_CHECKING:
-    from hpc.model.recipe import Recipe
+    from hpc.model.reference import Reference
     from parse.load_logs import HowToRead
     from parse.logs.line_pattern import LinePattern
     from parse.result import Result
@@ -63,13 +63,13 @@ def conditions(texts: Sequence[str], parser: argparse.ArgumentParser) -> dict[st
     return where
 
 
-def recipe_named(name: str, parser: argparse.ArgumentParser) -> Recipe:
+def recipe_named(name: str, parser: argparse.ArgumentParser) -> Reference:
     """The recipe of --against; ends the command where there is none."""
-    from hpc.model.recipe import RecipeError, read_recipe
+    from hpc.model.reference import ReferenceFileError, read_recipe
 
     try:
         return read_recipe(name)
-    except RecipeError as error:
+    except ReferenceFileError as error:
         parser.error(f"--against: {error}")
 
 

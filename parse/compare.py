@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = "BASE and NEW" if options.reference is None else "one measurement beside --reference"
         parser.error(f"{len(options.paths)} paths: {wanted} are needed")
     with importing():
-        from parse.comparison.reference import read_share
+        from hpc.model.reference import read_share
         from parse.comparison.types import ComparisonError
         from parse.report.summary import TableError
     try:

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     deny_world_writing()
     with importing():
-        from parse.comparison.reference import read_share
+        from hpc.model.reference import read_share
         from parse.comparison.types import ComparisonError
         from parse.trend.series import read_history
     try:

@@ -30,7 +30,7 @@ from parse.command_options import (
 )
 
 if TYPE_CHECKING:
-    from hpc.model.recipe import Recipe
+    from hpc.model.reference import Reference
     from parse.load_logs import HowToRead
     from parse.report.summary import Summary
     from parse.result import Result
@@ -191,7 +191,7 @@ def _clear() -> None:
 
 
 def _summarize(
-    options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]], recipe: Recipe | None
+    options: argparse.Namespace, how: HowToRead | None, where: dict[str, list[str]], recipe: Reference | None
 ) -> int:
     with importing():
         from hpc.model.trace import TraceError

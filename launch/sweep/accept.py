@@ -15,6 +15,7 @@ from rich.console import Console
 from hpc.backends import BACKENDS
 from hpc.model.findings import Finding
 from hpc.model.options import OptionError
+from hpc.model.reference import Reference, ReferenceFileError, ReferencePoint, read_reference
 from hpc.model.spec import RunSpec, SpecError
 from hpc.system.atomic import write_output
 from hpc.system.command_line import as_called, text_width
@@ -47,7 +48,7 @@ from parse.comparison.machine import (
     verdict_line,
 )
 from parse.comparison.pairs import Measurement, read_measurement
-from parse.comparison.reference import Reference, ReferencePoint, compare_with_reference, read_reference
+from parse.comparison.reference import compare_with_reference
 from parse.comparison.types import Comparison, ComparisonError
 
 # The sweep of an acceptance test: the points of a reference, and the runs of one node on every node in turn.
@@ -174,9 +175,11 @@ def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, swe
         if options.make_reference is not None:
             return _make_reference(options.make_reference, options.reference, options.tolerance, now, say)
         reference = read_reference(options.reference, options.tolerance)
+        if not reference.points:
+            raise ComparisonError(f"{options.reference}: it has no [[point]]")
         folder = _folder(launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
         return _test(options, reference, dataclasses.replace(launch, out=folder), limits, sweep, console)
-    except (SpecError, OptionError, ComparisonError, DoctorError, *FAILURES) as error:
+    except (SpecError, OptionError, ComparisonError, ReferenceFileError, DoctorError, *FAILURES) as error:
         say(f"{'could not be measured' if options.make_reference is None else 'no reference'}: {error}")
         if options.junit is not None:
             empty = Comparison(base=str(options.reference), new="", is_reference=True, points=())

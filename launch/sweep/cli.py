@@ -68,7 +68,7 @@ def _list() -> int:
     from hpc.backends import BACKENDS, missing_modules
     from hpc.model.data_source import KINDS
     from hpc.model.data_source import OPTIONS as DATA_OPTIONS
-    from hpc.model.recipe import known_recipes, read_recipe
+    from hpc.model.reference import known_recipes, known_references
     from hpc.workloads import WORKLOADS
     from launch.jobs.site import known_sites
 
@@ -97,10 +97,9 @@ def _list() -> int:
     for name, path in known_sites().items():
         _print(f"  {name}  {path}")
     _print("recipes:")
-    for name, path in known_recipes().items():
-        _print(f"  {name}  {path}")
-        recipe = read_recipe(name)
-        _print(f"      {recipe.title}: {plural(len(recipe.points), 'point')}; devices: {recipe.devices}")
+    for name, recipe in known_recipes().items():
+        _print(f"  {name}  {known_references()[name]}")
+        _print(f"      {recipe.title}: {plural(len(recipe.swept), 'point')}; devices: {recipe.devices}")
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from hpc.backends import BACKENDS
 from hpc.model.data_source import data_source
 from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.recipe import Recipe, read_recipe
+from hpc.model.reference import Reference, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
@@ -52,7 +52,7 @@ class Prepared:
     folders: Folders
     run_limits: RunLimits
     nodes: SiteNodes | None = None
-    recipe: Recipe | None = None
+    recipe: Reference | None = None
     departs: tuple[str, ...] = ()
 
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:

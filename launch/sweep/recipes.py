@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from hpc.model.recipe import Recipe
+from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.system.text import plural
 from launch.jobs.options import option_rows
@@ -22,7 +22,7 @@ NAMED = 12
 
 
 def choose_sweeps(
-    recipe: Recipe, of_recipe: Sequence[SweepSpec], requested: Mapping[str, Any]
+    recipe: Reference, of_recipe: Sequence[SweepSpec], requested: Mapping[str, Any]
 ) -> tuple[SweepSpec, ...]:
     """The sweeps of the recipe with the values of a command line by field. Raises SpecError.
 
@@ -48,7 +48,7 @@ def _replaced(sweep: SweepSpec, values: Mapping[str, Any]) -> SweepSpec:
 
 
 def _choose(
-    recipe: Recipe, sweeps: Iterable[SweepSpec], name: str, values: Sequence[Any], known: Sequence[Any]
+    recipe: Reference, sweeps: Iterable[SweepSpec], name: str, values: Sequence[Any], known: Sequence[Any]
 ) -> list[SweepSpec]:
     """The sweeps with those of their values that are requested, or with all of these if the recipe has none of them."""
     unknown = [value for value in values if value not in known]
@@ -62,7 +62,7 @@ def _choose(
     return chosen
 
 
-def _choose_cases(recipe: Recipe, sweeps: Sequence[SweepSpec], values: Mapping[str, Any]) -> list[SweepSpec]:
+def _choose_cases(recipe: Reference, sweeps: Sequence[SweepSpec], values: Mapping[str, Any]) -> list[SweepSpec]:
     """As `_choose`, by node counts, ranks per node and cases."""
     known = list(dict.fromkeys(case for sweep in sweeps for case in sweep.cases))
     nodes, ranks, cases = (values.get(name) or () for name in ("nodes", "ranks_per_node", "cases"))
@@ -85,7 +85,7 @@ def _choose_cases(recipe: Recipe, sweeps: Sequence[SweepSpec], values: Mapping[s
     return _choose(recipe, sweeps, "cases", wanted, known)
 
 
-def _mixed(recipe: Recipe, unknown: Iterable[str], known: Iterable[Any]) -> SpecError:
+def _mixed(recipe: Reference, unknown: Iterable[str], known: Iterable[Any]) -> SpecError:
     values = ", ".join(dict.fromkeys(map(_value_text, known)))
     return SpecError(
         f"recipe {recipe.name} has no {', no '.join(unknown)}, but it has others that were requested: request some of "
@@ -120,7 +120,7 @@ def single_points(sweep: SweepSpec) -> Iterator[SweepSpec]:
 
 
 def refuse_impossible(
-    recipe: Recipe, sweeps: Sequence[SweepSpec], plan: Callable[[SweepSpec], object], unable: Mapping[str, str]
+    recipe: Reference, sweeps: Sequence[SweepSpec], plan: Callable[[SweepSpec], object], unable: Mapping[str, str]
 ) -> None:
     """Raises SpecError if points of the recipe cannot run on the target: all of them, and what leaves them out.
 
@@ -165,7 +165,9 @@ def _way_out(able: Sequence[SweepSpec], refused: Sequence[SweepSpec]) -> str:
     return f"Possible are {_points(able) if len(named) <= NAMED else plural(len(named), 'point')}"
 
 
-def departures(recipe: Recipe, sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsOf) -> tuple[str, ...]:
+def departures(
+    recipe: Reference, sweeps: Sequence[SweepSpec], target: Target, options_of: OptionsOf
+) -> tuple[str, ...]:
     """In what these sweeps, their added baselines apart, differ from the recipe: each difference once."""
     lines: dict[str, None] = {}
     unknown: dict[str, list[str]] = {}

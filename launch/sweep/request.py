@@ -13,7 +13,7 @@ from typing import Any
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.outcome import FINAL_OUTCOMES, Outcome
-from hpc.model.recipe import RecipeError, read_recipe
+from hpc.model.reference import ReferenceFileError, read_recipe
 from hpc.model.spec import SpecError
 from hpc.system.regular_file import parse_toml, read_text
 from launch.jobs.options import (
@@ -199,7 +199,7 @@ def _sweeps_of_recipe(measured: Mapping[str, Any]) -> tuple[SweepSpec, ...]:
     try:
         recipe = read_recipe(str(measured["recipe"]))
         sweeps = [SweepSpec.from_mapping(_by_field(_by_name(sweep))) for sweep in recipe.sweeps]
-    except RecipeError as error:
+    except ReferenceFileError as error:
         raise SpecError(str(error)) from None
     return choose_sweeps(recipe, sweeps, measured)
 

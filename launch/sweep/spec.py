@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from hpc.model.data_source import KINDS, data_source
 from hpc.model.options import MAX_WHOLE
+from hpc.model.reference import read_share
 from hpc.model.spec import (
     DATA_CACHES,
     MIN_WARMUP_STEPS,
@@ -181,8 +182,6 @@ def read_repeats(name: str, value: object) -> int | Literal["auto"]:
 
 def read_ci(name: str, value: object) -> float:
     """A half width as a share, from `1%` or `0.01`."""
-    from parse.comparison.reference import read_share  # imported here: --help does not need it
-
     try:
         return read_share(text(name, value))
     except ValueError as error:

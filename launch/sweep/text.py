@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
-from hpc.model.recipe import Recipe
+from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec
 from hpc.model.verdict import cause
 from hpc.system.text import grouped, inflect, plural
@@ -73,7 +73,7 @@ def describe_base(runs: Iterable[RunSpec]) -> str:
     return f"{line}, {smallest}"
 
 
-def _describe_recipe(recipe: Recipe, departs: Sequence[str]) -> Iterator[str]:
+def _describe_recipe(recipe: Reference, departs: Sequence[str]) -> Iterator[str]:
     """The recipe of a sweep, in what the sweep departs from it, and what every sweep does otherwise."""
     yield f"recipe {recipe.name}: {recipe.title}"
     if departs:

@@ -13,6 +13,7 @@ from datetime import datetime
 
 from hpc.model.collective_plan import bus_factor
 from hpc.model.findings import Finding, Severity, State, as_text
+from hpc.model.reference import Reference, ReferencePoint
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.sanitize import plain
@@ -21,7 +22,6 @@ from parse.alarms.nodes import NodeAlarm, per_node
 from parse.attempt import facts_of
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
 from parse.comparison.ratio import single_interval
-from parse.comparison.reference import Reference, ReferencePoint
 from parse.comparison.text import as_text as comparison_text
 from parse.comparison.types import Comparison, ComparisonError, Side
 from parse.comparison.verdict import ComparisonVerdict

@@ -19,7 +19,7 @@ from hpc.system.version import with_version
 from parse.command_options import add_base, add_where, conditions, progress_bar, recipe_named
 
 if TYPE_CHECKING:
-    from hpc.model.recipe import Recipe
+    from hpc.model.reference import Reference
     from parse.ledger.types import Ledger
     from parse.report.summary import Summary
 
@@ -104,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _write(
-    options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None
+    options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, list[str]]:
     """Writes what --format asks for, and returns the summary of all PATHs, and lines that say what was written.
 
@@ -130,7 +130,7 @@ def _write(
 
 
 def _summaries(
-    options: argparse.Namespace, where: dict[str, list[str]], recipe: Recipe | None
+    options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, Summary]:
     """The summary of all PATHs, and that of what --where chooses with the published figures of the recipe."""
     with importing():

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpc.model.reference import SETTINGS
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
 from hpc.system.text import grouped
 from parse import stats
@@ -20,13 +21,6 @@ from parse.result import NoSpeedup, Result, Run
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""
-COLUMNS = (
-    "case", "nodes", "ranks_per_node", "devices", "unit", "backend", "workload", "batch_size", "precision", "scaling",
-    "on", "cpus_per_rank", "warmup_steps", "measured_steps", "data", "data_cache", "epochs", "target_accuracy",
-    "eval_every", "timing", "block_steps", "reduction", "telemetry", "placement", "search", "seed", "site",
-    "container", "code_digest", "arguments",
-)  # fmt: skip
-"""The requested settings of a point, by the names of columns and `--where`, in their order."""
 USUAL = {"timing": "phases", "reduction": "on", "telemetry": "on", "placement": "separate", "data_cache": "off"}
 """Settings that are named only where a point departs from them."""
 
@@ -98,7 +92,7 @@ def identifying_values(result: Result) -> dict[str, str]:
     if result.requested.strong:
         other |= {"batch_size": run.global_batch_size, "scaling": "strong"}
     other |= {"target_accuracy": run.target_accuracy or "", "eval_every": "" if run.eval_every == 1 else run.eval_every}
-    requested = {name: other[name] if name in other else getattr(run, name) for name in COLUMNS}
+    requested = {name: other[name] if name in other else getattr(run, name) for name in SETTINGS}
     return {
         **{name: str(value) for name, value in requested.items() if value not in ("", None)},
         **measured_in(result),

@@ -37,6 +37,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from hpc.model.reference import ReferenceFileError, read_reference
 from hpc.model.spec import SpecError
 from hpc.model.trace_look import look_at_trace
 from hpc.recovery import recover
@@ -44,8 +45,6 @@ from launch.jobs.options import LaunchOptions
 from launch.sweep import status
 from launch.sweep.submit import FAILURES
 from parse import compare, history, pipeline_trace, summarize, timeline
-from parse.comparison.reference import read_reference
-from parse.comparison.types import ComparisonError
 from parse.load import load
 from parse.page import command as report
 from tests.fuzz.damages import flip
@@ -433,7 +432,7 @@ def hostile_reference(out: Path, rng: random.Random, place: Place) -> Sequence[s
     path.write_text(text)
     if rng.random() < 0.1:
         flip(path, rng)
-    with contextlib.suppress(ComparisonError):
+    with contextlib.suppress(ReferenceFileError):
         read_reference(path, 0.03)
     return ["compare", str(path), str(place.honest / "sweep" / "traces"), "--format", rng.choice(("text", "json"))]
 

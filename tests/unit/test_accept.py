@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hpc.model.findings import Finding
 from hpc.model.outcome import Outcome
+from hpc.model.reference import ReferencePoint, known_references, read_reference
 from hpc.model.spec import RunSpec, SpecError
 from launch.cluster.partitions import Node
 from launch.doctor.command import DoctorError
@@ -26,7 +27,7 @@ from launch.sweep.prepare import Prepared, prepare
 from launch.sweep.request import SweepOptions
 from launch.sweep.spec import SweepSpec
 from parse.comparison.pairs import read_measurement
-from parse.comparison.reference import ReferencePoint, compare_with_reference, read_reference
+from parse.comparison.reference import compare_with_reference
 from parse.comparison.verdict import ComparisonVerdict
 from parse.history import main as history
 from tests.unit.traces import make_run, make_trace, put, put_exit_record, put_plan, repeats
@@ -302,6 +303,12 @@ def test_a_point_that_no_sweep_can_ask_for_makes_no_reference(tmp_path: Path, ca
     put_points(traces, {1: Outcome.OK}, arguments=("--mine", "1"))
     assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 2
     assert "no sweep can ask for arguments" in capsys.readouterr().out and not path.exists()
+
+
+def test_the_tables_of_a_recipe_are_no_points_to_measure(tmp_path: Path, capsys: Capture) -> None:
+    recipe = known_references()["plsc-arcface"]
+    assert hpc_sweep(["accept", "--reference", str(recipe), "--out", str(tmp_path)]) == 2
+    assert "plsc-arcface.toml: it has no [[point]]" in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 
 def point(**settings: str) -> ReferencePoint:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hpc.model.recipe import read_recipe
+from hpc.model.reference import read_recipe
 from hpc.model.spec import RunSpec
 from parse.report.against import against
 from parse.report.summary import Summary

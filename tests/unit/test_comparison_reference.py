@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.recipe import known_recipes
-from parse.comparison.reference import FOLDER, compare_with_reference, known_references, read_reference, read_share
+from hpc.model.reference import (
+    FOLDER,
+    ReferenceFileError,
+    known_recipes,
+    known_references,
+    read_reference,
+    read_share,
+)
+from parse.comparison.reference import compare_with_reference
 from parse.comparison.types import ComparisonError, Reason
 from parse.comparison.verdict import ComparisonVerdict
 from tests.unit.comparisons import FIVE, ONE, TWO, measured, only, times
@@ -85,16 +92,16 @@ def test_four_runs_are_too_few_for_a_reference(tmp_path):
 def test_what_is_wrong_with_a_reference_is_named(tmp_path, old, new, words):
     assert old in POINT
     path = toml(tmp_path / "r.toml", POINT.replace(old, new))
-    with pytest.raises(ComparisonError, match=rf"(?s)r\.toml: .*{words}"):
+    with pytest.raises(ReferenceFileError, match=rf"(?s)r\.toml: .*{words}"):
         read_reference(path, 0.03)
 
 
 def test_a_reference_with_a_point_twice_or_that_is_no_text(tmp_path):
     twice = toml(tmp_path / "r.toml", POINT + POINT.split('tolerance = "5%"')[1])
-    with pytest.raises(ComparisonError, match="points 1 and 2 have the same settings"):
+    with pytest.raises(ReferenceFileError, match="points 1 and 2 have the same settings"):
         read_reference(twice, 0.03)
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ComparisonError, match=r"b\.toml"):
+    with pytest.raises(ReferenceFileError, match=r"b\.toml"):
         read_reference(tmp_path / "b.toml", 0.03)
     with pytest.raises(ComparisonError, match="Did you mean nvidia-dgxc"):
         compare_with_reference("nvidia-dgx", (), "new", 0.03)
@@ -111,12 +118,35 @@ def test_no_share(text):
         read_share(text)
 
 
-@pytest.mark.parametrize("name", known_references())
+@pytest.mark.parametrize("name", sorted(set(known_references()) - set(known_recipes())))
 def test_references_of_the_project_have_a_line_as_source_of_every_point(name):
     reference = read_reference(FOLDER / f"{name}.toml", 0.03)
     assert len(reference.points) == {"llm-foundry": 44, "nvidia-dgxc": 64, "torchtitan": 6}[name]
     assert all(re.search(r"@\w.*, line \d+: ", point.source) for point in reference.points)
     assert all(point.tolerance == 0.05 and "devices" in point.settings for point in reference.points)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[[table]]", "[[tables]]", "tables is no key of a reference.*Did you mean table"),
+        ("title =", 'tolerance = "3%"\ntitle =', "tolerance is no key of a reference"),
+        ("average = 366.05", "averag = 366.05", "averag is no key of a row.*Did you mean average"),
+        ("run = 2, speed = 366.27", "run = 2", "speed is missing"),
+        ("speed = 366.27", "speed = -1", "speed must be a positive number"),
+        ('case = "1n8g", average', 'case = "one", average', "'one' in line 172 is no case"),
+        ('document = "', "document = 1 # ", "document is missing, or no text"),
+        ('cases = ["1n1g", ', 'cases = ["2n8g", ', "2n8g of .*each of these a table"),
+        ("batch-size = 128                      ", "batch-size = 64 ", "each .*table.* needs points"),
+        ("option = { recipe", "option = 1 # { recipe", "a value is of another type"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_is_named(tmp_path, old, new, words):
+    text = known_references()["ngc-pytorch-resnet50"].read_text()
+    assert old in text
+    path = toml(tmp_path / "r.toml", text.replace(old, new))
+    with pytest.raises(ReferenceFileError, match=rf"(?s)r\.toml: .*{words}"):
+        read_reference(path, 0.03)
 
 
 def test_of_references_of_the_project_only_what_was_measured_is_judged():
@@ -131,7 +161,7 @@ def test_of_references_of_the_project_only_what_was_measured_is_judged():
     assert "line 118" in only(comparison).source and len(comparison.only_base) == 43
 
 
-def test_recipes_are_references_as_they_are():
+def test_recipes_are_references_as_they_are(tmp_path):
     run = make_run(
         backend="torch-ddp", workload="resnet50", batch_size=128, gpus_per_node=1, warmup_steps=20, measured_steps=100,
         timing="step", options={"recipe": "ngc", "image_size": "224"},
@@ -146,4 +176,5 @@ def test_recipes_are_references_as_they_are():
     other = dataclasses.replace(run, batch_size=64)
     apart = compare_with_reference("ngc-pytorch-resnet50", measured((other, times(3.6614))), "new", 0.03)
     assert only(apart).reason is Reason.OTHER_SETTINGS and "batch_size 64, not 128" in only(apart).detail
-    assert "ngc-pytorch-resnet50" in known_recipes()
+    copy = toml(tmp_path / "own.toml", known_references()["ngc-pytorch-resnet50"].read_text())
+    assert compare_with_reference(str(copy), measured((run, times(3.6614))), "new", 0.03) == same

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.findings import Finding, Severity, State
+from hpc.model.reference import read_reference
 from parse.comparison.export import as_junit
 from parse.comparison.machine import (
     Acceptance,
@@ -18,7 +19,7 @@ from parse.comparison.machine import (
     node_findings,
     verdict_line,
 )
-from parse.comparison.reference import compare_with_reference, read_reference
+from parse.comparison.reference import compare_with_reference
 from parse.comparison.types import ComparedPoint, Comparison, Side
 from parse.comparison.verdict import ComparisonVerdict
 from parse.result import Result

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpc.model.recipe import read_recipe
+from hpc.model.reference import read_recipe
 from hpc.system.tool import run_tool
 from parse.page.paper import content as content_module
 from parse.page.paper.content import content, method

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc import sweep
-from hpc.model.recipe import Recipe, RecipeError, known_recipes, read_recipe
+from hpc.model.reference import Reference, ReferenceFileError, known_recipes, read_recipe
 from hpc.model.spec import SpecError, Target
 from launch.sweep.arguments import read_arguments
 from launch.sweep.expansion import expand, expand_all
@@ -19,7 +19,7 @@ from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from parse.alarms.table import judge
 from parse.logs.formats import FORMATS
 from parse.published.points import published
-from parse.published.recipes import recipe_results
+from parse.report.against import recipe_results
 from tests.unit.sweep_command import plan_of
 from tests.unit.sweep_command import sweep as command
 from tests.unit.test_published_alarms import REFERENCE, needs_reference
@@ -54,7 +54,7 @@ def refuse(name: str, target: Target, *argv: str, unable: dict[str, str] | None 
 
 def test_the_five_references_have_a_recipe() -> None:
     assert tuple(known_recipes()) == NAMES
-    with pytest.raises(RecipeError, match=r"unknown recipe 'plsc-arc'; known: .*Did you mean plsc-arcface"):
+    with pytest.raises(ReferenceFileError, match=r"unknown recipe 'plsc-arc'; known: .*Did you mean plsc-arcface"):
         read_recipe("plsc-arc")
 
 
@@ -63,10 +63,10 @@ def test_every_point_of_a_recipe_is_a_row_of_one_table_and_every_row_a_point(nam
     recipe = read_recipe(name)
     assert recipe.log_format in FORMATS
     assert len({table.heading for table in recipe.tables}) == len(recipe.tables)
-    for point in recipe.points:
+    for point in recipe.swept:
         assert [table.has(point) for table in recipe.tables].count(True) == 1, point
     for table in recipe.tables:
-        assert set(table.cases) == {point.case for point in recipe.points if table.has(point)}
+        assert set(table.cases) == {point.case for point in recipe.swept if table.has(point)}
         assert {speed.case for speed in table.speeds} <= set(table.cases)
 
 
@@ -76,7 +76,7 @@ def test_a_recipe_that_nothing_replaces_departs_from_nothing(name: str) -> None:
     assert departures(read_recipe(name), requested, GPUS, options_of) == ()
     refuse(name, GPUS)
     assert len({sweep.repeats for sweep in requested}) == 1
-    of_recipe = {(each.case, each.backend, each.batch_size, each.precision) for each in read_recipe(name).points}
+    of_recipe = {(each.case, each.backend, each.batch_size, each.precision) for each in read_recipe(name).swept}
     assert points(requested) == of_recipe
 
 
@@ -267,6 +267,6 @@ def test_list_shows_recipes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_broken_recipe_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("title = 1\n")
-    with pytest.raises(RecipeError, match=r"recipe .*x.toml: KeyError: 'sweep'"):
+    with pytest.raises(ReferenceFileError, match=r"x.toml: title is missing, or no text"):
         read_recipe("x", tmp_path)
-    assert isinstance(read_recipe(NAMES[0]), Recipe)
+    assert isinstance(read_recipe(NAMES[0]), Reference)

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
-from hpc.model.recipe import read_recipe
+from hpc.model.reference import read_recipe
 from hpc.model.spec import RunSpec
 from parse.alarms.table import RULES
 from parse.report.against import against
