@@ -73,6 +73,15 @@ class StepBreakdown:
         return mean
 
 
+def gradient_bytes(runs: Sequence[StepBreakdown]) -> int:
+    """The bytes that a step reduces; 0 where they are not known, where runs differ, or where ranks communicate for more
+    than that."""
+    if any(run.arrivals is not None and run.arrivals.meetings for run in runs):
+        return 0
+    volumes = {run.gradient_bytes for run in runs}
+    return (volumes.pop() or 0) if len(volumes) == 1 else 0
+
+
 def names(borders: frozenset[str]) -> tuple[str, ...]:
     """The terms between these borders: `data`, `compute`, …; several in one are joined by `+`."""
     return tuple("+".join(TERMS[term] for term in group) for group in _groups(borders))

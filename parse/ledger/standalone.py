@@ -67,10 +67,13 @@ def matching(result: Result, diagnostics: Sequence[Result]) -> tuple[Result, ...
 
 
 def standalone_reduction(
-    result: Result, gradient_bytes: int, exposed_ms: float, diagnostics: Sequence[Result]
+    result: Result, gradient_bytes: int, exposed_ms: float | None, diagnostics: Sequence[Result]
 ) -> tuple[Standalone | None, tuple[str, ...]]:
     """One standalone all-reduce of a training's gradients, beside its exposed part in the training; and a remark
-    with the reason if it cannot be given. None without a remark if it was not measured."""
+    with the reason if it cannot be given. None without a remark if it was not measured, or if the gradients' volume or
+    its exposed part is not known."""
+    if not gradient_bytes or exposed_ms is None:
+        return None, ()
     remarks = []
     for collectives in matching(result, diagnostics):
         for run in collectives.ok:
@@ -106,9 +109,10 @@ def beside_nccl_tests(
     devices: int, gradient_bytes: int, standalone: Standalone | None, tests: Sequence[NcclTest]
 ) -> tuple[tuple[BesideNcclTests, ...], tuple[str, ...]]:
     """The all-reduce of a training's gradients by every test on as many devices, and a remark for each that did not
-    measure this size. Tests with wrong results, and those of several groups at once, do not count."""
+    measure this size; neither where that is 0, not known. Tests with wrong results, and those of several groups at
+    once, do not count."""
     beside, remarks = [], []
-    for test in tests:
+    for test in tests if gradient_bytes else ():
         if (test.operation, test.devices, test.groups) != (ALL_REDUCE, devices, 1) or test.wrong or devices < 2:
             continue
         curve = curve_of_test(test)

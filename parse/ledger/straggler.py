@@ -1,4 +1,4 @@
-"""Finds the stragglers: verdicts on the arrivals of one run or of several together, tested against equal ranks.
+"""Finds the stragglers of a point: verdicts on the arrivals of each run and of all together, against equal ranks.
 
 Null hypothesis: ranks differ by chance alone. Then permuting the ranks' names in each piece of the window changes
 nothing, nor does permuting the work of a step's ranks.
@@ -6,28 +6,33 @@ nothing, nor does permuting the work of a step's ranks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import log
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from parse.ledger.arrivals import MATERIAL, Arrivals, Floats
+from parse import stats
+from parse.ledger.arrivals import MATERIAL, Arrivals, Floats, pooled
 from parse.ledger.breakdown import PIECES, StepBreakdown
-from parse.ledger.detection import all_exchanges, detection_limit_ns
+from parse.ledger.detection import all_exchanges, detection_limit_ns, lowering
 from parse.ledger.transient import (
     Pool,
     Suspect,
     course,
+    incidents,
     meetings_of,
     named,
     pool_of,
+    rhythm,
     rotating,
     single_events,
     transients,
 )
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Because, Shape, ShapeKind, Verdict
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Because, RunLedger, Shape, ShapeKind, Verdict
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
@@ -50,6 +55,92 @@ PROVABLE_IN = 0.3
 """A persistent straggler is provably late, beyond the clocks' bounds, in at least this share of the steps."""
 TOGETHER = 0.5
 """Ranks that are late by at least this part of the latest rank's delay are late together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointVerdicts:
+    """The verdicts on the runs of a point: each run's, that of all together, and those on stragglers behind it."""
+
+    runs: tuple[RunLedger, ...]
+    verdict: Verdict
+    further: tuple[Verdict, ...] = ()
+
+
+def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
+    """Those by the evidence of all runs; where that names nobody, the one that most of the runs have."""
+    runs = tuple(map(_run_ledger, breakdowns))
+    verdicts = stragglers(breakdowns)
+    if verdicts and (verdicts[0].ranks or len(runs) == 1):
+        first, *further = verdicts
+    else:
+        first, further = _of_most(runs, verdicts[0] if verdicts else None), []
+    return PointVerdicts(runs=runs, verdict=_with_lowering(first, breakdowns), further=tuple(further))
+
+
+def _run_ledger(breakdown: StepBreakdown) -> RunLedger:
+    return RunLedger(
+        run_id=breakdown.run_id, verdict=verdict(breakdown), step=breakdown.step_ns / 1e6,
+        pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
+        bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,
+        incidents=incidents(breakdown), problems=breakdown.problems,
+    )  # fmt: skip
+
+
+def _with_lowering(verdict: Verdict, breakdowns: Sequence[StepBreakdown]) -> Verdict:
+    """The verdict, where it has a detection limit with what would lower it."""
+    arrivals = [breakdown.arrivals for breakdown in breakdowns if breakdown.arrivals is not None]
+    if verdict.limit is None or not arrivals:
+        return verdict
+    least_ns = MATERIAL * stats.mean([breakdown.step_ns for breakdown in breakdowns])
+    lower = lowering(pooled(arrivals), limit_ns=verdict.limit * 1e6, least_ns=least_ns, bound_ns=verdict.bound * 1e6)
+    return replace(verdict, lowering=lower)
+
+
+def _of_most(runs: Sequence[RunLedger], together: Verdict | None) -> Verdict:
+    """The verdict that most of the runs have: of the same kind on the same ranks, else on the same node.
+
+    Where it names nobody, that of all runs `together` stands for it; also where half of the runs at most name somebody,
+    who costs less in a mean step of all of them than the limit that it states.
+    """
+    verdicts = [run.verdict for run in runs]
+    by_rank = [(each.kind, each.because, each.ranks) for each in verdicts]
+    by_node = [(each.kind, each.because, each.node or each.ranks) for each in verdicts]
+    keys: Sequence[tuple[object, ...]]
+    for keys in (by_rank, by_node):
+        commonest, count = Counter(keys).most_common(1)[0]
+        if 2 * count > len(runs):
+            same = [each if key == commonest else None for each, key in zip(verdicts, keys, strict=True)]
+            averaged = _averaged(same)
+            return together if together and not averaged.ranks else averaged
+    naming = [each for each in verdicts if each.ranks]
+    costs = sum(each.costs for each in naming) / len(runs)
+    if together and together.limit is not None and 2 * len(naming) <= len(runs) and costs < together.limit:
+        return together
+    return Verdict(kind=CANNOT_TELL, because=Because.RUNS_DISAGREE, bound=max(run.bound or 0.0 for run in runs))
+
+
+def _averaged(by_run: Sequence[Verdict | None]) -> Verdict:
+    """The first of the runs' verdicts that count, with their means; the steps of a transient one run by run."""
+    verdicts = [each for each in by_run if each is not None]
+    first = verdicts[0]
+    averaged = ("arrival_skew", "share", "costs", "bound")
+    means: dict[str, Any] = {name: stats.mean([getattr(each, name) for each in verdicts]) for name in averaged}
+    chances = [each.chance for each in verdicts if each.chance is not None]
+    return replace(
+        first,
+        steps=first.steps if all(each.steps == first.steps for each in verdicts) else (),
+        run_steps=tuple(each.steps if each else () for each in by_run) if first.steps else (),
+        in_runs=len(verdicts),
+        of_runs=len(by_run),
+        shape=rhythm([each.steps for each in verdicts]) if first.steps else first.shape,
+        cause={
+            name: stats.mean([each.cause[name] for each in verdicts])
+            for name in first.cause
+            if all(name in each.cause for each in verdicts)
+        },
+        chance=max(chances) if len(chances) == len(verdicts) else None,
+        **means,
+    )
 
 
 def verdict(run: StepBreakdown) -> Verdict:

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
-from parse.ledger.breakdown import move_meetings, names, step_breakdown, step_terms
+from parse.ledger.breakdown import gradient_bytes, move_meetings, names, step_breakdown, step_terms
 from parse.ledger.meetings import MeetingKinds, clear_unawaited_calls
-from parse.ledger.point import _gradient_bytes
 from parse.ledger.straggler import stragglers, verdict
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TERMS, Merged, Verdict
 from parse.ledger.what_if import replayed_speeds
@@ -327,4 +326,4 @@ def test_communication_of_several_collectives_is_not_compared_with_an_all_reduce
     trace = backend(run_with(HEAD), gradient_bytes=1000)
     several, merged = step_breakdown(trace), step_breakdown(dataclasses.replace(trace, meetings=None, meeting_names=(),
                                                                               meeting_roots=()))  # fmt: skip
-    assert (_gradient_bytes([several]), _gradient_bytes([merged])) == (0, 1000)
+    assert (gradient_bytes([several]), gradient_bytes([merged])) == (0, 1000)

@@ -1,0 +1,198 @@
+"""The terms of a point's runs as means with intervals, and against those of its base: what a step loses, and where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from parse import stats
+from parse.ledger.arrivals import Floats, LastArrivals
+from parse.ledger.breakdown import StepBreakdown, merge, names
+from parse.ledger.types import NOTABLE_CAUSE, ComputeSplit, Mean, Merged, Place, Repeats, Term, Verdict
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PointTerms:
+    """The terms of a point between the `borders` that its runs and its base's have in common, and their losses.
+
+    `samples` and `base_samples` are mean terms in ms of every run, [run, term]; where there is one run, of every piece
+    of its window. Those of the base are multiplied by `scale`; there are none without a base, and no losses.
+    """
+
+    borders: frozenset[str]
+    scale: float
+    samples: Floats
+    base_samples: Floats
+    terms: tuple[Term, ...]
+    step: Mean
+    loss: Mean | None
+    repeats: Repeats | None
+    merged: tuple[Merged, ...]
+    ranks: tuple[Place, ...]
+    nodes: tuple[Place, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of the terms."""
+        return names(self.borders)
+
+    @property
+    def exposed(self) -> float | None:
+        """Exposed communication in ms; None where it is no term of its own."""
+        return next((term.mean.value for term in self.terms if term.name == "communication"), None)
+
+    def ranks_of(self, breakdowns: Sequence[StepBreakdown]) -> tuple[Place, ...]:
+        """The ranks of other runs, by the same terms."""
+        return _ranks(breakdowns, self.borders)
+
+
+def point_terms(breakdowns: Sequence[StepBreakdown], base: Sequence[StepBreakdown], scale: float) -> PointTerms:
+    """The terms of a point's runs against its base's, whose times are multiplied by `scale`."""
+    borders = _common_borders((*breakdowns, *base))
+    ours, theirs = _samples(breakdowns, borders), scale * _samples(base, borders)
+    loss = _difference(ours.sum(axis=1), theirs.sum(axis=1)) if base else None
+    merged = dict.fromkeys(breakdown.merged for breakdown in (*breakdowns, *base))
+    return PointTerms(
+        borders=borders, scale=scale, samples=ours, base_samples=theirs,
+        terms=_terms(names(borders), ours, theirs, loss),
+        step=_mean(ours.sum(axis=1)), loss=loss, repeats=_repeats(len(breakdowns), len(base), ours, theirs, loss),
+        merged=tuple(reason for reason in merged if reason),
+        ranks=_ranks(breakdowns, borders), nodes=_nodes(breakdowns, borders),
+    )  # fmt: skip
+
+
+def compute_split(
+    terms: PointTerms, no_sync: Sequence[StepBreakdown], base_no_sync: Sequence[StepBreakdown], base_ranks: int | None
+) -> ComputeSplit | None:
+    """The loss in compute by runs with reduction switched off, of the point and of its base; None where compute is no
+    term of its own."""
+    if "compute" not in terms.names:
+        return None
+    at = terms.names.index("compute")
+    ours, theirs = terms.samples[:, at], terms.base_samples[:, at]
+    unreduced = _compute(no_sync)
+    # One rank reduces nothing; of several, reduction lengthens the compute of the base, too.
+    of_base = theirs if base_ranks == 1 else terms.scale * _compute(base_no_sync)
+    if not (len(unreduced) and len(of_base)):
+        return ComputeSplit(contention=None, interference=None, unexplained=float(ours.mean() - theirs.mean()))
+    interference = _difference(ours, unreduced)
+    if base_ranks != 1:
+        interference = _less(interference, _difference(theirs, of_base))
+    return ComputeSplit(contention=_difference(unreduced, of_base), interference=interference, unexplained=0.0)
+
+
+def _compute(no_sync: Sequence[StepBreakdown]) -> Floats:
+    """Mean compute in ms of every run that has it as a term; of one run, of every piece of its window."""
+    runs = [breakdown for breakdown in no_sync if names(breakdown.borders)[1:2] == ("compute",)]
+    return _samples(runs, _common_borders(runs))[:, 1] if runs else np.empty(0)
+
+
+def together_with_wait(terms: PointTerms, straggler: Verdict) -> Term | None:
+    """`wait` and the terms in which the straggler is late as one; None where one of them is no term."""
+    notable = NOTABLE_CAUSE * straggler.arrival_skew
+    late = [term for term in terms.names if straggler.cause.get(term, 0.0) > notable]
+    if not late or "wait" not in terms.names:
+        return None
+    at = [terms.names.index(term) for term in (*late, "wait")]
+    ours, theirs = (each[:, at].sum(axis=1, keepdims=True) for each in (terms.samples, terms.base_samples))
+    return _terms(["+".join((*late, "wait"))], ours, theirs, terms.loss)[0]
+
+
+def _common_borders(breakdowns: Sequence[StepBreakdown]) -> frozenset[str]:
+    return frozenset.intersection(*(breakdown.borders for breakdown in breakdowns))
+
+
+def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Floats:
+    """Mean terms in ms of every run, [run, term]; where there is one run, of every piece of its window."""
+    if len(breakdowns) == 1:
+        # Pieces differ in length by a step: their plain mean is not the run's.
+        single = breakdowns[0]
+        return merge(single.piece_ns + (single.mean_ns - single.piece_ns.mean(axis=0)), borders) / 1e6
+    if not breakdowns:
+        return np.empty((0, len(names(borders))))
+    return merge(np.stack([breakdown.mean_ns for breakdown in breakdowns]), borders) / 1e6
+
+
+def _terms(of: Sequence[str], ours: Floats, theirs: Floats, loss: Mean | None) -> tuple[Term, ...]:
+    """The terms of these names with their losses; `loss` is that of the step, None without a base."""
+    if loss is None:
+        return tuple(Term(name=name, mean=_mean(values)) for name, values in zip(of, ours.T, strict=True))
+    terms = []
+    for name, values, others in zip(of, ours.T, theirs.T, strict=True):
+        lost = _difference(values, others)
+        share = lost.value / loss.value if loss.resolved else None
+        terms.append(Term(name=name, mean=_mean(values), baseline=float(others.mean()), loss=lost, share=share))
+    return tuple(terms)
+
+
+def _mean(values: Floats) -> Mean:
+    return _with_margin(float(values.mean()), stats.mean_margin(values.tolist()))
+
+
+def _difference(values: Floats, others: Floats) -> Mean:
+    margin = stats.difference_margin(values.tolist(), others.tolist())
+    return _with_margin(float(values.mean() - others.mean()), margin)
+
+
+def _less(mean: Mean, other: Mean) -> Mean:
+    """The difference of two means that are independent of one another."""
+    margins = [each.high - each.value for each in (mean, other) if each.high is not None]
+    return _with_margin(mean.value - other.value, math.hypot(*margins) if len(margins) == 2 else None)
+
+
+def _with_margin(value: float, margin: float | None) -> Mean:
+    return Mean(value=value) if margin is None else Mean(value=value, low=value - margin, high=value + margin)
+
+
+def _repeats(runs: int, base_runs: int, ours: Floats, theirs: Floats, loss: Mean | None) -> Repeats | None:
+    """The runs behind the loss; None without one."""
+    if loss is None:
+        return None
+    for_half = None
+    if min(runs, base_runs) > 1 and loss.high is not None:  # the pieces of single runs do not repeat them
+        margin = (loss.high - loss.value) / 2
+        for_half = stats.repeats_within(ours.sum(axis=1).tolist(), theirs.sum(axis=1).tolist(), margin)
+    return Repeats(point=runs, baseline=base_runs, for_half=for_half)
+
+
+def _ranks(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
+    groups = {}
+    for rank in range(len(breakdowns[0].nodes)):
+        host = _host(breakdowns, rank)
+        groups[rank] = (f"rank {rank} ({host})" if host else f"rank {rank}", (rank,))
+    return _places(breakdowns, borders, groups, [each.arrivals.ranks if each.arrivals else None for each in breakdowns])
+
+
+def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
+    """The nodes, where the runs agree on which rank lies on which."""
+    nodes = breakdowns[0].nodes
+    if any(breakdown.nodes != nodes for breakdown in breakdowns):
+        return ()
+    groups = {}
+    for node in sorted({*nodes}):
+        ranks = tuple(rank for rank, on in enumerate(nodes) if on == node)
+        groups[node] = (_host(breakdowns, ranks[0]) or f"node {node}", ranks)
+    return _places(breakdowns, borders, groups, [each.arrivals.nodes if each.arrivals else None for each in breakdowns])
+
+
+def _host(breakdowns: Sequence[StepBreakdown], rank: int) -> str:
+    """The host name of a rank; empty where the runs differ."""
+    first, *others = {breakdown.hosts[rank] for breakdown in breakdowns}
+    return "" if others else first
+
+
+def _places(
+    breakdowns: Sequence[StepBreakdown], borders: frozenset[str], groups: Mapping[int, tuple[str, tuple[int, ...]]],
+    arrivals: Sequence[LastArrivals | None],
+) -> tuple[Place, ...]:  # fmt: skip
+    """A place for each group of ranks, by the number that it has in `arrivals`, one of each run."""
+    ms = np.mean([merge(breakdown.rank_ns, borders) for breakdown in breakdowns], axis=0) / 1e6
+    places = []
+    for number, (name, ranks) in groups.items():
+        shares = [float((each.provable & (each.last == number)).mean()) for each in arrivals if each is not None]
+        last = stats.mean(shares) if len(shares) == len(breakdowns) else None
+        places.append(Place(name=name, ranks=ranks, terms=tuple(ms[list(ranks)].mean(axis=0).tolist()), last=last))
+    return tuple(places)
