@@ -111,7 +111,7 @@ def put_out(out: Path | None, text: str) -> bool:
 INTERVAL_S = 5.0
 """How often folders are looked at."""
 
-State = frozenset[tuple[str, int, int]]
+FileStates = frozenset[tuple[str, int, int]]
 
 
 def watch(
@@ -136,7 +136,7 @@ def watch(
         return code
 
 
-def _state(paths: Sequence[Path]) -> State:
+def _state(paths: Sequence[Path]) -> FileStates:
     """The files with their sizes and the times of their last change. What is gone or cannot be looked at is left out;
     what is shown says so."""
     return frozenset(state for path in existing(paths)[0] for state in _files(path))

@@ -33,7 +33,7 @@ from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
 from parse.attempt import Attempt, MeasuredFolder, RequestedRun, RunFields, describe, measure
-from parse.measurements import AttemptFile, Content, Measurements, days
+from parse.measurements import AttemptFile, FileContent, Measurements, days
 from parse.processes import each_in_processes, processes_for
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # Joins traces, records and plans to attempts, in each measurement by itself.
 
-Key = tuple[str, str, int]
+FolderAttempt = tuple[str, str, int]
 """Name of the measurement, run id, and the attempt's number."""
 
 
@@ -66,11 +66,11 @@ class _Joiner:
     def __init__(self, plans: Mapping[Path, Sequence[RequestedRun]]) -> None:
         self.plans = plans
         self.remarks: list[str] = []
-        self.exits: dict[Key, ExitRecord] = {}
-        self.notes: dict[Key, list[RankNote]] = {}
-        self.begun: dict[Key, BeginRecord | None] = {}
-        self.traces: dict[Key, Attempt] = {}
-        self.set_aside: dict[Key, str] = {}
+        self.exits: dict[FolderAttempt, ExitRecord] = {}
+        self.notes: dict[FolderAttempt, list[RankNote]] = {}
+        self.begun: dict[FolderAttempt, BeginRecord | None] = {}
+        self.traces: dict[FolderAttempt, Attempt] = {}
+        self.set_aside: dict[FolderAttempt, str] = {}
 
     def join(self, files: Sequence[AttemptFile], folders: Iterable[Path]) -> Attempts:
         by_id = self._runs_by_id(files)
@@ -122,7 +122,7 @@ class _Joiner:
                 marked.append(dataclasses.replace(attempt, requested=run))
         return Attempts(attempts=tuple(marked), requested=tuple(runs), remarks=tuple(self.remarks))
 
-    def _keep(self, file: AttemptFile, key: Key) -> None:
+    def _keep(self, file: AttemptFile, key: FolderAttempt) -> None:
         match file.content:
             case Attempt() as read:
                 self._keep_trace(file.path, key, read)
@@ -133,14 +133,14 @@ class _Joiner:
             case begun:
                 self.begun[key] = self.begun.get(key) or begun
 
-    def _keep_exit_record(self, path: Path, key: Key, record: ExitRecord) -> None:
+    def _keep_exit_record(self, path: Path, key: FolderAttempt, record: ExitRecord) -> None:
         if self.exits.setdefault(key, record) != record:
             stands = self.exits[key].outcome
             self.remarks.append(
                 f"{path}: a second exit record of {_name(key)} says {record.outcome}; the first one, {stands}, stands"
             )
 
-    def _keep_trace(self, path: Path, key: Key, read: Attempt) -> None:
+    def _keep_trace(self, path: Path, key: FolderAttempt, read: Attempt) -> None:
         if path.name != f"{read.run_id}.{read.number}.h5":
             self.remarks.append(f"{path}: holds {_name(key)}; it is counted as what it holds")
         first = self.traces.setdefault(key, read).trace
@@ -152,7 +152,7 @@ class _Joiner:
             hint = "" if first.parent == path.parent else "; name each folder to tell two measurements apart"
             self.set_aside[key] = f"two traces of one attempt, {first} and {path}, differ: neither is counted{hint}"
 
-    def _attempt(self, key: Key, requested: RequestedRun | None) -> Attempt:
+    def _attempt(self, key: FolderAttempt, requested: RequestedRun | None) -> Attempt:
         record, read, begun = self.exits.get(key), self.traces.get(key), self.begun.get(key)
         note = cause(self.notes.get(key, []))
         outcome = next((each.outcome for each in (record, read, note) if each is not None), None)
@@ -190,7 +190,7 @@ def _evidence(record: ExitRecord | None, read: Attempt | None, note: RankNote | 
     return f"exit status {record.exit_status}, job {record.job_id}"
 
 
-def _name(key: Key) -> str:
+def _name(key: FolderAttempt) -> str:
     return f"run {key[1]} attempt {key[2]}"
 
 
@@ -227,7 +227,7 @@ class Loaded:
 
 def load(
     paths: Sequence[Path],
-    progress: Progress | None = None,
+    progress: Progress[Path] | None = None,
     kind: str = "auto",
     how: HowToRead | None = None,
     *,
@@ -254,7 +254,7 @@ class _Loader:
         self.nccl_tests: tuple[NcclTest, ...] = ()
         self.logs = 0
 
-    def load(self, paths: Sequence[Path], progress: Progress, how: HowToRead | None) -> Loaded:
+    def load(self, paths: Sequence[Path], progress: Progress[Path], how: HowToRead | None) -> Loaded:
         paths, self.refusals = existing(paths)
         named = frozenset(paths)
         files = self._files(paths)
@@ -344,7 +344,7 @@ class _Loader:
         return True
 
     def _from_logs(
-        self, paths: Sequence[Path], named: frozenset[Path], progress: Progress, how: HowToRead | None
+        self, paths: Sequence[Path], named: frozenset[Path], progress: Progress[Path], how: HowToRead | None
     ) -> tuple[Attempt, ...]:
         """The attempts of logs. A sweep's own job outputs lie in its folders, too: those are only counted."""
         if not paths:
@@ -387,7 +387,7 @@ class _Loader:
         except (RecordError, TraceError) as error:
             self.refusals.append(str(error))
 
-    def _take(self, path: Path, run_id: str, number: int, content: Content | None) -> None:
+    def _take(self, path: Path, run_id: str, number: int, content: FileContent | None) -> None:
         self.attempt_files.append(AttemptFile(path=path, key=(run_id, number), content=content))
 
     def _read_plan(self, path: Path) -> None:

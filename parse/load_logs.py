@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
@@ -26,7 +27,9 @@ from parse.logs.run import SPEEDS, attempt_of, numbered_as
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, read_log
 
-Progress = Callable[[Sequence[Path]], Iterable[Path]]
+T = TypeVar("T")
+Progress = Callable[[Sequence[T]], Iterable[T]]
+"""Gives the items in their order and shows how far they are."""
 FORMAT_DEFAULT = Protocol()
 MAX_FIRST_LINES = 2000
 SNIFFED_BYTES = 1 << 18
@@ -71,7 +74,7 @@ class _Log:
     place: PathFacts
 
 
-def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress, silently: frozenset[Path]) -> LoadedLogs:
+def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], silently: frozenset[Path]) -> LoadedLogs:
     """Reads the files; those in `silently` that are no logs are in `no_logs`, and not refused."""
     read: list[_Log] = []
     refusals: list[str] = []

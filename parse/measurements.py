@@ -15,7 +15,7 @@ from parse.attempt import Attempt
 
 AttemptKey = tuple[str, int]
 """Run id and the attempt's number."""
-Content = Attempt | ExitRecord | BeginRecord | RankNote
+FileContent = Attempt | ExitRecord | BeginRecord | RankNote
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class AttemptFile:
 
     path: Path
     key: AttemptKey
-    content: Content | None
+    content: FileContent | None
 
     def equals(self, other: AttemptFile) -> bool:
         """Whether it holds the same: traces byte for byte, records value for value, as far as they can be read."""

@@ -15,7 +15,7 @@ from hpc.measure.timer import StepTimer
 from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective, partner_rank
 from hpc.workloads.collectives import ROOT
 
-Prepared = tuple[Callable[[], None], Callable[[], Any]]
+PreparedCall = tuple[Callable[[], None], Callable[[], Any]]
 
 
 class _Collectives(TorchLoop):
@@ -34,7 +34,7 @@ class _Collectives(TorchLoop):
 class TorchDDPCollectives(_Collectives, TorchDDP):
     """torch.distributed's, NCCL or gloo: those that torch-fsdp calls, too."""
 
-    def prepare(self, collective: Collective, given: Any) -> Prepared:
+    def prepare(self, collective: Collective, given: Any) -> PreparedCall:
         operation = collective.operation
         sent = torch.from_numpy(given).to(self._device)
         if collective.turn is not None:
@@ -49,7 +49,7 @@ class TorchDDPCollectives(_Collectives, TorchDDP):
         }
         return calls[operation], lambda: got.cpu().numpy()
 
-    def _exchange(self, turn: int, sent: torch.Tensor) -> Prepared:
+    def _exchange(self, turn: int, sent: torch.Tensor) -> PreparedCall:
         other = partner_rank(self._run, self._rank, turn)
         if other is None:
             return lambda: None, lambda: sent.cpu().numpy()
@@ -66,7 +66,7 @@ class TorchDDPCollectives(_Collectives, TorchDDP):
 class TorchHorovodCollectives(_Collectives, TorchHorovod):
     """Horovod's: NCCL or MPI. Each size keeps its name, as gradients do: Horovod's ranks agree on it once."""
 
-    def prepare(self, collective: Collective, given: Any) -> Prepared:
+    def prepare(self, collective: Collective, given: Any) -> PreparedCall:
         hvd, operation, name = self._hvd, collective.operation, f"{collective.operation}_{collective.bytes}"
         sent = torch.from_numpy(given).to(self._device)
         calls: dict[str, Callable[[], Any]] = {

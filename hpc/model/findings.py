@@ -12,7 +12,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import filled
 
 FigureValue: TypeAlias = "float | str | Sequence[FigureValue] | Mapping[str, FigureValue]"
-Figures = Mapping[str, FigureValue]
+FigureValues = Mapping[str, FigureValue]
 _IN_FILE = " = "
 """In a fix that is a line of the site file, to be copied whole."""
 
@@ -42,7 +42,7 @@ class Finding:
     text: str
     state: State = State.FAILED
     severity: Severity = Severity.ALARM
-    figures: Figures = field(default_factory=dict)
+    figures: FigureValues = field(default_factory=dict)
     fix: str = ""
 
     @property

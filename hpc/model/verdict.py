@@ -73,7 +73,7 @@ class OutcomeVerdict:
     evidence: tuple[str, ...]
 
 
-Decision = tuple[Outcome, str]
+Decided = tuple[Outcome, str]
 """An outcome, and the sentence that it was decided from."""
 
 # Slurm's states of an ended job that override the notes of its ranks.
@@ -159,7 +159,7 @@ def is_secondary(note: RankNote) -> bool:
     return note.exception in _PEER_ERRORS or bool(_PEER.search(note.message))
 
 
-def _finished(evidence: Evidence) -> Decision | None:
+def _finished(evidence: Evidence) -> Decided | None:
     if not evidence.trace:
         return None
     if evidence.exit_status == 0:
@@ -173,7 +173,7 @@ def _finished(evidence: Evidence) -> Decision | None:
     return Outcome.OK, f"rank 0 wrote a whole trace; {end}"
 
 
-def _trace_kept(evidence: Evidence) -> Decision | None:
+def _trace_kept(evidence: Evidence) -> Decided | None:
     """A run that was measured to its end, whose trace is still on a node: it is not measured again unless requested."""
     if not evidence.kept_trace:
         return None
@@ -183,7 +183,7 @@ def _trace_kept(evidence: Evidence) -> Decision | None:
     )
 
 
-def _ended(evidence: Evidence) -> Decision | None:
+def _ended(evidence: Evidence) -> Decided | None:
     match evidence.ended_by:
         case EndedBy.TIME_LIMIT:
             return Outcome.TIMEOUT, evidence.reason or "the step was ended because the job's time limit was near"
@@ -194,7 +194,7 @@ def _ended(evidence: Evidence) -> Decision | None:
     return None
 
 
-def _run_cause(evidence: Evidence) -> Decision | None:
+def _run_cause(evidence: Evidence) -> Decided | None:
     """A cause in the run itself, which decides even where the scheduler ended the job at the same time."""
     for outcome in _SEVERITY:
         if note := _first(note for note in evidence.notes if note.outcome is outcome):
@@ -207,7 +207,7 @@ def _run_cause(evidence: Evidence) -> Decision | None:
     return None
 
 
-def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
+def _ended_by_scheduler(evidence: Evidence) -> Decided | None:
     job = evidence.job
     if job is not None and job.state in _OUTSIDE:
         back = ", and the job went back to the queue" if job.requeued else ""
@@ -227,14 +227,14 @@ def _ended_by_scheduler(evidence: Evidence) -> Decision | None:
     return None
 
 
-def _stopped(evidence: Evidence) -> Decision | None:
+def _stopped(evidence: Evidence) -> Decided | None:
     forgotten = evidence.job is not None and not evidence.job.state
     if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
         return None
     return Outcome.CANCELLED, evidence.reason or "a signal ended the job"
 
 
-def _exited(evidence: Evidence) -> Decision | None:
+def _exited(evidence: Evidence) -> Decided | None:
     """A rank that ended with its own exit status and left no note, as by `os._exit(7)`.
 
     A status in RANK_STATUSES proves nothing by itself: a rank that writes a note aborts all ranks with that status.
@@ -258,7 +258,7 @@ def _ranks_in(text: str) -> set[int]:
     return {rank for first, last in numbers for rank in range(int(first), int(last) + 1)}
 
 
-def _failed(evidence: Evidence) -> Decision | None:
+def _failed(evidence: Evidence) -> Decided | None:
     """A rank that failed by itself: from its note, else from its death in standard error."""
     if note := _first(note for note in evidence.notes if not is_secondary(note) and note.outcome not in _SEVERITY):
         return note.outcome, _describe(note)
@@ -271,13 +271,13 @@ def _failed(evidence: Evidence) -> Decision | None:
     return None
 
 
-def _secondary(evidence: Evidence) -> Decision | None:
+def _secondary(evidence: Evidence) -> Decided | None:
     """A rank that lost another rank, for an unknown cause."""
     note = _first(note for note in evidence.notes if is_secondary(note))
     return None if note is None else (note.outcome, f"{_describe(note)}; the rank it lost left no word")
 
 
-def _otherwise(evidence: Evidence) -> Decision:
+def _otherwise(evidence: Evidence) -> Decided:
     """The outcome where no rule decides: by the steps made where the launcher returned, else LOST."""
     if evidence.unreadable:
         return Outcome.LOST, f"whether there is a trace could not be seen: {evidence.unreadable}"
@@ -294,7 +294,7 @@ def _otherwise(evidence: Evidence) -> Decision:
     return Outcome.LOST, f"nobody saw the launcher return; {scheduler}"
 
 
-_RULES: tuple[Callable[[Evidence], Decision | None], ...] = (
+_RULES: tuple[Callable[[Evidence], Decided | None], ...] = (
     _trace_kept, _ended, _run_cause, _ended_by_scheduler, _stopped, _exited, _failed, _secondary,
 )  # fmt: skip
 

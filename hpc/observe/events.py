@@ -49,7 +49,7 @@ FIRST_CELL = _HEADER_BYTES // 8
 _RESERVED_AT_FIRST = 1 << 15
 
 
-class Event(NamedTuple):
+class HookEvent(NamedTuple):
     """One record. `number` of the end of a collective is the place of the record of its call."""
 
     ns: int
@@ -66,7 +66,7 @@ class ProcessEvents(NamedTuple):
     """
 
     process: int
-    events: Sequence[Event]
+    events: Sequence[HookEvent]
     facts: Mapping[str, Any]
     names: Sequence[tuple[str, int]]
 
@@ -136,7 +136,7 @@ def place_of(cell: int) -> int:
 
 def read_events(path: Path) -> ProcessEvents:
     """All that is in a file by now. Raises EventFileError, OSError."""
-    events: list[Event] = []
+    events: list[HookEvent] = []
     with path.open("rb") as file:
         if int.from_bytes(file.read(8), "little") != _MAGIC:
             raise EventFileError(f"{path} is no file of events")
@@ -144,7 +144,7 @@ def read_events(path: Path) -> ProcessEvents:
         while (block := file.read(_RECORD_BYTES << 13)).strip(b"\0"):
             cells = memoryview(block[: len(block) // _RECORD_BYTES * _RECORD_BYTES]).cast("q").tolist()
             events += [
-                Event(ns, code & 0xFF, code >> 8 & 0xFFFF, code >> 24) if ns and code else Event(0, NOTHING)
+                HookEvent(ns, code & 0xFF, code >> 8 & 0xFFFF, code >> 24) if ns and code else HookEvent(0, NOTHING)
                 for ns, code in zip(cells[0::2], cells[1::2], strict=True)
             ]
         file.seek(0)

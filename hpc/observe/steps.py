@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED, STAMPS
 from hpc.observe import events as e
-from hpc.observe.events import Event, ProcessEvents
+from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.system.text import grouped, plural
 
 # The collectives of a process, from its events.
@@ -72,7 +72,7 @@ class Segment:
     """The optimizer works inside the backward, whose return is the update's."""
 
 
-def segments_of(events: Sequence[Event]) -> list[Segment]:
+def segments_of(events: Sequence[HookEvent]) -> list[Segment]:
     """One for each step. Where the script calls `step()` that alone ends steps."""
     marks = [at for at, event in enumerate(events) if event.kind == e.STEP_END]
     if marks:
@@ -81,7 +81,7 @@ def segments_of(events: Sequence[Event]) -> list[Segment]:
     return _by_updates(events)
 
 
-def _by_updates(events: Sequence[Event]) -> list[Segment]:
+def _by_updates(events: Sequence[HookEvent]) -> list[Segment]:
     segments: list[Segment] = []
     first, updated = 0, -1  # where this step begins; its last update so far
     trains = in_backward = pending = in_this_backward = scaled = False
@@ -111,7 +111,7 @@ def _by_updates(events: Sequence[Event]) -> list[Segment]:
     return segments
 
 
-def _segment(events: Sequence[Event], first: int, updated: int, in_backward: bool) -> Segment:
+def _segment(events: Sequence[HookEvent], first: int, updated: int, in_backward: bool) -> Segment:
     return Segment(first=first, stop=updated + 1, end_ns=events[updated].ns, updated_in_backward=in_backward)
 
 
@@ -120,7 +120,9 @@ def _segment(events: Sequence[Event], first: int, updated: int, in_backward: boo
 Inner = tuple[int, int, int]
 
 
-def inner_stamps(inside: Sequence[Event], segment: Segment, recorded: ProcessEvents) -> tuple[Inner, dict[str, str]]:
+def inner_stamps(
+    inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents
+) -> tuple[Inner, dict[str, str]]:
     """Those of the events inside a step, and the reason for each that is ABSENT, by its name."""
     reason = _why_unclear(inside, segment, recorded)
     if reason:
@@ -141,7 +143,7 @@ def inner_stamps(inside: Sequence[Event], segment: Segment, recorded: ProcessEve
     return _reduced_by_hand(inside, segment, recorded, last, returned)
 
 
-def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: ProcessEvents) -> str:
+def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents) -> str:
     """Why none of them can be known; empty if they may be."""
     backwards = [event.ns for event in inside if event.kind == e.BACKWARD_IN]
     returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
@@ -166,12 +168,12 @@ def _why_unclear(inside: Sequence[Event], segment: Segment, recorded: ProcessEve
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def _named(inside: Sequence[Event], recorded: ProcessEvents, name: str) -> list[Event]:
+def _named(inside: Sequence[HookEvent], recorded: ProcessEvents, name: str) -> list[HookEvent]:
     return [x for x in inside if x.kind == e.COLLECTIVE_IN and recorded.names[x.which][0].startswith(name)]
 
 
 def _reduced_by_hand(
-    inside: Sequence[Event], segment: Segment, recorded: ProcessEvents, last: int, returned: int
+    inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, last: int, returned: int
 ) -> tuple[Inner, dict[str, str]]:
     """Where the script itself reduces all gradients between backward and update."""
     calls = [x for x in _named(inside, recorded, "all-reduce") if returned <= x.ns < segment.end_ns]
@@ -196,7 +198,7 @@ class _Use:
     fed: set[int] = field(default_factory=set)
 
 
-def training_loaders(events: Sequence[Event], segments: Sequence[Segment]) -> set[int]:
+def training_loaders(events: Sequence[HookEvent], segments: Sequence[Segment]) -> set[int]:
     """Their numbers.
 
     One whose batches are mostly evaluated (the next call of a model is without gradients) feeds no training. Of the
@@ -225,15 +227,15 @@ def training_loaders(events: Sequence[Event], segments: Sequence[Segment]) -> se
     return {which for which, use in uses.items() if _trains(use)}
 
 
-def looked_at(events: Sequence[Event], segments: Sequence[Segment], loaders: Set[int]) -> set[Event]:
+def looked_at(events: Sequence[HookEvent], segments: Sequence[Segment], loaders: Set[int]) -> set[HookEvent]:
     """The fetches of batches that are only looked at: the loader is begun anew before its end, and no model is called.
 
     None where most steps do so: then the script reads this way.
     """
-    looked: set[Event] = set()
+    looked: set[HookEvent] = set()
     steps = 0
     for segment in segments:
-        unused: dict[int, list[Event]] = {}
+        unused: dict[int, list[HookEvent]] = {}
         before = len(looked)
         for event in events[segment.first : segment.stop]:
             if event.kind == e.FETCH_OUT and event.which in loaders:
@@ -346,12 +348,12 @@ def steps_of(recorded: ProcessEvents) -> ObservedSteps:
     )
 
 
-def _lead(events: Sequence[Event]) -> Sequence[Event]:
+def _lead(events: Sequence[HookEvent]) -> Sequence[HookEvent]:
     """What comes before the first backward of a segment."""
     return events[: next((at for at, event in enumerate(events) if event.kind == e.BACKWARD_IN), len(events))]
 
 
-def _others(lead: Sequence[Event], loaders: Set[int]) -> list[tuple[int, str]]:
+def _others(lead: Sequence[HookEvent], loaders: Set[int]) -> list[tuple[int, str]]:
     """Places of what is no training, and what it is."""
     return [
         (at, _OTHER[event.kind])
@@ -360,7 +362,7 @@ def _others(lead: Sequence[Event], loaders: Set[int]) -> list[tuple[int, str]]:
     ]
 
 
-def _usual(events: Sequence[Event], segments: Sequence[Segment], loaders: Set[int]) -> set[str]:
+def _usual(events: Sequence[HookEvent], segments: Sequence[Segment], loaders: Set[int]) -> set[str]:
     """What more than half of the steps contain is a part of a step and no pause: a teacher's forward, a checkpoint."""
     counts: Counter[str] = Counter()
     for segment in segments:
@@ -370,7 +372,7 @@ def _usual(events: Sequence[Event], segments: Sequence[Segment], loaders: Set[in
 
 
 def _begin(
-    events: Sequence[Event], last_end: int | None, loaders: Set[int], usual: Set[str]
+    events: Sequence[HookEvent], last_end: int | None, loaders: Set[int], usual: Set[str]
 ) -> tuple[int, int, list[str]]:
     """When a step requests its batch; when the step before it ended; what lies between the two, if anything.
 
@@ -392,7 +394,7 @@ def _begin(
     return begin, end, sorted({kind for _, kind in pauses})
 
 
-def _last_end(after: Sequence[Event], loaders: Set[int], returned_ns: int) -> int:
+def _last_end(after: Sequence[HookEvent], loaders: Set[int], returned_ns: int) -> int:
     """The end of the last step: where the script next requests a batch, though none comes; else the update's return.
 
     So the collectives behind the update belong to the last step as to all others.
@@ -405,11 +407,11 @@ def _last_end(after: Sequence[Event], loaders: Set[int], returned_ns: int) -> in
 
 def _step(
     begin: int,
-    events: Sequence[Event],
+    events: Sequence[HookEvent],
     segment: Segment,
     recorded: ProcessEvents,
     loaders: Set[int],
-    looked: Set[Event],
+    looked: Set[HookEvent],
     pause: Pause | None,
 ) -> ObservedStep:
     inside = [event for event in events if event.ns >= begin]
@@ -447,7 +449,7 @@ def _step(
     )
 
 
-def _fetch_ns(inside: Sequence[Event], loaders: Set[int]) -> int:
+def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int]) -> int:
     total = begin = 0
     for event in inside:
         if event.which in loaders and event.kind in (e.FETCH_IN, e.ITERATE_IN):
@@ -534,7 +536,7 @@ def _of_process(recorded: ProcessEvents) -> list[str]:
     return remarks
 
 
-def _why_none(events: Sequence[Event]) -> str:
+def _why_none(events: Sequence[HookEvent]) -> str:
     counts = Counter(event.kind for event in events)
     if not counts[e.BACKWARD_IN]:
         return (

@@ -143,7 +143,7 @@ def script_environment(
 # What the hooks recorded in the processes of a script, as the steps of its rank.
 
 _WIDTH = len(STAMPS)
-Kind = tuple[str, int]
+CollectiveKind = tuple[str, int]
 """Name and root of a collective."""
 
 
@@ -213,13 +213,15 @@ def pauses_of(steps: Sequence[ObservedStep]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[Kind, ...]:
+def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ...]:
     """The collectives of most of these steps, in the order of their calls."""
     counts = Counter(_kinds(step) for step in steps)
     return counts.most_common(1)[0][0] if counts else ()
 
 
-def unlike_others(steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[Kind]) -> list[int]:
+def unlike_others(
+    steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[CollectiveKind]
+) -> list[int]:
     """The last steps of blocks with other collectives than `kinds`.
 
     Where a pause follows, or nothing, a step ends with its update: it lacks what others call between that and the next.
@@ -227,7 +229,7 @@ def unlike_others(steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]]
     return [stop - 1 for _, stop in blocks if _kinds(steps[stop - 1]) != tuple(kinds)]
 
 
-def meetings_of(steps: Sequence[ObservedStep], kinds: Sequence[Kind]) -> Meetings:
+def meetings_of(steps: Sequence[ObservedStep], kinds: Sequence[CollectiveKind]) -> Meetings:
     """The collectives inside the steps; a step with others than these is absent as a whole."""
     width = len(MEETING_STAMPS)
     stamps = array("q", [ABSENT]) * (len(steps) * len(kinds) * width)
@@ -248,7 +250,7 @@ def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
     return [f"{count / len(steps):.3g} {name} a step" for name, count in sorted(early.items())]
 
 
-def _kinds(step: ObservedStep) -> tuple[Kind, ...]:
+def _kinds(step: ObservedStep) -> tuple[CollectiveKind, ...]:
     return tuple((call.name, call.root) for call in step.collectives)
 
 

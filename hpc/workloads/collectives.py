@@ -17,7 +17,7 @@ from hpc.model.collective_plan import (
 from hpc.model.options import OptionError
 from hpc.model.spec import RunSpec
 
-Floats = npt.NDArray[np.float32]
+Float32s = npt.NDArray[np.float32]
 
 ROOT = 0
 _PERIOD = 251  # a prime, so that no power of two of elements or ranks hides a shift; sums stay exact to 67,000 ranks
@@ -38,7 +38,7 @@ class Collectives:
         per_rank = (np.arange(_PERIOD) + _STEP * np.arange(run.ranks)[:, None]) % _PERIOD
         self._sums = per_rank.sum(axis=0).astype(np.float32)
 
-    def given(self, collective: Collective) -> Floats:
+    def given(self, collective: Collective) -> Float32s:
         """This rank's input; in a broadcast, other ranks than the root have values that must be overwritten."""
         return _values(collective.given, self._rank)
 
@@ -47,7 +47,7 @@ class Collectives:
         expected = self._expected(collective)
         return int(np.count_nonzero(got != expected)) if got.shape == expected.shape else collective.got
 
-    def _expected(self, collective: Collective) -> Floats:
+    def _expected(self, collective: Collective) -> Float32s:
         if collective.operation == ALL_REDUCE:
             return np.resize(self._sums, collective.got)
         if collective.operation == REDUCE_SCATTER:
@@ -61,5 +61,5 @@ class Collectives:
         return _values(collective.got, ROOT)
 
 
-def _values(count: int, rank: int) -> Floats:
+def _values(count: int, rank: int) -> Float32s:
     return np.resize(((np.arange(_PERIOD) + _STEP * rank) % _PERIOD).astype(np.float32), count)

@@ -59,7 +59,7 @@ def centre(image: Image.Image, size: int) -> npt.NDArray[np.uint8]:
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, centre_box(*image.size, size)))
 
 
-Key = tuple[int, int]
+ImageKey = tuple[int, int]
 """Epoch and number of a sample."""
 DECODER = {"decoder": f"Pillow {PIL.__version__}", "resizing": "bilinear, antialiased", "workers_are": "processes"}
 """The facts of these batches."""
@@ -133,11 +133,11 @@ class ImageBatches:
     def __len__(self) -> int:
         return len(self._listing)
 
-    def load(self, keys: Sequence[Key]) -> Batch:
+    def load(self, keys: Sequence[ImageKey]) -> Batch:
         """The samples of a batch, none where no file can be decoded. Raises OSError where one cannot be read."""
         return self._maker.make(map(self._encoded, keys))
 
-    def _encoded(self, key: Key) -> Encoded:
+    def _encoded(self, key: ImageKey) -> Encoded:
         epoch, number = key
         content = (self._listing.folder / self._listing.names[number]).read_bytes()
         name, label = self._listing.shown_name(number), self._listing.labels[number]

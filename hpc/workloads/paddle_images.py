@@ -12,7 +12,7 @@ from paddle.io import DataLoader, Dataset, DistributedBatchSampler
 from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads.crops import DEVIATION, MEAN
-from hpc.workloads.image_batches import DECODER, ImageBatches, Key
+from hpc.workloads.image_batches import DECODER, ImageBatches, ImageKey
 from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
 from hpc.workloads.image_sets import list_images
 
@@ -89,7 +89,7 @@ class _ImageFolder(Dataset):  # type: ignore[misc]  # mypy does not follow Paddl
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __getitem__(self, keys: list[Key]) -> Batch:
+    def __getitem__(self, keys: list[ImageKey]) -> Batch:
         return self._batches.load(keys)
 
 
@@ -104,7 +104,7 @@ class _EpochSampler(DistributedBatchSampler):  # type: ignore[misc]  # as above
         self._epoch = epoch
         self.set_epoch(int(np.random.default_rng((self._seed, epoch)).integers(_SEEDS)))  # its only seed
 
-    def __iter__(self) -> Iterator[list[list[Key]]]:
+    def __iter__(self) -> Iterator[list[list[ImageKey]]]:
         epoch = self._epoch
         return ([[(epoch, number) for number in numbers]] for numbers in super().__iter__())
 

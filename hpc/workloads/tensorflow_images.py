@@ -35,7 +35,7 @@ _FIRST_LABEL = 1
 """Of TensorFlow's ImageNet files, whose 0 is no class."""
 _FIELDS = (tf.float32, tf.int64, tf.int64, tf.string)
 
-Array = npt.NDArray[Any]
+AnyArray = npt.NDArray[Any]
 
 
 def image_reader(run: RunSpec, source: DataSource, size: int, device: str, rank: int) -> ImageReader:
@@ -81,7 +81,7 @@ class _TensorFlowLoaders:
         return _Images(list_source(self._source, split), self._size, self._run.seed, epoch, max_classes)
 
 
-def _batches(images: _Images, numbers: Array, batch_size: int, workers: int) -> Iterator[Batch]:
+def _batches(images: _Images, numbers: AnyArray, batch_size: int, workers: int) -> Iterator[Batch]:
     """Batches of the numbered images, in their order; tf.data begins to read them when the first is requested."""
     with tf.device(_CPU):
         data = tf.data.Dataset.from_tensor_slices(numbers)
@@ -99,7 +99,7 @@ def _batches(images: _Images, numbers: Array, batch_size: int, workers: int) -> 
     return (_batch(images, numbers[at : at + batch_size], iterator) for at in starts)
 
 
-def _batch(images: _Images, numbers: Array, iterator: Any) -> Batch:
+def _batch(images: _Images, numbers: AnyArray, iterator: Any) -> Batch:
     """The next batch without the images that could not be decoded."""
     pixels, labels, figures, reasons, done_ns = next(iterator)
     begun_ns, reading_ns, decoding_ns, processor_ns = figures.numpy().T
@@ -145,7 +145,7 @@ class _Images:
             tf.ensure_shape(reason, ()),
         )
 
-    def _load(self, number: np.int64) -> tuple[Array, np.int64, Array, bytes]:
+    def _load(self, number: np.int64) -> tuple[AnyArray, np.int64, AnyArray, bytes]:
         """An image; zeros with the reason where it cannot be decoded. Figures: begun, reading, decoding, processor."""
         begun_ns, processor_ns = time.perf_counter_ns(), time.thread_time_ns()
         read_ns = begun_ns
@@ -167,7 +167,7 @@ class _Images:
         assert isinstance(self.listing, RecordListing)
         return _parsed(self.listing.read(number), self.listing.shown_name(number), self.max_classes)
 
-    def _transformed(self, image: Array, number: int) -> Array:
+    def _transformed(self, image: AnyArray, number: int) -> AnyArray:
         """The part to be trained or evaluated on, float32 [size, size, 3], normalised."""
         height, width = image.shape[:2]
         if self.epoch is None:
@@ -193,26 +193,26 @@ def _parsed(record: bytes, name: str, max_classes: int) -> tuple[bytes, int]:
     return images[0], label
 
 
-def _decoded(content: bytes) -> Array:
+def _decoded(content: bytes) -> AnyArray:
     """RGB [H, W, 3] of 8 bits. Raises _Undecodable."""
     try:
         with tf.device(_CPU):
-            image: Array = tf.io.decode_image(content, channels=3, expand_animations=False).numpy()
+            image: AnyArray = tf.io.decode_image(content, channels=3, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:
         reason = " ".join(error.message.split()).rpartition("}} ")[2].partition(" [Op:")[0]
         raise _Undecodable(reason or "InvalidArgumentError") from error
     return image
 
 
-def _resized(image: Array, size: int) -> Array:
+def _resized(image: AnyArray, size: int) -> AnyArray:
     """The whole image, float32 [size, size, 3], as tf.image.resize does it."""
     with tf.device(_CPU):
         resized = tf.raw_ops.ResizeBilinear(images=image[None], size=(size, size), half_pixel_centers=True)
-    pixels: Array = resized.numpy()[0]
+    pixels: AnyArray = resized.numpy()[0]
     return pixels
 
 
-def _resized_box(image: Array, box: tuple[float, float, float, float], size: int) -> Array:
+def _resized_box(image: AnyArray, box: tuple[float, float, float, float], size: int) -> AnyArray:
     """The same of a box (left, top, right, bottom) of fractions of pixels, which takes longer."""
     left, top, right, bottom = box
     scale = np.array((size / (bottom - top), size / (right - left)), np.float32)
@@ -221,17 +221,17 @@ def _resized_box(image: Array, box: tuple[float, float, float, float], size: int
             images=image[None], size=(size, size), scale=scale, translation=-scale * np.array((top, left), np.float32),
             kernel_type="triangle", antialias=False,
         )  # fmt: skip
-    pixels: Array = resized.numpy()[0]
+    pixels: AnyArray = resized.numpy()[0]
     return pixels
 
 
-def _normalised(pixels: Array) -> Array:
+def _normalised(pixels: AnyArray) -> AnyArray:
     """float32 [H, W, 3] from 0 to 255, normalised by ImageNet's mean and deviation."""
     rows = pixels.reshape(len(pixels), -1)
     factors, shifts = (
         np.tile(np.array(values, np.float32), pixels.shape[1])
         for values in ([1 / (255 * d) for d in DEVIATION], [-m / d for m, d in zip(MEAN, DEVIATION, strict=True)])
     )
-    normalised: Array = np.multiply(rows, factors)
+    normalised: AnyArray = np.multiply(rows, factors)
     normalised += shifts
     return normalised.reshape(pixels.shape)

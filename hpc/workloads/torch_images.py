@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from hpc.model.data_source import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads.crops import DEVIATION, MEAN
-from hpc.workloads.image_batches import DECODER, ImageBatches, Key
+from hpc.workloads.image_batches import DECODER, ImageBatches, ImageKey
 from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts, workers_to_start
 from hpc.workloads.image_sets import list_images
 
@@ -64,7 +64,7 @@ class _TorchLoaders:
         listing = list_images(self._source.path, split)
         return _ImageFolder(ImageBatches(listing, self._size, self._run.seed, normalised, augmented=augmented))
 
-    def _loader(self, images: _ImageFolder, keys: Iterable[Key], workers: int) -> DataLoader[Any]:
+    def _loader(self, images: _ImageFolder, keys: Iterable[ImageKey], workers: int) -> DataLoader[Any]:
         return DataLoader(
             images,
             batch_size=self._run.rank_batch_size,
@@ -85,7 +85,7 @@ class _ImageFolder(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self._batches)
 
-    def __getitems__(self, keys: list[Key]) -> Batch:
+    def __getitems__(self, keys: list[ImageKey]) -> Batch:
         """The samples of a batch; called by DataLoader in a worker."""
         batch = self._batches.load(keys)
         return batch._replace(labels=torch.from_numpy(batch.labels))
@@ -94,7 +94,7 @@ class _ImageFolder(Dataset[Batch]):
 class _EpochSampler(DistributedSampler[Any]):
     """A DistributedSampler that gives the epoch along with each sample, so that workers know it."""
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[ImageKey]:
         return ((self.epoch, number) for number in super().__iter__())
 
 

@@ -14,7 +14,7 @@ from launch.jobs.options import option_rows
 from launch.sweep.expansion import OptionsOf, expand
 from launch.sweep.spec import SweepSpec
 
-Case = tuple[int, int]
+CaseSize = tuple[int, int]
 CHOOSING = ("nodes", "ranks_per_node", "cases", "batch_size", "precision")
 """The options that choose among the points of a recipe; any other replaces its setting."""
 NAMED = 12
@@ -97,7 +97,7 @@ def _value_text(value: Any) -> str:
     return _case_text(value) if isinstance(value, tuple) else str(value)
 
 
-def _case_text(case: Case) -> str:
+def _case_text(case: CaseSize) -> str:
     return "{}n{}g".format(*case)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from hpc.model.findings import Figures, Finding, Severity, State
+from hpc.model.findings import FigureValues, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from parse.alarms.scaling import Neighbours
 from parse.attempt import Attempt, Machine, RunFields
@@ -18,29 +18,29 @@ IMPLIED_BY_CROWDING = ("cores", "load")
 """Checks that fail wherever the machine is oversubscribed or has simulated nodes; those have alarms of their own."""
 
 
-def oversubscribed(result: Result, _: Neighbours) -> Iterator[Figures]:
+def oversubscribed(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     return _reasons(result.oversubscribed)
 
 
-def nodes_simulated(result: Result, _: Neighbours) -> Iterator[Figures]:
+def nodes_simulated(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     return _reasons(result.nodes_simulated)
 
 
-def built_otherwise(result: Result, _: Neighbours) -> Iterator[Figures]:
+def built_otherwise(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     return _reasons(*(machine.built_otherwise for machine in result.machines))
 
 
-def unfused(result: Result, _: Neighbours) -> Iterator[Figures]:
+def unfused(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     if any(machine.unfused for machine in result.machines):
         yield {}
 
 
-def synchronises(result: Result, _: Neighbours) -> Iterator[Figures]:
+def synchronises(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     if any(machine.synchronises for machine in result.machines):
         yield {}
 
 
-def preflight(result: Result, _: Neighbours) -> Iterator[Figures]:
+def preflight(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """A check failed, or a fatal one could not be made; of several runs the text is the first's."""
     crowded = result.oversubscribed or result.nodes_simulated
     runs_by_check: dict[str, list[tuple[int, Finding]]] = {}
@@ -56,7 +56,7 @@ def preflight(result: Result, _: Neighbours) -> Iterator[Figures]:
         yield {"check": name, "unknown": unknown, "text": text, "runs": [*repeats]}
 
 
-def fewer_runs(result: Result, _: Neighbours) -> Iterator[Figures]:
+def fewer_runs(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """Fewer runs are ok than the plan has, or than the numbers in the names of logs show."""
     outcomes = Counter(run.outcome_text for run in result.runs if not run.measured)
     if result.planned_runs is not None:
@@ -71,7 +71,7 @@ def fewer_runs(result: Result, _: Neighbours) -> Iterator[Figures]:
         yield {"ok": len(result.ok), "runs": runs, "outcomes": outcomes, "source": source, "missing": missing}
 
 
-def average_and_median(result: Result, _: Neighbours) -> Iterator[Figures]:
+def average_and_median(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     speeds = {"runs": (result.average_speed, result.median_speed)}
     if result.published:
         speeds["document"] = (result.published.average, result.published.median)
@@ -80,7 +80,7 @@ def average_and_median(result: Result, _: Neighbours) -> Iterator[Figures]:
             yield {"average": average, "median": median, "difference": average / median - 1, "source": source}
 
 
-def disagreement(result: Result, _: Neighbours) -> Iterator[Figures]:
+def disagreement(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """Runs of a point, or ranks of a run, met different devices, drivers or versions."""
     runs_by_value: dict[str, dict[tuple[str, ...], list[int]]] = {}
     for repeat, attempt in _attempts(result.ok):
@@ -92,12 +92,12 @@ def disagreement(result: Result, _: Neighbours) -> Iterator[Figures]:
             yield {"fact": name, "runs": {" and ".join(values): numbers for values, numbers in runs.items()}}
 
 
-def not_as_asked(result: Result, _: Neighbours) -> Iterator[Figures]:
+def not_as_asked(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """The ranks, steps or samples of a trace are not those of its run; a log has no request to compare with."""
     yield from _by_figures(_not_as_requested(result), len(result.ok))
 
 
-def _not_as_requested(result: Result) -> Iterator[tuple[int, Figures]]:
+def _not_as_requested(result: Result) -> Iterator[tuple[int, FigureValues]]:
     for run in result.ok:
         if run.measured is None or run.attempt is None or run.attempt.machine is None or run.attempt.log:
             continue
@@ -122,7 +122,7 @@ def _length(run: RunFields, machine: Machine) -> int | None:
     return int(length) if length.isdecimal() else None
 
 
-def unmeasured(result: Result, _: Neighbours) -> Iterator[Figures]:
+def unmeasured(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     problems = (
         (run.requested.run.repeat, {"reason": run.attempt.problem})
         for run in result.runs
@@ -131,9 +131,9 @@ def unmeasured(result: Result, _: Neighbours) -> Iterator[Figures]:
     return _by_figures(problems, len(result.runs))
 
 
-def repeated(result: Result, _: Neighbours) -> Iterator[Figures]:
+def repeated(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """Several attempts of a run ended ok: only one counts."""
-    several: Iterable[tuple[int, Figures]] = (
+    several: Iterable[tuple[int, FigureValues]] = (
         (run.requested.run.repeat, {"attempts": [*run.ok_attempts], "counted": run.attempt.number})
         for run in result.ok
         if len(run.ok_attempts) > 1 and run.attempt
@@ -141,20 +141,20 @@ def repeated(result: Result, _: Neighbours) -> Iterator[Figures]:
     return _by_figures(several, len(result.ok))
 
 
-def noted(result: Result, _: Neighbours) -> Iterator[Figures]:
+def noted(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """Ok runs have evidence of something odd, such as losses that are not finite."""
     evidence = ((at, {"evidence": attempt.evidence}) for at, attempt in _attempts(result.ok) if attempt.evidence)
     return _by_figures(evidence, len(result.ok))
 
 
-def log_remarks(result: Result, _: Neighbours) -> Iterator[Figures]:
+def log_remarks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     logs = ((at, attempt.log) for at, attempt in _attempts(result.runs) if attempt.log)
     return _by_figures(((at, {"remark": text}) for at, log in logs for text in log.remarks), len(result.runs))
 
 
-def _by_figures(pairs: Iterable[tuple[int, Figures]], of: int) -> Iterator[Figures]:
+def _by_figures(pairs: Iterable[tuple[int, FigureValues]], of: int) -> Iterator[FigureValues]:
     """Figures that several runs have alike, once: with the repeats that have them, and of how many."""
-    figures: dict[str, Figures] = {}
+    figures: dict[str, FigureValues] = {}
     runs: dict[str, list[int]] = {}
     for repeat, its in pairs:
         key = repr(its)
@@ -168,7 +168,7 @@ def _attempts(runs: tuple[Run, ...]) -> Iterator[tuple[int, Attempt]]:
     return ((run.requested.run.repeat, run.attempt) for run in runs if run.attempt)
 
 
-def _reasons(*reasons: str) -> Iterator[Figures]:
+def _reasons(*reasons: str) -> Iterator[FigureValues]:
     return ({"reason": reason} for reason in dict.fromkeys(reasons) if reason)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpc.model.findings import Figures
+from hpc.model.findings import FigureValues
 from hpc.system.text import grouped, plural
 from parse.result import Figure, Result, by_setting, size
 from parse.stats import Interval
@@ -38,7 +38,7 @@ def base_of(result: Result, neighbours: Neighbours) -> Result | None:
     return next((other for other in neighbours.setting if other.requested.point == point), None)
 
 
-def superlinear(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def superlinear(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """The least speedup over one device that the intervals allow is above the number of devices."""
     of_base = base_of(result, neighbours)
     if of_base is None or result is of_base or result.speedup is None or of_base.run.devices > 1:
@@ -53,7 +53,7 @@ def superlinear(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
         }
 
 
-def rising(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """Speed per device is higher than in a smaller case, beyond both intervals; `superlinear` compares with a base of
     one device."""
     if (interval := speed_interval(result)) is None or result.median_speed is None:
@@ -79,7 +79,7 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
         }
 
 
-def falling(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """Fewer devices are faster together, beyond both intervals."""
     if (interval := speed_interval(result)) is None:
         return
@@ -100,7 +100,7 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
         }
 
 
-def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """The base met another device, driver or version, so the speedup compares more than the scale."""
     of_base = base_of(result, neighbours)
     if of_base is None or of_base is result:
@@ -115,9 +115,9 @@ def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[Figur
 # Alarms about nested runs: smaller cases must run on some of the nodes of larger ones, block by block.
 
 
-def not_nested(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def not_nested(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """A smaller case of the same block ran on a node that this one did not run on."""
-    outside: list[Figures] = [
+    outside: list[FigureValues] = [
         {"run": repeat, "case": other.requested.case, "outside": sorted(smaller - nodes), "nodes": sorted(nodes)}
         for other, repeat, smaller, nodes in _pairs(result, neighbours.setting)
         if smaller - nodes
@@ -126,7 +126,7 @@ def not_nested(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
         yield {"outside": outside}
 
 
-def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def other_nodes(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """The blocks of the largest nested case ran on different nodes: in several jobs, or after a requeue."""
     largest = max(other.run.nodes or 0 for other in neighbours.setting)
     if result.run.placement != "nested" or (result.run.nodes or 0) < largest:
@@ -183,7 +183,7 @@ COPIED_CASES = 2
 """One figure can be the same by chance; two or more and all of a column are not."""
 
 
-def as_published(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def as_published(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """A printed figure differs from the one computed of the numbers beside it by more than rounding."""
     if result.published is None:
         return
@@ -201,13 +201,13 @@ def as_published(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
         yield {"printed": printed, "computed": values, "source": source, "runs": len(result.ok)}
 
 
-def packed(result: Result, _: Neighbours) -> Iterator[Figures]:
+def packed(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """Logs of several jobs on the same devices, which the document counts as runs, or has in the place of one."""
     if result.published and result.published.packed:
         yield {"logs": [{"log": name, "speed": speed} for name, speed in result.published.packed]}
 
 
-def copied(result: Result, neighbours: Neighbours) -> Iterator[Figures]:
+def copied(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """Two settings have the same speeds in all cases; both columns get the alarm."""
     for other in neighbours.same_speeds:
         if differences := _differences(result, other):

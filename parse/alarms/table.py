@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from hpc.model.findings import Figures, Finding
+from hpc.model.findings import FigureValues, Finding
 from hpc.system.text import grouped
 from parse.alarms import runs, scaling, windows
 from parse.alarms.scaling import Neighbours
@@ -15,7 +15,7 @@ from parse.result import Result, by_setting
 MAX_SAME_SPEEDS = 3
 """At most this many columns with the same speeds are named."""
 
-Rule = Callable[[Result, Neighbours], Iterator[Figures]]
+Rule = Callable[[Result, Neighbours], Iterator[FigureValues]]
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from hpc.model.findings import Figures
+from hpc.model.findings import FigureValues
 from hpc.system.text import first_of, inflect, plural, ranges
 from parse.alarms.scaling import SINGLE_FIGURE
 
@@ -14,7 +14,7 @@ SHOWN = 3
 _ALLOWED = f" with {2 * SINGLE_FIGURE:.0%} allowed between single published figures"
 
 
-def sentence(name: str, figures: Figures, unit: str = "samples/s") -> str:
+def sentence(name: str, figures: FigureValues, unit: str = "samples/s") -> str:
     """Returns the text of an alarm; its form may depend on the figure `source`. `unit` is that of its speeds."""
     form = SENTENCES.get(f"{name} of {figures.get('source')}") or SENTENCES[name]
     if not isinstance(form, str):
@@ -31,7 +31,7 @@ def sentence(name: str, figures: Figures, unit: str = "samples/s") -> str:
     )
 
 
-def of_runs(figures: Figures) -> str:
+def of_runs(figures: FigureValues) -> str:
     """Which of the runs of a point the figures concern: `run 1-3, 7`, or `all 5 runs`."""
     runs: Any = figures["runs"]
     return f"all {len(runs)} runs" if len(runs) == figures["of"] and len(runs) > 1 else f"run {ranges(runs)}"

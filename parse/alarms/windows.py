@@ -8,7 +8,7 @@ from math import ceil, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.findings import Figures
+from hpc.model.findings import FigureValues
 from parse import stats
 from parse.alarms.scaling import Neighbours
 from parse.change_points import change_points
@@ -27,7 +27,7 @@ STEADY_SCORE = 2.5
 """With one run, only thirds whose batches do not overlap at all exceed it: 2 chances in 252 for a steady window."""
 
 
-def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[Figures]:
+def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """The speed that a document or a log prints, or the mean of a trace's rates, is not the speed by the clock."""
     published = result.published
     if published and published.wall_clock and published.median:
@@ -40,7 +40,7 @@ def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[Figures]:
                 "wall_clock_from": published.wall_clock_from,
                 "difference": difference,
             }
-    worst: Figures = {}
+    worst: FigureValues = {}
     highest = RATES_APART
     for run in result.ok:
         if (log := run.attempt and run.attempt.log) and log.printed and log.wall_clock:
@@ -53,9 +53,9 @@ def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[Figures]:
     yield from _stalls(result)
 
 
-def window_and_steady_run(result: Result, _: Neighbours) -> Iterator[Figures]:
+def window_and_steady_run(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """The protocol's window of a log is faster or slower than the log's whole run from there on, pauses left out."""
-    worst: Figures = {}
+    worst: FigureValues = {}
     highest = STEADY_APART
     for run in result.ok:
         log = run.attempt and run.attempt.log
@@ -76,7 +76,7 @@ def window_and_steady_run(result: Result, _: Neighbours) -> Iterator[Figures]:
         yield worst
 
 
-def _stalls(result: Result) -> Iterator[Figures]:
+def _stalls(result: Result) -> Iterator[FigureValues]:
     """In every run of traces, some steps are so long that the mean of the steps' rates exceeds the speed by more than
     the scatter of the other steps, and of the runs, explains.
 
@@ -118,7 +118,7 @@ def _scatter(result: Result) -> float:
     return (result.interval.high - result.interval.low) / 2 / result.median_speed
 
 
-def loose_clocks(result: Result, _: Neighbours) -> Iterator[Figures]:
+def loose_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """The speed is uncertain by over 1 %: clocks agree badly, or time stamps are too coarse for so short a window."""
     shares = [(run.measured.clock_share, run) for run in result.ok if run.measured]
     share, run = max(shares, key=lambda pair: pair[0], default=(0.0, None))
@@ -127,7 +127,7 @@ def loose_clocks(result: Result, _: Neighbours) -> Iterator[Figures]:
         yield {"share": share, "run": run.requested.run.repeat, "source": source}
 
 
-def unsteady(result: Result, _: Neighbours) -> Iterator[Figures]:
+def unsteady(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """First and last third of the windows differ, beyond the runs' scatter.
 
     Each third of a run's step times is cut into batches (neighbouring steps are alike, batches less so) and their
@@ -174,7 +174,7 @@ MIN_SHARE = 0.01
 """The least share of the speed that steps of a warm-up in the window must cost."""
 
 
-def short_warmup(result: Result, _: Neighbours) -> Iterator[Figures]:
+def short_warmup(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """In most runs the window begins with steps of another level, which a longer warm-up would have left out.
 
     The steps are those before the last change point in the first half of a window whose second half has none. Where a
@@ -217,7 +217,7 @@ def _effects(step_s: npt.NDArray[np.float64], begin: int) -> tuple[float, float]
     return level, float(step_s[begin:].mean() / step_s.mean()) - 1
 
 
-def outlying_runs(result: Result, _: Neighbours) -> Iterator[Figures]:
+def outlying_runs(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """Runs far from the others of their point."""
     runs = [(str(run.requested.run.repeat), run.measured.throughput) for run in result.ok if run.measured]
     speeds = [speed for _, speed in runs]

@@ -23,7 +23,7 @@ from parse.page.scaling import (
     series_of,
     warnings_section,
 )
-from parse.page.types import Block, Chart, HtmlPage, Listing, Panel, Paragraph, Section, Table
+from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Table
 from parse.page.verdict import headline, verdict
 from parse.report.against import against_lines
 from parse.report.conclusion import setting_names
@@ -47,7 +47,7 @@ def ledger_section(summary: Summary) -> Section:
     named = named_ledgers(summary)
     if not named:
         return Section(id=section_id, title=title, blocks=[Paragraph(text=f"{capitalized(NOTHING)}.")])
-    blocks: list[Block] = [*_charts(named)]
+    blocks: list[PageBlock] = [*_charts(named)]
     terms = term_table(summary, named)
     heads = [(name or "of", unit) for name, unit in terms.heads]
     blocks.append(
@@ -63,7 +63,7 @@ def ledger_section(summary: Summary) -> Section:
     return Section(id=section_id, title=title, blocks=blocks)
 
 
-def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[Block]:
+def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
     shown = named[:MAX_BARS]
     if len(shown) < len(named):
         yield Paragraph(text=f"The charts have the first {len(shown)} of {len(named)} points; the table has all.")
@@ -154,7 +154,7 @@ ALL, NODES = "all", "nodes"
 
 def measured_section(summary: Summary) -> Section:
     """Settings and environment once, what differs between runs in marked rows with the runs that have it."""
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     runs = [run for result in (*summary.results, *summary.diagnostics) for run in result.runs]
     if not runs:
         return Section(id="measured", title="What was measured", blocks=[Paragraph(text="No run is here.")])
@@ -239,7 +239,7 @@ def environment(summary: Summary) -> list[Fact]:
     return rows
 
 
-def _environment_table(summary: Summary) -> Iterator[Block]:
+def _environment_table(summary: Summary) -> Iterator[PageBlock]:
     """A row for each fact and each of its values; marked where not all runs have the same."""
     facts = environment(summary)
     if facts:
@@ -278,7 +278,7 @@ MAX_ROWS = 300
 def outcomes_section(summary: Summary) -> Section:
     """A count of the outcomes, a row per run, and what was not read."""
     rows = [(not run.measured, row) for result, name in _named(summary) for run, row in _rows(result, name)]
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if rows:
         counts = Counter(row[2] for _, row in rows)
         listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
@@ -351,7 +351,7 @@ def left_out_section(summary: Summary) -> Section | None:
 
 def published_section(summary: Summary) -> Section | None:
     """A table and a chart of each work that several backends, documents or measurements have; None without any."""
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if summary.against is not None:
         about = list(against_lines(summary.against, summary.results, labels(summary.results)))
         blocks.append(Listing(title="Published values, beside the points in the table above", lines=about))
@@ -401,7 +401,7 @@ def _ratios(summary: Summary) -> Iterator[Chart]:
     )  # fmt: skip
 
 
-def _side_by_side(comparison: SideBySide, number: int) -> Iterator[Block]:
+def _side_by_side(comparison: SideBySide, number: int) -> Iterator[PageBlock]:
     measured = [
         (column.name, points)
         for column in comparison.columns

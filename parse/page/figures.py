@@ -13,7 +13,7 @@ from itertools import cycle
 from math import ceil, floor, isfinite, log10
 from typing import Any
 
-from parse.page.types import Figure
+from parse.page.types import PlotlyFigure
 from parse.text import cut, shortened
 
 BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, GREY = (
@@ -106,7 +106,7 @@ class Axes:
 
 def lines(
     series: Sequence[Line], axes: Axes, *, hover: str = "%{y}", ideal: Line | None = None, marker_px: int = 8
-) -> Figure:
+) -> PlotlyFigure:
     """Lines with markers and intervals, and a dashed one for the ideal."""
     traces: list[dict[str, Any]] = []
     if ideal is not None:
@@ -169,7 +169,7 @@ def _band(begin: float, until: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def steps_figure(series: Sequence[Line], blocks: Sequence[tuple[int, int]], *, y_title: str) -> Figure:
+def steps_figure(series: Sequence[Line], blocks: Sequence[tuple[int, int]], *, y_title: str) -> PlotlyFigure:
     """Thin lines along the steps of a run; what lies before and between its `blocks`, (first, stop), is shaded."""
     figure = lines(series, Axes(x_title="step", y_title=y_title), hover="step %{x}: %{y}")
     data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
@@ -193,7 +193,7 @@ class OverTime:
     changes: Sequence[tuple[int, int, str]]
 
 
-def over_time(course: OverTime, *, y_title: str) -> Figure:
+def over_time(course: OverTime, *, y_title: str) -> PlotlyFigure:
     """Medians with their intervals over dates, single runs in grey behind them, each level as a line, and at each
     change the time in which it came about shaded, with its text."""
     figure = lines([course.medians], Axes(x_title="", y_title=y_title, from_zero=False), marker_px=7)
@@ -249,7 +249,7 @@ def stacked(
     *,
     x_title: str,
     shown: Mapping[str, Sequence[str]] | None = None,
-) -> Figure:
+) -> PlotlyFigure:
     """A horizontal bar for each name, from top to bottom, made of parts; `shown` are the texts for the pointer."""
     traces = []
     other = cycle((GREEN, GREY))
@@ -283,7 +283,7 @@ def heat_map(
     top: float,
     unit: str,
     warmup: int,
-) -> Figure:
+) -> PlotlyFigure:
     """A heat map [row, x]; colours run from 0 to `top`, what is beyond has the last one. Steps before `warmup` are
     marked off by a line."""
     trace = {

@@ -9,7 +9,7 @@ from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.comparison.text import difference_text
 from parse.page.figures import Line, OverTime, over_time
 from parse.page.points import MAX_PANELS
-from parse.page.types import Block, Chart, HtmlPage, Listing, Panel, Paragraph, Section, Statement, Table
+from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Statement, Table
 from parse.page.verdict import as_sentence
 from parse.text import Head, number
 from parse.trend.divisive import MAX_P_VALUE
@@ -165,7 +165,7 @@ def _ordered(history: History) -> list[Series]:
 
 def _over_time_section(history: History) -> Section:
     shown = _ordered(history)[:MAX_PANELS]
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if len(shown) < len(history.series):
         blocks.append(
             Paragraph(text=f"Shown are {len(shown)} of {len(history.series)} points, those that became slower first.")
@@ -182,7 +182,7 @@ def _title(series: Series) -> str:
     return f"{series.name}: {series.verdict}{latest}"
 
 
-def _blocks(series: Series, at: int) -> Iterator[Block]:
+def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
     if not series.samples:
         yield Paragraph(text="No measurement of it has a speed and a date.")
     elif len(series.samples) > 1:
@@ -260,5 +260,5 @@ def _left_out_section(history: History) -> Section | None:
     ]
     remarks = [f"{text}{f' ({count} times)' if count > 1 else ''}" for text, count in Counter(history.remarks).items()]
     listings += [("Not read", list(history.refusals)), ("Remarks", remarks)]
-    blocks: Sequence[Block] = [Listing(title=title, lines=lines) for title, lines in listings if lines]
+    blocks: Sequence[PageBlock] = [Listing(title=title, lines=lines) for title, lines in listings if lines]
     return Section(id="left-out", title="What was left out", blocks=blocks) if blocks else None

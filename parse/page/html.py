@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from hpc.system.sanitize import plain
 from hpc.system.version import __version__
-from parse.page.types import Block, Chart, Figure, HtmlPage
+from parse.page.types import Chart, HtmlPage, PageBlock, PlotlyFigure
 
 HERE = Path(__file__).parent
 PLOTLY = HERE / "assets" / "plotly-cartesian.min.js"
@@ -63,7 +63,7 @@ def content_policy(scripts: list[str]) -> str:
     )
 
 
-def as_script_data(value: Mapping[str, Figure]) -> str:
+def as_script_data(value: Mapping[str, PlotlyFigure]) -> str:
     """JSON that can stand in a `<script type="application/json">`: nothing in it ends the element or opens a comment.
 
     Raises ValueError for a number that is not finite.
@@ -77,7 +77,7 @@ def _digest(script: str) -> str:
 
 
 def _charts(page: HtmlPage) -> list[Chart]:
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     for section in page.sections:
         blocks += section.blocks
         for panel in section.panels:

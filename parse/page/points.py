@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,11 +14,14 @@ from parse.ledger.notes import notes
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
 from parse.page.readings import Course, DelayMap, Floats, RunReading, read_run, step_times
-from parse.page.types import Block, Chart, Listing, Panel, Paragraph, Section, Table
+from parse.page.types import Chart, Listing, PageBlock, Panel, Paragraph, Section, Table
 from parse.processes import each_in_processes, processes_for
 from parse.report.ledger import place_tables
 from parse.report.summary import Summary, named_ledgers, names_of_points
 from parse.result import Result, Run
+
+if TYPE_CHECKING:
+    from parse.load_logs import Progress
 
 MAX_PANELS = 24
 """Points with a panel: those with most devices. The tables have all points."""
@@ -30,10 +34,10 @@ TOP_PERCENTILE = 99.5
 LEAST_TOP_MS = 0.01
 """The colours of a heat map cover at least so much."""
 
-Progress = Callable[[Sequence[Result]], Iterable[Result]]
 
-
-def points_section(summary: Summary, headline: Result | None, progress: Progress | None = None) -> Section | None:
+def points_section(
+    summary: Summary, headline: Result | None, progress: Progress[Result] | None = None
+) -> Section | None:
     """A panel for each point with a trace, that of the verdict open and first; None where no run has a trace.
 
     Reads the traces.
@@ -44,7 +48,7 @@ def points_section(summary: Summary, headline: Result | None, progress: Progress
     shown = sorted(traced, key=lambda result: (result is not headline, -result.run.devices))[:MAX_PANELS]
     names = names_of_points(summary)
     ledgers = {ledger.result.requested.point: ledger for _, ledger in named_ledgers(summary)}
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     if len(shown) < len(traced):
         blocks.append(
             Paragraph(text=f"Shown are {len(shown)} of {len(traced)} points with traces, those with most devices.")
@@ -59,11 +63,11 @@ def points_section(summary: Summary, headline: Result | None, progress: Progress
     return Section(id="runs", title="Step by step: the runs of each point", blocks=blocks, panels=panels)
 
 
-def _blocks(point: tuple[Result, Ledger | None, int]) -> list[Block]:
+def _blocks(point: tuple[Result, Ledger | None, int]) -> list[PageBlock]:
     return [*_of_point(*point)]
 
 
-def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Block]:
+def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[PageBlock]:
     runs = [run for run in result.runs if run.trace]
     shown, detailed = runs[:MAX_RUNS], _typical(result)
     if detailed is not None and all(run is not detailed for run in shown):
@@ -149,7 +153,7 @@ def _shaded(blocks: Sequence[tuple[int, int]]) -> str:
     return "; shaded: warm-up" if len(blocks) == 1 else "; shaded: warm-up, and between the measured blocks"
 
 
-def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iterator[Block]:
+def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iterator[PageBlock]:
     delays = reading.delays
     if result.run.devices == 1:
         return
@@ -189,7 +193,7 @@ def _row_name(delays: DelayMap, row: int) -> str:
     return f"rank {first}" if delays.ranks_per_row == 1 else f"ranks {first}–{first + delays.ranks_per_row - 1}"
 
 
-def _places(ledger: Ledger | None, number: int) -> Iterator[Block]:
+def _places(ledger: Ledger | None, number: int) -> Iterator[PageBlock]:
     """Nodes and ranks with their terms, and how often each comes last."""
     if ledger is None:
         return
@@ -200,7 +204,7 @@ def _places(ledger: Ledger | None, number: int) -> Iterator[Block]:
         )  # fmt: skip
 
 
-def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[Block]:
+def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[PageBlock]:
     """A chart for each quantity that changes, and a line for each that does not."""
     flat = [course for course in reading.courses if all(np.ptp(values) == 0 for values in course.values)]
     if flat:

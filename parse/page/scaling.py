@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hpc.system.text import first_of, plural
 from parse.page.figures import Axes, Line, lines
-from parse.page.types import Block, Chart, Listing, Paragraph, Section, Table
+from parse.page.types import Chart, Listing, PageBlock, Paragraph, Section, Table
 from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
 from parse.report.notices import Notice, all_notices
@@ -26,7 +26,7 @@ MAX_SERIES = 6
 
 def scaling_section(summary: Summary, point: Result | None) -> Section:
     """The charts and tables by unit; `point` is that of the verdict, whose setting is always drawn."""
-    blocks: list[Block] = []
+    blocks: list[PageBlock] = []
     units = by_unit([result for result in summary.results if result.median_speed is not None])
     for number, of_unit in enumerate(units):
         blocks += _charts(of_unit, point, f"-{number}" if number else "")
@@ -105,7 +105,7 @@ def are_drawn(settings: Sequence[tuple[str, Sequence[Result]]]) -> bool:
     )
 
 
-def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[Block]:
+def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Iterator[PageBlock]:
     chosen, settings = chosen_settings(results, point)
     if not are_drawn(chosen):
         return

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from parse.text import Head
 
-Figure = Mapping[str, Any]
+PlotlyFigure = Mapping[str, Any]
 """A chart as Plotly takes it: `data`, a list of its traces, and `layout`. Plain values; a number that is not finite is
 None; texts from outside are those of `parse.page.figures.label`."""
 
@@ -39,7 +39,7 @@ class Chart:
     id: str
     title: str
     text: str
-    figure: Figure
+    figure: PlotlyFigure
     height_px: int = 340
 
 
@@ -72,7 +72,7 @@ def _has_letter(cell: str) -> bool:
     return any(character.isalpha() for character in cell)
 
 
-Block = Paragraph | Listing | Chart | Table
+PageBlock = Paragraph | Listing | Chart | Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ class Panel:
 
     id: str
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
     is_open: bool = False
 
 
@@ -91,7 +91,7 @@ class Section:
 
     id: str
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[PageBlock]
     panels: Sequence[Panel] = ()
 
 

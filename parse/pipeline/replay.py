@@ -36,7 +36,7 @@ STEP_END = (
 """What follows the last compute, in this order."""
 ACROSS_DP_RANKS = frozenset({Kind.PARAMS_GATHER, Kind.GRADS_SCATTER, Kind.CLIP})
 
-Stage = dict[Kind, list[int]]
+StageOperations = dict[Kind, list[int]]
 """The places of a stage's operations in `PipelineTrace.operations`, by kind, in order."""
 
 
@@ -60,7 +60,7 @@ def schedule(trace: PipelineTrace) -> tuple[Meeting, ...]:
 
     Raises PipelineTraceError where the trace has another schedule.
     """
-    stages: list[Stage] = [defaultdict(list) for _ in range(trace.stages)]
+    stages: list[StageOperations] = [defaultdict(list) for _ in range(trace.stages)]
     for place, operation in enumerate(trace.operations):
         stages[operation.stage][operation.kind].append(place)
     after: dict[int, list[int]] = defaultdict(list)
@@ -87,7 +87,7 @@ def schedule(trace: PipelineTrace) -> tuple[Meeting, ...]:
         raise PipelineTraceError(f"operations wait for one another in a circle: {', '.join(circle)} …") from None
 
 
-def _order(trace: PipelineTrace, number: int, stage: Stage) -> Iterator[tuple[int, int]]:
+def _order(trace: PipelineTrace, number: int, stage: StageOperations) -> Iterator[tuple[int, int]]:
     """Pairs of operations of one worker of which the first ends before the second starts."""
     compute = sorted(stage[Kind.FORWARD] + stage[Kind.BACKWARD], key=lambda place: float(trace.start_s[place, 0, 0]))
     for kind in (Kind.FORWARD, Kind.BACKWARD):
@@ -112,7 +112,7 @@ def _order(trace: PipelineTrace, number: int, stage: Stage) -> Iterator[tuple[in
             yield from zip(stage[kind], stage[send], strict=True)
 
 
-def _transfers(stages: Sequence[Stage]) -> Iterator[tuple[int, ...]]:
+def _transfers(stages: Sequence[StageOperations]) -> Iterator[tuple[int, ...]]:
     """Each send with its recv on the neighbouring stage."""
     for _, recv, send, towards in DIRECTIONS:
         for number, stage in enumerate(stages):
@@ -128,7 +128,7 @@ def _transfers(stages: Sequence[Stage]) -> Iterator[tuple[int, ...]]:
             raise PipelineTraceError(f"the {'first' if towards > 0 else 'last'} stage has {recv}, and nobody sends")
 
 
-def _common(stages: Sequence[Stage]) -> Iterator[tuple[int, ...]]:
+def _common(stages: Sequence[StageOperations]) -> Iterator[tuple[int, ...]]:
     """What several stages of a data-parallel rank do together: reduce the embedding's gradients, clip."""
     ends = (stages[0], stages[-1]) if len(stages) > 1 else (stages[0],)
     for kind, members in ((Kind.EMBEDDING_REDUCE, ends), (Kind.CLIP, stages)):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hpc.model.findings import Figures, FigureValue, Finding
+from hpc.model.findings import FigureValue, FigureValues, Finding
 from hpc.system.regular_file import parse_json, read_whole
 from hpc.system.text import first_of, inflect
 from parse.logs.engine.log_format import LogRecord
@@ -37,7 +37,7 @@ FIELDS = (
 LEVELS = 3
 """`<system>/system_information.json`, `<system>/<model>/log/GPUx1.log`: from a log's folder up to the system's."""
 
-Breach = tuple[str, Figures]
+Breach = tuple[str, FigureValues]
 
 
 @dataclass(frozen=True, kw_only=True)

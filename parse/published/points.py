@@ -71,10 +71,10 @@ class PublishedPoint:
         return next((figure.value for figure in self.figures if figure.what == "median"), None)
 
 
-Points = defaultdict[Case, PublishedPoint]
+PointsByCase = defaultdict[Case, PublishedPoint]
 
 
-def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, Points]], list[str]]:
+def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, PointsByCase]], list[str]]:
     """Returns the points of a document by setting, and a remark for each part that is not readable."""
     opening = _opening(lines)
     outputs, remarks = extractor_outputs(lines)
@@ -107,7 +107,7 @@ class _Group:
     line: int
     head: str = ""
     printed: bool = False
-    points: Points = field(default_factory=lambda: defaultdict(PublishedPoint))
+    points: PointsByCase = field(default_factory=lambda: defaultdict(PublishedPoint))
 
 
 def _of_output(output: ExtractorOutput, opening: Sequence[str], remarks: list[str]) -> Iterator[_Group]:
@@ -263,7 +263,7 @@ def _setting(column: SpeedColumn, opening: Sequence[str]) -> Setting:
     )
 
 
-def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, Points]]:
+def _with_places(all_groups: Sequence[_Group]) -> list[tuple[Setting, PointsByCase]]:
     """Returns the groups; those of equal settings get the place where they are printed in `apart`."""
     settings = grouped((group.setting, group) for group in all_groups)
     return [

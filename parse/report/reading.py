@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from parse.alarms.table import judge
 from parse.ledger.point import ledgers
@@ -16,10 +16,7 @@ from parse.report.summary import Summary
 from parse.result import Result, against_base, results
 
 if TYPE_CHECKING:
-    from parse.load_logs import HowToRead
-
-T = TypeVar("T")
-Progress = Callable[[Sequence[T]], Iterable[T]]
+    from parse.load_logs import HowToRead, Progress
 
 
 def read_documents(paths: Sequence[Path], base: str = "") -> Summary:

@@ -29,7 +29,7 @@ BACKEND_FIELDS = ("container", "folder", "date", "name", *LOG_DIFFERENCES)
 MACHINE = ("device", "driver", "cpu")
 """Facts that must be equal, too; they are measured, not requested."""
 
-Setting = tuple[tuple[str, str], ...]
+SettingValues = tuple[tuple[str, str], ...]
 """The requested settings in which a column differs from another one of its table, including its backend."""
 
 
@@ -174,12 +174,12 @@ def _comparison(points: Sequence[Result]) -> SideBySide:
     )
 
 
-def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Setting, list[Result]]:
-    def setting(result: Result) -> Setting:
+def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[SettingValues, list[Result]]:
+    def setting(result: Result) -> SettingValues:
         shared_names = {*same, *SIZE} - {"backend"}
         return tuple((name, value) for name, value in requested_values(result).items() if name not in shared_names)
 
-    settings: dict[Setting, list[Result]] = {}
+    settings: dict[SettingValues, list[Result]] = {}
     for points in _grouped(results, setting):
         # Fewer ranks may drive as many devices: two points of one case, and never one cell.
         crowded = len({result.requested.case for result in points}) < len(points)
@@ -192,7 +192,7 @@ def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Settin
     return settings
 
 
-def _named(settings: Mapping[Setting, Sequence[Result]]) -> Iterator[Column]:
+def _named(settings: Mapping[SettingValues, Sequence[Result]]) -> Iterator[Column]:
     """The columns. Default values are not part of a name, nor are settings that differ per backend."""
     values = [dict(setting) for setting in settings]
     owned = grouped(((of["backend"], name), of.get(name)) for of in values for name in BACKEND_FIELDS)

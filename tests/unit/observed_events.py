@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpc.observe import events as e
-from hpc.observe.events import Event, ProcessEvents
+from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 
 MS = 1_000_000
@@ -17,7 +17,7 @@ class Script:
     """Writes events; every one a millisecond after the one before, the first at 1 ms."""
 
     def __init__(self, **facts: Any) -> None:
-        self.events: list[Event] = []
+        self.events: list[HookEvent] = []
         self.facts = facts
         self.names: list[tuple[str, int]] = []
         self.ns = 0
@@ -25,7 +25,7 @@ class Script:
     def at(self, kind: int, which: int = 0, number: int = 0) -> int:
         """Adds an event; returns its time."""
         self.ns += MS
-        self.events.append(Event(self.ns, kind, which, number))
+        self.events.append(HookEvent(self.ns, kind, which, number))
         return self.ns
 
     def sleep(self, ms: int) -> None:

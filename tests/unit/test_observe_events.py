@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpc.observe import events as e
-from hpc.observe.events import Event, EventFileError, Recorder, read_events, steps_counted
+from hpc.observe.events import EventFileError, HookEvent, Recorder, read_events, steps_counted
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_while_the_process_lives(tmp_path: Path) -> None
     assert first == 0
     assert recorded.process == os.getpid()
     assert recorded.events == [
-        Event(5, e.FETCH_IN, 7, 0), Event(6, e.FETCH_OUT, 0xFFFF, (1 << e.NUMBER_BITS) - 1),
+        HookEvent(5, e.FETCH_IN, 7, 0), HookEvent(6, e.FETCH_OUT, 0xFFFF, (1 << e.NUMBER_BITS) - 1),
     ]  # fmt: skip
     assert recorded.facts == {"rank": 3, "size": 2}
     assert recorded.names == [("all-reduce", e.NO_ROOT), ("all-reduce", 0)]

@@ -374,6 +374,6 @@ def test_what_only_warm_up_steps_lack_is_an_early_remark() -> None:
 def test_incomplete_records_are_passed_over() -> None:
     script = Script(size=1)
     script.step()
-    script.events.insert(3, e.Event(0, e.NOTHING))
+    script.events.insert(3, e.HookEvent(0, e.NOTHING))
     script.step()
     assert len(script.observed().steps) == 2

@@ -287,7 +287,7 @@ NO_STEPS = Steps(
     epoch_steps=_NO_INTEGERS, batch=_NO_FLOATS,
 )  # fmt: skip
 
-Piece = tuple[bytearray, int, int]
+FilePiece = tuple[bytearray, int, int]
 """A buffer, up to where it holds whole lines, and where in the text it begins."""
 
 
@@ -314,7 +314,7 @@ def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -
         )
 
 
-def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
+def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[FilePiece]:
     """The text in pieces that end where a line ends, but for a last line that is cut off.
 
     A buffer holds MAX_WIDTH more bytes than are in use; it is used again for the next piece. A file that
@@ -324,7 +324,7 @@ def pieces(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Piece]:
         yield from _pieces_of(file, size_bytes, path, chunk_bytes)
 
 
-def last_pieces(path: Path, tail_bytes: int, after: int) -> Iterator[Piece]:
+def last_pieces(path: Path, tail_bytes: int, after: int) -> Iterator[FilePiece]:
     """The end of the text, as `pieces`, from the middle of a line: at most `tail_bytes`, and nothing before `after`.
 
     Yields nothing of a packed file, which can be read from its beginning only. Raises as `pieces`.
@@ -337,7 +337,7 @@ def last_pieces(path: Path, tail_bytes: int, after: int) -> Iterator[Piece]:
                 yield buffer, size, begin + offset
 
 
-def _pieces_of(file: io.BufferedIOBase, size_bytes: float, path: Path, chunk_bytes: int) -> Iterator[Piece]:
+def _pieces_of(file: io.BufferedIOBase, size_bytes: float, path: Path, chunk_bytes: int) -> Iterator[FilePiece]:
     carried = offset = 0
     trouble: Exception | None = None
     chunk_bytes = int(min(chunk_bytes, max(size_bytes + 1, SMALL_BYTES)))
