@@ -61,8 +61,8 @@ def at_the_reduction(stamps: Ints, borders: frozenset[str]) -> StepSkews:
 
 
 def at_all_meetings(stamps: Ints, meetings: Ints, nodes: Ints) -> StepSkews:
-    """From stamps [rank, 1 + step, 6] and meetings [rank, 1 + step, meeting, 3] on the global clock, all there, their
-    calls cleared by `clear_unawaited_calls`; `nodes` [rank] numbers nodes from 0."""
+    """From stamps [rank, 1 + step, 6] and meetings [rank, 1 + step, meeting, 3] on the global clock, all there, of
+    `awaited_calls`; `nodes` [rank] numbers nodes from 0."""
     course = _Course(stamps, nodes, meetings.shape[2])
     for event, at, times in _events(stamps, meetings):
         if event == ARRIVES:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, STAMPS
+from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats
 from parse.ledger.meetings import (
@@ -18,11 +18,12 @@ from parse.ledger.meetings import (
     NO_ROOT,
     UNCLEAR,
     Ints,
-    MeetingKinds,
-    clear_unawaited_calls,
+    StepPiece,
+    awaited_calls,
     local_meetings,
     meeting_kinds,
     phases,
+    read_pieces,
     waited_and_exposed,
 )
 from parse.ledger.types import TERMS, Merged, StampErrors
@@ -34,10 +35,6 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
-READ_STAMPS, READ_STEPS = 250_000, 24
-"""Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
-OF_TERMS = (range(BATCH_READY, BATCH_READY + 1), range(GRADS_READY, END + 1))
-"""The time stamps of the terms' borders."""
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
@@ -101,12 +98,14 @@ def _groups(borders: frozenset[str]) -> list[list[int]]:
     return groups
 
 
-def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
-    """The five terms of each step, int64 [rank, step, 5] ns, from stamps on the global clock [rank, 1 + step, 6].
+def step_terms(stamps_ns: Ints, borders: frozenset[str], meetings_ns: Ints | None = None) -> Ints:
+    """The five terms of each step, int64 [rank, step, 5] ns, from stamps [rank, 1 + step, 6] on the global clock and,
+    where all borders are known, meetings [rank, 1 + step, meeting, 3] on it, of `awaited_calls`.
 
     The first of the steps is only there for its end, where the second begins. Between them the five add up to the
     step, to the nanosecond: t1 − t0, t3 − t1, M − t3, t4 − M, t5 − t4 with M the latest t3 of all ranks. At a border
-    that is not among `borders` the term before it is 0.
+    that is not among `borders` the term before it is 0. What ranks wait and communicate in meetings moves to these
+    terms, from those in which they lie: the terms still add up to the step.
     """
     edges = [stamps_ns[:, :-1, END]]
     for border in BORDERS:
@@ -120,18 +119,16 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str]) -> Ints:
     by_term = np.empty((len(TERMS), *edges[0].T.shape), np.int64)
     for ns, (begin, end) in zip(by_term, pairwise(edges), strict=True):
         np.subtract(end.T, begin.T, out=ns)
-    return by_term.T
-
-
-def move_meetings(terms_ns: Ints, stamps_ns: Ints, meetings_ns: Ints) -> None:
-    """Moves what ranks wait and communicate in meetings [rank, step, meeting, 3], on the global clock like the stamps
-    [rank, step, 6], to these terms, from those in which they lie: the terms still add up to the step."""
-    waited, exposed = waited_and_exposed(meetings_ns)
-    for term, inside in phases(stamps_ns, meetings_ns):
-        its_waited, its_exposed = ((part * inside).sum(axis=2) for part in (waited, exposed))
-        terms_ns[..., term] -= its_waited + its_exposed
-        terms_ns[..., TERMS.index("wait")] += its_waited
-        terms_ns[..., TERMS.index("communication")] += its_exposed
+    terms_ns = by_term.T
+    if meetings_ns is not None:
+        its_ns = meetings_ns[:, 1:]
+        waited, exposed = waited_and_exposed(its_ns)
+        for term, inside in phases(stamps_ns[:, 1:], its_ns):
+            its_waited, its_exposed = ((part * inside).sum(axis=2) for part in (waited, exposed))
+            terms_ns[..., term] -= its_waited + its_exposed
+            terms_ns[..., TERMS.index("wait")] += its_waited
+            terms_ns[..., TERMS.index("communication")] += its_exposed
+    return terms_ns
 
 
 def step_breakdown(trace: Trace) -> StepBreakdown:
@@ -157,7 +154,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     nodes = tuple(report.node_rank or 0 for report in trace.reports)
     device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
     comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
-    kinds = _kinds(trace, borders)
+    kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders else NO_MEETINGS
     collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, kinds) if comparable else None
     checks = _StampChecks(borders)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
@@ -166,21 +163,19 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     edges_ns: list[tuple[int, int]] = []
     for pieces in _pieces(trace.blocks, ranks * (1 + len(kinds))):
         latest_ns: list[Ints] = []
-        for first, stop, local_ns, stamps_ns in read_pieces(trace, pieces):
-            checks.check(local_ns, first)
-            terms_ns = step_terms(stamps_ns, borders)
+        for piece in read_pieces(trace, kinds, pieces):
+            stamps_ns, awaited_ns = piece.stamps_ns, None
+            checks.check(piece)
             if collector:
-                bounds_ns = trace.bounds_of(np.ascontiguousarray(local_ns[:, 1:, GRADS_READY].T).T)
-                checks.count_early(terms_ns, stamps_ns, bounds_ns)
-                meetings_ns = _global_meetings(trace, first - 1, stop, kinds)
-                if meetings_ns is not None:
-                    checks.count_early_meetings(meetings_ns[:, 1:], kinds.roots, bounds_ns)
-                    clear_unawaited_calls(meetings_ns, kinds, 2 * float(bounds_ns.max()))
-                    move_meetings(terms_ns, stamps_ns[:, 1:], meetings_ns[:, 1:])
-                collector.add(first, stamps_ns, bounds_ns, meetings_ns)
+                bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
+                checks.count_early(piece, kinds.roots, bounds_ns)
+                if piece.meetings_ns is not None:
+                    awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
+                collector.add(piece.first, stamps_ns, bounds_ns, awaited_ns)
+            terms_ns = step_terms(stamps_ns, borders, awaited_ns)
             sums_ns = terms_ns.sum(axis=1)
             rank_ns += sums_ns
-            piece_ns.append(sums_ns.sum(axis=0) / (ranks * (stop - first)))
+            piece_ns.append(sums_ns.sum(axis=0) / (ranks * (piece.stop - piece.first)))
             if not latest_ns:
                 begin_ns = stamps_ns[:, 0, END]
                 latest_ns.append(begin_ns.max(keepdims=True))
@@ -202,21 +197,6 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     )  # fmt: skip
 
 
-def _kinds(trace: Trace, borders: frozenset[str]) -> MeetingKinds:
-    """The meetings of the ranks' steps; none where ranks are not compared."""
-    return meeting_kinds(trace) if {*BORDERS} <= borders and len(trace.stamps) > 1 else NO_MEETINGS
-
-
-def _global_meetings(trace: Trace, first: int, stop: int, kinds: MeetingKinds) -> Ints | None:
-    """Those of these steps on the global clock; None where there are none. Raises _StampMissing where one is absent."""
-    if not len(kinds):
-        return None
-    local_ns = local_meetings(trace, kinds, first, stop)
-    if local_ns.min() == ABSENT:
-        raise _StampMissing
-    return trace.globally(local_ns)
-
-
 def _skew(ends_ns: Ints) -> float:
     """The mean time by which ranks end before the last rank."""
     return float((ends_ns.max() - ends_ns).mean())
@@ -235,18 +215,21 @@ class _StampChecks:
             total=total, disordered=self.disordered, gaps=self.gaps, early=self.early, early_ms=self.worst_ns / 1e6
         )
 
-    def check(self, local_ns: Ints, first: int) -> None:
+    def check(self, piece: StepPiece) -> None:
         """Counts stamps of a rank before an earlier one, and steps that do not begin at an end.
 
-        Raises TraceError where a step has no end, _StampMissing where a known border has no stamp.
+        Raises TraceError where a step has no end, _StampMissing where a known border or a meeting has no stamp.
         """
+        local_ns = piece.local_ns
+        if piece.meetings_ns is not None and piece.meetings_ns.min() == ABSENT:
+            raise _StampMissing
         begin = local_ns[:, 1:, BEGIN]
         gaps = begin != local_ns[:, :-1, END]
         in_order = local_ns.reshape(len(local_ns), -1)
         if (in_order[:, 0] != ABSENT).all() and (in_order[:, 1:] >= in_order[:, :-1]).all():  # so none is absent
             self.gaps += int(np.count_nonzero(gaps))
             return
-        self._check_presence(local_ns, first)
+        self._check_presence(local_ns, piece.first)
         self.gaps += int(np.count_nonzero(gaps & (begin != ABSENT)))
         latest = begin
         for stamp in range(BEGIN + 1, len(STAMPS)):
@@ -264,25 +247,23 @@ class _StampChecks:
             if (local_ns[:, border != "reduced" :, STAMPS.index(border)] == ABSENT).any():
                 raise _StampMissing
 
-    def count_early(self, terms_ns: Ints, stamps_ns: Ints, bounds_ns: Floats) -> None:
-        """Counts where gradients are reduced before the last rank has its own, beyond the clocks' bounds."""
-        communication_ns = terms_ns[:, :, TERMS.index("communication")]
-        if "reduced" not in self.borders or communication_ns.min() >= 0:
+    def count_early(self, piece: StepPiece, roots: Sequence[int], bounds_ns: Floats) -> None:
+        """Counts where a rank has the reduced gradients, or a meeting's result, before the last one has called, beyond
+        the clocks' bounds [rank, step]."""
+        grads_ns, reduced_ns = (piece.stamps_ns[:, 1:, stamp] for stamp in (GRADS_READY, REDUCED))
+        if "reduced" in self.borders and (reduced_ns - grads_ns.max(axis=0)).min() < 0:
+            last = grads_ns.argmax(axis=0)
+            self._add_early(grads_ns.max(axis=0) - reduced_ns - bounds_ns - bounds_ns[last, np.arange(len(last))])
+        if (meetings_ns := piece.meetings_ns) is None:
             return
-        last = stamps_ns[:, 1:, GRADS_READY].argmax(axis=0)
-        beyond_ns = -communication_ns - bounds_ns - bounds_ns[last, np.arange(len(last))]
+        for at, root in enumerate(roots):
+            arrives, ends = meetings_ns[:, 1:, at, ARRIVES], meetings_ns[:, 1:, at, ENDS]
+            needed = arrives.max(axis=0) if root == NO_ROOT else arrives[root]
+            self._add_early(needed - ends - (bounds_ns + bounds_ns.max(axis=0)))
+
+    def _add_early(self, beyond_ns: Floats) -> None:
         self.early += int((beyond_ns > 0).sum())
         self.worst_ns = max(self.worst_ns, float(beyond_ns.max()))
-
-    def count_early_meetings(self, meetings_ns: Ints, roots: Sequence[int], bounds_ns: Floats) -> None:
-        """Counts the meetings whose result a rank has before the last one has called, beyond the clocks' bounds."""
-        for at, root in enumerate(roots):
-            arrives, ends = meetings_ns[:, :, at, ARRIVES], meetings_ns[:, :, at, ENDS]
-            open_ns = bounds_ns + bounds_ns.max(axis=0)
-            needed = arrives.max(axis=0) if root == NO_ROOT else arrives[root]
-            beyond_ns = needed - ends - open_ns
-            self.early += int((beyond_ns > 0).sum())
-            self.worst_ns = max(self.worst_ns, float(beyond_ns.max()))
 
 
 def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
@@ -293,20 +274,6 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
         count = -(-(stop - first) // length)
         cuts = np.linspace(first, stop, count + 1).round().astype(int).tolist()
         yield list(pairwise(cuts))
-
-
-def read_pieces(trace: Trace, pieces: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Ints, Ints]]:
-    """Each piece with the stamps of its steps and the one before, [rank, 1 + step, 6], as recorded and, OF_TERMS only,
-    on the global clock; a few are read at once."""
-    length = max(stop - first for first, stop in pieces)
-    at_once = max(READ_STAMPS // (len(trace.stamps) * length), -(-READ_STEPS // length))
-    for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
-        begin = group[0][0] - 1
-        local_ns = trace.stamps[:, begin : group[-1][1]]
-        global_ns = trace.stamps_globally(local_ns, OF_TERMS)
-        for first, stop in group:
-            steps = slice(first - 1 - begin, stop - begin)
-            yield first, stop, local_ns[:, steps], global_ns[:, steps]
 
 
 def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:

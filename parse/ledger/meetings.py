@@ -1,20 +1,24 @@
-"""The collectives inside the steps of a trace, on the global clock: who holds whom in each of them."""
+"""The steps of a trace, piece by piece, and the collectives inside them on the global clock: who holds whom in each."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, GRADS_READY, REDUCED
+from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 ARRIVES, WAITS, ENDS = range(3)
+READ_STAMPS, READ_STEPS = 250_000, 24
+"""Ranks × steps that are read at once, unless these are fewer steps: each read of a rank's steps has its costs."""
+OF_TERMS = (range(BATCH_READY, BATCH_READY + 1), range(GRADS_READY, END + 1))
+"""The time stamps of the terms' borders."""
 NO_ROOT, UNCLEAR = -1, -2
 """Roots of a collective in which everybody waits for everybody, and of one in which that is not known."""
 
@@ -69,13 +73,43 @@ def local_meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> 
     return stamps
 
 
-def clear_unawaited_calls(meetings: Ints, kinds: MeetingKinds, open_ns: float) -> None:
-    """Makes the calls absent that nobody waits for; `meetings` are on the global clock [rank, step, meeting, 3].
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepPiece:
+    """Steps `first` to `stop` − 1 and the one before them: stamps [rank, 1 + step, 6] as recorded, and OF_TERMS only on
+    the global clock, with meetings [rank, 1 + step, meeting, 3] on that, None where there are none."""
+
+    first: int
+    stop: int
+    local_ns: Ints
+    stamps_ns: Ints
+    meetings_ns: Ints | None
+
+
+def read_pieces(trace: Trace, kinds: MeetingKinds, pieces: Sequence[tuple[int, int]]) -> Iterator[StepPiece]:
+    """Each piece (first step, stop); a few are read at once. Raises TraceError where clocks cannot be compared."""
+    length = max(stop - first for first, stop in pieces)
+    at_once = max(READ_STAMPS // (len(trace.stamps) * length), -(-READ_STEPS // length))
+    for group in (pieces[at : at + at_once] for at in range(0, len(pieces), at_once)):
+        begin = group[0][0] - 1
+        local_ns = trace.stamps[:, begin : group[-1][1]]
+        global_ns = trace.stamps_globally(local_ns, OF_TERMS)
+        for first, stop in group:
+            steps = slice(first - 1 - begin, stop - begin)
+            meetings_ns = trace.globally(local_meetings(trace, kinds, first - 1, stop)) if len(kinds) else None
+            yield StepPiece(
+                first=first, stop=stop, local_ns=local_ns[:, steps], stamps_ns=global_ns[:, steps],
+                meetings_ns=meetings_ns,
+            )  # fmt: skip
+
+
+def awaited_calls(meetings: Ints, kinds: MeetingKinds, open_ns: float) -> Ints:
+    """The meetings, on the global clock [rank, step, meeting, 3], without the calls that nobody waits for: absent.
 
     Whether the sender of a broadcast, and those who receive, wait for one who comes late depends on the library and the
     size. A late rank holds another that began to wait before it called, and has the result since; the clocks leave
     `open_ns` of that open. What remains ends when the last one has called.
     """
+    awaited = meetings.copy()
     for at, root in enumerate(kinds.roots):
         if root == NO_ROOT:
             continue
@@ -85,12 +119,13 @@ def clear_unawaited_calls(meetings: Ints, kinds: MeetingKinds, open_ns: float) -
             for its, begin, end in zip(calls, waits, ends, strict=True)
         ]
         first = calls == calls.min(axis=1, keepdims=True)
-        meetings[:, :, at, ARRIVES] = np.where((np.array(waiting) > 0) | first, calls, ABSENT).T
+        awaited[:, :, at, ARRIVES] = np.where((np.array(waiting) > 0) | first, calls, ABSENT).T
+    return awaited
 
 
 def waited_and_exposed(meetings: Ints) -> tuple[Ints, Ints]:
     """Of each rank and meeting [rank, step, meeting] ns: how long it waits for those who come later, and the rest of
-    the time between beginning to wait and having the result. After `clear_unawaited_calls`."""
+    the time between beginning to wait and having the result. After `awaited_calls`."""
     begin, end = meetings[..., WAITS], meetings[..., ENDS]
     waited: Ints = np.maximum(0, np.minimum(end, meetings[..., ARRIVES].max(axis=0)) - begin)
     return waited, end - begin - waited

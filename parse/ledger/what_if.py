@@ -14,7 +14,7 @@ from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.breakdown import PIECE_STAMPS, read_pieces
+from parse.ledger.breakdown import PIECE_STAMPS
 from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
@@ -23,9 +23,9 @@ from parse.ledger.meetings import (
     WAITS,
     Ints,
     MeetingKinds,
-    clear_unawaited_calls,
-    local_meetings,
+    awaited_calls,
     meeting_kinds,
+    read_pieces,
 )
 from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
 from parse.processes import each_in_processes, processes_for
@@ -109,8 +109,7 @@ def _stages(begin: Ints, events: Sequence[_Event], edges: Mapping[str, tuple[Int
 
 def _events(meetings_ns: Ints, kinds: MeetingKinds) -> list[_Event]:
     """The calls of the meetings and the waits for them, in their order; both at once where ranks wait at once."""
-    events, awaited = [], meetings_ns.copy()
-    clear_unawaited_calls(awaited, kinds, 0.0)
+    events, awaited = [], awaited_calls(meetings_ns, kinds, 0.0)
     for at, root in enumerate(kinds.roots):
         arrives, waits, ends = (meetings_ns[:, :, at, stamp] for stamp in (ARRIVES, WAITS, ENDS))
         for_all = root == NO_ROOT or (awaited[:, :, at, ARRIVES].max(axis=0) == arrives.max(axis=0)).mean() >= 0.5
@@ -264,24 +263,19 @@ def replayed_speeds(
     for first, stop in trace.blocks.tolist():
         ends: Ints | None = None
         pieces = [(begin, min(begin + length, stop)) for begin in range(first, stop, length)]
-        for begin, until, _, stamps_ns in read_pieces(trace, pieces):
+        for piece in read_pieces(trace, kinds, pieces):
             if ends is None:
-                origin_ns = stamps_ns[:, 0, END].max()
-                ends = np.repeat(stamps_ns[None, :, 0, END] - origin_ns, len(changes), axis=0)
-            meetings_ns = _meetings(trace, kinds, begin, until)
-            its_stages = stages(stamps_ns, terms, meetings_ns, kinds)
-            steps = np.arange(begin, until + 1)
+                ends_ns = piece.stamps_ns[:, 0, END]
+                ends = np.repeat(ends_ns[None] - ends_ns.max(), len(changes), axis=0)
+            meetings_ns = None if piece.meetings_ns is None else piece.meetings_ns[:, 1:]
+            its_stages = stages(piece.stamps_ns, terms, meetings_ns, kinds)
+            steps = np.arange(piece.first, piece.stop + 1)
             late = np.ones(len(steps), bool) if late_steps is None else np.isin(steps, late_steps)
             ends = replay(ends, [[_changed(each, change, ranks, late) for each in its_stages] for change in changes])
         if ends is not None:
             duration_ns += ends.max(axis=1)
         samples += int(np.asarray(trace.samples[:, first:stop]).sum())
     return [samples / case_ns * 1e9 for case_ns in duration_ns.tolist()]
-
-
-def _meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> Ints | None:
-    """The meetings of these steps on the global clock; None where there are none."""
-    return trace.globally(local_meetings(trace, kinds, first, stop)) if len(kinds) else None
 
 
 def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: Late) -> Stage:

@@ -27,7 +27,7 @@ from parse.ledger.meetings import (
     NO_MEETINGS,
     UNCLEAR,
     WAITS,
-    clear_unawaited_calls,
+    awaited_calls,
     local_meetings,
     meeting_kinds,
 )
@@ -193,11 +193,10 @@ class StepReader:
             return Piece(first, stamps, bounds, np.empty((*stamps.shape[:2], 0, 3), np.int64), arrivals)
         local_ns = local_meetings(self.trace, self.kinds, first, stop)
         meetings, meeting_bounds = self.on_axis(local_ns), self._bounds_of(local_ns)
-        uncleared = meetings.copy()
-        clear_unawaited_calls(uncleared, self.kinds, 2 * float(np.nanmax(bounds, initial=0.0)))
+        awaited = awaited_calls(meetings, self.kinds, 2 * float(np.nanmax(bounds, initial=0.0)))
         arrivals = {
             at: last_arrivals(
-                uncleared[:, :, at, ARRIVES], meetings[:, :, at, WAITS], meeting_bounds[:, :, at, ARRIVES], self._order
+                awaited[:, :, at, ARRIVES], meetings[:, :, at, WAITS], meeting_bounds[:, :, at, ARRIVES], self._order
             )
             for at, root in enumerate(self.kinds.roots)
             if root != UNCLEAR

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
-from parse.ledger.breakdown import gradient_bytes, move_meetings, names, step_breakdown, step_terms
-from parse.ledger.meetings import MeetingKinds, clear_unawaited_calls
+from parse.ledger.breakdown import BORDERS, gradient_bytes, names, step_breakdown, step_terms
+from parse.ledger.meetings import MeetingKinds, awaited_calls
 from parse.ledger.straggler import stragglers, verdict
 from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TERMS, Merged, Verdict
 from parse.ledger.what_if import replayed_speeds
@@ -62,11 +62,8 @@ def test_terms_are_those_of_the_truth_and_add_up_to_the_nanosecond(plan: list[Me
     stamps = simulated.global_ns
     assert simulated.trace.meetings is not None
     met = simulated.trace.globally(simulated.trace.meetings)
-    meetings = met.copy()
     kinds = MeetingKinds(names=tuple(m.name for m in plan), roots=tuple(m.root for m in plan))
-    terms = step_terms(stamps, frozenset({"batch_ready", "grads_ready", "last_grads_ready", "reduced"}))
-    clear_unawaited_calls(meetings, kinds, 50_000)
-    move_meetings(terms, stamps[:, 1:], meetings[:, 1:])
+    terms = step_terms(stamps, frozenset(BORDERS), awaited_calls(met, kinds, 50_000))
     steps = stamps[:, 1:, END] - stamps[:, :-1, END]
     assert (terms.sum(axis=2) == steps).all()
     for rank, step in product(range(RANKS), range(0, RUN.steps - 1, 9)):
