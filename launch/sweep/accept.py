@@ -26,11 +26,10 @@ from launch.cluster.partitions import Node
 from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, examine
 from launch.follow.view import print_whole
-from launch.jobs.options import LaunchOptions, RunLimits
+from launch.jobs.options import LaunchOptions
 from launch.jobs.plan import JobPlan, plan_jobs
-from launch.jobs.script import Folders
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
-from launch.sweep.request import AcceptOptions, SweepOptions
+from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
 from launch.sweep.spec import SweepSpec, read_case
 from launch.sweep.submit import FAILURES, echo, run_prepared
@@ -118,7 +117,7 @@ def _steps(settings: dict[str, str]) -> dict[str, Any]:
     return {**values, "steps": int(warmup) + int(measured)}
 
 
-def on_every_node(prepared: Prepared, nodes: Sequence[Node], launch: LaunchOptions) -> Prepared:
+def on_every_node(prepared: Prepared, nodes: Sequence[Node]) -> Prepared:
     """The same sweep, where the largest point of one node runs RUNS_PER_NODE times or more on each of the nodes, in a
     job of its own for each. Without such a point, or with a single node, the sweep itself."""
     single = [run for run in prepared.plan.runs if run.nodes == 1 and not run.diagnostic]
@@ -131,14 +130,15 @@ def on_every_node(prepared: Prepared, nodes: Sequence[Node], launch: LaunchOptio
     pinned = {
         node.name: [point.repeated(share * at + each) for each in range(1, share + 1)] for at, node in enumerate(nodes)
     }
-    jobs = [*with_runs(prepared, others, launch).jobs] if others else []
-    jobs += [job for name, runs in pinned.items() for job in _jobs_on(name, runs, prepared, launch)]
+    jobs = [*with_runs(prepared, others).jobs] if others else []
+    jobs += [job for name, runs in pinned.items() for job in _jobs_on(name, runs, prepared)]
     plan = dataclasses.replace(prepared.plan, runs=(*others, *(run for runs in pinned.values() for run in runs)))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
 
 
-def _jobs_on(node: str, runs: Sequence[RunSpec], prepared: Prepared, launch: LaunchOptions) -> list[JobPlan]:
+def _jobs_on(node: str, runs: Sequence[RunSpec], prepared: Prepared) -> list[JobPlan]:
     assert prepared.site is not None
+    launch = prepared.request.launch
     site = dataclasses.replace(prepared.site, nodelist=node)
     jobs = plan_jobs(runs, site, launch.minutes_per_run, launch.time)
     return [_named(job, f"{job.name}-{node}") for job in jobs]
@@ -162,7 +162,7 @@ MAX_JOBS = 8
 """At most so many jobs are named."""
 
 
-def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, sweep: SweepOptions) -> int:
+def accept(options: AcceptOptions, request: Request) -> int:
     """Makes an acceptance test; the exit status: 0 passed, 1 slower than the tolerance, 2 not measured.
 
     With --make-reference it writes a reference instead: 0 written, 2 not.
@@ -177,8 +177,10 @@ def accept(options: AcceptOptions, launch: LaunchOptions, limits: RunLimits, swe
         reference = read_reference(options.reference, options.tolerance)
         if not reference.points:
             raise ComparisonError(f"{options.reference}: it has no [[point]]")
-        folder = _folder(launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
-        return _test(options, reference, dataclasses.replace(launch, out=folder), limits, sweep, console)
+        folder = _folder(request.launch.out.absolute() / HISTORY, read_text(options.reference), now, say)
+        launch = dataclasses.replace(request.launch, out=folder)
+        sweeps = tuple(sweeps_of(reference.points, options.repeats))
+        return _test(options, reference, dataclasses.replace(request, sweeps=sweeps, launch=launch), console)
     except (SpecError, OptionError, ComparisonError, ReferenceFileError, DoctorError, *FAILURES) as error:
         say(f"{'could not be measured' if options.make_reference is None else 'no reference'}: {error}")
         if options.junit is not None:
@@ -225,20 +227,16 @@ def _read(path: Path) -> str | None:
     return read_text(path) if path.is_file() else None
 
 
-def _test(
-    options: AcceptOptions, reference: Reference, launch: LaunchOptions, limits: RunLimits, sweep: SweepOptions,
-    console: Console,
-) -> int:  # fmt: skip
-    say = echo(console)
-    sweeps = sweeps_of(reference.points, options.repeats)
-    planned = prepare(sweeps, launch, limits)
+def _test(options: AcceptOptions, reference: Reference, request: Request, console: Console) -> int:
+    say, launch = echo(console), request.launch
+    planned = prepare(request)
     up = planned.nodes.up() if planned.nodes is not None and not planned.nodes.unreachable else ()
-    prepared = on_every_node(planned, up, launch)
+    prepared = on_every_node(planned, up)
     doctor = _doctor(launch, max(run.nodes for run in prepared.plan.runs), say)
-    status = run_prepared(prepared, sweep, console)
+    status = run_prepared(prepared, console)
     if status not in (0, 1):
         return status
-    traces = Folders.under(launch.out).traces
+    traces = prepared.folders.traces
     if pending := pending_runs([run.run_id for run in prepared.plan.runs], traces):
         states = describe_states(run_statuses(pending, traces))
         jobs = [job.name for job in prepared.jobs if not {run.run_id for run in job.runs}.isdisjoint(pending)]

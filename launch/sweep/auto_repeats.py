@@ -7,16 +7,16 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from hpc.model.outcome import Outcome, RecordError
 from hpc.model.spec import RunSpec
 from hpc.system.text import grouped, plural
-from launch.jobs.options import LaunchOptions, RunLimits
 from launch.sweep.expansion import in_block
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
-from launch.sweep.request import SweepOptions
+from launch.sweep.request import Request
 from launch.sweep.run_status import measured_in, pending_runs, planned_sweeps, run_statuses, whole
 from launch.sweep.spec import DEFAULT_CI, DEFAULT_MAX_REPEATS, RepeatDecision, SweepSpec, more_repeats
 from launch.sweep.submit import echo, run_prepared
@@ -27,24 +27,23 @@ Speeds = dict[Path, tuple[float, float | None] | None]
 """By trace: the run's speed with the error that the scatter of its steps makes; None without a speed."""
 
 
-def sweep_until_known(
-    sweeps: Sequence[SweepSpec], launch: LaunchOptions, limits: RunLimits, options: SweepOptions
-) -> int:
+def sweep_until_known(request: Request) -> int:
     """Runs the first repeats of every point, then as many as `more_repeats` decides; the exit status of the command
     line. Runs that an earlier command has added are done first. Raises what `submit.sweep` raises.
     """
     console = Console(soft_wrap=True)
     say = echo(console)
-    prepared = prepare(sweeps, launch, limits)
+    prepared = prepare(request)
     traces, process = prepared.folders.traces, os.getpid()
     runs: Sequence[RunSpec] = prepared.plan.runs
     every, speeds = list(runs), Speeds()
     while runs:
-        status = run_prepared(with_runs(prepared, runs, launch), options, console)
+        status = run_prepared(with_runs(prepared, runs), console)
         if status not in (0, 1):
             return status
         if os.getpid() != process:  # --detach on this machine: the child that goes on
-            process, options = os.getpid(), dataclasses.replace(options, detach=False)
+            process, prepared = os.getpid(), _with_options(prepared, detach=False)
+        options = prepared.request.options
         missing = _pending(runs, traces)
         if missing and (options.dry_run or options.detach):
             here = "by that process" if prepared.site is None else "by the same command"
@@ -59,10 +58,15 @@ def sweep_until_known(
         runs = earlier if options.reruns else [run for run in earlier if run.run_id in undone]
         every += earlier
         if not runs:
-            options = dataclasses.replace(options, retry=(), force=False, rerun_if_changed=False)
-            runs = _added(every, sweeps[0], traces, speeds, say)
+            prepared = _with_options(prepared, retry=(), force=False, rerun_if_changed=False)
+            runs = _added(every, request.sweeps[0], traces, speeds, say)
             every += runs
     return 0 if whole(run_statuses([run.run_id for run in every], traces)) else 1
+
+
+def _with_options(prepared: Prepared, **changes: Any) -> Prepared:
+    options = dataclasses.replace(prepared.request.options, **changes)
+    return dataclasses.replace(prepared, request=dataclasses.replace(prepared.request, options=options))
 
 
 def _pending(runs: Sequence[RunSpec], traces: Path) -> list[str]:

@@ -41,18 +41,17 @@ def _run(request: Request) -> int:
         from launch.sweep import accept, auto_repeats, find_max, retry, status, submit
 
     if request.subcommand in ("status", "cancel"):
-        return (status.show if request.subcommand == "status" else status.cancel)(request.sweeps, request.launch)
+        return (status.show if request.subcommand == "status" else status.cancel)(request)
     if request.accepted is not None:
-        return accept.accept(request.accepted, request.launch, request.limits, request.options)
+        return accept.accept(request.accepted, request)
     if request.subcommand == "retry":
-        wanted = retry.matching(request.sweeps, request.launch, request.options.retry)
+        wanted = retry.matching(request)
         if not request.sweeps:
             return retry.retry(wanted, request.options)
-    parts = request.sweeps, request.launch, request.limits, request.options
     if request.sought:
-        return find_max.find_max(request.sought, *parts)
+        return find_max.find_max(request)
     is_auto = any(sweep.repeats == AUTO for sweep in request.sweeps)
-    return (auto_repeats.sweep_until_known if is_auto else submit.sweep)(*parts)
+    return (auto_repeats.sweep_until_known if is_auto else submit.sweep)(request)
 
 
 def _refuse(error: BaseException, status: int) -> int:

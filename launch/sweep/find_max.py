@@ -16,9 +16,8 @@ from rich.console import Console
 from hpc.model.options import Option
 from hpc.model.outcome import Outcome
 from hpc.model.spec import BATCH_SIZE, RunSpec, SpecError
-from launch.jobs.options import LaunchOptions, RunLimits
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
-from launch.sweep.request import SweepOptions
+from launch.sweep.request import Request, SweepOptions
 from launch.sweep.run_status import run_statuses
 from launch.sweep.spec import SMALL_STEPS, SweepSpec
 from launch.sweep.submit import echo, run_prepared
@@ -99,20 +98,19 @@ class Search:
         return f"the largest value of {self.name} that fits is {fits}; {too_large} does not"
 
 
-def find_max(
-    name: str, sweeps: Sequence[SweepSpec], launch: LaunchOptions, limits: RunLimits, options: SweepOptions
-) -> int:
+def find_max(request: Request) -> int:
     """Searches for every point of the sweep, all of them side by side. The exit status: 0 if every search has a result.
 
     Raises what `submit.sweep` raises.
     """
     console = Console(soft_wrap=True)
-    say = echo(console)
-    prepared = prepare([_as_tries(name, sweep, options) for sweep in sweeps], launch, limits)
-    searches = [Search(name, point) for point in prepared.plan.runs]
+    say, options = echo(console), request.options
+    tried = tuple(_as_tries(request.sought, sweep, options) for sweep in request.sweeps)
+    prepared = prepare(dataclasses.replace(request, sweeps=tried))
+    searches = [Search(request.sought, point) for point in prepared.plan.runs]
     _refuse_without_limit(prepared)
     while tries := [(search, *due) for search in searches if (due := search.next_try()) is not None]:
-        status = run_prepared(with_runs(prepared, [run for _, _, run in tries], launch), options, console)
+        status = run_prepared(with_runs(prepared, [run for _, _, run in tries]), console)
         if options.dry_run:
             say("note: these are the first tries; the others depend on how they end")
         if options.dry_run or status not in (0, 1):

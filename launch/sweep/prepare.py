@@ -13,19 +13,20 @@ from hpc.backends import BACKENDS
 from hpc.model.data_source import data_source
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.reference import Reference, read_recipe
-from hpc.model.spec import Plan, RunSpec, SpecError
+from hpc.model.spec import Plan, RunSpec, SpecError, Target
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from launch.cluster.local import launcher, ranks_env, what_is_missing
 from launch.cluster.partitions import SiteNodes
 from launch.cluster.slurm import SubmitError, header, slurm_is_installed, why_unreachable
-from launch.jobs.options import DEFAULT_LIMITS, LaunchOptions, RunLimits
+from launch.jobs.options import LaunchOptions
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.expansion import expand, expand_all
 from launch.sweep.recipes import departures, refuse_impossible
 from launch.sweep.refusals import notes, refuse_invalid
+from launch.sweep.request import Request
 from launch.sweep.spec import SweepSpec, joined
 from launch.sweep.target import (
     TargetError,
@@ -42,18 +43,25 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A planned sweep and its target; `site` is None for this machine. `departs` is in what it differs from its recipe,
-    if it has one."""
+    """A request with its target, runs and jobs; `site` is None for this machine. `departs` is in what it differs from
+    its recipe, if it has one."""
 
-    spec: SweepSpec
-    plan: Plan
-    jobs: tuple[JobPlan, ...]
+    request: Request
     site: Site | None
-    folders: Folders
-    run_limits: RunLimits
+    plan: Plan
+    jobs: tuple[JobPlan, ...] = ()
     nodes: SiteNodes | None = None
     recipe: Reference | None = None
     departs: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> SweepSpec:
+        """What the requested sweeps share; see `joined`."""
+        return joined(self.request.sweeps)
+
+    @property
+    def folders(self) -> Folders:
+        return Folders.under(self.request.launch.out)
 
     def check_sizes(self, jobs: Sequence[JobPlan]) -> list[str]:
         """Warnings about jobs that wait for nodes to come back, or that could not be checked.
@@ -111,53 +119,60 @@ class Prepared:
         return [*odd_builds(able, self.site), *without_no_sync(self.spec), *warnings]
 
     def _render(self, job: JobPlan) -> str:
+        limits = self.request.limits
         if self.site is None:
-            return render_local(job.runs, launcher(), self.folders, self.run_limits, ranks_env())
+            return render_local(job.runs, launcher(), self.folders, limits, ranks_env())
         frameworks = {name: entry.framework for name, entry in BACKENDS.items()}
-        return render_job(
-            job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, self.run_limits
-        )
+        return render_job(job.runs, header(job, self.folders), self.site, self.folders, frameworks, job.subsets, limits)
 
 
-def prepare(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunLimits = DEFAULT_LIMITS) -> Prepared:
-    """Decides sizes and jobs; writes nothing. Raises SpecError, SiteError or PlanError."""
-    sweeps = [with_absolute_paths(sweep) for sweep in sweeps]
-    spec = joined(sweeps)
-    site = _site(launch, spec)
-    if site is None and launch.of_slurm:
-        reason = "--cluster local was requested" if launch.cluster == "local" else "Slurm is not installed"
-        raise SpecError(f"{', '.join(launch.of_slurm)}: of jobs of Slurm, and the runs are for this machine ({reason})")
+def prepare(request: Request) -> Prepared:
+    """Decides the target, the runs and the jobs, in this order; writes nothing. Raises SpecError, SiteError or
+    PlanError."""
+    request = dataclasses.replace(request, sweeps=tuple(map(with_absolute_paths, request.sweeps)))
+    spec = joined(request.sweeps)
+    site = _site(request.launch, spec)
+    if site is None and (of_slurm := request.launch.of_slurm):
+        reason = "--cluster local was requested" if request.launch.cluster == "local" else "Slurm is not installed"
+        raise SpecError(f"{', '.join(of_slurm)}: of jobs of Slurm, and the runs are for this machine ({reason})")
     nodes = None if site is None else SiteNodes(site)
     target = decide_target(spec, site, nodes)
-    recipe = read_recipe(spec.recipe) if spec.recipe else None
-    departs: tuple[str, ...] = ()
-    if recipe is not None:
-
-        def plan_one(sweep: SweepSpec) -> None:
-            refuse_invalid(expand(sweep, target, options_of).runs)
-
-        refuse_impossible(recipe, sweeps, plan_one, cannot_run(spec.backend, site))
-        departs = departures(recipe, sweeps, target, options_of)
-    plan = expand_all(sweeps, target, options_of)
-    folders = Folders.under(launch.out)
-    if any("\udc80" <= character <= "\udcff" for character in str(folders.jobs)):
-        raise SpecError(f"the folder {str(folders.jobs)!a} has a name that is not UTF-8: no job script can hold it")
-    prepared = Prepared(
-        spec=spec, plan=plan, jobs=(), site=site, folders=folders, run_limits=run_limits, nodes=nodes, recipe=recipe,
-        departs=departs,
-    )  # fmt: skip
-    return with_runs(prepared, plan.runs, launch)
+    recipe, departs = _recipe(request.sweeps, spec, target, site)
+    plan = expand_all(request.sweeps, target, options_of)
+    prepared = Prepared(request=request, site=site, plan=plan, nodes=nodes, recipe=recipe, departs=departs)
+    folder = str(prepared.folders.jobs)
+    if any("\udc80" <= character <= "\udcff" for character in folder):
+        raise SpecError(f"the folder {folder!a} has a name that is not UTF-8: no job script can hold it")
+    return with_runs(prepared, plan.runs)
 
 
-def with_runs(prepared: Prepared, runs: Sequence[RunSpec], launch: LaunchOptions) -> Prepared:
+def with_runs(prepared: Prepared, runs: Sequence[RunSpec]) -> Prepared:
     """The same with these runs, in jobs of their own. Raises SpecError or PlanError."""
     refuse_invalid(runs)
-    site = prepared.site
+    site, launch = prepared.site, prepared.request.launch
     jobs = plan_jobs(runs, site or Site(name="local", exclusive=False), launch.minutes_per_run, launch.time)
     if site is not None:
         refuse_pairs_that_hang(jobs, site)
     plan = dataclasses.replace(prepared.plan, runs=tuple(runs))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
+
+
+def _recipe(
+    sweeps: Sequence[SweepSpec], spec: SweepSpec, target: Target, site: Site | None
+) -> tuple[Reference | None, tuple[str, ...]]:
+    """The recipe of the sweeps, if they have one, and in what they differ from it.
+
+    Raises SpecError where the target cannot run a point of it.
+    """
+    if not spec.recipe:
+        return None, ()
+    recipe = read_recipe(spec.recipe)
+
+    def plan_one(sweep: SweepSpec) -> None:
+        refuse_invalid(expand(sweep, target, options_of).runs)
+
+    refuse_impossible(recipe, sweeps, plan_one, cannot_run(spec.backend, site))
+    return recipe, departures(recipe, sweeps, target, options_of)
 
 
 def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:

@@ -119,11 +119,12 @@ _FIELDS = {row.name: row.field for row in OPTIONS} | {"xla": "xla"}
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A command line with its file. An empty subcommand measures; `sweeps` are several of a recipe, none for all sweeps
-    of a folder; `sought` is the setting that find-max seeks, `accepted` the acceptance test to make."""
+    """A command line with its file: the one value that every stage of a sweep takes. An empty subcommand measures;
+    `sweeps` are several of a recipe, none for all sweeps of a folder; `sought` is the setting that find-max seeks,
+    `accepted` the acceptance test to make."""
 
-    subcommand: str
-    sweeps: tuple[SweepSpec, ...]
+    subcommand: str = ""
+    sweeps: tuple[SweepSpec, ...] = ()
     sought: str = ""
     accepted: AcceptOptions | None = None
     launch: LaunchOptions = field(default_factory=LaunchOptions)
@@ -189,7 +190,7 @@ def _acceptance(values: Mapping[str, Any]) -> Request:
         ]:
             raise SpecError(f"--make-reference reads traces and measures nothing: leave out {', '.join(others)}")
     return Request(
-        subcommand="accept", sweeps=(), accepted=accepted, launch=read_request(LaunchOptions, values),
+        subcommand="accept", accepted=accepted, launch=read_request(LaunchOptions, values),
         limits=read_request(RunLimits, values), options=read_request(SweepOptions, values),
     )  # fmt: skip
 

@@ -17,14 +17,12 @@ from hpc.system.text import first_of, plural
 from hpc.workloads import code_digest
 from launch.cluster.local import what_is_missing
 from launch.cluster.slurm import SubmitError, why_unreachable
-from launch.jobs.options import LaunchOptions
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob
 from launch.jobs.script import Folders
 from launch.queue import MEMORY, SubmissionRecord, recall
-from launch.sweep.request import SweepOptions
+from launch.sweep.request import Request, SweepOptions
 from launch.sweep.rerun import choose_reruns
 from launch.sweep.run_status import RunStatus, describe_states, mend_records, planned_sweeps, run_statuses
-from launch.sweep.spec import SweepSpec
 from launch.sweep.status import select
 from launch.sweep.submit import Sweep, echo
 from launch.sweep.target import TargetError, cannot_run
@@ -44,10 +42,10 @@ class Matching:
     statuses: tuple[RunStatus, ...]
 
 
-def matching(sweeps: Sequence[SweepSpec], launch: LaunchOptions, outcomes: Sequence[Outcome]) -> Matching:
-    """The runs of these sweeps, none for all of the folder, that ended so; the tries of find-max that found an oom are
-    answered. Raises SpecError where there are none."""
-    selection = select(sweeps, launch)
+def matching(request: Request) -> Matching:
+    """The runs of the requested sweeps, none for all of the folder, that ended so; the tries of find-max that
+    found an oom are answered. Raises SpecError where there are none."""
+    selection, outcomes = select(request), request.options.retry
     runs = selection.runs
     statuses = run_statuses(runs, selection.folders.traces)
     ended_so = [

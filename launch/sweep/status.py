@@ -24,10 +24,10 @@ from launch.cluster.slurm import (
     TransientSubmitError,
     why_unreachable,
 )  # fmt: skip
-from launch.jobs.options import LaunchOptions
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
 from launch.sweep.prepare import Say, prepare
+from launch.sweep.request import Request
 from launch.sweep.run_status import (
     RunStatus,
     close_ended,
@@ -37,7 +37,7 @@ from launch.sweep.run_status import (
     run_statuses,
     whole,
 )
-from launch.sweep.spec import AUTO, SweepSpec
+from launch.sweep.spec import AUTO
 from launch.sweep.submit import echo
 
 MAX_SWEEPS = 4
@@ -77,10 +77,10 @@ class Selection:
         return [job_id for record in self.jobs for job_id in record.job_ids]
 
 
-def show(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
-    """Prints the status of the runs of these sweeps, none for all sweeps of the folder; 0 if all are ok."""
+def show(request: Request) -> int:
+    """Prints the status of the runs of the requested sweeps, none for all sweeps of the folder; 0 if all are ok."""
     say = echo(Console(soft_wrap=True))
-    selection = select(sweeps, launch)
+    selection = select(request)
     states, names = _job_states(selection)
     runs = run_statuses(selection.run_ids, selection.folders.traces)
     width = max(map(len, selection.run_ids), default=0)
@@ -95,10 +95,10 @@ def show(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
     return 0 if whole(runs) and not selection.problems else 1
 
 
-def cancel(sweeps: Sequence[SweepSpec], launch: LaunchOptions) -> int:
+def cancel(request: Request) -> int:
     """Ends the sweep's jobs, waits for that, and records the end of their attempts; 1 if one remains."""
     say = echo(Console(soft_wrap=True))
-    selection = select(sweeps, launch)
+    selection = select(request)
     _note_cancel(selection)
     ids = selection.job_ids
     runs_here = bool(script_processes(ids))
@@ -133,16 +133,18 @@ def _note_cancel(selection: Selection) -> None:
         ) from None
 
 
-def select(requested: Sequence[SweepSpec], launch: LaunchOptions) -> Selection:
+def select(request: Request) -> Selection:
     """The requested sweeps, none for all of the folder. Raises SpecError where the folder holds none of them."""
-    folders = Folders.under(launch.out)
+    folders = Folders.under(request.launch.out)
     broken: list[RecordError] = []
-    if requested:
-        plan, planned = prepare(requested, launch).plan, planned_sweeps(folders.traces, broken)
+    if request.sweeps:
+        plan, planned = prepare(request).plan, planned_sweeps(folders.traces, broken)
         if not any((folder / f"plan.{plan.sweep_id}.json").exists() for folder in (folders.traces, folders.jobs)):
             raise SpecError(_describe_absent(folders, planned))
         sweeps = {plan.sweep_id: plan.runs}
-        if any(sweep.repeats == AUTO for sweep in requested):  # the repeats that were added are sweeps of their own
+        if any(
+            sweep.repeats == AUTO for sweep in request.sweeps
+        ):  # the repeats that were added are sweeps of their own
             points = {run.point_id for run in plan.runs}
             sweeps |= {key: runs for key, runs in planned.items() if points.issuperset(run.point_id for run in runs)}
     elif not (sweeps := planned_sweeps(folders.traces, broken)):

@@ -28,7 +28,6 @@ from launch.cluster.query import JobState, StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
 from launch.follow.follower import Follower, follow
 from launch.follow.view import print_line, print_whole
-from launch.jobs.options import LaunchOptions, RunLimits
 from launch.jobs.plan import JobPlan, PlanError, WrittenJob, make_folders
 from launch.jobs.script import Folders
 from launch.queue import Ended, Event, Queue
@@ -42,7 +41,7 @@ from launch.sweep.prepare import (
     minutes_to_request,
     prepare,
 )
-from launch.sweep.request import SweepOptions
+from launch.sweep.request import Request, SweepOptions
 from launch.sweep.rerun import choose_reruns
 from launch.sweep.run_status import (
     cancelled_at_ns,
@@ -53,7 +52,6 @@ from launch.sweep.run_status import (
     run_statuses,
     whole,
 )
-from launch.sweep.spec import SweepSpec
 from launch.sweep.target import TargetError
 from launch.sweep.text import describe_event, describe_plan, describe_runs
 
@@ -136,17 +134,17 @@ DETACH_PATIENCE_S = 60
 """Seconds for which --detach retries after transient refusals of sbatch."""
 
 
-def sweep(sweeps: Sequence[SweepSpec], launch: LaunchOptions, run_limits: RunLimits, options: SweepOptions) -> int:
+def sweep(request: Request) -> int:
     """Plans and runs a sweep, or those of a recipe as one; the exit status of the command line."""
-    return run_prepared(prepare(sweeps, launch, run_limits), options, Console(soft_wrap=True))
+    return run_prepared(prepare(request), Console(soft_wrap=True))
 
 
-def run_prepared(prepared: Prepared, options: SweepOptions, console: Console) -> int:
+def run_prepared(prepared: Prepared, console: Console) -> int:
     """Runs what was prepared; the exit status of the command line."""
-    say = echo(console)
+    say, options = echo(console), prepared.request.options
     if options.max_jobs is not None and prepared.site is None:
         raise SpecError("--max-jobs: of the queue of Slurm, and the runs are for this machine")
-    for line in (*prepared.check_data(), *prepared.check_sizes(_jobs_to_do(prepared, options))):
+    for line in (*prepared.check_data(), *prepared.check_sizes(_jobs_to_do(prepared))):
         say(f"warning: {line}")
     if options.dry_run:
         _show(prepared, console)
@@ -157,15 +155,15 @@ def run_prepared(prepared: Prepared, options: SweepOptions, console: Console) ->
         site = prepared.plan.target.site
         raise SubmitError(f"no Slurm controller answers here, and site {site} is a Slurm site: {reason}")
     try:
-        return PlannedSweep(prepared, options, console).run()
+        return PlannedSweep(prepared, console).run()
     except KeyboardInterrupt:
         return 130
 
 
-def _jobs_to_do(prepared: Prepared, options: SweepOptions) -> list[JobPlan]:
+def _jobs_to_do(prepared: Prepared) -> list[JobPlan]:
     """The jobs with a run still to be done: only these are submitted, so only their requests are checked."""
     traces = prepared.folders.traces
-    if options.reruns or not os.path.isdir(traces):  # noqa: PTH112 - False, too, in a folder that may not be entered
+    if prepared.request.options.reruns or not os.path.isdir(traces):  # noqa: PTH112 - False, too, in a folder that may not be entered
         return list(prepared.jobs)
     return [job for job in prepared.jobs if pending_runs([run.run_id for run in job.runs], traces)]
 
@@ -363,8 +361,9 @@ class Sweep(ABC):
 class PlannedSweep(Sweep):
     """A sweep that was prepared: its jobs are written first."""
 
-    def __init__(self, prepared: Prepared, options: SweepOptions, console: Console) -> None:
-        super().__init__(prepared.folders, [prepared.plan.sweep_id], options, console, here=prepared.site is None)
+    def __init__(self, prepared: Prepared, console: Console) -> None:
+        sweep_ids, options = [prepared.plan.sweep_id], prepared.request.options
+        super().__init__(prepared.folders, sweep_ids, options, console, here=prepared.site is None)
         self._prepared = prepared
         if prepared.recipe is not None:
             self.summary_options = f" --against {prepared.recipe.name}"

@@ -47,7 +47,7 @@ from launch.queue import recall
 from launch.step.claim import Claim, Job
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
-from launch.sweep.request import SweepOptions
+from launch.sweep.request import Request, SweepOptions
 from launch.sweep.rerun import choose_reruns
 from launch.sweep.run_status import RunStatus, mend_records, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
@@ -257,7 +257,7 @@ def _read_everything(out: Path, rng: random.Random) -> None:
         (lambda: recover.main([str(out)]), ()),
         (lambda: recover.main([str(out), "--stem", stem]), ()),
         (lambda: write_missing_records(traces, ends, folders.logs, patience_s=0), of_sweep),
-        (lambda: status.show((), LaunchOptions(out=out)), of_sweep),
+        (lambda: status.show(Request(launch=LaunchOptions(out=out))), of_sweep),
         (lambda: sweep_command.main([*command, "--out", str(out)]), ()),
         (lambda: Watchdog(traces, stem, Launcher(ENDED), RunLimits(), print).see(), ()),
         (lambda: read_journals(traces / f"{stem}.partial", []), ()),

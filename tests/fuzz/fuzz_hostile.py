@@ -43,6 +43,7 @@ from hpc.model.trace_look import look_at_trace
 from hpc.recovery import recover
 from launch.jobs.options import LaunchOptions
 from launch.sweep import status
+from launch.sweep.request import Request
 from launch.sweep.submit import FAILURES
 from parse import compare, history, pipeline_trace, summarize, timeline
 from parse.load import load
@@ -326,7 +327,7 @@ def hostile_records(out: Path, rng: random.Random, place: Place) -> Sequence[str
     _true(len(load([traces]).attempts) >= 4, "good traces beside it are not read")
     if rng.random() < 0.3:
         try:
-            status.show((), LaunchOptions(out=out / "sweep"))
+            status.show(Request(launch=LaunchOptions(out=out / "sweep")))
         except (*FAILURES, SpecError) as error:
             print(error)
     return _commands(rng, traces, out, place)

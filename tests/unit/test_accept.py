@@ -24,7 +24,7 @@ from launch.sweep.accept import RUNS_PER_NODE, on_every_node, sweeps_of
 from launch.sweep.arguments import read_arguments
 from launch.sweep.cli import main as hpc_sweep
 from launch.sweep.prepare import Prepared, prepare
-from launch.sweep.request import SweepOptions
+from launch.sweep.request import Request
 from launch.sweep.spec import SweepSpec
 from parse.comparison.pairs import read_measurement
 from parse.comparison.reference import compare_with_reference
@@ -70,7 +70,7 @@ class Machine:
         self.looked: list[list[str]] = []
         self.findings = [Finding(name="time", text="clocks differ by 2 s", fix="chronyd")]
 
-    def run_prepared(self, prepared: Prepared, options: SweepOptions, console: Console) -> int:
+    def run_prepared(self, prepared: Prepared, console: Console) -> int:
         traces = prepared.folders.traces
         for folder in (traces, prepared.folders.jobs / "runs"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -350,13 +350,13 @@ def test_a_point_that_no_sweep_can_measure_is_refused(points: list[ReferencePoin
 def prepared_for(tmp_path: Path, nodes: int, **changes: str) -> Prepared:
     launch = LaunchOptions(cluster="local", out=tmp_path)
     sweep = SweepSpec(cases=((1, 1), (nodes, 1)), backend=("mpi",), workload=("delay",), repeats=5, gpus_per_node=0)
-    local = prepare([sweep], launch)
+    local = prepare(Request(sweeps=(sweep,), launch=launch))
     return dataclasses.replace(local, site=Site(name="here", **changes))
 
 
 def test_the_largest_point_of_one_node_runs_on_every_node(tmp_path: Path) -> None:
     nodes = [Node(name=f"n{at}", cpus=8, gpus=0) for at in range(3)]
-    made = on_every_node(prepared_for(tmp_path, 2, partition="batch"), nodes, LaunchOptions(out=tmp_path))
+    made = on_every_node(prepared_for(tmp_path, 2, partition="batch"), nodes)
     jobs = {job.name: (job.request.get("nodelist"), [(run.nodes, run.repeat) for run in job.runs]) for job in made.jobs}
     assert jobs == {
         "2n": (None, [(2, repeat) for repeat in range(1, 6)]),
@@ -369,9 +369,9 @@ def test_the_largest_point_of_one_node_runs_on_every_node(tmp_path: Path) -> Non
 
 def test_without_nodes_to_compare_the_sweep_stays_as_it_is(tmp_path: Path) -> None:
     prepared = prepared_for(tmp_path, 2)
-    assert on_every_node(prepared, [Node(name="n0", cpus=8, gpus=0)], LaunchOptions(out=tmp_path)) is prepared
+    assert on_every_node(prepared, [Node(name="n0", cpus=8, gpus=0)]) is prepared
     local = dataclasses.replace(prepared, site=None)
-    assert on_every_node(local, [Node(name=f"n{at}", cpus=8, gpus=0) for at in (0, 1)], LaunchOptions()) is local
+    assert on_every_node(local, [Node(name=f"n{at}", cpus=8, gpus=0) for at in (0, 1)]) is local
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,7 +15,6 @@ from launch.sweep.arguments import read_arguments
 from launch.sweep.cli import main as hpc_sweep
 from launch.sweep.prepare import Prepared
 from launch.sweep.request import SweepOptions
-from launch.sweep.spec import SweepSpec
 from tests.unit.traces import make_trace, put, put_exit_record
 
 Capture = pytest.CaptureFixture[str]
@@ -46,7 +44,8 @@ class Machine:
         self.rounds: list[Round] = []
         self.options: list[SweepOptions] = []
 
-    def run_prepared(self, prepared: Prepared, options: SweepOptions, console: Console) -> int:
+    def run_prepared(self, prepared: Prepared, console: Console) -> int:
+        options = prepared.request.options
         self.options.append(options)
         prepared.folders.traces.mkdir(parents=True, exist_ok=True)
         (prepared.folders.jobs / "runs").mkdir(parents=True, exist_ok=True)
@@ -123,7 +122,7 @@ def test_a_detached_sweep_decides_when_it_is_started_again(tmp_path: Path, machi
     assert hpc_sweep(arguments) == hpc_sweep(arguments) == 0
     assert machine.rounds == [block(range(1, 7))] * 2
     assert "more repeats are decided on once these have ended, by that process" in capsys.readouterr().out
-    runs = auto_repeats.prepare(*_request(arguments)).plan.runs
+    runs = auto_repeats.prepare(read_arguments(arguments)).plan.runs
     machine.end(runs, tmp_path / "traces")
     assert hpc_sweep(arguments) == 0
     assert machine.rounds[3:] == [block(range(7, 13), ["2n1g"])]
@@ -143,7 +142,7 @@ def test_a_dry_run_shows_what_would_come_next(tmp_path: Path, machine: Machine, 
     assert "more repeats are decided on once these have ended\n" in capsys.readouterr().out and machine.rounds == [
         block(range(1, 7))
     ]
-    machine.end(auto_repeats.prepare(*_request(arguments)).plan.runs, tmp_path / "traces")
+    machine.end(auto_repeats.prepare(read_arguments(arguments)).plan.runs, tmp_path / "traces")
     assert hpc_sweep([*arguments, "--dry-run"]) == 0
     assert machine.rounds[1:] == [block(range(1, 7)), block(range(7, 13), ["2n1g"])]
 
@@ -162,7 +161,7 @@ def test_a_nested_sweep_gets_whole_blocks(tmp_path: Path, machine: Machine, caps
     assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path), "--placement", "nested"]) == 0
     assert [sorted(runs) for runs in machine.rounds] == [sorted(block(range(1, 7))), sorted(block(range(7, 13)))]
     arguments = [*ARGUMENTS[:-1], "12", "--out", str(tmp_path), "--placement", "nested"]
-    whole = [(run.case, run.repeat) for run in auto_repeats.prepare(*_request(arguments)).plan.runs]
+    whole = [(run.case, run.repeat) for run in auto_repeats.prepare(read_arguments(arguments)).plan.runs]
     assert machine.rounds[0] + machine.rounds[1] == whole  # in the order of a sweep that asks for twelve
     assert "nested: every point gets 12 repeats" in capsys.readouterr().out
 
@@ -170,8 +169,8 @@ def test_a_nested_sweep_gets_whole_blocks(tmp_path: Path, machine: Machine, caps
 def test_points_of_an_earlier_sweep_count(tmp_path: Path, machine: Machine) -> None:
     """Eight repeats by number, then auto: the two beyond the first six are known, and the others follow them."""
     arguments = [*ARGUMENTS[:-1], "8", "--out", str(tmp_path)]
-    prepared = auto_repeats.prepare(*_request(arguments))
-    machine.run_prepared(prepared, SweepOptions(), Console())
+    prepared = auto_repeats.prepare(read_arguments(arguments))
+    machine.run_prepared(prepared, Console())
     assert hpc_sweep([*ARGUMENTS, "--out", str(tmp_path)]) == 0
     assert machine.rounds[1:] == [block(range(1, 7)), block(range(9, 17), ["2n1g"])]
 
@@ -195,8 +194,3 @@ def test_what_means_nothing_is_refused(arguments: list[str], message: str) -> No
 def test_a_recipe_is_repeated_too(tmp_path: Path) -> None:
     request = read_arguments(["--recipe", "ngc-pytorch-resnet50", "--repeats", "auto", "--ci", "2%"])
     assert {(sweep.repeats, sweep.ci) for sweep in request.sweeps} == {("auto", 0.02)}
-
-
-def _request(arguments: list[str]) -> tuple[tuple[SweepSpec, ...], Any]:
-    request = read_arguments(arguments)
-    return request.sweeps, request.launch

@@ -64,7 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def planned(argv: list[str]) -> tuple[Any, ...]:
     """All that follows from a command line: the plan, the text of every job, when runs are added."""
     request = read_arguments(argv)
-    prepared = prepare(request.sweeps, request.launch, request.limits)
+    prepared = prepare(request)
     texts = [prepared._render(job) for job in prepared.jobs]
     return json.dumps(prepared.plan.to_json()), texts, [(each.ci, each.max_repeats) for each in request.sweeps]
 

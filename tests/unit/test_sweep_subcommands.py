@@ -54,14 +54,14 @@ def test_status_and_cancel_take_a_folder_or_a_sweep(
     calls = []
 
     def record(name: str) -> Callable[..., int]:
-        return lambda spec, launch: calls.append((name, spec, launch)) or 7
+        return lambda request: calls.append((name, request)) or 7
 
     monkeypatch.setattr(status, "show", record("status"))
     monkeypatch.setattr(status, "cancel", record("cancel"))
     assert sweep.main([subcommand, "--out", "here", *argv]) == 7
-    ((name, sweeps, launch),) = calls
-    assert (name, launch) == (subcommand, LaunchOptions(out=Path("here")))
-    assert (tuple(sweeps[0].nodes) if sweeps else None) == nodes
+    ((name, request),) = calls
+    assert (name, request.launch) == (subcommand, LaunchOptions(out=Path("here")))
+    assert (tuple(request.sweeps[0].nodes) if request.sweeps else None) == nodes
 
 
 def test_arguments_of_a_script_without_dashes_before_them_say_where_they_belong(capsys: Capture) -> None:
