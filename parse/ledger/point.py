@@ -11,9 +11,10 @@ Ledger                     ─▶ sentences                                     
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import TraceError
@@ -33,11 +34,12 @@ from parse.logs.nccl_tests import NcclTest
 from parse.processes import each_in_processes, processes_for
 from parse.result import Result
 
-Progress = Callable[[Sequence[Result]], Iterable[Result]]
+if TYPE_CHECKING:
+    from parse.load_logs import Progress
 
 
 def ledgers(
-    results: Sequence[Result], diagnostics: Sequence[Result] = (), progress: Progress | None = None,
+    results: Sequence[Result], diagnostics: Sequence[Result] = (), progress: Progress[Result] | None = None,
     nccl_tests: Sequence[NcclTest] = (),
 ) -> tuple[Ledger, ...]:  # fmt: skip
     """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others."""

@@ -42,28 +42,43 @@ def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
 FRAMEWORK_FILE = re.compile(r"^(hpc/(?:backends|workloads)/)(?:torch|tensorflow|paddle)_")
 
 
-def shared_class_names(root: Path) -> dict[str, list[str]]:
-    """The files of every public class name that several have; the same file of several frameworks counts as one."""
+def shared_type_names(root: Path) -> dict[str, list[str]]:
+    """The files of every public name of a class that several have, or a class and a type that stands for another.
+
+    The same file of several frameworks counts as one, as do types that stand for the same.
+    """
     files: dict[str, dict[str, str]] = {}
     for package in ("hpc", "launch", "parse"):
         for path in sorted((root / package).rglob("*.py")):
             name = path.relative_to(root).as_posix()
-            for node in ast.walk(ast.parse(path.read_text())):
+            tree = ast.parse(path.read_text())
+            for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     files.setdefault(node.name, {})[FRAMEWORK_FILE.sub(r"\1", name)] = name
+            for node in tree.body:
+                if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                    alias, value = node.targets[0].id, ast.unparse(node.value).replace("npt.", "")
+                    if alias[0].isupper() and not alias.isupper():
+                        files.setdefault(alias, {})[value] = name
     return {name: list(of.values()) for name, of in files.items() if len(of) > 1}
 
 
-def test_no_two_classes_share_a_name() -> None:
-    assert shared_class_names(ROOT) == {}
+def test_no_two_types_share_a_name() -> None:
+    assert shared_type_names(ROOT) == {}
 
 
-def test_a_shared_class_name_is_found(tmp_path: Path) -> None:
+def test_a_shared_name_of_types_is_found(tmp_path: Path) -> None:
     twins = ("hpc/workloads/torch_models.py", "hpc/workloads/paddle_models.py")
     for name in ("hpc/model/spec.py", "parse/result.py", *twins):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"class {'Block' if name in twins else 'Point'}: ...\nclass _Own: ...\n")
-    assert shared_class_names(tmp_path) == {"Point": ["hpc/model/spec.py", "parse/result.py"]}
+    for name, value in (("launch/a.py", "Ints"), ("launch/b.py", "npt.Ints"), ("launch/c.py", "list[int]")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{'Block' if name == 'launch/c.py' else 'Numbers'} = {value}\n")
+    assert shared_type_names(tmp_path) == {
+        "Block": ["hpc/workloads/torch_models.py", "launch/c.py"],
+        "Point": ["hpc/model/spec.py", "parse/result.py"],
+    }
 
 
 HEAVY = {"torch", "mpi4py", "tensorflow", "paddle", "horovod"}
