@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ending import leave
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -81,7 +80,8 @@ def main():
     truth = {"arguments": sys.argv[1:], "slept_ns": data.slept_ns, "steps": step, "variables": variables}
     (args.truth / f"rank{rank}.json").write_text(json.dumps(truth))
     if several:
-        leave()
+        sys.stdout.flush()
+        os._exit(0)  # see ending.py, which a copy of this file does not have beside it
 
 
 if __name__ == "__main__":
