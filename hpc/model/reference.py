@@ -40,9 +40,19 @@ _KEYS = ("title", "devices", "environment")
 _OF_POINTS = (*_KEYS, "tolerance", "source", "settings", "point")
 _OF_TABLES = (*_KEYS, "document", "code", "system", "log_format", "unlike", "common", "sweep", "table")
 _POINT = ("speed", "unit", "tolerance", "source", "settings")
-_TABLE = ("heading", "line", "batch-size", "precision", "option", "rows", "runs", "clock")
-_ROW = ("line", "case", *FIGURES, "absent")
-_RUN = ("line", "case", "speed", "run", "packed")
+_Kinds = Mapping[str, type | tuple[type, ...]]
+_NUMBER = (int, Decimal)
+_SWEEP: _Kinds = {"backend": str, "workload": str, "cases": list, "batch-size": (int, list), "precision": (str, list),
+                  "timing": str, "steps": int, "warmup": int, "repeats": int, "option": dict, "env": dict}  # fmt: skip
+_TABLE: _Kinds = {"heading": str, "line": int, "batch-size": int, "precision": str, "rows": list, "runs": list,
+                  "option": dict, "clock": dict}  # fmt: skip
+_ROW: _Kinds = {"line": int, "case": str, **dict.fromkeys(FIGURES, _NUMBER), "absent": str}
+_RUN: _Kinds = {"line": int, "case": str, "speed": _NUMBER, "run": int, "packed": str}
+_CLOCK: _Kinds = {"epochs": int, "seconds": _NUMBER}
+_OPTIONAL = ("timing", "steps", "warmup", "repeats", "option", "env", "runs", "clock", *FIGURES, "absent", "run",
+             "packed")  # fmt: skip
+MAX_EXPONENT = 15
+"""Figures of a document have at most so many digits before the point, or zeros behind it."""
 
 
 class ReferenceFileError(ValueError):
@@ -325,10 +335,6 @@ def read_reference(path: Path, threshold: float | None = None) -> Reference:
         raise ReferenceFileError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise ReferenceFileError(f"{path}: {error}") from None
-    except KeyError as error:
-        raise ReferenceFileError(f"{path}: {error.args[0]} is missing") from None
-    except (AttributeError, TypeError) as error:
-        raise ReferenceFileError(f"{path}: a value is of another type than it must be: {error}") from None
 
 
 def read_share(text: str) -> float:
@@ -349,6 +355,18 @@ def _check_keys(values: Mapping[str, Any], known: Sequence[str], what: str) -> N
             raise ValueError(f"{key} is no key of {what}; known: {', '.join(known)}{did_you_mean(key, known)}")
 
 
+def _check(values: Any, kinds: _Kinds, what: str) -> None:
+    """Raises ValueError for what is no table, for a missing key, and for a value of another kind."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{what} is no table")
+    for name, kind in kinds.items():
+        value = values.get(name)
+        if value is None and name not in _OPTIONAL:
+            raise ValueError(f"{name} of {what} is missing")
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise ValueError(f"{name} of {what} has a value of the wrong kind: {value!r:.99}")
+
+
 def _text(values: Mapping[str, Any], key: str, default: str | None = None) -> str:
     value = values.get(key, default)
     if not isinstance(value, str) or (not value and default is None):
@@ -356,11 +374,18 @@ def _text(values: Mapping[str, Any], key: str, default: str | None = None) -> st
     return value
 
 
-def _positive(value: Any) -> float:
+def _positive(value: Any, name: str = "speed") -> float:
     number = float(value) if isinstance(value, Decimal) else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not isfinite(number) or number <= 0:
-        raise ValueError(f"speed must be a positive number, not {number!r}")
+        raise ValueError(f"{name} must be a positive number, not {number!r}")
     return float(number)
+
+
+def _figure(value: int | Decimal, name: str) -> Decimal:
+    _positive(value, name)
+    if abs(Decimal(value).adjusted()) > MAX_EXPONENT:
+        raise ValueError(f"{name} has more than {MAX_EXPONENT} digits before or behind the point: {value}")
+    return Decimal(value)
 
 
 def _texts(table: Mapping[str, Any], name: str) -> dict[str, str]:
@@ -418,6 +443,7 @@ def _settings(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _of_tables(values: Mapping[str, Any]) -> dict[str, Any]:
     """The members of a recipe."""
+    _check(values, {"sweep": list, "table": list, "unlike": list}, "a recipe")
     sweeps = tuple(_sweep(values.get("common", {}), sweep) for sweep in values["sweep"])
     tables = tuple(map(_table, values["table"]))
     swept = [point for sweep in sweeps for point in _swept(sweep)]
@@ -426,31 +452,44 @@ def _of_tables(values: Mapping[str, Any]) -> dict[str, Any]:
     if unmatched:
         raise ValueError(f"{unmatched[0]}: each [[table]] needs points of a [[sweep]], and each of these a table")
     texts = {name: _text(values, name) for name in ("document", "code", "system", "log_format")}
-    return {"sweeps": sweeps, "tables": tables, "unlike": tuple(values["unlike"]), **texts}
+    return {"sweeps": sweeps, "tables": tables, "unlike": tuple(map(str, values["unlike"])), **texts}
 
 
-def _sweep(common: Mapping[str, Any], sweep: Mapping[str, Any]) -> dict[str, Any]:
+def _sweep(common: Any, sweep: Any) -> dict[str, Any]:
     """The options of a sweep, with those common to all; tables of both are joined."""
+    for each in (common, sweep):
+        _check(each, {"option": dict, "env": dict}, "a sweep")
     tables = {name: {**common.get(name, {}), **sweep.get(name, {})} for name in ("option", "env")}
-    return {**common, **sweep, **{name: table for name, table in tables.items() if table}}
+    whole = {**common, **sweep, **{name: table for name, table in tables.items() if table}}
+    _check(whole, _SWEEP, "a sweep")
+    for name, kind in (("cases", str), ("batch-size", int), ("precision", str)):
+        for value in _listed(whole[name]):
+            _check({name: value}, {name: kind}, "a sweep")
+    if "steps" in whole and "warmup" not in whole:
+        raise ValueError("a sweep has steps and no warmup")
+    return whole
 
 
-def _table(values: Mapping[str, Any]) -> PublishedTable:
-    _check_keys(values, _TABLE, "a table")
+def _table(values: Any) -> PublishedTable:
+    _check(values, _TABLE, "a table")
+    _check_keys(values, tuple(_TABLE), "a table")
     rows, runs, clock = values["rows"], values.get("runs", ()), values.get("clock")
-    for each, keys in (*((row, _ROW) for row in rows), *((run, _RUN) for run in runs)):
-        _check_keys(each, keys, "a row" if keys is _ROW else "a run")
+    if clock is not None:
+        _check(clock, _CLOCK, "a clock")
+    for each, kinds, what in (*((row, _ROW, "a row") for row in rows), *((run, _RUN, "a run") for run in runs)):
+        _check(each, kinds, what)
+        _check_keys(each, tuple(kinds), what)
         if not CASE.fullmatch(each["case"]):
             raise ValueError(f"{each['case']!r} in line {each['line']} is no case; write 2n8g")
     figures = [
-        PublishedFigure(line=row["line"], case=row["case"], what=what, value=Decimal(row[what]))
+        PublishedFigure(line=row["line"], case=row["case"], what=what, value=_figure(row[what], what))
         for row in rows
         for what in FIGURES
-        if what in row and _positive(row[what])
+        if what in row
     ]
     speeds = [
         PublishedSpeed(
-            line=run["line"], case=run["case"], speed=_positive(run["speed"]), run=run.get("run", 0),
+            line=run["line"], case=run["case"], speed=float(_figure(run["speed"], "speed")), run=run.get("run", 0),
             packed=run.get("packed", ""),
         )
         for run in runs
@@ -459,5 +498,5 @@ def _table(values: Mapping[str, Any]) -> PublishedTable:
         heading=_text(values, "heading"), line=values["line"], batch_size=values["batch-size"],
         precision=values["precision"], options=_texts(values, "option"), figures=tuple(figures), speeds=tuple(speeds),
         absent={row["case"]: row["absent"] for row in rows if "absent" in row},
-        clock=None if clock is None else (clock["epochs"], float(clock["seconds"])),
+        clock=None if clock is None else (clock["epochs"], _positive(clock["seconds"], "seconds")),
     )  # fmt: skip

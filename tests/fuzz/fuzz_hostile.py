@@ -18,6 +18,7 @@ import io
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -37,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from hpc.model.reference import ReferenceFileError, read_reference
+from hpc.model.reference import ReferenceFileError, known_recipes, known_references, read_reference
 from hpc.model.spec import SpecError
 from hpc.model.trace_look import look_at_trace
 from hpc.recovery import recover
@@ -410,7 +411,7 @@ def hostile_profile(out: Path, rng: random.Random, place: Place) -> Sequence[str
 
 
 def hostile_reference(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
-    """Expected speeds with other values and tables."""
+    """Expected speeds with other values and tables: of points, or of a recipe."""
     path = out / "reference.toml"
     numbers = ("1", "-1", "0", "1e400", "nan", "inf", "1" * 4000, "0x" + "f" * 4000, "1e-320", '"3%"', '"9e999%"',
                "true", "[1]", "{}", "2026-01-01", '"x"', '"' + "x" * 70_000 + '"')  # fmt: skip
@@ -420,12 +421,19 @@ def hostile_reference(out: Path, rng: random.Random, place: Place) -> Sequence[s
 
     lines = [f"title = {number(chr(34) + 'all' + chr(34))}"]
     for nodes in (1, 2):
-        lines += ["[[point]]", f"case = {number(f'{chr(34)}{nodes}n1g{chr(34)}')}", f"speed = {number('40.0')}"]
+        case = number(f'"{nodes}n1g"')
+        lines += ["[[point]]", f"settings = {number(f'{{ case = {case} }}')}", f"speed = {number('40.0')}"]
+        lines += [f"source = {number(chr(34) + 'here' + chr(34))}"]
         if rng.random() < 0.5:
             lines += [f"tolerance = {number('0.03')}"]
         if rng.random() < 0.2:
             lines += [f"{rng.choice(('batch_size', 'option.a', 'nodes', 'unit', 'source', 'x'))} = {number('4')}"]
     text = "\n".join(lines) + "\n"
+    if rng.random() < 0.5:
+        text = known_references()[rng.choice([*known_recipes()])].read_text()
+        values = [*re.finditer(r'(?<== )(?:"[^"\n]*"|-?[0-9.]+|\[[^\[\]\n]*\])', text)]
+        for value in sorted(rng.sample(values, rng.choice((1, 1, 2, 3))), key=re.Match.start, reverse=True):
+            text = text[: value.start()] + rng.choice(numbers) + text[value.end() :]
     if rng.random() < 0.1:
         text = rng.choice(
             ("a = " + "[" * 100_000, "a = " + "[" * 300 + "]" * 300, "[" + "a." * 5000 + "a]\n", "\0", text[:9])
@@ -435,7 +443,8 @@ def hostile_reference(out: Path, rng: random.Random, place: Place) -> Sequence[s
         flip(path, rng)
     with contextlib.suppress(ReferenceFileError):
         read_reference(path, 0.03)
-    return ["compare", str(path), str(place.honest / "sweep" / "traces"), "--format", rng.choice(("text", "json"))]
+    traces = str(place.honest / "sweep" / "traces")
+    return ["compare", traces, "--reference", str(path), "--format", rng.choice(("text", "json"))]
 
 
 def hostile_bundle(out: Path, rng: random.Random, place: Place) -> Sequence[str]:

@@ -132,13 +132,16 @@ def test_references_of_the_project_have_a_line_as_source_of_every_point(name):
         ("[[table]]", "[[tables]]", "tables is no key of a reference.*Did you mean table"),
         ("title =", 'tolerance = "3%"\ntitle =', "tolerance is no key of a reference"),
         ("average = 366.05", "averag = 366.05", "averag is no key of a row.*Did you mean average"),
-        ("run = 2, speed = 366.27", "run = 2", "speed is missing"),
+        ("run = 2, speed = 366.27", "run = 2", "speed of a run is missing"),
+        ("run = 2, speed", 'run = "2", speed', "run of a run has a value of the wrong kind: '2'"),
+        ("speed = 366.27", "speed = 1e300", "more than 15 digits"),
+        ("warmup = 20", "# warmup", "a sweep has steps and no warmup"),
         ("speed = 366.27", "speed = -1", "speed must be a positive number"),
         ('case = "1n8g", average', 'case = "one", average', "'one' in line 172 is no case"),
         ('document = "', "document = 1 # ", "document is missing, or no text"),
         ('cases = ["1n1g", ', 'cases = ["2n8g", ', "2n8g of .*each of these a table"),
         ("batch-size = 128                      ", "batch-size = 64 ", "each .*table.* needs points"),
-        ("option = { recipe", "option = 1 # { recipe", "a value is of another type"),
+        ("option = { recipe", "option = 1 # { recipe", "option of a sweep has a value of the wrong kind: 1"),
     ],
 )
 def test_what_is_wrong_with_a_recipe_is_named(tmp_path, old, new, words):
