@@ -208,6 +208,11 @@ class Result:
         return tuple(run for run in self.runs if run.measured)
 
     @property
+    def base_case(self) -> str:
+        """The case that it is measured against; empty where there is none."""
+        return self.base.case if self.base else ""
+
+    @property
     def ideal(self) -> float | None:
         """The speedup of ideal scaling: its devices over those of its base."""
         return None if self.base is None else self.run.devices / self.base.devices
@@ -415,3 +420,29 @@ def _order(result: Result) -> tuple[str, str, int, str, str, str, str, int, int]
         run.devices,
         run.nodes or 1,
     )
+
+
+# How a point scales, in the words of every output: conclusion, page, paper, ledger, charts.
+
+
+def scaling_text(result: Result) -> tuple[str, str]:
+    """`3.14 × as fast as 1n8g on 4 times the devices`, and `79 %` of ideal; over one device the case has the number."""
+    assert result.speedup is not None and result.scaling_efficiency is not None and result.base
+    on = "" if result.base.devices == 1 else f" on {times_devices(result)}"
+    return f"{result.speedup:.2f} × as fast as {result.base.case}{on}", f"{result.scaling_efficiency * 100:.0f} %"
+
+
+def times_devices(result: Result) -> str:
+    """`4 times the devices`: those of the point, against those of its base."""
+    match result.ideal:
+        case 1:
+            return "as many devices"
+        case 2:
+            return "twice the devices"
+        case times:
+            return f"{times:.3g} times the devices"
+
+
+def ideal_text(base_devices: Iterable[int]) -> str:
+    """The speedup of ideal scaling over bases of so many devices."""
+    return "the number of devices" if all(devices == 1 for devices in base_devices) else "the ratio of the devices"

@@ -84,11 +84,6 @@ def speed_text(speed: float) -> str:
 # Why there is no loss, no term, no straggler, and other enums of a ledger as text; the names of its nodes.
 
 
-def base_case(ledger: Ledger) -> str:
-    """The case that its loss is against; empty where there is none."""
-    return ledger.result.base.case if ledger.result.base else ""
-
-
 def no_loss_text(ledger: Ledger) -> str:
     """Why there is no loss; empty where there is one."""
     match ledger.no_loss:
@@ -99,7 +94,7 @@ def no_loss_text(ledger: Ledger) -> str:
         case NoLoss.NO_BASE:
             return "it is the only case of its setting"
         case NoLoss.BASE_NOT_OK:
-            return f"no run of its base, {base_case(ledger)}, ended ok with a trace"
+            return f"no run of its base, {ledger.result.base_case}, ended ok with a trace"
 
 
 def merged_text(reasons: Sequence[Merged]) -> str:

@@ -11,7 +11,6 @@ from parse.ledger.figures import (
     NAMED,
     SMALL,
     Figures,
-    base_case,
     because_text,
     host_of,
     network_sentences,
@@ -40,6 +39,7 @@ from parse.ledger.types import (
     Symptom,
     Verdict,
 )
+from parse.result import times_devices
 
 # What is known of the term that loses most, as text: late input, compute, communication.
 
@@ -50,7 +50,7 @@ def core_wait_text(ledger: Ledger) -> str:
     wait = ledger.core_wait
     if wait is None:
         return ""
-    usual = "" if wait.usual is None else f" ({round_number(wait.usual)} % at {base_case(ledger)})"
+    usual = "" if wait.usual is None else f" ({round_number(wait.usual)} % at {ledger.result.base_case})"
     reason = ledger.result.oversubscribed or "too few cores are left to them"
     return f"ranks that are ready to run wait for a core{usual}: {reason}"
 
@@ -243,10 +243,10 @@ def _core_wait(ledger: Ledger) -> str:
 def _slower(ledger: Ledger, loss_ms: float, write: Figures) -> str:
     """`30.51 ms a step slower than 1n1g (88.82 instead of 58.31 ms)`."""
     ideal = write.ms(sum(term.baseline or 0.0 for term in ledger.terms))
-    base, scaling, times_devices = base_case(ledger), "", ledger.result.ideal
-    if ledger.result.run.scaling == "strong" and times_devices:
-        base = f"{base} divided by {times_devices:.3g}"
-        scaling = f", strong scaling on {times_devices:.3g} times the devices"
+    base, scaling = ledger.result.base_case, ""
+    if ledger.result.run.scaling == "strong" and ledger.result.ideal:
+        base = f"{base} divided by {ledger.result.ideal:.3g}"
+        scaling = f", strong scaling on {times_devices(ledger.result)}"
     way = "faster" if loss_ms < 0 else "slower"
     times = f"{write.bare(ledger.step.value)} instead of {ideal}{scaling}"
     return f"{write.ms(abs(loss_ms))} a step {way} than {base} ({times})"
@@ -303,7 +303,7 @@ def _straggler(
     text = f"{lead}{_late(verdict, ledger, write)}"
     if verdict.costs > 0:
         at_base = ledger.straggler_at_base.costs
-        already = f", and one costs {write.ms(at_base)} on {base_case(ledger)} already" if at_base > 0 else ""
+        already = f", and one costs {write.ms(at_base)} on {ledger.result.base_case} already" if at_base > 0 else ""
         text = f"{text}, which costs {write.ms(verdict.costs)} a step{already}"
     if (without := ledger.without_straggler) and not has_headline:
         speeds = f"{speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
@@ -438,7 +438,7 @@ def _confidence(ledger: Ledger, write: Figures) -> Iterator[str]:
         yield _interval(ledger, write)
     for shown in ledger.contention[:1]:
         disturbed = CONTENTION[shown.quantity].format(round_number(shown.value))
-        case = base_case(ledger)
+        case = ledger.result.base_case
         yield f"Warning: {case} did not have its machine for itself ({disturbed}), so that the loss is larger than this"
     if any(run.problems for run in ledger.runs):
         yield "The measurement has errors"
@@ -449,9 +449,8 @@ def _interval(ledger: Ledger, write: Figures) -> str:
     the interval`."""
     loss, repeats = ledger.loss, ledger.repeats
     assert loss is not None
-    runs = (
-        "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of {base_case(ledger)}"
-    )
+    base = ledger.result.base_case
+    runs = "" if repeats is None else f", by {plural(repeats.point, 'run')} and {repeats.baseline} of {base}"
     if loss.low is None or loss.high is None:
         return f"Confidence: too few steps for an interval{runs}"
     sign, way = (-1, "faster") if loss.value < 0 else (1, "slower")

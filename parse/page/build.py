@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hpc.model.spec import FIND_MAX
 from hpc.system.text import capitalized, first_of, grouped, inflect, plural
-from parse.ledger.figures import Figures, base_case
+from parse.ledger.figures import Figures
 from parse.ledger.sentence import sentence
 from parse.ledger.types import Ledger, Mean
 from parse.page.figures import Axes, Line, lines, stacked
@@ -89,7 +89,7 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
         ),
     )  # fmt: skip
     losing: dict[str, list[tuple[str, Ledger]]] = grouped(
-        (base_case(ledger), (name, ledger)) for name, ledger in shown if ledger.loss is not None
+        (ledger.result.base_case, (name, ledger)) for name, ledger in shown if ledger.loss is not None
     )
     several = {base: of_base for base, of_base in losing.items() if len(of_base) > 1}
     for number, (base, of_base) in enumerate(several.items()):

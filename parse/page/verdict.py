@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import capitalized, first_of, plural
-from parse.ledger.figures import Figures, base_case, speed_text
+from parse.ledger.figures import Figures, speed_text
 from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_first
 from parse.ledger.types import Change, Ledger, Mean
 from parse.page.scaling import is_base, notice_text
 from parse.page.types import Statement
-from parse.report.conclusion import no_scaling_result, run_counts, scaling_lines, without_speed
+from parse.report.conclusion import no_scaling_result, run_counts, scaling_lines, unscaled_text, without_speed
 from parse.report.ledger import NOTHING
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
-from parse.report.summary import Summary, labels, no_speedup_text
-from parse.result import Result, by_setting
+from parse.report.summary import Summary, labels
+from parse.result import Result, by_setting, scaling_text
 from parse.text import cut
 
 WIDTH = 160
@@ -66,30 +66,24 @@ def _scaling(summary: Summary, result: Result | None) -> Statement:
             question=question, figure="no speed", of="no run has one", sentences=others, link="outcomes",
             link_text="What became of the runs", doubt=True,
         )  # fmt: skip
-    if result.speedup is None or result.scaling_efficiency is None or result.base is None or is_base(result):
+    if result.speedup is None or is_base(result):
         return Statement(
             question=question, figure=speed_text(result.median_speed), of=f"{result.unit} on {_case(summary, result)}",
             sentences=[
-                *_origin(result), f"No speedup: {no_speedup_text(result) or 'no larger case has a speed'}.", *others,
+                *_origin(result), f"{capitalized(unscaled_text(result))}.", *others,
             ],
             link=link, link_text=link_text, doubt=True,
         )  # fmt: skip
+    speedup, efficiency = scaling_text(result)
     return Statement(
         question=question,
-        figure=f"{result.scaling_efficiency * 100:.0f} %",
-        of=f"of ideal on {_case(summary, result)}: {_speedup(result)}",
+        figure=efficiency,
+        of=f"of ideal on {_case(summary, result)}: {speedup}",
         sentences=[*_origin(result), *_beside(summary, result), *others],
         link=link,
         link_text=link_text,
         doubt=bool(result.oversubscribed or result.nodes_simulated),
     )
-
-
-def _speedup(result: Result) -> str:
-    """`3.14 × the speed of 1n8g on 4 times the devices`; of one device the case has the number."""
-    assert result.base is not None
-    times = "" if result.base.devices == 1 else f" on {result.ideal:.3g} times the devices"
-    return f"{result.speedup:.2f} × the speed of {result.base.case}{times}"
 
 
 def _beside(summary: Summary, result: Result) -> Iterator[str]:
@@ -154,7 +148,7 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     if loss is None:
         return _without_baseline(ledger)
     if loss.value <= 0:
-        return "nothing", f"is lost against {base_case(ledger)}: a step takes no longer", False
+        return "nothing", f"is lost against {ledger.result.base_case}: a step takes no longer", False
     if loss.low is not None and not loss.resolved:
         if ledger.core_wait is not None:
             return f"{ledger.core_wait.value:.0f} %", f"of the time {core_wait_text(ledger)}", False

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hpc.system.text import inflect
 from parse.report.notices import Notice, merged
 from parse.report.summary import Summary, named, naming, no_speedup_text, requested_values
-from parse.result import Result, by_setting
+from parse.result import Result, by_setting, scaling_text
 from parse.text import shortened
 
 MAX_SETTINGS = 4
@@ -74,9 +74,13 @@ def _of_setting(setting: Sequence[Result]) -> str:
     if not measured:
         return f"no speed of {', '.join(result.requested.case for result in setting)}"
     largest_measured = max(measured, key=lambda result: result.run.devices)
-    reason = no_speedup_text(largest_measured) if largest_measured.speedup is None else "no larger case has a speed"
     speed = f"{largest_measured.median_speed:.2f} {largest_measured.unit}"
-    return f"{speed} on {largest_measured.requested.case}; no speedup: {reason}"
+    return f"{speed} on {largest_measured.requested.case}; {unscaled_text(largest_measured)}"
+
+
+def unscaled_text(result: Result) -> str:
+    """Why a measured point, the largest of its setting, does not tell how that scales."""
+    return f"no speedup: {no_speedup_text(result) or 'no larger case has a speed'}"
 
 
 def without_speed(setting: Sequence[Result], result: Result) -> list[str]:
@@ -96,14 +100,8 @@ def no_scaling_result(result: Result) -> list[str]:
 
 def _speedup(result: Result) -> str:
     """`4n8g runs 3.14 × as fast as 1n8g on 4 times the devices (79 % of ideal)`."""
-    assert result.speedup is not None and result.scaling_efficiency is not None and result.base and result.ideal
-    times = "twice" if result.ideal == 2 else f"{result.ideal:g} times"
-    on = "" if result.base.devices == 1 else f"on {times} the devices "
-    speedup = (
-        f"{result.requested.case} runs {result.speedup:.2f} × as fast as {result.base.case} {on}"
-        f"({result.scaling_efficiency:.0%} of ideal)".replace("%", " %")
-    )
-    return ", ".join([speedup, *no_scaling_result(result)])
+    speedup, efficiency = scaling_text(result)
+    return ", ".join([f"{result.requested.case} runs {speedup} ({efficiency} of ideal)", *no_scaling_result(result)])
 
 
 def run_counts(results: Sequence[Result]) -> list[str]:

@@ -29,7 +29,6 @@ from parse.report.summary import (
     Summary,
     TableError,
     against_text,
-    base_case,
     differences,
     labels,
     named_ledgers,
@@ -150,7 +149,7 @@ def dlperf(summary: Summary) -> str:
 
 def without_speedup(summary: Summary) -> list[str]:
     """Why points with a speedup have none in the reference suite's JSON, whose speedups are against one device."""
-    bases = grouped((base_case(result), result) for result in summary.results if against_text(result))
+    bases = grouped((result.base_case, result) for result in summary.results if against_text(result))
     reason = "no speedup in this format, whose speedups are against 1n1g; here it is against"
     return [f"{', '.join(labels(results))}: {reason} {base}" for base, results in bases.items()]
 
@@ -196,7 +195,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
         "speedup": result.speedup,
         "no_speedup": no_speedup_text(result),
         "scaling_efficiency": result.scaling_efficiency,
-        "base": base_case(result) or None,
+        "base": result.base_case or None,
         "base_devices": result.base and result.base.devices,
         "step_time_ms": {f"p{percent}": value for percent, value in result.step_time_ms.items()},
         "meetings_ms": dict(result.meetings_ms),
@@ -270,7 +269,7 @@ def _comparison_as_json(comparison: SideBySide) -> dict[str, Any]:
                 "column": column.name,
                 "speed": _significant(column.points[case].median_speed),
                 "speedup": _significant(column.points[case].speedup),
-                "base": base_case(column.points[case]) or None,
+                "base": column.points[case].base_case or None,
                 "outcome": outcomes(column.points[case])[0],
                 "point_id": _point_id(column.points[case]),
                 "folder": requested_values(column.points[case]).get("folder"),
@@ -288,7 +287,7 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
         "point_id": _point_id(ledger.result),
         "folder": requested_values(ledger.result).get("folder"),
         "case": ledger.result.requested.case,
-        "base": base_case(ledger.result) or None,
+        "base": ledger.result.base_case or None,
         "unit": "ms",
         "sentence": plain(sentence(ledger, name)),
         **_members(ledger),

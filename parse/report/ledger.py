@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from parse.ledger.figures import Figures, base_case, host_of, ledger_problems, merged_text, numbers, share, verdict_text
+from parse.ledger.figures import Figures, host_of, ledger_problems, merged_text, numbers, share, verdict_text
 from parse.ledger.notes import notes
 from parse.ledger.sentence import sentence
 from parse.ledger.types import TERMS, Ledger, Place
@@ -46,7 +46,7 @@ class LedgerTable:
 
 def title(named: Sequence[tuple[str, Ledger]]) -> str:
     """What the table of terms shows, and against which cases."""
-    cases = dict.fromkeys(base_case(ledger) for _, ledger in named if ledger.loss is not None)
+    cases = dict.fromkeys(ledger.result.base_case for _, ledger in named if ledger.loss is not None)
     lost = f"; what is lost against {' or '.join(cases)}" if cases else ""
     return f"where the time of a step goes: means over ranks, steps and ok runs{lost}; intervals of 95 %"
 
@@ -123,7 +123,7 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
 def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> LedgerTable:
     """The terms of every point: their means, and where there is a base, loss, interval, share."""
     ledgers = [ledger for _, ledger in named]
-    several = len({base_case(ledger) for ledger in ledgers if ledger.loss is not None}) > 1
+    several = len({ledger.result.base_case for ledger in ledgers if ledger.loss is not None}) > 1
     differ = varying(summary.results)
     columns = term_columns(ledgers)
     write = Figures(ledgers)
@@ -155,7 +155,7 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
     if ledger.loss is not None:
         means = [ledger.loss, *(term and term.loss for term in ordered)]
         yield (
-            f"loss against {base_case(ledger)}" if several else "loss",
+            f"loss against {ledger.result.base_case}" if several else "loss",
             [write.bare(mean.value, "+") if mean else "" for mean in means],
         )
     yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hpc.system.text import grouped
-from parse.report.summary import SIZE, USUAL, base_case, by_base, by_unit, requested_values, shared
+from parse.report.summary import SIZE, USUAL, by_base, by_unit, requested_values, shared
 from parse.result import Result
 
 WORK = (
@@ -184,7 +184,7 @@ def _settings(results: Sequence[Result], same: Mapping[str, str]) -> dict[Settin
         # Fewer ranks may drive as many devices: two points of one case, and never one cell.
         crowded = len({result.requested.case for result in points}) < len(points)
         of_bases = by_base(points)
-        for result, base in ((result, base_case(of_base[0])) for of_base in of_bases for result in of_base):
+        for result, base in ((result, of_base[0].base_case) for of_base in of_bases for result in of_base):
             ranks = {"ranks_per_node": result.run.ranks_per_node, "gpus_per_node": result.run.gpus_per_node}
             more = tuple((name, str(value)) for name, value in ranks.items() if value is not None) if crowded else ()
             more += (("base", base),) if len(of_bases) > 1 else ()

@@ -121,18 +121,13 @@ def no_speedup_text(result: Result) -> str:
         case NoSpeedup.PLACEHOLDER:
             return f"its document prints {words} for {result.requested.case}"
         case NoSpeedup.BASE_PLACEHOLDER:
-            return f"its document prints {words} for {base_case(result)}"
+            return f"its document prints {words} for {result.base_case}"
         case None:
             return ""
         case NoSpeedup.NO_BASE if "folder" in requested_values(result):
             return f"{NO_SPEEDUP[NoSpeedup.NO_BASE]}; folders tell measurements apart"
         case reason:
-            return NO_SPEEDUP[reason].format(base=base_case(result))
-
-
-def base_case(result: Result) -> str:
-    """The case that its speedup is measured against; empty where there is none."""
-    return result.base.case if result.base else ""
+            return NO_SPEEDUP[reason].format(base=result.base_case)
 
 
 def against_text(result: Result) -> str:

@@ -32,7 +32,7 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_markdown, trainings_text
-from parse.result import Result, by_setting
+from parse.result import Result, by_setting, ideal_text
 from parse.text import (
     Head,
     Page,
@@ -77,7 +77,8 @@ def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
     lines: list[str] = []
     for base in sorted({_base(result) for result in shown}, key=lambda base: base[1]):
         of_base = [(name, points) for name, points in curves if _base(points[0]) == base]
-        lines += wrapped([_title(*base)], page.width)
+        case, devices = base
+        lines += wrapped([f"speedup against {case}; {IDEAL} ideal: {ideal_text([devices])}"], page.width)
         largest = max(max(result.speedup or 0.0, result.ideal or 0.0) for _, points in of_base for result in points)
         for name, points in of_base:
             lines += wrapped([name] if len(curves) > 1 else [], page.width)
@@ -93,11 +94,6 @@ def _base(result: Result) -> tuple[str, int]:
     """Case and devices of its base."""
     assert result.base is not None
     return result.base.case, result.base.devices
-
-
-def _title(case: str, devices: int) -> str:
-    ideal = "as many times as there are devices" if devices == 1 else f"as many times as there are devices of {case}"
-    return f"speedup against {case}; {IDEAL} {ideal}"
 
 
 def _bar(value: float, ideal: float, largest: float, cells: int) -> str:

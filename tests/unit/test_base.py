@@ -19,12 +19,14 @@ from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
 from parse.attempt import RequestedRun
 from parse.page.command import main as report
+from parse.page.paper.content import content
+from parse.page.verdict import verdict
 from parse.report.conclusion import conclusion
 from parse.report.reading import read_documents, read_summary
 from parse.report.side_by_side import compare
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
 from parse.report.table import FORMATS, IDEAL, points_tables, speedup_chart, text
-from parse.result import Result, Run, against_base
+from parse.result import Result, Run, against_base, scaling_text
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made
@@ -196,6 +198,26 @@ def test_the_reference_json_has_speedups_against_one_device_alone(
     )
 
 
+@pytest.mark.parametrize(
+    ("nodes", "ranks_per_node", "words"),
+    [(2, 1, "as many devices"), (2, 2, "twice the devices"), (3, 1, "1.5 times the devices")],
+)
+def test_conclusion_page_and_paper_have_the_same_words_of_how_a_point_scales(
+    nodes: int, ranks_per_node: int, words: str
+) -> None:
+    larger = make_run(nodes=nodes, ranks_per_node=ranks_per_node)
+    traces = [make_trace(make_run(ranks_per_node=2), speed=100.0), make_trace(larger, speed=150.0)]
+    results = against_base(judged(traces), "1n2g")
+    summary = Summary(results=results)
+    assert scaling_text(next(each for each in results if each.requested.case == larger.case))[0] == (
+        text := f"1.50 × as fast as 1n2g on {words}"
+    )
+    assert verdict(summary)[0].of == f"of ideal on {larger.case}: {text}"
+    if words != "as many devices":  # which is no larger case
+        assert f"{larger.case} runs {text} (" in conclusion(summary, [], 100)[0]
+        assert f"{larger.case} runs {text} (" in content(summary).opening[0]
+
+
 def test_base_chooses_and_a_case_that_is_not_there_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,8 +251,8 @@ def test_two_bases_are_in_no_column() -> None:
     assert "| speedup (against 2n8g) | efficiency (% against 2n8g) |" in tables
     lines = speedup_chart(results, Page(width=80))
     assert [line for line in lines if line.startswith("speedup")] == [
-        f"speedup against 1n1g; {IDEAL} as many times as there are devices",
-        f"speedup against 2n8g; {IDEAL} as many times as there are devices of 2n8g",
+        f"speedup against 1n1g; {IDEAL} ideal: the number of devices",
+        f"speedup against 2n8g; {IDEAL} ideal: the ratio of the devices",
     ]
 
 

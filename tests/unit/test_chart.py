@@ -33,7 +33,7 @@ def results(tmp_path: Path, speedups: dict[int, float]) -> tuple[Result, ...]:
 
 def test_a_bar_is_as_long_as_its_speedup_and_the_ideal_is_marked(tmp_path: Path) -> None:
     lines = speedup_chart(results(tmp_path, {1: 1.0, 2: 1.5, 4: 4.0}), Page(width=60))
-    assert lines[0] == f"speedup against 1n1g; {IDEAL} as many times as there are devices"
+    assert lines[0] == f"speedup against 1n1g; {IDEAL} ideal: the number of devices"
     bars = {line.split()[0]: line.partition(line.split()[1])[2].strip() for line in lines[1:]}
     room = 60 - len("1n1g") - len("1.00") - 4
     assert bars["4n1g"] == "█" * room

@@ -123,8 +123,8 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: strong().ledgers[1],
-            ["2.90 ms a step slower than 1n1g divided by 2 (17.50 instead of 14.60 ms, strong scaling on 2 "
-             "times the devices)"],
+            ["2.90 ms a step slower than 1n1g divided by 2 (17.50 instead of 14.60 ms, strong scaling on "
+             "twice the devices)"],
             id="strong",
         ),
         pytest.param(

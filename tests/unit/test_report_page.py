@@ -138,7 +138,7 @@ def test_the_verdict_is_against_the_smallest_case(tmp_path: Path):
     for run in (*repeats(run_of(nodes=1), 2), *repeats(run_of(nodes=2), 2)):
         put(tmp_path, trace_of(run, communication=1.0 + run.nodes))
     scaling, loss, _ = verdict(summary_of(tmp_path))
-    assert scaling.of == "of ideal on 2n2g: 1.86 × the speed of 1n2g on 2 times the devices"
+    assert scaling.of == "of ideal on 2n2g: 1.86 × as fast as 1n2g on twice the devices"
     assert scaling.figure == "93 %"
     assert "slower than 1n2g" in loss.sentences[0] and "of the loss is communication" in loss.of
 

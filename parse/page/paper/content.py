@@ -18,7 +18,7 @@ from parse.report.conclusion import conclusion
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
 from parse.report.summary import USUAL, Summary, by_unit, labels, names_of_points, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, points_cells, points_tables
-from parse.result import Result
+from parse.result import Result, ideal_text
 from parse.text import Head, cut, numbered, shortened, with_settings_folded
 
 # How the numbers came to be, in sentences of what is recorded; what is not recorded is not written.
@@ -119,14 +119,13 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
     if not scaled:
         return
     bases = {result.base.case: result.base for result in scaled if result.base}
-    of_base, devices = f"that of {' or '.join(bases)}", "devices"
+    of_base = f"that of {' or '.join(bases)}"
     if any(base.devices > 1 for base in bases.values()):
         how = "chosen" if all(base.chosen for base in bases.values()) else "the smallest case"
         several = " of each setting" if len(bases) > 1 else ""
-        of_base, devices = f"{of_base}, {how}{several}", "the ratio of the devices"
-    yield (
-        f"Speedup is the median divided by {of_base}, with all else equal; efficiency is speedup divided by {devices}."
-    )
+        of_base = f"{of_base}, {how}{several}"
+    ideal = ideal_text(base.devices for base in bases.values())
+    yield f"Speedup is the median divided by {of_base}, with all else equal; efficiency is speedup divided by {ideal}."
     sizes = {"weak": "the same batch size on each device", "strong": "the same batch size over all devices"}
     ways = {result.run.scaling for result in scaled if result.run.scaling}
     for way in sorted(ways & {*sizes}):
