@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from parse import stats
 from parse.ledger.arrivals import MATERIAL, Arrivals, Floats, pooled
 from parse.ledger.breakdown import PIECES, StepBreakdown
-from parse.ledger.detection import all_exchanges, detection_limit_ns, lowering
+from parse.ledger.meetings import Ints
 from parse.ledger.transient import (
     Pool,
     Suspect,
@@ -32,7 +31,18 @@ from parse.ledger.transient import (
     single_events,
     transients,
 )
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Because, RunLedger, Shape, ShapeKind, Verdict
+from parse.ledger.types import (
+    CANNOT_TELL,
+    NONE,
+    PERSISTENT,
+    Because,
+    Floor,
+    Lowering,
+    RunLedger,
+    Shape,
+    ShapeKind,
+    Verdict,
+)
 
 UNRESOLVED = 0.05
 """If the clocks' uncertainty exceeds this share of the step, the verdict cannot be `none` either."""
@@ -68,8 +78,9 @@ class PointVerdicts:
 
 def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
     """Those by the evidence of all runs; where that names nobody, the one that most of the runs have."""
-    runs = tuple(map(_run_ledger, breakdowns))
-    verdicts = stragglers(breakdowns)
+    by_run = [_verdicts([breakdown]) for breakdown in breakdowns]
+    runs = tuple(map(_run_ledger, breakdowns, by_run))
+    verdicts = stragglers(breakdowns, by_run)
     if verdicts and (verdicts[0].ranks or len(runs) == 1):
         first, *further = verdicts
     else:
@@ -77,9 +88,9 @@ def point_verdicts(breakdowns: Sequence[StepBreakdown]) -> PointVerdicts:
     return PointVerdicts(runs=runs, verdict=_with_lowering(first, breakdowns), further=tuple(further))
 
 
-def _run_ledger(breakdown: StepBreakdown) -> RunLedger:
+def _run_ledger(breakdown: StepBreakdown, verdicts: Sequence[Verdict]) -> RunLedger:
     return RunLedger(
-        run_id=breakdown.run_id, verdict=verdict(breakdown), step=breakdown.step_ns / 1e6,
+        run_id=breakdown.run_id, verdict=verdicts[0], step=breakdown.step_ns / 1e6,
         pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
         bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,
         incidents=incidents(breakdown), problems=breakdown.problems,
@@ -145,11 +156,11 @@ def _averaged(by_run: Sequence[Verdict | None]) -> Verdict:
 
 def verdict(run: StepBreakdown) -> Verdict:
     """The verdict on the straggler of one run."""
-    return _of_run(run)[0]
+    return _verdicts([run])[0]
 
 
-def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
-    """The verdict on the runs of a point, by the evidence of all of them together.
+def stragglers(runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]] | None = None) -> tuple[Verdict, ...]:
+    """The verdict on the runs of a point, by the evidence of all of them together; `by_run` are those on each alone.
 
     Behind that on the straggler that costs most stand those on others. One that names nobody has the detection limit.
     Empty where runs cannot be put together: they differ in the time stamps or meetings that they have, or in which
@@ -162,7 +173,9 @@ def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
         return (pool,)
     first, *further = _judged(pool)
     known = {rank for each in (first, *further) for rank in each.ranks}
-    in_some_runs = sorted(_in_some_runs(runs, pool.step_ns, known), key=lambda each: -each.costs)
+    if by_run is None:
+        by_run = [_verdicts([run]) for run in runs]
+    in_some_runs = sorted(_in_some_runs(runs, by_run, pool.step_ns, known), key=lambda each: -each.costs)
     if first.ranks or len(in_some_runs) == 1:  # else each run has another
         return (*([first] if first.ranks else []), *further, *in_some_runs)
     if first.kind is not NONE:
@@ -174,35 +187,27 @@ def stragglers(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
     return (replace(first, limit=None if limit_ns is None else limit_ns / 1e6),)
 
 
-def _in_some_runs(runs: Sequence[StepBreakdown], step_ns: float, known: set[int]) -> Iterator[Verdict]:
+def _in_some_runs(
+    runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]], step_ns: float, known: set[int]
+) -> Iterator[Verdict]:
     """Persistent stragglers of half of the runs or fewer that cost COSTLY_IN_FEW of the point's step, each by the
     evidence of the runs that show it; without `known` ranks."""
     shown: dict[tuple[int, ...], list[StepBreakdown]] = {}
-    for run in runs if len(runs) > 1 else ():
-        for each in (verdict for verdict in _of_run(run) if verdict.kind == PERSISTENT):
-            shown.setdefault(each.ranks, []).append(run)
+    for run, verdicts in zip(runs, by_run, strict=True) if len(runs) > 1 else ():
+        for each in verdicts:
+            if each.kind == PERSISTENT:
+                shown.setdefault(each.ranks, []).append(run)
     for ranks, its_runs in shown.items():
-        for each in _persistent_of(its_runs) if not {*ranks} & known else ():
+        for each in _verdicts(its_runs) if not {*ranks} & known else ():
             costs = each.costs * len(its_runs) / len(runs)
-            if each.ranks == ranks and costs * 1e6 >= COSTLY_IN_FEW * step_ns:
+            if (each.kind, each.ranks) == (PERSISTENT, ranks) and costs * 1e6 >= COSTLY_IN_FEW * step_ns:
                 yield replace(each, in_runs=len(its_runs), of_runs=len(runs), costs=costs)
 
 
-_verdicts_of_runs: WeakKeyDictionary[StepBreakdown, tuple[Verdict, ...]] = WeakKeyDictionary()
-
-
-def _of_run(run: StepBreakdown) -> tuple[Verdict, ...]:
-    """The verdicts on one run, judged once."""
-    if run not in _verdicts_of_runs:
-        pool = pool_of([run])
-        _verdicts_of_runs[run] = (pool,) if isinstance(pool, Verdict) else _judged(pool)
-    return _verdicts_of_runs[run]
-
-
-def _persistent_of(runs: Sequence[StepBreakdown]) -> list[Verdict]:
+def _verdicts(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
+    """Those on runs that are alike, all of them together."""
     pool = pool_of(runs)
-    judged = () if isinstance(pool, Verdict) else _judged(pool)
-    return [each for each in judged if each.kind == PERSISTENT]
+    return (pool,) if isinstance(pool, Verdict) else _judged(pool)
 
 
 def _judged(pool: Pool) -> tuple[Verdict, ...]:
@@ -394,3 +399,153 @@ def _log_chance(typical: Floats, least: float) -> float:
         for t in (times / reach for times in TIMES)
     ]
     return log(len(typical)) + min(limits)
+
+
+# How late a rank would have to be to be named: the detection limit of the test for persistent stragglers.
+
+SIGMAS_OF_POWER = 1.2816 * 2**0.5
+"""Standard errors above a critical value at which nine of ten other measurements are beyond it: the limit is itself
+measured, with the same error (normal distribution)."""
+RANKS = 8
+"""As many ranks are tried in the role of the late one, spread over all."""
+LIMIT_SHUFFLED = 1_000_000
+"""So many values are shuffled, or more where 1 in `chance` shuffles take them."""
+MANY, OF_MANY = 5_000, 100
+"""Of more values (ranks × pieces) so many shuffles show how the largest mean scatters; it bounds time and memory."""
+FEW = 4096
+"""So many permutations are all tried."""
+HALVINGS = 30
+MAX_TIMES = 100.0
+"""More runs or steps than so many times as many are no advice."""
+
+
+def detection_limit_ns(
+    arrivals: Arrivals, *, least_ns: float, bound_ns: float, chance: float, shuffles: int
+) -> float | None:
+    """The delay in every step, in ns, from which a rank is named persistent in nine of ten measurements like this one.
+
+    As in the test, the rank must be beyond what permuted names of ranks show with probability `chance`, beyond the
+    clocks' bounds `bound_ns`, and typically late by `least_ns` and cost as much. None where no delay would be enough.
+    """
+    by_chance_ns = _beyond_chance_ns(arrivals.ranks.typical, chance, shuffles)
+    if by_chance_ns is None:
+        return None
+    usual, runs = arrivals.usual, arrivals.piece_run
+    late_ns = (
+        max(by_chance_ns, least_ns, bound_ns) - float(usual.mean()) + SIGMAS_OF_POWER * _standard_error(usual, runs)
+    )
+    return max(late_ns, _costing_ns(arrivals.margin, least_ns))
+
+
+def lowering(arrivals: Arrivals, *, limit_ns: float, least_ns: float, bound_ns: float) -> Lowering:
+    """How many times as many runs or steps would halve the limit of `detection_limit_ns`, which had these arguments.
+
+    The scatter of what permuted names show and all standard errors fall with the square root of the number; the clocks'
+    bounds, the least delay and the costs that make a straggler do not.
+    """
+    usual, typical = float(arrivals.usual.mean()), float(arrivals.ranks.typical.mean())
+    error_ns = SIGMAS_OF_POWER * _standard_error(arrivals.usual, arrivals.piece_run)
+    by_chance_ns = limit_ns + usual - error_ns  # or less, where the costs make the limit
+
+    def limit(times: float) -> float:
+        falls_by = float(times**0.5)
+        chance_ns = typical + (by_chance_ns - typical) / falls_by
+        late_ns = max(chance_ns, least_ns, bound_ns) - usual + error_ns / falls_by
+        return float(max(late_ns, _costing_ns(arrivals.margin, least_ns, times)))
+
+    floor_ns = limit(float("inf"))
+    by_clock = bound_ns > max(least_ns, typical) and bound_ns - usual >= floor_ns
+    floor = Floor.CLOCK if by_clock else Floor.SHARE
+    low, high = 1.0, MAX_TIMES
+    if limit(high) > limit_ns / 2:
+        return Lowering(times=None, least=floor_ns / 1e6, floor=floor)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if limit(middle) > limit_ns / 2 else (low, middle)
+    return Lowering(times=high, least=floor_ns / 1e6, floor=floor)
+
+
+def _costing_ns(margin: Ints, cost_ns: float, times: float = 1.0) -> float:
+    """How late a rank must be to add `cost_ns` to a step on average, in nine of ten windows of `times` as many
+    steps."""
+
+    def costs(delay: float) -> float:
+        lost = np.maximum(margin + delay, 0)
+        return float(lost.mean() - SIGMAS_OF_POWER * lost.std() / (times * len(lost)) ** 0.5)
+
+    low, high = 0.0, cost_ns + float(-margin.min(initial=0)) + float(np.ptp(margin))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if costs(middle) < cost_ns else (low, middle)
+    return high
+
+
+def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | None:
+    """The mean that a late rank needs to exceed those of permuted names: the median over ranks in that role."""
+    ranks, pieces = typical.shape
+    shuffles = max(round(1 / chance), min(shuffles, LIMIT_SHUFFLED // typical.size))
+    random = np.random.default_rng(ranks * 1_000_003 + pieces)
+    if typical.size > MANY:  # of so many ranks none is dealt several of the late one's pieces
+        largest = [float(random.permuted(typical, axis=0).mean(axis=1).max()) for _ in range(OF_MANY)]
+        return _exceeded_by(chance, largest)
+    exchanges = all_exchanges(ranks, pieces)
+    if exchanges is not None:
+        order, allowed = np.stack([exchanges < 0, exchanges > 0], axis=1).astype(np.int64), int(chance * len(exchanges))
+    else:
+        order = random.permuted(np.broadcast_to(np.arange(ranks)[:, None], (shuffles, ranks, pieces)), axis=1)
+        allowed = int(chance * (1 + shuffles)) - 1
+    shuffled = np.take_along_axis(typical[None], order, axis=1).mean(axis=2)
+    limits = []
+    for late in {*np.linspace(0, ranks - 1, min(RANKS, ranks)).round().astype(int).tolist()}:
+        takes = (order == late).mean(axis=2)
+        limit = _exceeding(shuffled - float(typical[late].mean()) * takes, takes, allowed)
+        if limit is not None:
+            limits.append(limit)
+    return float(np.median(limits)) if limits else None
+
+
+def _exceeded_by(chance: float, maxima: Sequence[float]) -> float:
+    """What maxima of many values, of which these are some, exceed with this probability.
+
+    By Gumbel's distribution with their mean and standard deviation (Coles, An Introduction to Statistical Modeling of
+    Extreme Values, 2001, 3.1). Means of several values reach it slowly: for these it is a few per cent too large.
+    """
+    scale = float(np.std(maxima, ddof=1)) * 6**0.5 / np.pi
+    return float(np.mean(maxima)) - scale * (np.euler_gamma + float(np.log(-np.log1p(-chance))))
+
+
+def all_exchanges(ranks: int, pieces: int) -> Ints | None:
+    """Of two ranks all ways to permute their names in every piece, none changed first: [way, piece] 1 or, changed, -1;
+    None where there are more ranks, or more ways than FEW."""
+    if ranks != 2 or pieces > FEW.bit_length() - 1:
+        return None
+    return 1 - 2 * (np.arange(2**pieces)[:, None] >> np.arange(pieces) & 1)
+
+
+def _exceeding(shuffled: Floats, takes: Floats, allowed: int) -> float | None:
+    """The delay in ns that exceeds the largest mean of all but `allowed` of the shuffles [shuffle, rank], of which each
+    rank `takes` a share of the delay with it; None if none does."""
+
+    def is_beyond(delay: float) -> bool:
+        return int(((shuffled + delay * takes).max(axis=1) >= delay).sum()) <= allowed
+
+    low, high = 0.0, max(float(shuffled.max()), 1.0)
+    for _ in range(HALVINGS):
+        if is_beyond(high):
+            break
+        low, high = high, 2 * high
+    else:
+        return None
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_beyond(middle) else (middle, high)
+    return high
+
+
+def _standard_error(values: Floats, runs: Ints) -> float:
+    """That of the mean over pieces [piece]; where there are three runs the larger one, of pieces or of runs."""
+    errors = [float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0]
+    means = [float(values[runs == run].mean()) for run in np.unique(runs)]
+    if len(means) > 2:
+        errors.append(float(np.std(means, ddof=1)) / len(means) ** 0.5)
+    return max(errors)
