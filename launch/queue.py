@@ -48,7 +48,7 @@ class Scheduler(JobStates, Protocol):
 
 
 class Runs(Protocol):
-    """The state of a sweep's runs."""
+    """The state of a sweep's runs, and what the events of its queue come to."""
 
     def remaining(self, job: WrittenJob) -> Sequence[str]:
         """The job's runs that are not final now."""
@@ -58,6 +58,9 @@ class Runs(Protocol):
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
+
+    def handle(self, event: Event) -> bool:
+        """Whether the script of an event, one of jobs that have ended, is submitted again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +113,7 @@ class Released:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    script: str  # who handles this may call Queue.resubmit
+    script: str  # who handles this may have it submitted again
     job_ids: tuple[str, ...]
 
 
@@ -139,7 +142,7 @@ class SubmissionRecord:
 class Queue:
     """The jobs of a sweep, by the names of their scripts. A job that could not be submitted yet counts as pending.
 
-    `advance` and `poll` yield events; they work only while their events are consumed.
+    `advance` and `poll` yield events; they work only while their events are consumed, as `submit` and `states` do.
     """
 
     def __init__(self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock) -> None:
@@ -183,9 +186,19 @@ class Queue:
     def all_job_ids(self) -> list[str]:
         return [job_id for ids in self._ids.values() for job_id in ids]
 
-    def resubmit(self, script: str) -> None:
-        """Lets the script be submitted again; called while `Ended` is handled."""
-        self._waiting[script] = True
+    def submit(self) -> None:
+        """Joins or submits waiting jobs, up to `max_jobs`."""
+        self._handle(self.advance())
+
+    def states(self, scripts: Sequence[str]) -> dict[str, JobState]:
+        """Submits as many jobs as `max_jobs` allows, then returns the states."""
+        self._handle(self.poll())
+        return {script: self.job_states[script] for script in scripts}
+
+    def _handle(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if self._runs.handle(event) and isinstance(event, Ended):
+                self._waiting[event.script] = True
 
     def advance(self) -> Iterator[Event]:
         """Joins or submits waiting jobs, up to `max_jobs`. Raises SubmitError on a refusal that is not transient."""

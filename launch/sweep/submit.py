@@ -24,7 +24,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from launch.cluster.local import LocalCluster
 from launch.cluster.lock import FolderLock, LockError
-from launch.cluster.query import JobState, StateError
+from launch.cluster.query import StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
 from launch.follow.follower import Follower, follow
 from launch.follow.view import print_line, print_whole
@@ -241,7 +241,7 @@ class Sweep(ABC):
             stack.enter_context(self.lock.held(lambda holder: self.say(f"waiting for {holder}: {_WAIT_REASONS[here]}")))
             written = self.begin()
             self._jobs = {job.script.name: job for job in written}
-            queue = FollowedQueue(self, written)
+            queue = Queue(self.cluster, written, self, self.lock)
             if self._options.detach and here and any(map(self.remaining, written)):
                 if (process := _fork(self._folders.logs / "detached.out")) is not None:
                     self.say(f"running in process {process}")
@@ -270,11 +270,12 @@ class Sweep(ABC):
     def _last_cancelled(self) -> list[int]:
         return [cancelled_at_ns(self._folders, sweep_id) for sweep_id in self._sweep_ids]
 
-    def handle(self, event: Event, queue: Queue) -> None:
-        """Shows an event; closes the attempts of jobs that have ended, and submits their script again or not."""
+    def handle(self, event: Event) -> bool:
+        """Shows an event; closes the attempts of jobs that have ended, and decides whether their script is submitted
+        again."""
         if not isinstance(event, Ended):
             self.say(describe_event(event))
-            return
+            return False
         ends = self.cluster.ends(event.job_ids)
         self._ended[event.script] = ", ".join(f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state)
         close_ended(ends, self._folders, self.say, self._last_lines)
@@ -283,8 +284,7 @@ class Sweep(ABC):
             self._forgotten.add(event.script)
             lost = ", ".join(event.job_ids)
             self.say(f"{event.script}: the scheduler has forgotten job {lost}: submitted again, once")
-        if decision.resubmits:
-            queue.resubmit(event.script)
+        return decision.resubmits
 
     def _history(self, event: Ended, ends: Mapping[str, JobEnd]) -> JobHistory:
         job = self._jobs[event.script]
@@ -301,7 +301,7 @@ class Sweep(ABC):
             measured=measured, in_vain=self._in_vain[event.script], forgotten_before=event.script in self._forgotten,
         )  # fmt: skip
 
-    def _submit_and_leave(self, queue: FollowedQueue) -> int:
+    def _submit_and_leave(self, queue: Queue) -> int:
         """Submits without following; the exit status, 1 if a job could not be submitted."""
         until_s = time.monotonic() + DETACH_PATIENCE_S
         queue.submit()
@@ -317,7 +317,7 @@ class Sweep(ABC):
         )
         return 1
 
-    def _follow(self, queue: FollowedQueue, written: Sequence[WrittenJob], before: Mapping[str, int]) -> None:
+    def _follow(self, queue: Queue, written: Sequence[WrittenJob], before: Mapping[str, int]) -> None:
         jobs = {job.script.name: job for job in written if job.script.name in {*queue.waiting, *queue.job_ids}}
         follow(Follower(queue, jobs, self._traces, _speed, before), self._console)
         self._close(queue.all_job_ids)
@@ -402,25 +402,6 @@ class PlannedSweep(Sweep):
         """What attempts took that ended ok, and those that a time limit ended: seconds, by point id."""
         records, runs = exit_records(self._traces), self._prepared.plan.runs
         return durations_s(runs, records, Outcome.OK), durations_s(runs, records, Outcome.TIMEOUT)
-
-
-class FollowedQueue(Queue):
-    """The queue of a sweep that handles its events."""
-
-    def __init__(self, sweep: Sweep, written: Sequence[WrittenJob]) -> None:
-        super().__init__(sweep.cluster, written, sweep, sweep.lock)
-        self._sweep = sweep
-
-    def submit(self) -> None:
-        """Joins or submits waiting jobs, up to `max_jobs`."""
-        for event in self.advance():
-            self._sweep.handle(event, self)
-
-    def states(self, scripts: Sequence[str]) -> dict[str, JobState]:
-        """Submits as many jobs as `max_jobs` allows, then returns the states."""
-        for event in self.poll():
-            self._sweep.handle(event, self)
-        return {script: self.job_states[script] for script in scripts}
 
 
 _WAIT_REASONS = {

@@ -109,13 +109,14 @@ class Sweep:
     def cancelled(self) -> bool:
         return self.is_cancelled
 
+    def handle(self, event: Event) -> bool:
+        self.events.append(event)
+        return isinstance(event, Ended) and event.script in self.resubmitted
+
     def poll(self, queue: Queue) -> dict[str, JobState]:
         """The states of the jobs; only the events of this poll remain."""
         self.events.clear()
-        for event in queue.poll():
-            self.events.append(event)
-            if isinstance(event, Ended) and event.script in self.resubmitted:
-                queue.resubmit(event.script)
+        queue.states([])
         return queue.job_states
 
 
