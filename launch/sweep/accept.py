@@ -16,7 +16,7 @@ from hpc.backends import BACKENDS
 from hpc.model.findings import Finding
 from hpc.model.options import OptionError
 from hpc.model.reference import Reference, ReferenceFileError, ReferencePoint, read_reference
-from hpc.model.spec import RunSpec, SpecError
+from hpc.model.spec import SpecError
 from hpc.system.atomic import write_output
 from hpc.system.command_line import as_called, text_width
 from hpc.system.regular_file import read_text
@@ -27,7 +27,7 @@ from launch.doctor.command import FAILURES as DOCTOR_FAILURES
 from launch.doctor.command import DoctorError, examine
 from launch.follow.view import print_whole
 from launch.jobs.options import LaunchOptions
-from launch.jobs.plan import JobPlan, plan_jobs
+from launch.jobs.plan import JobPlan
 from launch.sweep.prepare import Prepared, Say, prepare, with_runs
 from launch.sweep.request import AcceptOptions, Request
 from launch.sweep.run_status import describe_states, pending_runs, run_statuses
@@ -131,17 +131,11 @@ def on_every_node(prepared: Prepared, nodes: Sequence[Node]) -> Prepared:
         node.name: [point.repeated(share * at + each) for each in range(1, share + 1)] for at, node in enumerate(nodes)
     }
     jobs = [*with_runs(prepared, others).jobs] if others else []
-    jobs += [job for name, runs in pinned.items() for job in _jobs_on(name, runs, prepared)]
+    for name, runs in pinned.items():
+        on_node = dataclasses.replace(prepared, site=dataclasses.replace(prepared.site, nodelist=name))
+        jobs += [_named(job, f"{job.name}-{name}") for job in with_runs(on_node, runs).jobs]
     plan = dataclasses.replace(prepared.plan, runs=(*others, *(run for runs in pinned.values() for run in runs)))
     return dataclasses.replace(prepared, plan=plan, jobs=tuple(jobs))
-
-
-def _jobs_on(node: str, runs: Sequence[RunSpec], prepared: Prepared) -> list[JobPlan]:
-    assert prepared.site is not None
-    launch = prepared.request.launch
-    site = dataclasses.replace(prepared.site, nodelist=node)
-    jobs = plan_jobs(runs, site, launch.minutes_per_run, launch.time)
-    return [_named(job, f"{job.name}-{node}") for job in jobs]
 
 
 def _named(job: JobPlan, name: str) -> JobPlan:

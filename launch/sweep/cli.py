@@ -47,7 +47,7 @@ def _run(request: Request) -> int:
     if request.subcommand == "retry":
         wanted = retry.matching(request)
         if not request.sweeps:
-            return retry.retry(wanted, request.options)
+            return retry.retry(wanted)
     if request.sought:
         return find_max.find_max(request)
     is_auto = any(sweep.repeats == AUTO for sweep in request.sweeps)

@@ -166,12 +166,8 @@ def _recipe(
     """
     if not spec.recipe:
         return None, ()
-    recipe = read_recipe(spec.recipe)
-
-    def plan_one(sweep: SweepSpec) -> None:
-        refuse_invalid(expand(sweep, target, options_of).runs)
-
-    refuse_impossible(recipe, sweeps, plan_one, cannot_run(spec.backend, site))
+    recipe, unable = read_recipe(spec.recipe), cannot_run(spec.backend, site)
+    refuse_impossible(recipe, sweeps, lambda sweep: refuse_invalid(expand(sweep, target, options_of).runs), unable)
     return recipe, departures(recipe, sweeps, target, options_of)
 
 

@@ -34,8 +34,9 @@ REMEDY = "the options of the sweep beside retry (--nodes …) write its scripts 
 
 @dataclass(frozen=True, kw_only=True)
 class Matching:
-    """The runs of a folder that ended with the outcomes, and the sweeps that hold them."""
+    """The runs of a folder that ended with the requested outcomes, and the sweeps that hold them."""
 
+    options: SweepOptions
     folders: Folders
     sweep_ids: tuple[str, ...]
     runs: tuple[RunSpec, ...]
@@ -45,18 +46,18 @@ class Matching:
 def matching(request: Request) -> Matching:
     """The runs of the requested sweeps, none for all of the folder, that ended so; the tries of find-max that
     found an oom are answered. Raises SpecError where there are none."""
-    selection, outcomes = select(request), request.options.retry
+    selection, options = select(request), request.options
     runs = selection.runs
     statuses = run_statuses(runs, selection.folders.traces)
     ended_so = [
         status for status in statuses
-        if status.record is not None and status.record.outcome in outcomes and not status.held
+        if status.record is not None and status.record.outcome in options.retry and not status.held
         and not (status.record.outcome is Outcome.OOM and runs[status.run_id].search)
     ]  # fmt: skip
     if not ended_so:
         problems = "".join(f"; {problem}" for problem in selection.problems)
         raise SpecError(
-            f"no run in {selection.folders.traces} ended {' or '.join(outcomes)}; there are "
+            f"no run in {selection.folders.traces} ended {' or '.join(options.retry)}; there are "
             f"{describe_states(statuses)}{problems}"
         )
     chosen = tuple(runs[status.run_id] for status in ended_so)
@@ -64,17 +65,19 @@ def matching(request: Request) -> Matching:
     holding = tuple(
         sweep_id for sweep_id, planned in selection.sweeps.items() if any(run.run_id in ids for run in planned)
     )
-    return Matching(folders=selection.folders, sweep_ids=holding, runs=chosen, statuses=tuple(ended_so))
+    return Matching(
+        options=options, folders=selection.folders, sweep_ids=holding, runs=chosen, statuses=tuple(ended_so)
+    )
 
 
-def retry(wanted: Matching, options: SweepOptions) -> int:
+def retry(wanted: Matching) -> int:
     """Submits the scripts that made these runs, or joins their jobs, and follows them; the exit status of the command
     line. Raises SpecError or PlanError where a script cannot do that, and what `submit.sweep` raises."""
     console = Console(soft_wrap=True)
     say = echo(console)
     _refuse_changed_code(wanted.runs)
     jobs = _stored_jobs(wanted)
-    if options.dry_run:
+    if wanted.options.dry_run:
         for line in _describe(wanted, jobs):
             say(line)
         say("dry run: nothing was submitted")
@@ -87,7 +90,7 @@ def retry(wanted: Matching, options: SweepOptions) -> int:
     for here, placed in by_place.items():  # Slurm's first: they need not be waited for on this machine
         if placed:
             try:
-                status = max(status, StoredSweep(wanted, placed, options, console, here=here).run())
+                status = max(status, StoredSweep(wanted, placed, console, here=here).run())
             except KeyboardInterrupt:
                 return 130
     return status
@@ -96,10 +99,8 @@ def retry(wanted: Matching, options: SweepOptions) -> int:
 class StoredSweep(Sweep):
     """Jobs of a folder, by the scripts that earlier sweeps have written."""
 
-    def __init__(
-        self, wanted: Matching, jobs: Sequence[WrittenJob], options: SweepOptions, console: Console, *, here: bool
-    ) -> None:
-        super().__init__(wanted.folders, wanted.sweep_ids, options, console, here=here)
+    def __init__(self, wanted: Matching, jobs: Sequence[WrittenJob], console: Console, *, here: bool) -> None:
+        super().__init__(wanted.folders, wanted.sweep_ids, wanted.options, console, here=here)
         self._stored, self._wanted = list(jobs), wanted
 
     def begin(self) -> list[WrittenJob]:

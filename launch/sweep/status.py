@@ -18,12 +18,7 @@ from hpc.system.text import first_of, plural
 from launch.cluster.local import ended_here, script_processes
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
-from launch.cluster.slurm import (
-    SlurmCluster,
-    SubmitError,
-    TransientSubmitError,
-    why_unreachable,
-)  # fmt: skip
+from launch.cluster.slurm import SlurmCluster, SubmitError, TransientSubmitError, why_unreachable
 from launch.jobs.script import Folders
 from launch.queue import SubmissionRecord, recall
 from launch.sweep.prepare import Say, prepare
@@ -234,8 +229,6 @@ def _cancel_here(ids: Sequence[str], folders: Folders, say: Say) -> list[str]:
 def _cancel_jobs(selection: Selection, say: Say) -> list[str]:
     """Ends the jobs that Slurm has by these sweeps' names, and closes their attempts; returns those that still run."""
     names = [record.job_name for record in selection.jobs if not record.job_name.startswith("/")]
-    if not names:
-        return []
     cluster = SlurmCluster(selection.folders.logs)
     lock = FolderLock(selection.folders.jobs)
     try:

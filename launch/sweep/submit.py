@@ -255,7 +255,7 @@ class Sweep(ABC):
                 if not here:
                     stack.close()
                 if queue.waiting or queue.job_ids:
-                    self._follow(queue, written, before)
+                    self._follow(queue, before)
         return self._conclude(written, queue)
 
     def remaining(self, job: WrittenJob) -> list[str]:
@@ -317,8 +317,8 @@ class Sweep(ABC):
         )
         return 1
 
-    def _follow(self, queue: Queue, written: Sequence[WrittenJob], before: Mapping[str, int]) -> None:
-        jobs = {job.script.name: job for job in written if job.script.name in {*queue.waiting, *queue.job_ids}}
+    def _follow(self, queue: Queue, before: Mapping[str, int]) -> None:
+        jobs = {script: job for script, job in self._jobs.items() if script in {*queue.waiting, *queue.job_ids}}
         follow(Follower(queue, jobs, self._traces, _speed, before), self._console)
         self._close(queue.all_job_ids)
 
