@@ -239,3 +239,47 @@ def with_units(heads: Iterable[Head]) -> list[str]:
 def markdown_list(lines: Iterable[str]) -> str:
     """A bullet for each line."""
     return "\n".join(f"* {markdown_text(line)}" for line in lines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableData:
+    """Heads as (name, unit) and rows; the first `label_columns` hold words, the first `keys` identify rows and are
+    repeated where a narrow page cuts the table into blocks; None: it is never cut."""
+
+    heads: Sequence[Head]
+    rows: Sequence[Sequence[str]]
+    label_columns: int
+    keys: int | None = None
+
+    def lines(self, width: int | None) -> list[str]:
+        """For a terminal; units have a line where there are any."""
+        names, units = zip(*self.heads, strict=True)
+        rows = [names, *([units] if any(units) else []), *self.rows]
+        return in_blocks(rows, self.label_columns, self.keys or 0, None if self.keys is None else width)
+
+    def markdown(self) -> str:
+        return markdown_table(with_units(self.heads), self.rows)
+
+
+TextBlock = str | list[str] | TableData
+"""Of what is shown: a paragraph (an empty one is a blank line), a list, a table."""
+
+
+def block_lines(blocks: Iterable[TextBlock], page: Page) -> list[str]:
+    """The blocks for a terminal."""
+    lines: list[str] = []
+    for block in blocks:
+        if isinstance(block, TableData):
+            lines += block.lines(page.table_width)
+        else:
+            lines += wrapped(block, page.width) if isinstance(block, list) else wrapped([block], page.width) or [""]
+    return lines
+
+
+def block_markdown(blocks: Iterable[TextBlock]) -> list[str]:
+    """The blocks as Markdown, some of them empty."""
+    return [
+        block.markdown() if isinstance(block, TableData)
+        else markdown_list(block) if isinstance(block, list) else markdown_text(block)
+        for block in blocks
+    ]  # fmt: skip

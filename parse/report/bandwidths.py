@@ -8,39 +8,24 @@ from hpc.system.text import grouped, plural
 from parse.logs.nccl_tests import NcclTest
 from parse.report.summary import Summary
 from parse.text import (
-    Page,
+    TableData,
+    TextBlock,
     distinct,
-    in_blocks,
-    markdown_list,
-    markdown_table,
-    markdown_text,
     number,
-    with_units,
-    wrapped,
 )
 
 UNIT = "GB/s"
 
 
-def bandwidths_text(summary: Summary, page: Page) -> list[str]:
+def bandwidths_blocks(summary: Summary) -> list[TextBlock]:
     """A table for each operation, a row per size and a column per test; empty where nothing was tested."""
-    lines: list[str] = []
+    blocks: list[TextBlock] = []
     for operation, tests in _by_operation(summary.nccl_tests).items():
         heads, rows = _table(tests)
-        table = [[name for name, _ in heads], [unit for _, unit in heads], *rows]
-        lines += [*([""] if lines else []), *wrapped([_title(operation, tests), *_legend(tests)], page.width)]
-        lines += in_blocks(table, 0, 1, page.table_width)
-    return lines
-
-
-def bandwidths_markdown(summary: Summary) -> list[str]:
-    """The same as Markdown."""
-    parts: list[str] = []
-    for operation, tests in _by_operation(summary.nccl_tests).items():
-        heads, rows = _table(tests)
-        parts += [markdown_text(_title(operation, tests)), markdown_list(_legend(tests))]
-        parts += [markdown_table(with_units(heads), rows)]
-    return parts
+        blocks += [""] if blocks else []
+        blocks += [_title(operation, tests), _legend(tests)]
+        blocks += [TableData(heads=heads, rows=rows, label_columns=0, keys=1)]
+    return blocks
 
 
 def problems(test: NcclTest) -> list[str]:

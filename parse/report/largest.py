@@ -12,7 +12,7 @@ from hpc.model.spec import BATCH_SIZE, FIND_MAX
 from hpc.system.text import grouped
 from parse.report.summary import Summary, requested_values, telling
 from parse.result import Result
-from parse.text import Page, aligned, markdown_list, markdown_table, markdown_text, with_units, wrapped
+from parse.text import TableData, TextBlock
 
 TITLE = "largest values that fit into the memory (hpc.sweep find-max)"
 HEADS = [("fits", ""), ("does not", ""), ("tries", "")]
@@ -114,19 +114,11 @@ def _problems(searches: Sequence[Largest]) -> list[str]:
     ]
 
 
-def largest_text(summary: Summary, page: Page) -> list[str]:
-    """The table for a terminal; empty where nothing was sought."""
+def largest_blocks(summary: Summary) -> list[TextBlock]:
+    """What is shown of searches; empty where nothing was sought."""
     searches = largest(summary.diagnostics)
     if not searches:
         return []
     heads = _heads(searches)
-    rows = aligned([[name for name, _ in heads], *_rows(searches)], label_columns=len(heads) - len(HEADS))
-    return [*wrapped([TITLE, *_shared(searches)], page.width), *rows, *wrapped(_problems(searches), page.width)]
-
-
-def largest_markdown(summary: Summary) -> list[str]:
-    searches = largest(summary.diagnostics)
-    if not searches:
-        return []
-    table = markdown_table(with_units(_heads(searches)), _rows(searches))
-    return [*map(markdown_text, [TITLE, *_shared(searches)]), table, markdown_list(_problems(searches))]
+    table = TableData(heads=heads, rows=_rows(searches), label_columns=len(heads) - len(HEADS))
+    return [TITLE, *_shared(searches), table, _problems(searches)]

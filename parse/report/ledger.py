@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 
 from parse.ledger.figures import Figures, host_of, ledger_problems, merged_text, numbers, share, verdict_text
@@ -14,16 +14,15 @@ from parse.report.summary import Summary, named_ledgers, requested_values, varyi
 from parse.text import (
     LONG,
     Page,
+    TableData,
     column_widths,
     in_blocks,
     markdown_list,
-    markdown_table,
     markdown_text,
     number,
     numbered,
     table_width,
     with_settings_folded,
-    with_units,
     wrapped,
 )
 
@@ -32,16 +31,6 @@ PLACES = 8
 INDENT = "    "
 """Indentation of the tables below a point's name."""
 NOTHING = "no ledger: no run here has a trace and ended ok"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LedgerTable:
-    """Heads as (name, unit) and rows; the first `label_columns` hold words, the first `keys` identify rows."""
-
-    heads: list[tuple[str, str]]
-    rows: list[list[str]]
-    label_columns: int
-    keys: int
 
 
 def title(named: Sequence[tuple[str, Ledger]]) -> str:
@@ -69,7 +58,7 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
     return lines
 
 
-def _in_columns(table: LedgerTable, page: Page, indent: int = 0) -> list[str]:
+def _in_columns(table: TableData, page: Page, indent: int = 0) -> list[str]:
     """The head of several terms in one stands in several lines; the tables of a narrow page in blocks of columns."""
     width = page.width - indent
     legend, rows = numbered([name for name, _ in table.heads], table.rows, width)
@@ -78,19 +67,19 @@ def _in_columns(table: LedgerTable, page: Page, indent: int = 0) -> list[str]:
         legend, shown = _folded(table, width)
     columns = [name.replace("+", "\n+").split("\n") for name, _ in shown.heads]
     lines = [*zip_longest(*columns, fillvalue=""), [unit for _, unit in shown.heads], *shown.rows]
-    return [*legend, *in_blocks(lines, shown.label_columns, shown.keys, None if page.wide else width)]
+    return [*legend, *in_blocks(lines, shown.label_columns, shown.keys or 0, None if page.wide else width)]
 
 
-def _key_width(table: LedgerTable) -> int:
+def _key_width(table: TableData) -> int:
     names = [name for name, _ in table.heads]
     return table_width(column_widths([row[: table.keys] for row in (names, *table.rows)]))
 
 
-def _folded(table: LedgerTable, width: int) -> tuple[list[str], LedgerTable]:
+def _folded(table: TableData, width: int) -> tuple[list[str], TableData]:
     """A legend of the settings of points of one case, and the table with a column of their numbers instead."""
     settings = range(1, table.label_columns)
     legend, heads, rows = with_settings_folded(table.heads, table.rows, settings, width)
-    return legend, LedgerTable(heads=heads, rows=rows, label_columns=2, keys=table.keys - len(settings) + 1)
+    return legend, TableData(heads=heads, rows=rows, label_columns=2, keys=(table.keys or 0) - len(settings) + 1)
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
@@ -98,13 +87,13 @@ def ledger_markdown(summary: Summary) -> list[str]:
     if not named:
         return [NOTHING]
     terms = term_table(summary, named)
-    parts = [markdown_text(title(named)), markdown_table(with_units(terms.heads), terms.rows)]
+    parts = [markdown_text(title(named)), terms.markdown()]
     parts += [markdown_list([*about_terms(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
         notes_list = markdown_list(notes(ledger))
         parts += [markdown_text(f"{name}:"), notes_list] if notes_list else []
         for caption, table in place_tables(ledger):
-            parts += [markdown_text(f"{name}, {caption}"), markdown_table(with_units(table.heads), table.rows)]
+            parts += [markdown_text(f"{name}, {caption}"), table.markdown()]
     return parts
 
 
@@ -120,7 +109,7 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
     yield from (f"{', '.join(of)}: {reason}" for reason, of in merged.items())
 
 
-def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> LedgerTable:
+def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> TableData:
     """The terms of every point: their means, and where there is a base, loss, interval, share."""
     ledgers = [ledger for _, ledger in named]
     several = len({ledger.result.base_case for ledger in ledgers if ledger.loss is not None}) > 1
@@ -136,7 +125,7 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> LedgerT
         for place, (what, cells) in enumerate(_lines(ledger, columns, write, several)):
             begin = [""] * len(first) if place else first
             rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
-    return LedgerTable(heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3)
+    return TableData(heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3)
 
 
 def _straggler_cell(ledger: Ledger) -> str:
@@ -169,7 +158,7 @@ def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
     return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 
 
-def place_tables(ledger: Ledger) -> Iterator[tuple[str, LedgerTable]]:
+def place_tables(ledger: Ledger) -> Iterator[tuple[str, TableData]]:
     """Tables of nodes, where they have several ranks, and of ranks."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
@@ -183,7 +172,7 @@ def place_tables(ledger: Ledger) -> Iterator[tuple[str, LedgerTable]]:
 
 def _table(
     ledger: Ledger, by: str, keys: Sequence[str], names: Sequence[list[str]], shown: Sequence[Place], count: int
-) -> tuple[str, LedgerTable]:
+) -> tuple[str, TableData]:
     """The table of these places, out of `count`, and its caption."""
     write = Figures([ledger])
     of = f" ({len(shown)} of {count}: those that come last most, and the one that waits most)"
@@ -192,9 +181,7 @@ def _table(
         [*name, *map(write.bare, place.terms), number(place.last, 100, decimals=1)]
         for name, place in zip(names, shown, strict=True)
     ]
-    return f"by {by}, ms{of if len(shown) < count else ''}:", LedgerTable(
-        heads=heads, rows=rows, label_columns=2, keys=2
-    )
+    return f"by {by}, ms{of if len(shown) < count else ''}:", TableData(heads=heads, rows=rows, label_columns=2, keys=2)
 
 
 def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpc.system.text import plural
 from parse.alarms.nodes import Drift, NodeAlarm, NodeSpeed, PerNode, drifts, per_node
 from parse.report.summary import Summary
-from parse.text import Head, Page, aligned, markdown_list, markdown_table, markdown_text, shortened, with_units, wrapped
+from parse.text import Head, Page, TableData, TextBlock, shortened
 
 MISSING = "no node has two runs of one point: node and run variation cannot be separated; increase --repeats"
 SLOWEST, FASTEST = 12, 4
@@ -42,17 +42,18 @@ def drift_alarm_text(drift: Drift) -> str:
     )
 
 
-def nodes_text(summary: Summary, page: Page) -> list[str]:
-    """A table for each site whose nodes are distinguishable, and a line for the course of each job with nested runs."""
-    lines: list[str] = []
+def nodes_blocks(summary: Summary, page: Page | None = None) -> list[TextBlock]:
+    """A table for each site whose nodes are distinguishable, and a line for the course of each job with nested runs;
+    names fit the page where there is one."""
+    blocks: list[TextBlock] = []
     for site in per_node(summary.results):
         rows, left_out = _rows(site)
-        short = shortened([node for node, *_ in rows], int(page.width * NAME_SHARE))
-        rows = [[short[node], *cells] for node, *cells in rows]
-        lines += [*([""] if lines else []), *wrapped([_title(site)], page.width)]
-        lines += aligned([*zip(*HEADS, strict=True), *rows])
-        lines += wrapped([left_out] if left_out else [], page.width)
-    return lines + wrapped(_courses(summary), page.width)
+        if page is not None:
+            short = shortened([node for node, *_ in rows], int(page.width * NAME_SHARE))
+            rows = [[short[node], *cells] for node, *cells in rows]
+        blocks += [""] if blocks else []
+        blocks += [_title(site), TableData(heads=HEADS, rows=rows, label_columns=1), *([left_out] if left_out else [])]
+    return [*blocks, _courses(summary)]
 
 
 def nodes_tables(summary: Summary) -> list[tuple[str, Sequence[Head], list[list[str]]]]:
@@ -62,16 +63,6 @@ def nodes_tables(summary: Summary) -> list[tuple[str, Sequence[Head], list[list[
         rows, left_out = _rows(site)
         tables.append((f"{_title(site)}{f'; {left_out}' if left_out else ''}", HEADS, rows))
     return tables
-
-
-def nodes_markdown(summary: Summary) -> list[str]:
-    parts = []
-    for site in per_node(summary.results):
-        rows, left_out = _rows(site)
-        parts += [markdown_text(_title(site))]
-        parts += [markdown_table(with_units(HEADS), rows)]
-        parts += [markdown_text(left_out)] if left_out else []
-    return [*parts, markdown_list(_courses(summary))]
 
 
 def nodes_alarms(summary: Summary) -> list[str]:

@@ -10,12 +10,12 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, inflect, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.against import ONE_DEVICE, Against, against_lines
-from parse.report.bandwidths import bandwidths_markdown, bandwidths_text
+from parse.report.bandwidths import bandwidths_blocks
 from parse.report.conclusion import conclusion, setting_names
 from parse.report.export import as_json, comma_separated, dlperf
-from parse.report.largest import largest_markdown, largest_text
+from parse.report.largest import largest_blocks
 from parse.report.ledger import ledger_markdown, ledger_text
-from parse.report.nodes import nodes_markdown, nodes_text
+from parse.report.nodes import nodes_blocks
 from parse.report.notices import before_the_numbers, below_the_table, notice_lines, runs_ok
 from parse.report.side_by_side import Column, SideBySide, compare, outcomes
 from parse.report.summary import (
@@ -31,12 +31,15 @@ from parse.report.summary import (
     shared,
     varying,
 )
-from parse.report.trainings import trainings_markdown, trainings_text
+from parse.report.trainings import trainings_blocks
 from parse.result import Result, by_setting, ideal_text
 from parse.text import (
     Head,
     Page,
+    TextBlock,
     aligned,
+    block_lines,
+    block_markdown,
     column_widths,
     markdown_list,
     markdown_table,
@@ -278,8 +281,7 @@ def text(summary: Summary, page: Page | None = None) -> str:
     blocks += [points_text(summary.results, page, summary.against)] if summary.results else []
     blocks += [speedup_chart(summary.results, page)] if page.charts else []
     blocks += [wrapped(_against_lines(summary), page.width)]
-    blocks += [trainings_text(summary, page), largest_text(summary, page), nodes_text(summary, page)]
-    blocks += [bandwidths_text(summary, page), last]
+    blocks += [*(block_lines(shown, page) for shown in _beside_points(summary, page)), last]
     blocks += [ledger_text(summary, page)] if summary.ledgers is not None else []
     lines = [line for block in blocks if block for line in (*block, "")]
     return "\n".join(plain(line).rstrip() for line in lines).strip("\n") + "\n"
@@ -296,12 +298,16 @@ def markdown(summary: Summary) -> str:
         heads, rows = points_cells(part, varying(summary.results), summary.against)
         parts += [markdown_table(with_units(heads), rows)]
     parts += [markdown_list(_against_lines(summary))]
-    parts += [*trainings_markdown(summary), *largest_markdown(summary), *nodes_markdown(summary)]
-    parts += bandwidths_markdown(summary)
+    parts += [part for shown in _beside_points(summary) for part in block_markdown(shown)]
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _beside_points(summary: Summary, page: Page | None = None) -> list[list[TextBlock]]:
+    """What is shown of trainings, searches, nodes and bandwidths; each empty where there is none."""
+    return [trainings_blocks(summary), largest_blocks(summary), nodes_blocks(summary, page), bandwidths_blocks(summary)]
 
 
 FORMATS: Mapping[str, Callable[[Summary], str]] = {

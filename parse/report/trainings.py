@@ -19,14 +19,9 @@ from parse.report.summary import Summary, TableError, differences, requested_val
 from parse.result import Result
 from parse.text import (
     Head,
-    Page,
-    aligned,
-    markdown_list,
-    markdown_table,
-    markdown_text,
+    TableData,
+    TextBlock,
     number,
-    with_units,
-    wrapped,
 )
 
 TITLE = "whole trainings: time to the target, from the first attempt's start, all included (medians over runs)"
@@ -185,26 +180,17 @@ def _lines(rows: Sequence[TrainingRow]) -> list[str]:
     return lines
 
 
-def trainings_text(summary: Summary, page: Page) -> list[str]:
-    """The table for a terminal; empty where nothing was trained to its end."""
+def trainings_blocks(summary: Summary) -> list[TextBlock]:
+    """What is shown of trainings; empty where nothing was trained to its end."""
     rows = trainings(summary.results)
     if not rows:
         return []
-    tables = [
-        aligned([*map(list, zip(*heads, strict=True)), *cells], label_columns=len(heads) - len(HEADS))
-        for heads, cells in _tables(rows)
-    ]
-    lines = [line for table in tables for line in (*table, *[""] * (len(tables) > 1))]
-    return [*wrapped([TITLE], page.width), *lines, *wrapped(_lines(rows), page.width)]
-
-
-def trainings_markdown(summary: Summary) -> list[str]:
-    """The same as Markdown."""
-    rows = trainings(summary.results)
-    if not rows:
-        return []
-    tables = [markdown_table(with_units(heads), cells) for heads, cells in _tables(rows)]
-    return [markdown_text(TITLE), *tables, markdown_list(_lines(rows))]
+    tables = [*_tables(rows)]
+    blocks: list[TextBlock] = [TITLE]
+    for heads, cells in tables:
+        blocks += [TableData(heads=heads, rows=cells, label_columns=len(heads) - len(HEADS))]
+        blocks += [""] if len(tables) > 1 else []
+    return [*blocks, _lines(rows)]
 
 
 # AI-Rank's files of whole trainings: a log per number of devices, and what the rules ask of the machine.

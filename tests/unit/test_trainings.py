@@ -18,9 +18,9 @@ from launch.sweep.refusals import refuse_invalid
 from parse.airank import main as airank
 from parse.published.airank_rules import INFORMATION
 from parse.report.summary import Summary
-from parse.report.trainings import trainings, trainings_text
+from parse.report.trainings import trainings, trainings_blocks
 from parse.summarize import main as summarize
-from parse.text import Page
+from parse.text import Page, block_lines
 from tests.unit.test_data_request import planned
 from tests.unit.test_training import S, epoch, history
 from tests.unit.traces import judged, make_run, make_trace
@@ -61,7 +61,7 @@ def test_without_1n1g_the_time_to_train_is_against_the_smallest_case() -> None:
     assert [(row.base, row.speedup) for row in trainings(results)] == [
         ("1n8g", 1.0), ("1n8g", pytest.approx(1.5)), ("1n8g", pytest.approx(2.5)),
     ]  # fmt: skip
-    heads, units = trainings_text(Summary(results=results), Page(width=200))[1:3]
+    heads, units = block_lines(trainings_blocks(Summary(results=results)), Page(width=200))[1:3]
     assert "speedup" in heads and "against 1n8g" in units
     (single,) = trainings(judged([trained(8, 4)]))
     assert (single.speedup, single.base) == (None, None)
@@ -74,7 +74,7 @@ def test_trainings_against_two_bases_share_no_column() -> None:
         for trace in (trained(2, 1), trained(4, 2))
     ]
     results = judged([trained(1, 1), trained(8, 4), *other])
-    lines = trainings_text(Summary(results=results), Page(width=200))
+    lines = block_lines(trainings_blocks(Summary(results=results)), Page(width=200))
     units = [line.split() for line in lines if line.split()[:1] == ["%"]]
     assert [tuple(line[-2:]) == ("against", "1n2g") for line in units] == [False, True]
 
@@ -96,7 +96,7 @@ def test_without_a_target_nothing_reached_one() -> None:
     results = judged([make_trace(run, history=course)])
     (row,) = trainings(results)
     assert (row.reached, row.runs, row.time_to_train_s, row.speedup) == (None, 1, None, None)
-    lines = trainings_text(Summary(results=results), Page(width=200))
+    lines = block_lines(trainings_blocks(Summary(results=results)), Page(width=200))
     heads, cells = (line.split() for line in lines if line.startswith(("case ", "1n1g  ")))
     assert cells[heads.index("target") :][:6] == ["-", "-", "of", "1", "-", "3.00"]
 
