@@ -248,7 +248,7 @@ class TableData:
 
     heads: Sequence[Head]
     rows: Sequence[Sequence[str]]
-    label_columns: int
+    label_columns: int = 1
     keys: int | None = None
 
     def lines(self, width: int | None) -> list[str]:

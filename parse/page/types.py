@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from parse.text import Head
+from parse.text import TableData
 
 PlotlyFigure = Mapping[str, Any]
 """A chart as Plotly takes it: `data`, a list of its traces, and `layout`. Plain values; a number that is not finite is
@@ -44,18 +44,13 @@ class Chart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
-    """Heads as (name, unit) and rows; the first `label_columns` hold words, the others are set to the right.
-
-    `marked` are the numbers of rows that differ from what the others have in common.
-    """
+class Table(TableData):
+    """A table of the page, or of a paper; `marked` are the numbers of rows that differ from what the others have in
+    common."""
 
     kind: ClassVar[str] = "table"
     id: str
     caption: str
-    heads: Sequence[Head]
-    rows: Sequence[Sequence[str]]
-    label_columns: int = 1
     marked: frozenset[int] = frozenset()
 
     @property

@@ -52,7 +52,7 @@ def nodes_blocks(summary: Summary, page: Page | None = None) -> list[TextBlock]:
             short = shortened([node for node, *_ in rows], int(page.width * NAME_SHARE))
             rows = [[short[node], *cells] for node, *cells in rows]
         blocks += [""] if blocks else []
-        blocks += [_title(site), TableData(heads=HEADS, rows=rows, label_columns=1), *([left_out] if left_out else [])]
+        blocks += [_title(site), TableData(heads=HEADS, rows=rows), *([left_out] if left_out else [])]
     return [*blocks, _courses(summary)]
 
 
