@@ -99,6 +99,8 @@ _NODE_GONE = re.compile(
 # Slurm's messages about a step that was killed for its memory, and those of programs, which need not die of it.
 _MEMORY_KILL = re.compile(r"exceeded memory limit|\boom[-_]kill", re.IGNORECASE)
 _MEMORY = re.compile(r"out of memory|cannot allocate memory", re.IGNORECASE)
+GROUP_KILLS = "processes of this node's control group that the kernel killed"
+"""What a job writes of kills for memory in its control group, which others may share."""
 _HARMLESS = re.compile(r"not a failure")  # TensorFlow's allocator requests too much memory, and goes on without it
 # Messages about a rank that did not start or died: of srun, Open MPI's mpirun, MPICH's, any process.
 _DEATHS = (
@@ -202,7 +204,7 @@ def _run_cause(evidence: Evidence) -> Decided | None:
     # A rank with a note of another outcome went on after it ran out of memory, or its note would give that outcome.
     patterns = (_MEMORY_KILL,) if any(not is_secondary(note) for note in evidence.notes) else (_MEMORY_KILL, _MEMORY)
     for line in evidence.error.splitlines():
-        if any(pattern.search(line) for pattern in patterns) and not _HARMLESS.search(line):
+        if any(pattern.search(line) for pattern in patterns) and not (_HARMLESS.search(line) or GROUP_KILLS in line):
             return Outcome.OOM, f"standard error: {_short(line)}"
     return None
 
@@ -232,6 +234,14 @@ def _stopped(evidence: Evidence) -> Decided | None:
     if evidence.ended_by is not EndedBy.SIGNAL or forgotten:
         return None
     return Outcome.CANCELLED, evidence.reason or "a signal ended the job"
+
+
+def _group_killed(evidence: Evidence) -> Decided | None:
+    """A kill for memory in the job's control group. Others may share it: the end of a job is not explained by it."""
+    lines = [line for line in evidence.error.splitlines() if GROUP_KILLS in line]
+    if not lines or any(not is_secondary(note) for note in evidence.notes):
+        return None
+    return Outcome.OOM, f"standard error: {_short(lines[0])}"
 
 
 def _exited(evidence: Evidence) -> Decided | None:
@@ -295,7 +305,7 @@ def _otherwise(evidence: Evidence) -> Decided:
 
 
 _RULES: tuple[Callable[[Evidence], Decided | None], ...] = (
-    _trace_kept, _ended, _run_cause, _ended_by_scheduler, _stopped, _exited, _failed, _secondary,
+    _trace_kept, _ended, _run_cause, _ended_by_scheduler, _stopped, _group_killed, _exited, _failed, _secondary,
 )  # fmt: skip
 
 

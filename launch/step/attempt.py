@@ -27,7 +27,7 @@ from hpc.model.evidence import (
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.trace_look import TraceLook, look_at_trace
-from hpc.model.verdict import JobEnd
+from hpc.model.verdict import GROUP_KILLS, JobEnd
 from hpc.recovery.collect import bring_home
 from hpc.recovery.folders import attempt_folders
 from hpc.system.atomic import write_atomic
@@ -211,7 +211,7 @@ class Step:
                 say(f"the launcher has not ended {END_PATIENCE_S:.0f} s after SIGTERM: SIGKILL")
         if launcher.exit_status and kills is not None and (killed := (memory_kills() or 0) - kills) > 0:
             # Not in Slurm's words, which count even against a rank's note: others may share the group.
-            text = f"out of memory: processes of this node's control group that the kernel killed: {killed}"
+            text = f"out of memory: {GROUP_KILLS}: {killed}"
             _add(error, f"rankwise: {name}: {text}\n".encode())
         return launcher.exit_status
 

@@ -23,7 +23,7 @@ from hpc.model.evidence import (
 )
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
-from hpc.model.verdict import RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
+from hpc.model.verdict import GROUP_KILLS, RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
 from hpc.run.rank_end import EXIT_STATUS
 from tests.unit.traces import make_run, make_trace, put
 
@@ -31,6 +31,7 @@ NONE = Evidence(exit_status=1, trace=False, job_id="7")
 UNSEEN = Evidence(exit_status=None, trace=False)
 BOOM = RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="ValueError", message="boom", step=4, hostname="node2")
 ECHO = replace(BOOM, rank=0, exception="RuntimeError", message="[1] Connection closed by peer [10.0.0.2]:4711", step=3)
+IN_GROUP = f"rankwise: x_r1.1: out of memory: {GROUP_KILLS}: 1"
 LATER = replace(BOOM, rank=2, message="later", step=7)
 MEMORY = replace(BOOM, rank=3, outcome=Outcome.OOM, exception="MemoryError", message="", step=9)
 INVALID = replace(BOOM, rank=4, outcome=Outcome.INVALID, exception="InvalidRun", message="asked for 2 ranks", step=-1)
@@ -97,6 +98,11 @@ def job(state: str, **more: object) -> JobEnd:
         (replace(NONE, error=AWAY.format("TIME LIMIT")), Outcome.TIMEOUT, "time limit"),
         (replace(NONE, error=AWAY.format("PREEMPTION")), Outcome.PREEMPTED, "preemption"),
         (replace(NONE, error=AWAY.format("JOB REQUEUE")), Outcome.PREEMPTED, "job requeue"),
+        # Kills in a control group that others may share explain a death, but not the end of a job.
+        (replace(NONE, error=f"{IN_GROUP}\n{KILLED}"), Outcome.OOM, "that the kernel killed: 1"),
+        (replace(NONE, error=f"{IN_GROUP}\n{KILLED}", notes=[BOOM]), Outcome.RANK_FAIL, "boom"),
+        (replace(NONE, error=f"{AWAY.format('JOB REQUEUE')}\n{IN_GROUP}"), Outcome.PREEMPTED, "job requeue"),
+        (replace(NONE, error=IN_GROUP, ended_by=EndedBy.SIGNAL), Outcome.CANCELLED, "signal"),
         (replace(NONE, error="srun: error: Node failure on node2", notes=[ECHO]), Outcome.NODE_FAIL, "Node failure"),
         (replace(NONE, error=AWAY.format("NODE FAILURE"), notes=[INVALID]), Outcome.INVALID, "rank 4"),
         # What programs print of memory or of Slurm is not believed against a rank's own note, or of another job.
