@@ -315,6 +315,11 @@ def read_recipe(name: str, folder: Path = FOLDER) -> Reference:
     reference = None if path is None else read_reference(path)
     if reference is None or not reference.sweeps:
         known = known_recipes(folder)
+        if reference is not None:
+            raise ReferenceFileError(
+                f"{name} has speeds to compare with (parse.compare --reference {name}), and no sweeps to repeat; "
+                f"recipes: {', '.join(known)}"
+            )
         raise ReferenceFileError(f"unknown recipe {name!r}; known: {', '.join(known)}{did_you_mean(name, known)}")
     return reference
 
@@ -327,6 +332,8 @@ def read_reference(path: Path, threshold: float | None = None) -> Reference:
     try:
         values = parse_toml(read_text(path), parse_float=Decimal)
         of_tables = "table" in values or "sweep" in values
+        if of_tables and "point" in values:
+            raise ValueError("it has points and tables; a reference has [[point]], or [[table]] with [[sweep]]")
         _check_keys(values, _OF_TABLES if of_tables else _OF_POINTS, "a reference")
         title, devices = _text(values, "title"), _text(values, "devices", "")
         read = _of_tables(values) if of_tables else {"points": _points(values, threshold)}

@@ -131,6 +131,7 @@ def test_references_of_the_project_have_a_line_as_source_of_every_point(name):
     [
         ("[[table]]", "[[tables]]", "tables is no key of a reference.*Did you mean table"),
         ("title =", 'tolerance = "3%"\ntitle =', "tolerance is no key of a reference"),
+        ("title =", "point = []\ntitle =", "it has points and tables"),
         ("average = 366.05", "averag = 366.05", "averag is no key of a row.*Did you mean average"),
         ("run = 2, speed = 366.27", "run = 2", "speed of a run is missing"),
         ("run = 2, speed", 'run = "2", speed', "run of a run has a value of the wrong kind: '2'"),

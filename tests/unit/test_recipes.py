@@ -56,6 +56,10 @@ def test_the_five_references_have_a_recipe() -> None:
     assert tuple(known_recipes()) == NAMES
     with pytest.raises(ReferenceFileError, match=r"unknown recipe 'plsc-arc'; known: .*Did you mean plsc-arcface"):
         read_recipe("plsc-arc")
+    with pytest.raises(
+        ReferenceFileError, match=r"torchtitan has speeds to compare with .*no sweeps to repeat; recipes: "
+    ):
+        read_recipe("torchtitan")
 
 
 @pytest.mark.parametrize("name", NAMES)
