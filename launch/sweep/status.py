@@ -137,9 +137,7 @@ def select(request: Request) -> Selection:
         if not any((folder / f"plan.{plan.sweep_id}.json").exists() for folder in (folders.traces, folders.jobs)):
             raise SpecError(_describe_absent(folders, planned))
         sweeps = {plan.sweep_id: plan.runs}
-        if any(
-            sweep.repeats == AUTO for sweep in request.sweeps
-        ):  # the repeats that were added are sweeps of their own
+        if any(sweep.repeats == AUTO for sweep in request.sweeps):  # added repeats are sweeps of their own
             points = {run.point_id for run in plan.runs}
             sweeps |= {key: runs for key, runs in planned.items() if points.issuperset(run.point_id for run in runs)}
     elif not (sweeps := planned_sweeps(folders.traces, broken)):

@@ -68,10 +68,10 @@ def test_no_two_types_share_a_name() -> None:
 
 
 def test_a_shared_name_of_types_is_found(tmp_path: Path) -> None:
-    twins = ("hpc/workloads/torch_models.py", "hpc/workloads/paddle_models.py")
-    for name in ("hpc/model/spec.py", "parse/result.py", *twins):
+    shared = ("hpc/workloads/torch_models.py", "hpc/workloads/paddle_models.py")
+    for name in ("hpc/model/spec.py", "parse/result.py", *shared):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"class {'Block' if name in twins else 'Point'}: ...\nclass _Own: ...\n")
+        (tmp_path / name).write_text(f"class {'Block' if name in shared else 'Point'}: ...\nclass _Own: ...\n")
     for name, value in (("launch/a.py", "Ints"), ("launch/b.py", "npt.Ints"), ("launch/c.py", "list[int]")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{'Block' if name == 'launch/c.py' else 'Numbers'} = {value}\n")
