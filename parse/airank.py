@@ -26,7 +26,7 @@ target         --target, else the log's own (quality_target, eval_target, target
 throughput     (epochs - warm-up epochs) * samples of an epoch / the time after warm-up, evaluations included. Epochs
                are counted from the log's first_epoch_num; of a run that was aborted up to its last evaluation. Where
                evaluations count samples (samples_count), these / the time. Rates that the log states in tracked_stats
-               stand beside it, with a warning where they differ.
+               are printed beside it, with a warning where they differ.
 accuracy       of the best evaluation.
 speedup        time to train on 1 device / time to train on n devices, of logs whose names differ in the devices only
                (GPUx1.log, GPUx8.log); never a ratio of throughputs, and none without a log of 1 device.

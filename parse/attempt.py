@@ -432,7 +432,7 @@ def measure(trace: Trace) -> Measured:
     samples = trace.samples[:, :].sum(axis=0, dtype=np.int64)
     counted = sum(int(samples[first:stop].sum()) for first, stop in trace.blocks)
     if counted <= 0:
-        stated = "; --batch-size states them for a script whose loader nobody sees" if trace.run.is_script else ""
+        stated = "; state them by --batch-size for a script without a DataLoader" if trace.run.is_script else ""
         raise TraceError(f"it counts no samples in its measured blocks{stated}")
     step_s = stats.step_times_s(latest_end_ns, trace.blocks)
     if step_s.min() <= 0:

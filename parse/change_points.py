@@ -31,7 +31,7 @@ def change_points(step_s: npt.NDArray[np.float64]) -> list[int]:
 
     Minimised is the sum of squares of log step times within segments + a penalty for each change point, by PELT
     (Killick, Fearnhead, Eckley 2012), which is exact; of more than MAX_BINS values over the positions between bins,
-    then over those within a bin of one that is found. Stalls are clipped first: no value lies farther than CLIP from
+    then over those within a bin of one that is found. Stalls are clipped first: no value is farther than CLIP from
     the median of the five around it, which keeps changes of level. The penalty grows with the long-run variance,
     because neighbouring steps are alike.
     """
@@ -49,7 +49,7 @@ def change_points(step_s: npt.NDArray[np.float64]) -> list[int]:
 
 
 def levels(values: npt.NDArray[np.float64], penalty: float, max_bins: int = MAX_BINS) -> list[int]:
-    """The change points of values, by `pelt` over at most `max_bins` bins and what lies near those that it finds."""
+    """The change points of values, by `pelt` over at most `max_bins` bins, then near those that it finds."""
     n = len(values)
     bins = min(n, max_bins)
     positions = pelt(values, penalty, MIN_SEGMENT, np.arange(bins + 1) * n // bins)
@@ -82,7 +82,7 @@ def pelt(values: npt.NDArray[np.float64], penalty: float, min_segment: int, edge
 
     first = int(beyond[0])
     while first < len(edges):
-        stops = np.arange(first, beyond[first])  # no segment lies between two of them
+        stops = np.arange(first, beyond[first])  # no segment is between two of them
         # A start that is worse than a change point at `new` stays so from where a segment that begins there may end.
         new = latest[first]
         starts = starts[(starts > latest[new]) | (totals(new) <= best[new])]

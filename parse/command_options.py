@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DEFAULT_THRESHOLD = "3%"
 """Of parse.compare and parse.history."""
-WHERE_HELP = "only points that ask for this, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated"
+WHERE_HELP = "only points with this setting, e.g. backend=torch-ddp, case=2n8g, env.NCCL_ALGO=Ring; may be repeated"
 
 
 BASE_HELP = (
@@ -171,7 +171,7 @@ UNITS = {"warmup_steps": "steps", "measured_steps": "behind the warm-up", "batch
 # What parse.logs.run offers.
 SPEEDS = ("wall-clock", "printed")
 PATTERN_HELP = (
-    "the form of the step lines of all logs: text as it stands in the line, … for any text, and fields: {step}, "
+    "the form of the step lines of all logs: literal text of the line, … for any text, and fields: {step}, "
     "{samples_per_s} or {tokens_per_s} (of all devices; …_per_device), {seconds} or {ms} of a step, {steps_per_s}, "
     "{time}, {epoch}, {epoch_steps}, {rank}, {_} for a word. 'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
 )
@@ -245,7 +245,7 @@ def log_options(options: argparse.Namespace) -> list[str]:
 
 def not_for_documents(name: str) -> str:
     """The message where documents are read."""
-    return f"{_option(name)}: only for logs; published figures are taken as they are printed"
+    return f"{_option(name)}: only for logs; published figures are used as printed"
 
 
 def not_for_traces(name: str, results: Sequence[Result]) -> str:

@@ -1,4 +1,4 @@
-"""`python -m parse.compare BASE NEW`: what has become faster or slower, and whether the runs can tell."""
+"""`python -m parse.compare BASE NEW`: what has become faster or slower, and whether the runs suffice to decide."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _comparison(options: argparse.Namespace, where: dict[str, list[str]]) -> Comparison:
-    """The comparison that the options ask for. Raises ComparisonError, and TableError for --where."""
+    """The comparison that the options request. Raises ComparisonError, and TableError for --where."""
     import dataclasses
 
     from parse.comparison.pairs import Measurement, compare_measurements, read_measurement

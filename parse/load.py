@@ -135,9 +135,9 @@ class _Joiner:
 
     def _keep_exit_record(self, path: Path, key: FolderAttempt, record: ExitRecord) -> None:
         if self.exits.setdefault(key, record) != record:
-            stands = self.exits[key].outcome
+            first = self.exits[key].outcome
             self.remarks.append(
-                f"{path}: a second exit record of {_name(key)} says {record.outcome}; the first one, {stands}, stands"
+                f"{path}: a second exit record of {_name(key)} says {record.outcome}; the first one, {first}, counts"
             )
 
     def _keep_trace(self, path: Path, key: FolderAttempt, read: Attempt) -> None:
@@ -149,7 +149,7 @@ class _Joiner:
         if filecmp.cmp(first, path, shallow=False):
             self.remarks.append(f"{path}: the same as {first}, byte for byte; counted once")
         else:
-            hint = "" if first.parent == path.parent else "; name each folder to tell two measurements apart"
+            hint = "" if first.parent == path.parent else "; if they are two measurements, name each folder"
             self.set_aside[key] = f"two traces of one attempt, {first} and {path}, differ: neither is counted{hint}"
 
     def _attempt(self, key: FolderAttempt, requested: RequestedRun | None) -> Attempt:
@@ -159,8 +159,8 @@ class _Joiner:
         # A recovered trace has the outcome known when it was recovered: the record has the final one.
         if record and read and record.outcome != read.outcome and not read.recovered:
             self.remarks.append(
-                f"{read.trace}: says {read.outcome}, its exit record, written later, {record.outcome}: "
-                "the record stands"
+                f"{read.trace}: says {read.outcome}; its exit record, written later, says {record.outcome}, "
+                "which counts"
             )
         evidence, problem = _evidence(record, read, note), self.set_aside.get(key, "")
         began = next((each.begin_unix_s for each in (read, record, begun) if each and each.begin_unix_s), None)
@@ -346,7 +346,7 @@ class _Loader:
     def _from_logs(
         self, paths: Sequence[Path], named: frozenset[Path], progress: Progress[Path], how: HowToRead | None
     ) -> tuple[Attempt, ...]:
-        """The attempts of logs. A sweep's own job outputs lie in its folders, too: those are only counted."""
+        """The attempts of logs. A sweep's own job outputs are in its folders, too: those are only counted."""
         if not paths:
             return ()
         from parse.load_logs import HowToRead, load_logs

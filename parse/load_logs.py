@@ -201,7 +201,7 @@ def _nccl_tests(path: Path) -> tuple[NcclTest, ...]:
 
 
 def _first_lines(path: Path) -> list[bytes]:
-    """The first MAX_FIRST_LINES lines of a log, as far as they are taken in bulk."""
+    """The first MAX_FIRST_LINES lines of a log, as far as they are read at once."""
     text = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path)), b"")
     return [line[:MAX_KNOWN] for line in ANSI.sub(b"", text).split(b"\n", MAX_FIRST_LINES)[:MAX_FIRST_LINES]]
 

@@ -80,7 +80,7 @@ class Measurements:
         self._names = {each: os.path.relpath(each, above) for each in {*folders, *self._planned, *self._copied}}
 
     def name(self, path: Path) -> str:
-        """The measurement of the file: the part of its folder that tells it from others; empty if there is only one."""
+        """The measurement of the file: the part of its folder that differs from others; empty if there is only one."""
         if not self.apart:
             return ""
         return self._names[self._folder(self._copies.get(path, path))]
@@ -126,5 +126,5 @@ def _kind(file: AttemptFile) -> object:
 
 
 def _absolute(path: Path) -> str:
-    """Absolute and without `..`, as it is written: links are not followed."""
+    """Absolute and without `..`; links are not followed."""
     return os.path.abspath(path)  # noqa: PTH100  # Path.absolute keeps `..`, Path.resolve follows links

@@ -58,12 +58,12 @@ def each_in_processes(function: Callable[[T], R], items: Sequence[T], processes:
 
 def keep_freed_memory() -> None:
     """Makes glibc keep the memory of a piece's arrays for the next piece, by freeing a large block that was never
-    written (M_MMAP_THRESHOLD in mallopt(3)); pages given back and faulted in anew cost a tenth of the time."""
+    written (M_MMAP_THRESHOLD in mallopt(3)); pages given back and faulted in again cost a tenth of the time."""
     np.empty(31_000_000, np.uint8)
 
 
 def _results(pool: ProcessPoolExecutor, futures: Sequence[Future[R]]) -> Iterator[R]:
-    """The results as they are requested; what is not begun when the caller ends is not done."""
+    """The results one by one, when requested; what is not begun when the caller ends is not done."""
     try:
         for future in futures:
             yield future.result()

@@ -59,7 +59,7 @@ class Run:
 
     @property
     def outcome_text(self) -> str:
-        """The outcome, or what stands in its place where there is none."""
+        """The outcome, or the word shown where there is none."""
         if self.attempt is None:
             return self.placeholder or MISSING
         if self.attempt.outcome is None:
@@ -99,7 +99,7 @@ class Run:
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     """A number that a document prints: `what` is `median`, `average` or `speedup`, `decimals` the digits behind the
-    point, `line` where it stands, counted from 1."""
+    point, `line` its line, counted from 1."""
 
     what: str
     value: float

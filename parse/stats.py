@@ -73,7 +73,7 @@ def student(confidence: float, freedom: float) -> float:
 
 
 def student_p(t: float, freedom: float) -> float:
-    """The probability that a t-distributed number of so many degrees of freedom lies farther from 0 than `t`, which is
+    """The probability that a t-distributed number of so many degrees of freedom is farther from 0 than `t`, which is
     positive (Abramowitz and Stegun, 26.7.1 and 26.5.27)."""
     square = t * t / freedom
     return _beta(freedom / 2, 0.5, 1 / (1 + square), 1 - 1 / (1 + square) if square > 1 else square / (1 + square))
@@ -212,9 +212,9 @@ LEAST_OUTLYING = 0.02
 
 
 def outlying(values: Sequence[float]) -> tuple[int, ...]:
-    """The positions of positive values that lie far from the others, by the median absolute deviation of their logs.
+    """The positions of positive values far from the others, by the median absolute deviation of their logs.
 
-    A value lies far where it is more than OUTLYING + OUTLYING_FEW / n robust standard deviations (1.4826 · MAD) away
+    A value is far where it is more than OUTLYING + OUTLYING_FEW / n robust standard deviations (1.4826 · MAD) away
     from the median, and more than LEAST_OUTLYING.
     """
     if len(values) < MIN_OUTLYING:

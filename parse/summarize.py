@@ -223,7 +223,7 @@ def _summarize(
     try:
         chosen = choose(summary.results, where)
         if where and not chosen:
-            raise WhereError("no point has all that --where asks for")
+            raise WhereError("no point has all settings of --where")
         if options.ledger:
             read = read_ledgers(summary, chosen, what_if=options.what_if, progress=progress_bar())
             summary = dataclasses.replace(summary, ledgers=read)

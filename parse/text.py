@@ -18,7 +18,7 @@ from hpc.system.command_line import PIPE_WIDTH
 from hpc.system.sanitize import plain
 
 LONG = 28
-"""Cells that are longer, or longer than a quarter of the page, are numbered in the table and stand above it."""
+"""Cells that are longer, or longer than a quarter of the page, are numbered in the table and written above it."""
 ELLIPSIS = "…"
 GAP = "  "
 """Between columns."""

@@ -68,7 +68,7 @@ def build_problem(framework: str) -> str:
     if built == installed:
         return ""
     target = f"against {framework} {built}" if built else f"without {framework}"
-    return f"Horovod was built {target}, installed is {framework} {installed}: make horovod builds it anew"
+    return f"Horovod was built {target}, installed is {framework} {installed}: rebuild it by make horovod"
 
 
 def _metadata() -> dict[str, Any]:
@@ -102,7 +102,7 @@ def load_horovod(framework: str, comm: Intracomm) -> Any:
     try:
         return import_module(f"horovod.{framework}")
     except ImportError as error:
-        raise ImportError(f"horovod.{framework} does not load: {problem or 'make horovod builds it anew'}") from error
+        raise ImportError(f"horovod.{framework} does not load: {problem or 'rebuild it by make horovod'}") from error
 
 
 def join_horovod(

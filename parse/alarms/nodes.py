@@ -69,7 +69,7 @@ class PerNode:
 class Drift:
     """The change of speed from a job's first run to its last, as a share; `margin` is half of the interval.
 
-    `minutes` lie between the two. `folder` is that of its measurement, None if there is only one.
+    `minutes` are between the two. `folder` is that of its measurement, None if there is only one.
     """
 
     job: str

@@ -226,7 +226,7 @@ def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
 
 def printed_base(setting: Sequence[Result]) -> Result | None:
     """Returns the point that the speedups which a document prints for a setting are against: the smallest for which it
-    prints one, if that is 1, else the one on one device; None where the document does not tell."""
+    prints one, if that is 1, else the one on one device; None where the document does not say."""
     ordered = sorted(setting, key=size)
     printing = (each for each in ordered if each.published and each.published.speedup is not None)
     first = next(printing, None)

@@ -127,7 +127,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "overlaps; --timing step measures the framework's own way"
     ),
     "synchronises": "the host waits for the device in every step",
-    "built_otherwise": "{reason}: make horovod builds it anew",
+    "built_otherwise": "{reason}: rebuild it by make horovod",
     "fewer_runs": _fewer_runs,
     "unmeasured": "{runs}: {reason}",
     "not_as_asked": (

@@ -82,7 +82,7 @@ def _stalls(result: Result) -> Iterator[FigureValues]:
 
     For step times with the relative standard deviation c, mean(1/t) * mean(t) = 1 + c² (exp(σ²) for a lognormal one),
     so every noisy window has a difference. σ comes from the quartiles of log t, which a quarter of long steps does not
-    move. One run alone has no scatter between runs: its thirds stand for runs.
+    move. One run alone has no scatter between runs: its thirds take the place of runs.
     """
     windows = [run.measured.step_s for run in result.ok if run.measured and not (run.attempt and run.attempt.log)]
     windows = [step_s for step_s in windows if len(step_s) and step_s.min() > 0]
@@ -205,7 +205,7 @@ def short_warmup(result: Result, _: Neighbours) -> Iterator[FigureValues]:
 
 
 def steady_from(step_s: npt.NDArray[np.float64]) -> int:
-    """The position from which on the step times [n] keep one level, if that lies in their first half; else 0."""
+    """The position from which on the step times [n] keep one level, if that is in their first half; else 0."""
     positions = change_points(step_s)
     return positions[-1] if positions and positions[-1] <= len(step_s) // 2 else 0
 

@@ -101,7 +101,7 @@ def _runs_needed(comparison: Comparison) -> Iterator[str]:
         for point in comparison.points
         if point.runs_needed is not None
     ]
-    yield from _family(name, "gauge", "runs", "Runs of each side that would tell, where the verdict is open.", samples)
+    yield from _family(name, "gauge", "runs", "Runs of each side needed for a verdict, where it is open.", samples)
 
 
 def _family(name: str, kind: str, unit: str, text: str, samples: list[str]) -> list[str]:

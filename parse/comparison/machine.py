@@ -89,7 +89,7 @@ class Acceptance:
 
 def node_findings(results: Sequence[Result], expected: Sequence[str], tolerance: float, day: str) -> list[Finding]:
     """A finding for each node by the one-node runs, slow ones first, and one for those of `expected` (Slurm's names)
-    without such runs. `tolerance` is a share, `day` stands in the reason for draining."""
+    without such runs. `tolerance` is a share, `day` is part of the reason for draining."""
     findings: list[Finding] = []
     measured: set[str] = set()
     for site in per_node(results):
@@ -203,7 +203,7 @@ def first_reference(results: Sequence[Result], tolerance: float, when: datetime)
     """A reference of the measured medians; and for each of its points what speaks against its tolerance, or nothing.
 
     Its settings are those that a sweep chooses. Raises ComparisonError, which names the points without a speed and
-    those that these settings do not tell apart.
+    those that are equal in these settings.
     """
     names = distinct_labels(results)
     sides = [side_of(result) for result in results]

@@ -94,7 +94,7 @@ def read_measurement(path: Path, kind: str, where: Mapping[str, Sequence[str]]) 
         raise ComparisonError(f"{path}: no point to compare: {read}")
     chosen = choose(trainings, where)
     if not chosen:
-        raise ComparisonError(f"{path}: no point has all that --where asks for")
+        raise ComparisonError(f"{path}: no point has all settings of --where")
     ok = sum(len(result.ok) for result in chosen)
     dates = days(run.attempt.begin_unix_s for result in chosen for run in result.ok if run.attempt)
     name = f"{path}, {plural(len(chosen), 'point')}, {plural(ok, 'run')} ok{f', {dates}' if dates else ''}"
@@ -247,7 +247,7 @@ def _check_files(base: Sequence[Result], new: Sequence[Result]) -> None:
     if both := sorted(files[0] & files[1]):
         raise ComparisonError(
             f"{both[0]} belongs to both sides ({len(both)} of the {len(files[1])} files of NEW): a measurement "
-            "compared with itself tells nothing; name two different folders"
+            "compared with itself shows nothing; name two different folders"
         )
 
 

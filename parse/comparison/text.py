@@ -91,10 +91,10 @@ def reason_text(point: ComparedPoint) -> str:
     runs = f"{len(point.base.speeds)} and {len(point.new.speeds)}" if point.base.speeds else str(len(point.new.speeds))
     side = "a side " if point.base.speeds else ""
     if point.runs_needed is None:
-        return f"{text}: {runs} here; more than 100 runs {side}would be needed to tell {100 * point.threshold:.3g} %"
+        return f"{text}: {runs} here; more than 100 runs {side}would be needed to detect {100 * point.threshold:.3g} %"
     known = "" if len(point.base.speeds) > 1 or len(point.new.speeds) > 1 else "at least "
     needed = f"{known}{point.runs_needed} runs {side}"
-    return f"{text}: {runs} here; {needed}would tell a difference of {100 * point.threshold:.3g} %"
+    return f"{text}: {runs} here; {needed}would detect a difference of {100 * point.threshold:.3g} %"
 
 
 def _sides(comparison: Comparison) -> Iterator[str]:

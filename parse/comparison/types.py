@@ -43,7 +43,7 @@ class ComparedPoint:
     """A point of both sides. Speeds are in its `unit`. `threshold` is a share.
 
     `ratio` is that of the medians, new over base. `runs_needed` is the number of runs of each side (of the new one
-    against a reference) that would tell; None where there is a verdict, or where `reason` says that none is known.
+    against a reference) needed for a verdict; None where there is a verdict, or where `reason` says that none is known.
     `source` says where an expected speed is from. `detail` belongs to `reason`: settings, repeats.
     """
 

@@ -19,7 +19,7 @@ class ComparisonVerdict(StrEnum):
 def of_pair(interval: RatioInterval | None, threshold: float) -> ComparisonVerdict:
     """The verdict on two measurements.
 
-    `same`: the whole interval lies within the threshold. Otherwise `slower` and `faster`: it excludes 1, so that the
+    `same`: the whole interval is within the threshold. Otherwise `slower` and `faster`: it excludes 1, so that the
     speeds differ, and the difference may reach the threshold. `cannot tell`: everything else.
     """
     if interval is None:
@@ -34,7 +34,7 @@ def of_pair(interval: RatioInterval | None, threshold: float) -> ComparisonVerdi
 def of_reference(interval: RatioInterval | None, tolerance: float) -> ComparisonVerdict:
     """The verdict on a measurement and an expected speed, which has no scatter.
 
-    `slower`: the whole interval lies below 1 − tolerance; `faster`: above 1 + tolerance; `same`: none of it lies below
+    `slower`: the whole interval is below 1 − tolerance; `faster`: above 1 + tolerance; `same`: none of it is below
     1 − tolerance. `cannot tell`: it contains 1 − tolerance.
     """
     if interval is None:

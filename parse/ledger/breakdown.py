@@ -44,7 +44,7 @@ class StepBreakdown:
     """One run. `borders` are those of BORDERS that are known and meaningful, `merged` the reasons for the others.
 
     `rank_ns` [rank, 5] and `piece_ns` [piece, 5] are mean terms, over steps and over ranks and steps; where a border is
-    not known, the time up to the next one that is stands in the later term and 0 in the one before it. `step_ns` is the
+    not known, the time up to the next one that is counts in the later term and 0 in the one before it. `step_ns` is the
     mean step of the ledger, `median_step_ns` the median step from latest end to latest end, `skew_ns` what the
     throughput's mean step has more than `step_ns`. `arrivals` is None where ranks' t3 cannot be compared.
     """
@@ -105,7 +105,7 @@ def step_terms(stamps_ns: Ints, borders: frozenset[str], meetings_ns: Ints | Non
     The first of the steps is only there for its end, where the second begins. Between them the five add up to the
     step, to the nanosecond: t1 − t0, t3 − t1, M − t3, t4 − M, t5 − t4 with M the latest t3 of all ranks. At a border
     that is not among `borders` the term before it is 0. What ranks wait and communicate in meetings moves to these
-    terms, from those in which they lie: the terms still add up to the step.
+    terms, from those in which they are: the terms still add up to the step.
     """
     edges = [stamps_ns[:, :-1, END]]
     for border in BORDERS:

@@ -118,7 +118,7 @@ def problem_texts(errors: StampErrors | None) -> list[str]:
         return []
     of = f"of {errors.total} (ranks × steps)"
     texts = {
-        f"{errors.disordered} stamps {of} lie before one that must come before them": errors.disordered,
+        f"{errors.disordered} stamps {of} are earlier than one that must precede them": errors.disordered,
         f"{errors.gaps} steps {of} do not begin where the one before them ended": errors.gaps,
         f"in {errors.early} {of} the reduced gradients are there before the last rank has its own, by up to "
         f"{errors.early_ms:.3f} ms more than the clocks' bounds: the stamps or the clocks are wrong": errors.early,
@@ -178,7 +178,7 @@ HOW = {
     Unknown.NOT_THE_WAY: "small all-reduces take longer than their messages' way: cores or software, not the network",
     Unknown.OUTSIDE: "the collectives here did not measure as many bytes as the gradients have",
 }
-"""Reasons that stand with what to do; others as they are."""
+"""Reasons with what to do; others alone."""
 
 
 def network_sentences(network: Network | None) -> Iterator[str]:

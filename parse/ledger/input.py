@@ -51,7 +51,7 @@ class InputReading:
     `workers` read for each rank. `late` is how long a batch is not ready after a step requests it, `late_share`
     the share of the steps in which that is so. `work` is what workers take for a batch: `reading` for the files, the
     rest for decoding; `processor` while it has one. `busy` is the share of the time that workers are at work, None
-    without workers; `ready` how many batches are ready when a step asks, None where it has too few steps. `cause` is
+    without workers; `ready` the number of batches ready when a step needs one, None with too few steps. `cause` is
     None where input is not late. With `threads` workers are threads of the rank. `enough` workers per rank, with cores
     of their own, would keep up; None unless they are too few. Of some ranks alone, `usual_workers` are those of most of
     the others.

@@ -103,7 +103,7 @@ def read_pieces(trace: Trace, kinds: MeetingKinds, pieces: Sequence[tuple[int, i
 
 
 def awaited_calls(meetings: Ints, kinds: MeetingKinds, open_ns: float) -> Ints:
-    """The meetings, on the global clock [rank, step, meeting, 3], without the calls that nobody waits for: absent.
+    """The meetings, on the global clock [rank, step, meeting, 3], without the calls that no rank waits for: absent.
 
     Whether the sender of a broadcast, and those who receive, wait for one who comes late depends on the library and the
     size. A late rank holds another that began to wait before it called, and has the result since; the clocks leave

@@ -71,7 +71,7 @@ def exceptions(
     half, odd = divmod(len(ordered) - 1, 2)
     slow = []
     for nodes, time in reversed(ordered[half + 1 :]):
-        # What lies above the middle is not among those that make the median of all but itself.
+        # Values above the middle are not among those that make the median of all but itself.
         usual = ordered[half][1] if odd else (ordered[half - 1][1] + ordered[half][1]) / 2
         place = SlowPlace(nodes, time, usual)
         if not _is_slow(place, above, manifold):
@@ -102,7 +102,7 @@ often as an all-reduce through a tree of nodes goes by it, its bandwidth for the
 FAR = 3.0
 """Latencies that differ by a smaller factor are alike: ranks that wait for a core differ by as much."""
 ON_THE_WAY = 4.0
-"""The latency of an all-reduce that is so many times what its messages are on their way lies elsewhere."""
+"""The latency of an all-reduce that is so many times what its messages are on their way has another cause."""
 BUSY_LINK = 0.7
 """A link that carries this share of its speed over a whole window is what is waited for."""
 
@@ -160,7 +160,7 @@ class Segments:
 
     @property
     def lost(self) -> float:
-        """Segments sent again because they had not come; all that were sent again, where the kernel cannot tell."""
+        """Segments sent again because they were lost; all sent again, where the kernel does not separate them."""
         return max(0.0, self.resent - (self.needless or 0.0))
 
     @property
@@ -180,7 +180,7 @@ class LinkUse:
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """A pair of nodes: an exchange of the smallest message in ms, which is one way where its sender asks nobody first
+    """A pair of nodes: an exchange of the smallest message in ms, which is one way where its sender needs no handshake
     (gloo does), and GB/s each way of the largest; None where that was not measured."""
 
     nodes: tuple[str, str]
@@ -274,7 +274,7 @@ class Network:
 
 
 def judge(measured: MeasuredNetwork, gradient_bytes: int) -> Network:
-    """The findings, the most specific first: a slow link and loss stand in place of what they do to all-reduces."""
+    """The findings, the most specific first: a slow link and loss replace what they do to all-reduces."""
     slow, no_slow = _slow_links(measured, gradient_bytes)
     lost, no_lost = _loss(measured)
     promised = _broken_promises(measured)
@@ -413,7 +413,7 @@ def _best_bandwidth(measured: MeasuredNetwork) -> float | None:
 
 
 def _slow_links(measured: MeasuredNetwork, gradient_bytes: int) -> tuple[tuple[NetworkFinding, ...], Unknown | None]:
-    """By pairs of nodes; without them by the round trips from the first node, which tell its own links only."""
+    """By pairs of nodes; without them by the round trips from the first node, which show its own links only."""
     if measured.nodes < 3:
         return (), Unknown.TWO_NODES
     exposed = measured.exposed_ms

@@ -78,11 +78,11 @@ def telemetry_text(change: ConditionChange | TooFewSamples) -> str:
 
 
 def input_text(reading: InputReading, write: Figures) -> str:
-    """Whether a batch is ready when a step asks for it, and why not."""
+    """Whether a batch is ready when a step needs it, and why not."""
     busy = "" if reading.busy is None else f"{plural(reading.workers, 'worker')} per rank busy {_share(reading.busy)}"
     if reading.cause is None:
         ready = "" if reading.ready is None else f", {reading.ready:.1f} batches on average"
-        return f"input is ready when a step asks for it{ready}{f'; {busy} of the time' if busy else ''}"
+        return f"input is ready when a step needs it{ready}{f'; {busy} of the time' if busy else ''}"
     late = f"input is late by {write.ms(reading.late)} a step, in {_share(reading.late_share)} of the steps"
     takes = f"a batch takes {write.ms(reading.work)}, {_share(reading.reading / reading.work)} of it for reading files"
     match reading.cause:
@@ -106,7 +106,7 @@ def _share(value: float) -> str:
 
 
 def _symptoms(ledger: Ledger) -> Iterator[str]:
-    """What telemetry shows of the straggler beside its first symptom, which stands in the sentence."""
+    """What telemetry shows of the straggler beside its first symptom, which is in the sentence."""
     for symptom in ledger.symptoms[1:]:
         value = f"{round_number(symptom.value)} {symptom.unit}".strip()
         yield f"straggler against the others: {symptom.quantity} {value} against {round_number(symptom.usual)}"
@@ -141,7 +141,7 @@ def _explained(split: ComputeSplit, loss: Mean, write: Figures) -> str:
     if split.unexplained < SMALL * loss.value or any(each.explains is None for each in split.explanations):
         return text
     rest = "unexplained" if not (shown or split.straggler) else f"{write.ms(split.unexplained, '+')} unexplained"
-    none = "no no-sync run is here (hpc.sweep --no-sync) to tell contention from interference"
+    none = "no no-sync run (hpc.sweep --no-sync) to separate contention from interference"
     return f"{text}{'; ' if shown else ': '}{rest}; {none}"
 
 

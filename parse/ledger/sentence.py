@@ -107,7 +107,7 @@ def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
     if split.unexplained < SMALL * lost:
         return ""
     unexplained = f"Of compute {write.ms(split.unexplained)} are" if split.straggler else "Compute is"
-    return f"{unexplained} unexplained. To do: hpc.sweep --no-sync, to tell contention from interference"
+    return f"{unexplained} unexplained. To do: hpc.sweep --no-sync, to separate contention from interference"
 
 
 NEARLY_ALL = 0.9
@@ -136,7 +136,7 @@ PHASES = {
     "release+optimizer": Phase("begins the step {} later", "begin the step {} later"),
     "data+compute": Phase("takes {} longer for data and compute", "take {} longer for data and compute"),
 }
-"""By CAUSES and what stands for two of them."""
+"""By CAUSES and by what covers two of them."""
 ARRIVES = Phase("comes to the reduction {} later", "come to the reduction {} later")
 """Where the cause is not known."""
 CONTENTION = {
@@ -163,7 +163,7 @@ SYMPTOMS = {
     "a rank loses its core": SymptomText("it loses its core {} times a second", "something else runs on its core"),
     "minor page faults of a rank": SymptomText(
         "it has {} page faults a second",
-        "memory is given back and mapped anew while it trains: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
+        "memory is given back and mapped again while it trains: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
         "MALLOC_MMAP_THRESHOLD_, or preload another allocator",
     ),
     "a rank does not run": SymptomText(

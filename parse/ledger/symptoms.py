@@ -89,7 +89,7 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
     """What distinguishes the straggler's ranks from the others in the telemetry of the same runs, in most of them or in
     as many as show the straggler.
 
-    What explains the most of its delay stands first. Of single events their own steps are looked at, the whole window
+    What explains the most of its delay comes first. Of single events their own steps are looked at, the whole window
     says nothing of them. Reads the traces again. Empty without a persistent or transient straggler.
     """
     ranks, verdict = ledger.verdict.ranks, ledger.verdict
@@ -228,7 +228,7 @@ class _Figures:
         return [value for value in values if not isnan(value)]
 
     def _queued(self, quantity: Quantity, rank: int) -> float:
-        """The share of the time in which it waits for a core, %, without what may lie in its waiting for others."""
+        """The share of the time in which it waits for a core, %, without what may be part of its waiting for others."""
         node, place = self.places[rank]
         queued, lost = (
             self._mean(each, each.series.replace(r"\d+", str(place)), node) for each in (quantity, BY_NAME[LOSES])

@@ -237,7 +237,7 @@ def compare_conditions(
     """Each quantity that differs notably from the base's, on all nodes or on those that it names.
 
     Notable is what differs by more than NOTABLE, by more than one sample scatters on either side, and by more than the
-    runs: none of the point's lies among the base's. Notable is a fault whose mean is more than it ever was there.
+    runs: none of the point's is among the base's. Notable is a fault whose mean is more than it ever was there.
     """
     changes: list[ConditionChange | TooFewSamples] = []
     for quantity in QUANTITIES:

@@ -167,7 +167,7 @@ def _ranks(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tupl
 
 
 def _nodes(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> tuple[Place, ...]:
-    """The nodes, where the runs agree on which rank lies on which."""
+    """The nodes, where the runs agree on which rank is on which."""
     nodes = breakdowns[0].nodes
     if any(breakdown.nodes != nodes for breakdown in breakdowns):
         return ()

@@ -89,7 +89,7 @@ class Mean:
 
     @property
     def resolved(self) -> bool:
-        """Whether 0 lies outside its interval."""
+        """Whether 0 is outside its interval."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 

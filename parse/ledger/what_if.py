@@ -141,7 +141,9 @@ def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
             if stage.waits is not None and exposed is not None:
                 its = called.pop(stage.waits, ends)  # else its call is a part of the reduction
                 needed = its.max(axis=1, keepdims=True) if stage.root == NO_ROOT else its[:, [stage.root]]
-                at_once = stage.root == NO_ROOT and stage.calls == stage.waits  # nobody waits later than the last calls
+                at_once = (
+                    stage.root == NO_ROOT and stage.calls == stage.waits
+                )  # nothing waits later than the last calls
                 ends = (needed if at_once else np.maximum(ends, needed)) + exposed[step]
     return ends
 
@@ -162,7 +164,7 @@ def _sum(stage: Stage) -> Ints:
 
 
 def _by_step(cases: Sequence[Ints]) -> Ints:
-    """[step, case, rank] from the cases' [rank, step]: a step's values lie together."""
+    """[step, case, rank] from the cases' [rank, step]: a step's values are adjacent."""
     return np.stack([np.ascontiguousarray(case.T) for case in cases], axis=1)
 
 
@@ -214,7 +216,7 @@ def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
     """The speed if the straggler's ranks took no longer than the median of the others; of a transient one in the steps
     in which it is late. Reads the traces again.
 
-    None where nobody is named, or where the order in which ranks arrive is not a term.
+    None where none is named, or where the order in which ranks arrive is not a term.
     """
     if not ledger.verdict.ranks or all(term.name != "wait" for term in ledger.terms):
         return None
@@ -315,7 +317,7 @@ def _at_the_median(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
 
 def _median(part: Ints, of: Late | None = None) -> Ints:
     """The median over these ranks, None for all, in each step, the lower one of an even number."""
-    # `compress`: a step's ranks lie together, and indexing would turn them round twice.
+    # `compress`: a step's ranks are adjacent, and indexing would turn them round twice.
     by_step = np.array(part.T, order="C") if of is None else np.compress(of, part.T, axis=1)
     middle = (by_step.shape[1] - 1) // 2
     by_step.partition(middle, axis=1)

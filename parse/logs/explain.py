@@ -88,12 +88,12 @@ def _facts(reading: Reading, lines: dict[int, LogLine]) -> list[str]:
     names = sorted(reading.facts, key=lambda name: reading.facts_at[name])
     wide = max(map(len, names), default=0)
     return _listed(
-        "what its other lines tell",
+        "what its other lines say",
         [
             f"  {name:{wide}}  {_shown(reading.facts[name], 80)}  (line {lines[reading.facts_at[name]].number})"
             for name in names
         ],
-    ) or ["no line tells batch size, devices or anything else"]
+    ) or ["no line says batch size, devices or anything else"]
 
 
 def _window(window: Window, lines: dict[int, LogLine]) -> list[str]:
@@ -179,7 +179,7 @@ def _wall_clock(
     reading: Reading, window: Window, wall_clock: float | None, attempt: Attempt, lines: dict[int, LogLine]
 ) -> list[str]:
     if window.seconds is None:
-        return ["wall_clock: none, for want of time stamps that tell"]
+        return ["wall_clock: none, without usable time stamps"]
     out = sum(pause.seconds for pause in window.pauses if pause.seconds is not None)
     begin, end = lines[window.begin_offset].number, lines[window.end_offset].number
     less = f" = {window.seconds + out:.6f} s, less {out:.6f} s kept out" if out else ""

@@ -44,7 +44,7 @@ FIELDS = {
 SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (RATE, DURATION, TIME))
 MAX_PATTERN = 1000
 MAX_GAP = 400
-"""Characters that a `…` stands for, at most."""
+"""Characters that a `…` matches, at most."""
 MAX_WORD = 200
 MAX_PADDING = 32
 MAX_SHOWN = 100
@@ -57,7 +57,7 @@ _WHOLE_SPEC = re.compile(r"\d*d?")
 _REAL_SPEC = re.compile(r"\d*(?:\.\d+)?[dfeg]?")
 _DIGITS = tuple(b"%d" % digit for digit in range(10))
 _SEPARATORS = frozenset(" ,;|\t")
-"""Text of these alone tells no number of a line from another."""
+"""Text of these alone does not identify a number of a line."""
 
 # Possessive, and all bounded: a pattern is matched in time linear in the line.
 _WHOLE = rb"\d{1,%d}+" % MAX_DIGITS
@@ -129,7 +129,7 @@ class LinePattern:
 def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
     """The log format whose step lines have one of these forms. Raises PatternError where their rates differ in kind.
 
-    Step numbers are those of the run; where they fall back at a new epoch they start anew in each.
+    Step numbers are those of the run; where they fall back at a new epoch they restart in each.
     """
     rates = [field for pattern in patterns for field in pattern.fields if field.kind == RATE]
     for first, other in pairwise(rates):
@@ -162,7 +162,7 @@ def _tokens(text: str) -> Iterator[Token]:
             yield Token(kind="text", text=literal, start=begin, stop=match.start())
             literal = ""
         if kind == "open":
-            raise PatternError(f"character {match.start() + 1}: {{ without }}; {{{{ stands for a brace of the line")
+            raise PatternError(f"character {match.start() + 1}: {{ without }}; {{{{ matches a brace of the line")
         name = _field(match["field"], match.start()) if kind == "field" else match[0]
         yield Token(kind=kind, text=name, start=match.start(), stop=match.end())
     if literal:
@@ -197,7 +197,7 @@ def _without_ends(tokens: Sequence[Token]) -> tuple[Token, ...]:
 
 
 def _check(tokens: Sequence[Token]) -> None:
-    """Raises PatternError if the fields make no step line, or leave open what they stand for."""
+    """Raises PatternError if the fields make no step line, or do not fix which words they match."""
     names = [token.text for token in tokens if token.kind == "field"]
     missing = ["{step}"] if "step" not in names else []
     if not set(names) & set(SPEEDS):
@@ -209,16 +209,16 @@ def _check(tokens: Sequence[Token]) -> None:
             raise PatternError(f"{' and '.join(of_kind)}: a line has one {kind}")
     for place, name in enumerate(names):
         if name != "_" and name in names[:place]:
-            raise PatternError(f"{{{name}}} stands in it twice")
+            raise PatternError(f"it has {{{name}}} twice")
     for token, following in pairwise(tokens):
         if token.kind == following.kind == "field":
             raise PatternError(
-                f"character {following.start + 1}: nothing stands between {{{token.text}}} and {{{following.text}}}"
+                f"character {following.start + 1}: no text separates {{{token.text}}} and {{{following.text}}}"
             )
     for segment in _segments(tokens)[1:-1]:
         if not _is_anchored(segment):
             raise PatternError(
-                f"character {segment[0].start + 1}: between two … stands no text that fixes which word of the line "
+                f"character {segment[0].start + 1}: between two … no text fixes which word of the line "
                 f"{{{next(token.text for token in segment if token.kind == 'field')}}} is: write the text beside it"
             )
 
@@ -279,7 +279,7 @@ def _regex(tokens: Sequence[Token], count: int) -> bytes:
 
 
 def _neighbour(tokens: Sequence[Token], place: int, direction: int) -> str:
-    """The kind of the token before (-1) or behind (1): `gap` also where blanks lie between; empty at the ends."""
+    """The kind of the token before (-1) or behind (1): `gap` also where blanks are between; empty at the ends."""
     kinds = [tokens[at].kind for at in (place + direction, place + 2 * direction) if 0 <= at < len(tokens)]
     return "gap" if kinds[:2] == ["blank", "gap"] else kinds[0] if kinds else ""
 
@@ -304,7 +304,7 @@ def _field_regex(token: Token, before: str, behind: str, following: str) -> byte
 class NearestLine:
     """The line that a pattern fits furthest, its `number` counted from 1.
 
-    It fits up to the character `reached` of the pattern's text, where `expected` is to follow and `rest` stands in the
+    It fits up to the character `reached` of the pattern's text, where `expected` is to follow and `rest` is in the
     line. `expected` is empty where all fits, but the last number goes on or is not the only one.
     """
 
@@ -342,7 +342,7 @@ def why_unmatched(patterns: Sequence[LinePattern], lines: Sequence[bytes]) -> st
     text = f"{head}; line {nearest.number} comes nearest, {_cut(nearest.line)!r}: "
     if nearest.expected:
         of = f" of {nearest.pattern.text!r}" if len(patterns) > 1 else ""
-        return f"{text}behind character {nearest.reached}{of} it expects {nearest.expected!r}, and there stands {rest}"
+        return f"{text}behind character {nearest.reached}{of} it expects {nearest.expected!r}, and the line has {rest}"
     last = nearest.pattern.names[-1]
     return f"{text}{{{last}}} could be another number of it, or goes on with {rest}: write the text beside {{{last}}}"
 

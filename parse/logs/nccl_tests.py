@@ -229,7 +229,7 @@ def _timing(names: Sequence[str], cells: Sequence[str]) -> Timing | None:
 
 def _mixed(file: str) -> LogError:
     return LogError(
-        f"{file}: several processes print tests of nccl-tests of their own into it, and nothing tells whose a line is: "
+        f"{file}: several processes print tests of nccl-tests into it, and lines cannot be assigned to them: "
         "without MPI (make MPI=1) each process tests its own devices alone"
     )
 

@@ -73,21 +73,19 @@ def remark_text(of: WindowRemark) -> str:
 def _another_run(passed: tuple[int, int], to: tuple[int, int], byte: int) -> str:
     return (
         f"steps go back from {numbered(*passed)} to {numbered(*to)} at byte {byte}, as where a second run is appended: "
-        "only what stands before counts"
+        "only steps before it count"
     )
 
 
 def _unknown_length(ends: int) -> str:
     return (
         f"the window goes over {plural(ends, 'end')} of epochs, but nothing says how many steps an epoch has: only "
-        "what lies between the printed steps of each counts"
+        "intervals between printed steps of one epoch count"
     )
 
 
 def _repeated(steps: int) -> str:
-    return (
-        f"{plural(steps, 'step')} of the window stand on more than one line and count once, with the latest time stamp"
-    )
+    return f"{plural(steps, 'step')} of the window printed more than once: each counts once, with the latest time stamp"
 
 
 def _late_first_step(first: tuple[int, int], warmup: int) -> str:
@@ -101,7 +99,7 @@ _SENTENCES: Mapping[Oddity, str | Callable[..., str]] = {
     Oddity.OF_FORMAT: "{text}",
     Oddity.CONTRADICTION: "{name} is {value} and {other} (byte {byte}) in it; the first counts",
     Oddity.STAMPS_GO_BACK: "time stamps go back between steps {begin} and {end}: there is no wall clock",
-    Oddity.STAMPS_STAND_STILL: "time stamps stand still in the window: there is no wall clock",
+    Oddity.STAMPS_STAND_STILL: "time stamps do not advance in the window: there is no wall clock",
     Oddity.COARSE_STAMPS: (
         "time stamps of {resolution_s:g} s do not resolve intervals of {interval_s:.3g} s: there are no step times"
     ),
@@ -123,7 +121,7 @@ _SENTENCES: Mapping[Oddity, str | Callable[..., str]] = {
 HEAD = 4096
 """Printed steps from which the print interval, and whether lines have time stamps, are determined."""
 INTERVALS = 5
-"""A window has at least as many printed intervals where more than the warm-up lies between two printed steps."""
+"""A window has at least as many printed intervals where more than the warm-up is between two printed steps."""
 MAX_RECORDS = 100_000
 MAX_PER_EPOCH = 1 << 31
 RECORD_KINDS = ("evaluation", "mark", "mllog", "summary", "epoch")
@@ -427,7 +425,7 @@ class _Reader:
         return window_sum.seconds
 
     def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[WindowRemark]) -> Floats:
-        """Step times by time stamps where these resolve them, else as they are printed."""
+        """Step times by time stamps where these resolve them, else as printed."""
         intervals = max(window_sum.times.count, 1)
         if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
             times = window_sum.times
@@ -470,7 +468,7 @@ def _from_zero(step: Integers, printed_every: int) -> bool:
 
 
 def _pause(record: LogRecord) -> str:
-    """Why the training stands still at this record; empty if it does not."""
+    """Why the training pauses at this record; empty if it does not."""
     if record.kind == "pause":
         return record.values.get("reason") or "pause"
     if record.kind == "evaluation":

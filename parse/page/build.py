@@ -148,7 +148,7 @@ HOSTS_NAMED = 16
 IN_SUBTITLE = 3
 """Names of a kind in the line below the title."""
 FRAMEWORKS = ("torch", "tensorflow", "paddle", "horovod", "mxnet", "oneflow")
-"""Versions that stand there."""
+"""Versions shown there."""
 ALL, NODES = "all", "nodes"
 
 

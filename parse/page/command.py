@@ -45,7 +45,7 @@ KINDS = ("auto", "traces", "logs")
 FORMATS = ("html", "latex", "markdown-report")
 FORMAT_HELP = (
     "default: %(default)s, the page. latex, markdown-report: a section, ready to paste; its figure, scaling.pdf or "
-    f"scaling.svg, lies beside it and takes matplotlib ({install_command('report')})"
+    f"scaling.svg, is written beside it and needs matplotlib ({install_command('report')})"
 )
 OUT_HELP = "default: report.html, scaling.tex or scaling.md; for the last two also a folder"
 AGAINST_HELP = "the published figures of a recipe (python -m hpc.sweep list) beside the points of the same case"
@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
 def _write(
     options: argparse.Namespace, where: dict[str, list[str]], recipe: Reference | None
 ) -> tuple[Summary, list[str]]:
-    """Writes what --format asks for, and returns the summary of all PATHs, and lines that say what was written.
+    """Writes what --format requests, and returns the summary of all PATHs, and lines that say what was written.
 
     Raises WhereError where --where leaves no point or names an unknown setting, BaseError where no point has the case
     of --base, TraceError where a trace changes while it is read, and OSError where a file cannot be written.
@@ -143,7 +143,7 @@ def _summaries(
     )
     chosen = choose(summary.results, where) if where else summary.results
     if where and not chosen:
-        raise WhereError("no point has all that --where asks for")
+        raise WhereError("no point has all settings of --where")
     beside = None if recipe is None else against(recipe, chosen)
     return summary, dataclasses.replace(summary, results=chosen, against=beside)
 

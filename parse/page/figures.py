@@ -1,7 +1,7 @@
 """Charts as plain dicts for Plotly, from numbers: lines with intervals, values over time, stacked bars, heat maps.
 
 Colours are names of the page's stylesheet, which has them for the light and the dark theme, after Okabe and Ito: people
-with any colour vision tell them apart. Text, grid and background are left to the page.
+with any colour vision can distinguish them. Text, grid and background are left to the page.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _band(begin: float, until: float) -> dict[str, Any]:
 
 
 def steps_figure(series: Sequence[Line], blocks: Sequence[tuple[int, int]], *, y_title: str) -> PlotlyFigure:
-    """Thin lines along the steps of a run; what lies before and between its `blocks`, (first, stop), is shaded."""
+    """Thin lines along the steps of a run; what is before and between its `blocks`, (first, stop), is shaded."""
     figure = lines(series, Axes(x_title="step", y_title=y_title), hover="step %{x}: %{y}")
     data = [trace | {"mode": "lines", "line": trace["line"] | {"width": 1.3}} for trace in figure["data"]]
     begins = [0, *(stop - 0.5 for _, stop in blocks)]
@@ -212,7 +212,7 @@ def over_time(course: OverTime, *, y_title: str) -> PlotlyFigure:
         "type": "scatter", "mode": "lines", "name": "level", "line": {"color": ORANGE, "width": 3},
         "x": [time for begin, end, _ in course.levels for time in (begin, end, None)],
         "y": numbers([each for _, _, value in course.levels for each in (value, value, None)]),
-        "hoverinfo": "skip",  # it lies over the medians
+        "hoverinfo": "skip",  # it is drawn over the medians
     }  # fmt: skip
     axes = figure["layout"]
     layout = axes | {

@@ -108,7 +108,7 @@ def _interval_sentence(change: DatedChange) -> list[str]:
     if change.interval is None:
         return ["There are too few measurements on one side of it for an interval of its size."]
     return [
-        f"Its size lies in {_interval(change)}, an interval of {change.interval.coverage:.1%}.".replace("%.", " %.")
+        f"Its size is within {_interval(change)}, an interval of {change.interval.coverage:.1%}.".replace("%.", " %.")
     ]
 
 

@@ -64,7 +64,7 @@ def content_policy(scripts: list[str]) -> str:
 
 
 def as_script_data(value: Mapping[str, PlotlyFigure]) -> str:
-    """JSON that can stand in a `<script type="application/json">`: nothing in it ends the element or opens a comment.
+    """JSON for a `<script type="application/json">`: nothing in it ends the element or opens a comment.
 
     Raises ValueError for a number that is not finite.
     """

@@ -15,11 +15,11 @@ from parse.report.table import points_cells, points_tables
 from parse.result import Base, Result, by_setting
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
-"""Settings that stand before the speeds in the table of points: the source, and what was measured."""
+"""Settings in front of the speeds in the table of points: the source, and what was measured."""
 NAMED = 6
 """Points named before a warning that is about several."""
 LINE_PX, LINES = 20, 2
-"""Names in a narrow chart stand one below the other: beyond so many lines each makes the chart higher."""
+"""Names in a narrow chart are written one below the other: beyond so many lines each makes the chart higher."""
 MAX_SERIES = 6
 """Settings in one chart; the tables have all."""
 
@@ -131,7 +131,7 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
     if scaled:
         yield Paragraph(
             text="Bars are the exact intervals of the medians, over the runs of a point; in speedup and efficiency "
-            "they are divided by the median of the base, whose own interval stands at its devices. Dashed: the ideal. "
+            "they are divided by the median of the base, whose own interval is at its devices. Dashed: the ideal. "
             "Both axes of speed and speedup are logarithmic."
         )
 

@@ -24,9 +24,9 @@ SENTENCES = 4
 NAMED = 2
 """Points named in a warning there."""
 WARNINGS, WARNING_WIDTH = 2, 120
-"""Warnings that stand in the verdict, and the cells of each: its card is as high as the others."""
+"""Warnings shown in the verdict, and the cells of each: its card is as high as the others."""
 SMALLER = 4
-"""Smaller points whose speedup stands beside that of the point of the verdict."""
+"""Smaller points whose speedup is shown beside that of the point of the verdict."""
 GAINS = {
     Change.STRAGGLER: "without the straggler",
     Change.MEDIAN: "if every rank took as long as the median rank",
@@ -127,7 +127,7 @@ def _loss(summary: Summary, result: Result | None) -> Statement:
             f"No run of {_case(summary, result)} has a trace; the section has the ledgers of other points."
         )  # fmt: skip
         return Statement(
-            question=question, figure="not known", of="only traces have the time stamps that tell it",
+            question=question, figure="not known", of="only traces have the time stamps for it",
             sentences=[reason], link="outcomes", link_text="What became of the runs", doubt=True,
         )  # fmt: skip
     figure, of, doubt = _cause(ledger)

@@ -125,7 +125,7 @@ def _transfers(stages: Sequence[StageOperations]) -> Iterator[tuple[int, ...]]:
             yield from zip(stage[send], recvs, strict=True)
         first = stages[0 if towards > 0 else -1]
         if first[recv]:
-            raise PipelineTraceError(f"the {'first' if towards > 0 else 'last'} stage has {recv}, and nobody sends")
+            raise PipelineTraceError(f"the {'first' if towards > 0 else 'last'} stage has {recv}, but none sends to it")
 
 
 def _common(stages: Sequence[StageOperations]) -> Iterator[tuple[int, ...]]:
@@ -212,7 +212,7 @@ def _replayed_chunk(
 
 
 def _released(meetings: Sequence[Meeting]) -> list[list[int]]:
-    """For each meeting the operations whose ends nobody needs after it."""
+    """For each meeting the operations whose ends are not needed after it."""
     last_use: dict[int, int] = {}
     for at, meeting in enumerate(meetings):
         last_use |= dict.fromkeys((*meeting.after, *meeting.operations), at)

@@ -71,7 +71,7 @@ def pipeline_result(trace: PipelineTrace) -> PipelineResult:
 
 def _groups(trace: PipelineTrace, excess_s: Floats) -> tuple[list[OperationGroup], tuple[tuple[GroupedBy, int], ...]]:
     """The groups that are replayed, and how many of a grouping are not; by their operations' time beyond the usual, in
-    s [operation, data-parallel rank]. Where there is one stage, or one data-parallel rank, workers stand for the other.
+    s [operation, data-parallel rank]. Where there is one stage, or one data-parallel rank, workers replace the other.
     """
     by_worker = np.zeros((trace.stages, len(trace.dp_ranks)))
     np.add.at(by_worker, [operation.stage for operation in trace.operations], excess_s)

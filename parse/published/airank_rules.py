@@ -98,7 +98,7 @@ def _order(result: TrainingResult) -> Iterator[Breach]:
     marks = [(mark.values["mark"], mark.offset) for mark in result.training.marks if mark.values["mark"] in ORDER]
     for (earlier, earlier_byte), (later, byte) in pairwise(marks):
         if ORDER.index(later) < ORDER.index(earlier):
-            form = "{mark} (byte {byte}) stands behind {before} (byte {before_byte})"
+            form = "{mark} (byte {byte}) comes after {before} (byte {before_byte})"
             yield breach(form, mark=later, byte=byte, before=earlier, before_byte=earlier_byte)
             return
 
@@ -108,7 +108,7 @@ def _time_stamps(result: TrainingResult) -> Iterator[Breach]:
     timed = [(mark.values["mark"], mark.time_s) for mark in result.training.marks if mark.time_s is not None]
     for (earlier, before_s), (later, after_s) in pairwise(timed):
         if after_s < before_s:
-            form = "{mark} is stamped {early_s:.3f} s before {before}, which stands in front of it"
+            form = "{mark} is stamped {early_s:.3f} s before {before}, which precedes it"
             yield breach(form, mark=later, before=earlier, early_s=before_s - after_s)
             return
 

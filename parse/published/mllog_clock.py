@@ -125,7 +125,7 @@ def _evaluations(
 def _quality(
     record: LogRecord, benchmark: Benchmark | None, pairs: dict[str, dict[str, LogRecord]]
 ) -> tuple[float, float | None] | None:
-    """Returns the one or two metrics of a line; `pairs` collects those that stand on a line each."""
+    """Returns the one or two metrics of a line; `pairs` collects those that have a line each."""
     text = record.values.get("value", "")
     if benchmark is None or benchmark.second is None:
         value = finite(text)
@@ -170,7 +170,7 @@ def _evaluation(record: LogRecord, accuracy: float, second: float | None) -> Eva
 
 
 def _distinct(printed: Iterable[_Printed]) -> list[_Printed]:
-    """Every rank may print an evaluation. Those that are made after the run may stand in any order."""
+    """Every rank may print an evaluation. Those made after the run may come in any order."""
     distinct: dict[object, _Printed] = {}
     for item in printed:
         evaluation = item.evaluation
@@ -181,7 +181,7 @@ def _distinct(printed: Iterable[_Printed]) -> list[_Printed]:
 
 
 def _in_unit(evaluations: list[Evaluation], benchmark: Benchmark | None, metric: str) -> list[Evaluation]:
-    """Returns accuracies and error rates in percent, losses as they are printed."""
+    """Returns accuracies and error rates in percent, losses as printed."""
     if benchmark is None:
         return in_percent(evaluations) if metric == ACCURACY else evaluations
     if not benchmark.percent:
@@ -223,7 +223,7 @@ def _with_progress(
 def _shift(numbers: Sequence[float | None], begun: Sequence[float], counts: Mapping[float, float]) -> tuple[int, str]:
     """Returns what is to be added to the numbers of evaluations, or the reason why they are no epochs.
 
-    The first evaluation after training began tells it: an evaluation is made after all epochs that had begun, or, if
+    The first evaluation after training began decides it: an evaluation is made after all epochs that had begun, or, if
     training goes on meanwhile, after some of the blocks.
     """
     pairs = ((number, before) for number, before in zip(numbers, begun, strict=True) if number is not None)

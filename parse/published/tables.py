@@ -40,7 +40,7 @@ _SYSTEMS = (
     ("plsc", r"plsc"), ("paddle", r"paddle(?:paddle)?"), ("pytorch", r"pytorch"), ("tensorflow", r"tensorflow"),
     ("mxnet", r"mxnet"), ("oneflow", r"oneflow"), ("mindspore", r"mindspore"), ("megatron-lm", r"megatron[- ]?lm"),
 )  # fmt: skip
-"""Names of systems; a name that contains another stands before it."""
+"""Names of systems; a name that contains another comes before it."""
 _NVIDIA = re.compile(r"(?<![a-z])ngc(?![a-z])|nvidia", re.I)
 _NGC = frozenset({"pytorch", "tensorflow", "mxnet"})
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")

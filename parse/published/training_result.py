@@ -34,7 +34,7 @@ REQUESTED = "as requested"
 def target_of(training: Training, requested: float | None) -> QualityTarget | str:
     """Returns the target, or the reason why none is known. `requested` is an accuracy up to 1 or in percent, or a loss.
 
-    A log's own target stands before that of its benchmark.
+    A log's own target takes precedence over that of its benchmark.
     """
     mllog = training.mllog
     if requested is not None:
@@ -96,7 +96,7 @@ def samples_of_epoch(training: Training, requested: int | None) -> tuple[int | N
     name = "/".join(training.path.parts[-4:])
     is_resnet50 = RESNET50.search(name) and not OTHER_DATA.search(name)
     if not training.mllog.benchmark_name and (training.facts.get("classes") == "1000" or is_resnet50):
-        return IMAGENET, "ImageNet's, which the rules ask of ResNet50"
+        return IMAGENET, "ImageNet's, which the rules require of ResNet50"
     return None, "the samples of an epoch are not known (--samples-per-epoch)"
 
 
@@ -299,7 +299,7 @@ def _until(training: Training, reached: Evaluation, begin: Moment) -> float | st
 
 
 def _is_late(training: Training, reached: Evaluation | None) -> bool:
-    """Whether MLPerf's run_stop stands before the evaluation: it is the time of the model that was evaluated later."""
+    """Whether MLPerf's run_stop comes before the evaluation: it is the time of the model that was evaluated later."""
     if reached is None or reached.time_s is None or training.finish is None or training.source != "mllog":
         return False
     return reached.time_s > training.finish.time_s

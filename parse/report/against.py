@@ -26,7 +26,7 @@ class PublishedBeside:
     """The judged published result of a point, its table, and the settings in which the own point differs.
 
     Its speedup is against the base of the own point, where the document has a speed of that case. `printed_base` is the
-    point that the speedups which its document prints are against; None where it does not tell.
+    point that the speedups which its document prints are against; None where it does not say.
     """
 
     published: Result
@@ -54,7 +54,7 @@ class PublishedBeside:
 
     @property
     def base(self) -> str:
-        """The case that `speedup` is against; empty where there is none, or the document does not tell."""
+        """The case that `speedup` is against; empty where there is none, or the document does not say."""
         if self.prints_speedup:
             return self.printed_base.requested.case if self.printed_base else ""
         return self.published.base.case if self.published.base and self.speedup is not None else ""

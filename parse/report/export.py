@@ -44,7 +44,7 @@ from parse.text import csv_text
 TOKENS = "tokens/s"
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
-"""Columns of the CSV that hold a speed; in tokens/s it stands in another, `median_speed_tokens` and so on."""
+"""Columns of the CSV that hold a speed; in tokens/s it is in another, `median_speed_tokens` and so on."""
 LOG_SPEEDS = ("wall_clock", "printed")
 """The two speeds of a log; the result is the first where there is one."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
@@ -80,7 +80,7 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
 
 
 def comma_separated(summary: Summary) -> str:
-    """One row per point, every number as it is; what is wrong with a point stands in its last columns."""
+    """One row per point, no number rounded; what is wrong with a point is in its last columns."""
     rows = [_flat(_as_json(result, summary.against)) for result in summary.results]
     columns = list(dict.fromkeys(name for row in rows for name in row)) or CSV_COLUMNS
     return csv_text([columns, *([row.get(name, "") for name in columns] for row in rows)])

@@ -59,7 +59,7 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
 
 
 def _in_columns(table: TableData, page: Page, indent: int = 0) -> list[str]:
-    """The head of several terms in one stands in several lines; the tables of a narrow page in blocks of columns."""
+    """The head of several terms in one takes several lines; the tables of a narrow page in blocks of columns."""
     width = page.width - indent
     legend, rows = numbered([name for name, _ in table.heads], table.rows, width)
     shown = replace(table, rows=rows)
@@ -153,7 +153,7 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
 
 
 def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
-    """The terms that there are, in the order of a step; several in one stand behind the first of them."""
+    """The terms that there are, in the order of a step; several in one come after the first of them."""
     names = dict.fromkeys(term.name for ledger in ledgers for term in ledger.terms)
     return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 

@@ -222,7 +222,7 @@ def _input_costs(summary: Summary) -> Iterator[Notice]:
         speeds = f"{result.median_speed:.2f} {result.unit} against {cached.median_speed:.2f} with --data-cache device"
         ours, theirs = result.interval, cached.interval
         if ours is None or theirs is None:
-            text = f"input costs you {share * 100:.0f} %: {speeds}; too few runs to tell it from scatter"
+            text = f"input costs you {share * 100:.0f} %: {speeds}; too few runs to exclude scatter"
         elif ours.high < theirs.low:
             text = f"input costs you {share * 100:.0f} %: {speeds}"
         else:

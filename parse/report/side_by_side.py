@@ -130,7 +130,7 @@ def _tables(results: Sequence[Result]) -> Iterator[list[Result]]:
 
 
 def _alike(results: Sequence[Result], names: Sequence[str]) -> list[list[Result]]:
-    """Points that are equal in all the names; a log stands in every group that what is known of it allows."""
+    """Points that are equal in all the names; a log is in every group that what is known of it allows."""
     groups: list[tuple[dict[str, str | None], list[Result]]] = []
     for points in _grouped(results, lambda result: (result.requested.partly, *_known(result, names).items())):
         if not points[0].requested.partly:

@@ -80,7 +80,7 @@ def requested_values(result: Result) -> dict[str, str]:
 
 
 def identifying_values(result: Result) -> dict[str, str]:
-    """The same with the whole path of a person's own file, by which points are told apart."""
+    """The same with the whole path of a person's own file, by which points are distinguished."""
     run = result.run
     other: dict[str, Any] = {"case": result.requested.case, "on": "CPU" if run.gpus_per_node == 0 else "GPU"}
     other |= {
@@ -125,7 +125,7 @@ def no_speedup_text(result: Result) -> str:
         case None:
             return ""
         case NoSpeedup.NO_BASE if "folder" in requested_values(result):
-            return f"{NO_SPEEDUP[NoSpeedup.NO_BASE]}; folders tell measurements apart"
+            return f"{NO_SPEEDUP[NoSpeedup.NO_BASE]}; logs of other folders are other measurements"
         case reason:
             return NO_SPEEDUP[reason].format(base=result.base_case)
 
@@ -141,7 +141,7 @@ def _against(result: Result) -> str:
 
 
 def by_base(results: Sequence[Result]) -> list[list[Result]]:
-    """The results by what their speedups are against, so that no column has two of these; those without a speedup stand
+    """The results by what their speedups are against, so that no column has two of these; those without a speedup are
     with their setting, else with the first."""
     bases = dict.fromkeys(against_text(result) for result in results if result.speedup is not None)
     first = next(iter(bases), "")

@@ -66,7 +66,7 @@ MIN_CELLS = 16
 def speedup_chart(results: Sequence[Result], page: Page) -> list[str]:
     """A bar for each point with a speedup, from 0 to the largest speedup or ideal one; a chart for each base.
 
-    Points with the same settings stand together. Empty where no two of these have one: a base alone is no scaling.
+    Points with the same settings are listed together. Empty where no two of these have one: a base alone is no scaling.
     """
     settings = list(by_setting(result for result in results if result.speedup is not None).values())
     names = setting_names([setting[0] for setting in settings])

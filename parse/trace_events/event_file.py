@@ -20,7 +20,7 @@ _BUFFERED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Track:
-    """Where slices stand: a thread of a process."""
+    """Where slices are shown: a thread of a process."""
 
     process: int
     thread: int
@@ -60,7 +60,7 @@ def _us(ns: int) -> str:
 
 
 class EventFile:
-    """The events of one file. A slice is written before those inside it, which lie within its time."""
+    """The events of one file. A slice is written before those inside it, which are within its time."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._last_id, self._flows = file, 0, 0

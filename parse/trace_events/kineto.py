@@ -250,7 +250,7 @@ def placed(profile: Profile, trace: Trace) -> Placed:
 
 
 def _check_time(profile: Profile, trace: Trace, rank: int, offset_ns: int) -> None:
-    """Raises KinetoError where the profile lies outside of the run's time."""
+    """Raises KinetoError where the profile is outside of the run's time."""
     clock = trace.barrier_exits_ns[rank] if trace.barrier_exits_ns.shape[1] else trace.clock_local_ns[rank]
     last = max(0, min(int(trace.steps_completed[rank]), trace.stamps.shape[1]) - 1)
     steps = [np.asarray(trace.stamps[:, step : step + 1])[rank].ravel() for step in (0, last)]
@@ -264,7 +264,7 @@ def _check_time(profile: Profile, trace: Trace, rank: int, offset_ns: int) -> No
 
 
 class ProfileTracks:
-    """Writes a placed profile: its processes and threads as they are, on the axis that begins at `origin_ns`."""
+    """Writes a placed profile: its processes and threads unchanged, on the axis that begins at `origin_ns`."""
 
     def __init__(self, file: EventFile, trace: Trace, placed: Placed, prefix: str, origin_ns: int) -> None:
         self.file, self.trace, self.placed, self.prefix, self.origin_ns = file, trace, placed, prefix, origin_ns

@@ -72,7 +72,7 @@ class LastRanks:
 
 
 def last_arrivals(arrives_ns: Ints, waits_ns: Ints, bounds_ns: Floats, order: OrderBounds) -> LastRanks:
-    """From when each rank arrives, and begins to wait, [rank, step] on the global clock; ABSENT: nobody waits for it.
+    """From when each rank arrives, and begins to wait, [rank, step] on the global clock; ABSENT: no rank waits for it.
 
     A rank is provably before another where the time between both exceeds the sum of their bounds.
     """

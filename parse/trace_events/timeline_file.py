@@ -42,7 +42,7 @@ CLOCK_BOUND, CLOCK_UNIT = "clock bound", "us"
 class RunFigures:
     """What was drawn of a run: `steps`; those in which ranks could be compared (`compared`), and in which one of them
     is provably the last (`provable`); `disordered` steps of ranks whose stamps contradict, which have no phases;
-    `meetings_left_out`, which lie across the border of two phases."""
+    `meetings_left_out`, which cross the border of two phases."""
 
     steps: int = 0
     compared: int = 0
@@ -62,7 +62,7 @@ class RunTracks:
     def __init__(
         self, file: EventFile, trace: Trace, window: StepWindow, prefix: str, earliest_ns: int | None = None
     ) -> None:
-        """`prefix` stands before the name of each process, to tell runs apart. `earliest_ns` of the global clock is
+        """`prefix` begins the name of each process, so that runs differ. `earliest_ns` of the global clock is
         when something else begins that is drawn beside the run.
 
         Raises TraceError where the clocks cannot be compared, before anything is written.
@@ -184,7 +184,7 @@ class RunTracks:
         return meetings
 
     def _write_phase(self, track: Track, phase: StepSlice, meetings: list[StepSlice]) -> None:
-        """Writes a phase with what is inside it, and removes the meetings that lie in it from the list.
+        """Writes a phase with what is inside it, and removes the meetings within it from the list.
 
         Those within the reduction of the gradients are a part of it.
         """

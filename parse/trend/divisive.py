@@ -27,7 +27,7 @@ TestOfMeans = Callable[[Floats, Floats], float]
 
 MAX_P_VALUE = 0.001
 WEAK = 10
-"""Weak change points may have a p-value so many times larger: what lies around them is not yet divided."""
+"""Weak change points may have a p-value so many times larger: the series around them is not yet divided."""
 STRICT = 10
 """A change that only a temporary level shows needs a p-value so many times smaller: there are many such levels."""
 MIN_LEVEL = 3

@@ -92,7 +92,7 @@ def point_row(series: Series, name: str) -> tuple[str, ...]:
 
 
 def sample_row(series: Series, sample: Sample, folder: str) -> tuple[str, ...]:
-    """The cells under SAMPLE_HEADS; the folder as it is to be shown."""
+    """The cells under SAMPLE_HEADS; the folder as shown."""
     change = next((each for each in series.changes if each.first is sample), None)
     interval = sample.interval
     return (

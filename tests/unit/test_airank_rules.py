@@ -53,7 +53,7 @@ BROKEN = [
     ("marks", TWICE, {}, "more than once: test_begin (2 times)"),
     ("marks", changed(test_begin="test begin"), {}, "spelt otherwise: test begin for test_begin"),
     ("time stamps", later(-4, "total_use_time"), {"early_s": 4},
-     "total_use_time is stamped 4.000 s before test_finish, which stands in front of it"),
+     "total_use_time is stamped 4.000 s before test_finish, which precedes it"),
     ("checksum", changed(load_data="load_data"), {}, "load_data has none"),
     ("checksum", changed(load_data="load_data, checksum:234584"), {"checksum": "234584"}, NO_CHECKSUM.format(234584)),
     ("checksum", changed(load_data="load_data, checksum:xxxxxxxxxx"), {}, NO_CHECKSUM.format("xxxxxxxxxx")),

@@ -168,7 +168,7 @@ def test_folders_of_other_names_or_with_a_case_twice_are_settings_of_their_own(t
     for each in ("named", "twice"):
         results = read_summary([tmp_path / each])[0].results
         assert results and all(result.base is None for result in results)
-        reason = "no other case with all else equal is here; folders tell measurements apart"
+        reason = "no other case with all else equal is here; logs of other folders are other measurements"
         assert {no_speedup_text(result) for result in results} == {reason}
 
 

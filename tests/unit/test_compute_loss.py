@@ -59,7 +59,7 @@ def test_what_telemetry_explains(
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        ((), "compute +27.00 ms: unexplained; no no-sync run is here (hpc.sweep --no-sync)"),
+        ((), "compute +27.00 ms: unexplained; no no-sync run (hpc.sweep --no-sync)"),
         (
             (change(WAITS_FOR_A_CORE, 20.0, 0.0),),
             "compute +27.00 ms; telemetry differs in what makes it longer: a rank ready to run waits for a core (up to "

@@ -56,7 +56,7 @@ def test_input_that_is_ready_has_no_cause():
     assert reading.busy == pytest.approx(0.3) and reading.work == 60 and reading.decoding == 55
     assert reading.ready == 3  # done 250 ms before: this one, the next, and the one after
     assert line(traced(late_ms=-250)) == (
-        "input is ready when a step asks for it, 3.0 batches on average; 2 workers per rank busy 30 % of the time"
+        "input is ready when a step needs it, 3.0 batches on average; 2 workers per rank busy 30 % of the time"
     )
 
 

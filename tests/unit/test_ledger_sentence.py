@@ -230,7 +230,7 @@ CORES = Explanation(quantity=WAITS_FOR_A_CORE, unit="% of the time", value=54.0,
     ("split", "text"),
     [
         (ComputeSplit(contention=None, interference=None, unexplained=63.0),
-         ". Compute is unexplained. To do: hpc.sweep --no-sync, to tell contention from interference."),
+         ". Compute is unexplained. To do: hpc.sweep --no-sync, to separate contention from interference."),
         (ComputeSplit(contention=None, interference=None, straggler=40.0, unexplained=23.0),
          ". Of compute 23.00 ms are unexplained. To do: "),
         (ComputeSplit(contention=None, interference=None, explanations=(CORES,), unexplained=1.0),
@@ -360,7 +360,7 @@ def test_reasons_and_errors_in_words():
         "not reduced; ranks meet before their gradients are complete: a, b"
     )
     assert problem_texts(StampErrors(total=160, disordered=2, gaps=3, early=1, early_ms=2.98)) == [
-        "2 stamps of 160 (ranks × steps) lie before one that must come before them",
+        "2 stamps of 160 (ranks × steps) are earlier than one that must precede them",
         "3 steps of 160 (ranks × steps) do not begin where the one before them ended",
         "in 1 of 160 (ranks × steps) the reduced gradients are there before the last rank has its own, by up to 2.980 "
         "ms more than the clocks' bounds: the stamps or the clocks are wrong",

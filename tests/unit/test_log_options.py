@@ -52,7 +52,7 @@ def test_an_option_of_logs_is_refused_where_none_was_read(
     assert unused(capsys, folder, option, value) == message
     assert unused(capsys, folder, "--kind", "traces", option, value) == message.partition(" (")[0]
     assert unused(capsys, folder, "--kind", "table", option, value) == (
-        f"{option}: only for logs; published figures are taken as they are printed"
+        f"{option}: only for logs; published figures are used as printed"
     )
 
 

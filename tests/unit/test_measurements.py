@@ -325,7 +325,7 @@ def test_a_folder_below_the_plan_belongs_to_it(may: Path) -> None:
     (may / f"{run.run_id}.1.h5").rename(may / "old" / f"{run.run_id}.1.h5")
     put(may, cut_short(make_trace(run), 7, Outcome.LOST))
     remarks = load([may]).remarks
-    assert any("neither is counted; name each folder to tell two measurements apart" in x for x in remarks)
+    assert any("neither is counted; if they are two measurements, name each folder" in x for x in remarks)
     assert {each.requested.measurement for each in points(may)} == {None}
 
 

@@ -80,7 +80,7 @@ def test_where_chooses_points(traces, capsys):
     ("words", "message", "status"),
     [
         (["--where", "colour=red"], "no point has colour", 2),
-        (["--where", "case=9n9g"], "no point has all that --where asks for", 2),
+        (["--where", "case=9n9g"], "no point has all settings of --where", 2),
         (["--out", "/no/such/folder/x"], "No such file or directory", 1),
     ],
 )

@@ -183,7 +183,7 @@ def columns(letters: Letters, starts: Integers, kinds: Integers, fields: Sequenc
     """The columns of Steps but for `offset`.
 
     Step i is of the line that begins at starts[i] and has fields[kinds[i]]; fields that it lacks are absent. Fields
-    IN_OTHER_UNITS take the place of those that they stand for. Behind the lines `letters` has MAX_WIDTH more.
+    IN_OTHER_UNITS take the place of those that they express. Behind the lines `letters` has MAX_WIDTH more.
     """
     columns_by_name: dict[str, Any] = {}
     for name in FIELDS:

@@ -170,7 +170,7 @@ class WindowTarget:
     """The target of a window's begin and end: the first printed steps at or after it; `span` None: the end of the log.
 
     `span` counts from the begin of the window, or, if `absolute`, from `begin_at`. `numbered` is `epoch` if numbers
-    start anew per epoch; `from_zero`: they start at 0. `keeps_pauses`: intervals that contain a pause or the end of an
+    restart per epoch; `from_zero`: they start at 0. `keeps_pauses`: intervals that contain a pause or the end of an
     epoch count. `consumes`: the points' `batch` counts all steps so far. `mean_from` is the format's.
     """
 
@@ -186,7 +186,7 @@ class WindowTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlace:
-    """A printed step. `reached` counts steps from the log's beginning; where numbers start anew, over the epochs."""
+    """A printed step. `reached` counts steps from the log's beginning; where numbers restart, over the epochs."""
 
     key: int
     epoch: int
@@ -201,17 +201,17 @@ class StepPlace:
 def steps_between(points: Points, target: WindowTarget, per_epoch: int | None) -> tuple[Integers, Truths]:
     """The steps of the intervals between points, and whether their number is known.
 
-    It is unknown, and 0, over the border of epochs if numbers start anew and the length of an epoch is not given.
+    It is unknown, and 0, over the border of epochs if numbers restart and the length of an epoch is not given.
     """
     epoch, step = points.epoch, points.step
     steps, epochs = np.diff(step), np.diff(epoch)
-    anew = (epochs > 0) & ((target.numbered == "epoch") | (steps <= 0))
-    if not anew.any():
+    restarted = (epochs > 0) & ((target.numbered == "epoch") | (steps <= 0))
+    if not restarted.any():
         return steps, np.ones(len(steps), np.bool_)
     if per_epoch is None:
-        return np.where(anew, 0, steps), ~anew
+        return np.where(restarted, 0, steps), ~restarted
     remaining = np.maximum(per_epoch - step[:-1], int(target.from_zero))
-    return np.where(anew, per_epoch * (epochs - 1) + remaining + step[1:], steps), np.ones(len(steps), np.bool_)
+    return np.where(restarted, per_epoch * (epochs - 1) + remaining + step[1:], steps), np.ones(len(steps), np.bool_)
 
 
 def durations_by_means(points: Points, target: WindowTarget) -> Floats:
@@ -250,7 +250,7 @@ class WindowSum:
         self.pauses: list[ExcludedInterval] = []
         self.more_pauses = 0
         self.borders = 0
-        """Borders of epochs over which nobody knows the number of steps."""
+        """Borders of epochs over which the number of steps is unknown."""
         self.repeated = 0
         """Steps that have more than one line."""
         self.fresh = True
@@ -311,7 +311,7 @@ class WindowSum:
     def _add_printed(
         self, points: Points, steps: Integers, reached: Integers, counted: Truths, by_means: Floats
     ) -> None:
-        """The printed numbers whose interval lies in the window."""
+        """The printed numbers whose interval is in the window."""
         assert self.begin is not None
         printed_interval = points.first != NO_NUMBER
         long = np.where(printed_interval, points.step - points.first, steps)

@@ -83,11 +83,11 @@ class Steps:
 class LogRecord:
     """A line that is no step line. `values` are texts by name.
 
-    Kinds: `facts` (by the names of FACTS or others); `pause` (the training stands still: validation, checkpoint, the
+    Kinds: `facts` (by the names of FACTS or others); `pause` (the training pauses: validation, checkpoint, the
     end of an epoch; perhaps a `reason`); `evaluation` (`top1` in percent, `epoch`, as far as printed); `mark` (an
     AI-Rank mark: `mark` and its values); `mllog` (`key`, `value`, `epoch_num`, …); `summary` (rates of the whole run
     as the program reports them: `rate`, `what`); `epoch` (one whole epoch: `rate`, `seconds`, `epoch`, as far as
-    printed); `heading` (what stands above progress bars: `epoch`, or nothing where those below it count no steps);
+    printed); `heading` (the line above progress bars: `epoch`, or nothing where those below it count no steps);
     `remark` (`text`: what is odd about the file itself).
     """
 
@@ -164,7 +164,7 @@ fact, pause, evaluation, summary, epoch_line, heading = (
 
 
 def block(marker: bytes, expression: bytes, values: Values | None = None) -> LogPattern:
-    """A form of facts that stand on several lines, of which the first has the marker."""
+    """A form of facts on several lines, of which the first has the marker."""
     return LogPattern(kind="facts", marker=marker, expression=expression, values=values, block=True)
 
 
@@ -174,11 +174,11 @@ class LogFormat:
 
     `unit` is what its rates count, `samples` or `tokens`; `rates` is their scope: `all` ranks together, or one `rank`.
     `mean` is the kind of average of printed numbers: over `rates`, over step `durations`, whose mean divides the batch,
-    or over `paces`, batch / duration. `numbered`: step numbers start anew in every `epoch` or go through the whole
+    or over `paces`, batch / duration. `numbered`: step numbers restart in every `epoch` or go through the whole
     `run`; `from_zero`: the first step is number 0 even if a log does not show it. `warmup` and `total` are the
     reference protocol's. `mean_from`: running means (`mean_s`) leave out the steps of an epoch up to that printed
     number; None: they have all. `model` is the default if neither header nor name has the model; `task` is the prefix
-    of its name (`arcface`). `bars`: its step lines are progress bars, drawn anew after a pause; `one_bar`: several of
+    of its name (`arcface`). `bars`: its step lines are progress bars, redrawn after a pause; `one_bar`: several of
     them are alike but for what they count to, and the one that is drawn for the longest time has the steps. `anywhere`:
     any program may print such lines, so that step lines of another format win; one of the texts `signs`, where there
     are any, must be in the log, too. `continued` matches the line ends after
@@ -235,7 +235,7 @@ MAX_DIGITS = 9
 
 
 class Headings:
-    """The heading that the bars of a log stand under, carried from batch to batch."""
+    """The heading above the bars of a log, carried from batch to batch."""
 
     def __init__(self) -> None:
         self._epoch = NO_NUMBER

@@ -80,7 +80,7 @@ class MarkerIndex:
         self._begins = self._bits[0][self._names] != 0
 
     def passes(self, letters: npt.NDArray[np.uint8]) -> Integers:
-        """Places in a text, of an even length, near which one may stand; in order."""
+        """Places in a text, of an even length, near which one may be; in order."""
         pairs = letters.view(np.uint16)
         blocks = [
             begin + np.flatnonzero(self._begins.take(pairs[begin : begin + BLOCK]))
@@ -114,7 +114,7 @@ def marked_lines(letters: npt.NDArray[np.uint8], size: int, index: MarkerIndex) 
 
 def _row(text: bytes, begin: int) -> list[npt.NDArray[np.uint16]]:
     """The pairs of a text at even places, of one that begins at an even place or at an odd one: for each place those
-    that may stand there. Of a text of two characters at an odd place they are halves of two pairs."""
+    that may be there. Of a text of two characters at an odd place they are halves of two pairs."""
     if begin == 1 and len(text) == 2:
         any_other = np.arange(1 << 8, dtype=np.uint16)
         return [any_other | np.uint16(text[0] << 8), (any_other << np.uint16(8)) | np.uint16(text[1])]
@@ -148,7 +148,7 @@ LABELS = (
 
 
 MAX_LABEL = 1 << 9
-"""A launcher's prefix stands within as many characters of its line."""
+"""A launcher's prefix is within as many first characters of its line."""
 LONG_LINE, MAX_MARKERS = 1 << 10, 64
 """Of a line above this length only so many places of a marker are searched."""
 
@@ -160,7 +160,7 @@ class StepMatch:
     fields: Fields
     end: int
     crowded: bool
-    """Whether a second step may stand on the same line."""
+    """Whether a line may have a second step."""
 
 
 def find_step(text: bytes, forms: tuple[StepLine, ...], start: int = 0) -> StepMatch | None:
@@ -278,7 +278,7 @@ GZIP = b"\x1f\x8b"
 BUFFER_BYTES = 1 << 17
 """Read at a time of a packed file, and where lines are read one by one."""
 BLOCK_BYTES = 1 << 13
-"""Facts that stand on several lines end at the latest so many bytes after they begin."""
+"""Facts on several lines end at the latest so many bytes after they begin."""
 
 _NO_FLOATS, _NO_INTEGERS = np.empty(0), np.empty(0, np.int64)
 NO_STEPS = Steps(
@@ -295,7 +295,7 @@ _OPENED: ContextVar[tuple[Path, io.BufferedReader] | None] = ContextVar("opened"
 
 
 class CutOffError(LogError):
-    """A file could be read up to a place and no further; what stands before that place has been read."""
+    """A file could be read up to a place and no further; what is before that place has been read."""
 
 
 def batches(path: Path, log_format: LogFormat, chunk_bytes: int = CHUNK_BYTES) -> Iterator[LogPart]:
@@ -371,7 +371,7 @@ def _pieces_of(file: io.BufferedIOBase, size_bytes: float, path: Path, chunk_byt
 
 @contextmanager
 def opened_once(path: Path) -> Iterator[None]:
-    """Inside, all that reads this log begins anew in one open file. Raises LogError."""
+    """Inside, all that reads this log uses one open file, each from its beginning. Raises LogError."""
     with _open(path) as raw:
         token = _OPENED.set((path, raw))
         try:

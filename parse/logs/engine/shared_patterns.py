@@ -14,7 +14,7 @@ DATED = rb"(?P<time>\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
 """A time stamp with its date."""
 BAR = rb"\d{1,3}%\|[^|\n]{0,2000}\| *"
 RUNTIME = rb" \[(?P<runtime>[\d:]{4,10})<"
-"""What stands before and behind `10/100` in a progress bar of tqdm (`tqdm.format_meter`); the time is that since the
+"""The text before and behind `10/100` in a progress bar of tqdm (`tqdm.format_meter`); the time is that since the
 bar began."""
 ABSENT = ("", "None", "null")
 """Values of parameters that are not set."""
@@ -56,7 +56,7 @@ Facts = Callable[[Mapping[str, str]], Mapping[str, str]]
 
 
 def parameters(facts: Facts) -> tuple[LogPattern, LogPattern]:
-    """A run's parameters as text, `name : value  name : value` (two blanks stand in no value), and as JSON."""
+    """A run's parameters as text, `name : value  name : value` (no value has two blanks), and as JSON."""
     return (
         fact(b" - PARAMETER ", DLL_STAMP + rb"PARAMETER (?P<pairs>.*)", lambda match: facts(_pairs(_FLAG, match))),
         fact(

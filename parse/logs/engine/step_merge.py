@@ -1,4 +1,4 @@
-"""Step lines of interleaved ranks and appended runs, put in order: points of one run, as they are complete."""
+"""Step lines of interleaved ranks and appended runs, put in order: points of one run, each when it is complete."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class StepMerge:
     """Takes step lines in the order of the file, gives points in the order of steps.
 
     A point is given once as many lines as HOLD came after its last one. Steps that come back without a new epoch are
-    those of another run (an appended log, a requeued job) where their time stamps lie after all before them, or where,
+    those of another run (an appended log, a requeued job) where their time stamps are after all before them, or where,
     without stamps, the lines before are never taken up again, as those of interleaved ranks are: then `back` is set and
-    only what stands before counts.
+    only steps before them count.
 
-    `bars`: the lines are progress bars, of which a step's first one counts: a bar is drawn anew after a pause.
+    `bars`: the lines are progress bars, of which a step's first one counts: a bar is redrawn after a pause.
     `one_bar`: the one that is drawn for the longest time has the steps, and another one is a pause.
     """
 
@@ -57,7 +57,7 @@ class StepMerge:
         self.ranks: dict[int, int] = {}
         """The ranks that lines bear, with the keys of their first steps."""
         self.pauses: dict[int, list[str]] = {}
-        """Why the training stands still after a step, by its key."""
+        """Why the training pauses after a step, by its key."""
         self.last = BEFORE
         """The key of the furthest step."""
         self.closed = False
@@ -217,7 +217,7 @@ class StepMerge:
 
 
 class _Clock:
-    """Time stamps that lack a date or a year, put on one axis: they begin anew at midnight or at new year."""
+    """Time stamps that lack a date or a year, put on one axis: they restart at midnight or at new year."""
 
     def __init__(self) -> None:
         self.last = np.nan
@@ -242,12 +242,12 @@ class _Clock:
 
 
 def _period_s(printed: Floats) -> Floats:
-    """The period in seconds after which such time stamps begin anew; 0 if they hold a whole date."""
+    """The period in seconds after which such time stamps restart; 0 if they hold a whole date."""
     return np.where(printed < 0, LEAP_YEAR_S, np.where(printed < DAY_S, DAY_S, 0.0))
 
 
 def outliers(place: Integers) -> Integers:
-    """Lines of one rank that stand alone far ahead of both their neighbours: garbled numbers."""
+    """Single lines of one rank far ahead of both their neighbours: garbled numbers."""
     highest = np.maximum.accumulate(place)
     down = np.flatnonzero(place[1:] < place[:-1]) + 1
     down = down[down >= 2]

@@ -75,7 +75,7 @@ KNOWN = f" ({', '.join(FORMATS)})"
 TOTALS = ("summary", "epoch")
 """Kinds of lines with figures of a whole run or of whole epochs."""
 MARKS = ("mllog", "ai-rank")
-"""Marks of these may stand in a log of any format."""
+"""Marks of these may occur in a log of any format."""
 
 
 @cache
@@ -96,7 +96,7 @@ def with_marks(declared: LogFormat) -> LogFormat:
 
 
 def recognise(path: Path) -> LogFormat:
-    """The format whose steps the log prints, those that may stand `anywhere` last, else whose totals or marks.
+    """The format whose steps the log prints, those that may occur `anywhere` last, else whose totals or marks.
 
     Looks at the first HEAD_BYTES and the last TAIL_BYTES of the text; at all of it where the first show a log, as steps
     may come late in it. Raises UnknownFormatError where it is no log, another LogError where it cannot be read.
@@ -188,7 +188,7 @@ class _Search:
     """Looks for the lines of all formats in one text after the other.
 
     Besides the steps: `totals` are the formats with steps whose totals were seen, `marks` those without steps whose
-    marks were, `drawn` is the first whose steps may stand anywhere, `signed` are those of these whose signs were seen;
+    marks were, `drawn` is the first whose steps may occur anywhere, `signed` are those of these whose signs were seen;
     `tried` counts lines, by group of forms.
     """
 
@@ -200,7 +200,7 @@ class _Search:
         self.tried = [0] * len(_forms())
 
     def otherwise(self) -> LogFormat | None:
-        """The format of a log that shows no steps but those that may stand anywhere."""
+        """The format of a log that shows no steps but those that may occur anywhere."""
         first = [name for name in FORMATS if name in self.totals]
         last = [name for name in FORMATS if name in self.marks]
         drawn = [self.drawn] if self.drawn in self.signed else []

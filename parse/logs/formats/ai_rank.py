@@ -1,4 +1,4 @@
-"""AI-Rank's marks, `- AI-Rank-log <time> test_begin` and the like; they stand in logs of any format, or alone.
+"""AI-Rank's marks, `- AI-Rank-log <time> test_begin` and the like; they occur in logs of any format, or alone.
 
 In practice the dash in front is missing, the time is a date or missing too, a mark has a blank for its underscore, and
 what else a program prints behind the same prefix (steps, losses) is no mark.
@@ -19,7 +19,7 @@ MARKS = (
 )  # fmt: skip
 """The kinds of lines; the first one on a line is its kind. Only `total_epoch_cnt` marks the end of an epoch."""
 SPELT = {"test_end": "test_finish", "total_used_time": "total_use_time"}
-"""Other names that stand for one of them; inference's logs end with test_end."""
+"""Other names of one of them; inference's logs end with test_end."""
 NUMBERS = ("eval_accuracy", "target_quality_time", "total_use_time", "avg_ips", "total_epoch_cnt", "warmup_samples")
 
 _SPELLINGS = "|".join(name.replace("test_", "test[ _]") for name in (*MARKS, *SPELT))

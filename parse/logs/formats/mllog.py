@@ -1,4 +1,4 @@
-"""MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they stand in logs of any format, or alone.
+"""MLPerf's own lines, `:::MLLOG {json}` and the forms before it; they occur in logs of any format, or alone.
 
 They have the begin and end of the run, its blocks, epochs and evaluations, but no steps: a log with nothing else has
 no window of steps. `blocks` has the facts that it has instead.
@@ -104,7 +104,7 @@ def _facts(values: Mapping[str, str]) -> dict[str, str]:
 
 
 _KEYS = "|".join(FACTS_BY_KEY).encode()
-# The time stands before the object or inside it, in any order with the rest.
+# The time is before the object or inside it, in any order with the rest.
 _MLLOG = rb':::MLLOG ++(?:(?=[^\n]*?"time_ms": ?(?P<time_ms>\d{1,15}\b)))?(?P<json>\{[^\n]*"key": ?"%s"[^\n]*\})'
 _MLL = rb":::MLL ++(?P<time>[\d.]+) +(?P<key>%s) ?: +(?P<json>\{[^\n]*\})"
 _MLP = rb":::MLPv[\d.]+ +\w+ +(?P<time>[\d.]+) +\([^)\n]*\) +(?P<key>%s)\b(?:: +(?P<text>[^\r\n]*))?"

@@ -41,4 +41,4 @@ FORMAT = LogFormat(
     numbered="run",
     model="ssd",
 )
-"""MXNet's lines restart at every epoch, whose end MLPerf's marks tell: an interval over it is a pause."""
+"""MXNet's lines restart at every epoch, whose end MLPerf's marks show: an interval over it is a pause."""

@@ -73,7 +73,7 @@ FORMAT = LogFormat(
             b"[Train][Epoch ",
             _CLAS + rb"\[Train\]\[Epoch (?P<epoch>\d+)/\d+\]\[Iter: ?(?P<step>\d+)/(?P<epoch_steps>\d+)\]",
         ),
-        # idx 5 (in 2020's versions 10) begins the means anew; a step more or less moves differences by under 0.1 %.
+        # idx 5 (in 2020's versions 10) restarts the means; a step more or less moves differences by under 0.1 %.
         step(
             b" train step:",
             _CLAS + rb"epoch:(?P<epoch>\d+) *,? train step:(?P<step>\d+)[ ,]"
@@ -127,5 +127,5 @@ FORMAT = LogFormat(
         ),
     ),
 )
-"""Numbers start anew in every pass. The rule is the mean of whole batch / printed duration; `ips` is the rate of one
+"""Numbers restart in every pass. The rule is the mean of whole batch / printed duration; `ips` is the rate of one
 machine's devices, which is all of them only where there is one machine."""

@@ -63,4 +63,4 @@ FORMAT = LogFormat(
     patterns=PATTERNS,
     rates="rank",
 )
-"""Steps go through the run, but for those of PaddleDetection and PaddleRec, which begin anew at 0 in every epoch."""
+"""Steps go through the run, but for those of PaddleDetection and PaddleRec, which restart at 0 in every epoch."""

@@ -109,4 +109,4 @@ FORMAT = LogFormat(
     model="ResNet50",
     task="arcface",
 )
-"""Version 1 numbers anew in every pass; its published runs have one."""
+"""In version 1 numbers restart in every pass; its published runs have one."""

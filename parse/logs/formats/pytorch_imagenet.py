@@ -78,4 +78,4 @@ FORMAT = LogFormat(
     ),
     mean="durations",
 )
-"""One step is timed, by each process for itself; numbers start anew in every epoch, at 0, in newer versions at 1."""
+"""One step is timed, by each process for itself; numbers restart in every epoch, at 0, in newer versions at 1."""

@@ -1,7 +1,7 @@
 """timm's train.py (huggingface/pytorch-image-models), and the programs that took it over.
 
 `Time: 0.345s, 742.03/s` are of the last update alone (of its last batch, where gradients were not yet accumulated); in
-brackets stand the means since the epoch began, which are not read. The rate is that of all ranks; one rank prints.
+brackets are the means since the epoch began, which are not read. The rate is that of all ranks; one rank prints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """torchvision's references (classification, detection, segmentation, …), and the many programs that took over their
 MetricLogger: DETR, DeiT, DINO, MAE, BEiT, ConvNeXt, …
 
-`time` is the mean of the last 20 steps (`SmoothedValue(fmt="{avg:.4f}")`), with the wait for input; where fewer lie
+`time` is the mean of the last 20 steps (`SmoothedValue(fmt="{avg:.4f}")`), with the wait for input; where fewer are
 between two lines, neighbouring numbers share steps. `img/s` is one rank's, of the last step alone and without the wait
 for input (`batch_size / (time.time() - start_time)`), and is not read. One rank prints.
 """

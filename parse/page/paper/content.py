@@ -134,7 +134,7 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
 
 
 def _utilisation(measured: Sequence[Result]) -> Iterator[str]:
-    """The formula of the MFU, and its peaks; each stands in a remark, too."""
+    """The formula of the MFU, and its peaks; each has a remark, too."""
     peaks = {
         f"{its.peak_tflops:g} TFLOPS ({its.source})"
         for result in measured
@@ -206,9 +206,7 @@ COLUMNS = (
     *PUBLISHED_COLUMNS,
 )
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
-BARS = (
-    "Bars are the intervals of the medians, divided by the median of the base; its own interval stands at its devices."
-)
+BARS = "Bars are the intervals of the medians, divided by the median of the base; its own interval is at its devices."
 MAX_REMARKS = 12
 """More are counted; `parse.summarize --all-warnings` has them all."""
 TEXT_WIDTH = 240
@@ -217,12 +215,12 @@ NAME_WIDTH = 120
 UNWRAPPED = 10**6
 """No line below a table is so long."""
 MAX_SETTINGS = 3
-"""With more settings that differ they are one column of numbers, and stand below the table."""
+"""With more settings that differ they are one column of numbers, and are listed below the table."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """A warning or a note: `mark` stands beside the rows that it is about; empty where it is about all."""
+    """A warning or a note: `mark` is beside the rows that it is about; empty where it is about all."""
 
     mark: str
     text: str

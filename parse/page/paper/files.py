@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NO_MATPLOTLIB = f"matplotlib, which draws the figure, is not installed here: {install_command('report')}"
 SIZE_INCHES = (4.6, 3.2)
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Those of Okabe and Ito, which people with any colour vision tell apart, in print and on white."""
+"""Those of Okabe and Ito, which people with any colour vision can distinguish, in print and on white."""
 MARKERS = ("o", "s", "D", "^", "X", "*")
 """Beside the colours, so that no series is known by its colour alone."""
 NAME_WIDTH = 48
@@ -279,7 +279,7 @@ def write_section(summary: Summary, path: Path, form: str) -> list[str]:
     section = content(summary)
     drawn, reason = None, NO_CURVES
     if path.exists() and not path.is_file():
-        reason = f"no figure: {path} is no regular file, so none can lie beside it"
+        reason = f"no figure: {path} is no regular file; a figure is written beside a regular file only"
     elif section.curves is not None:
         try:
             drawn = draw(section.curves, Path(FIGURES[form]).suffix.removeprefix("."))

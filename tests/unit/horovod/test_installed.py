@@ -17,7 +17,7 @@ def test_a_horovod_that_fits_is_no_problem(machine: Machine) -> None:
 def test_another_version_is_named_with_the_fix(machine: Machine) -> None:
     machine.install_horovod(pytorch="2.12.0+cpu", tensorflow="2.21.0")
     assert build_problem("torch") == (
-        "Horovod was built against torch 2.12.0+cpu, installed is torch 2.13.0+cpu: make horovod builds it anew"
+        "Horovod was built against torch 2.12.0+cpu, installed is torch 2.13.0+cpu: rebuild it by make horovod"
     )
     assert build_problem("tensorflow") == ""
 

@@ -112,7 +112,7 @@ def test_the_whole_of_it(log: Path) -> None:
         == f"""{log}
 recognised as made (made for this test), 15 step lines up to step 150 of epoch 0, printed every 10 steps
 
-what its other lines tell:
+what its other lines say:
   batch_size  32  (line 2)
   world_size  4  (line 2)
 
@@ -160,10 +160,10 @@ def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
     path.write_text("".join(f"epoch 0 step {step} took 0.5 s\n" for step in range(0, 200)))
     log_format = dataclasses.replace(FORMAT, mean="durations")
     explanation = explained(path, log_format, wall_clock=None, printed=256.0)
-    assert "wall_clock: none, for want of time stamps that tell" in explanation
+    assert "wall_clock: none, without usable time stamps" in explanation
     assert "printed: mean of 100 printed step times = 0.500000 s; 128 / 0.500000 s = 256.00 samples/s" in explanation
     assert "gap" not in explanation and "result: 256.00 samples/s" in explanation
-    assert "no line tells batch size" in explanation
+    assert "no line says batch size" in explanation
     assert explained(path, wall_clock=None, printed=256.0) == explanation.replace("durations", "rates")
     path.write_text("".join(f"epoch 0 step {step} took {0.2 + 0.3 * (step % 2):.1f} s\n" for step in range(0, 200)))
     explanation = explained(path, wall_clock=None, printed=128 * 3.5)

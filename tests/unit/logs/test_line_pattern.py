@@ -109,11 +109,11 @@ def test_a_line_that_leaves_its_numbers_open_does_not_match(pattern, line):
         ("{step:f} {ms}", "character 1: {step:f}: step is a whole number, {step:d}"),
         ("{step} {ms:s}", "character 8: {ms:s}: ms is a number, {ms:f}"),
         ("{step} {time:f}", "character 8: {time:f}: time has no type, {time}"),
-        ("{step}{ms}", "character 7: nothing stands between {step} and {ms}"),
-        ("{step} {step} {ms}", "{step} stands in it twice"),
+        ("{step}{ms}", "character 7: no text separates {step} and {ms}"),
+        ("{step} {step} {ms}", "it has {step} twice"),
         ("{step} {samples_per_s} {tokens_per_s}", "samples_per_s and tokens_per_s: a line has one rate"),
         ("{step} {seconds} {ms}", "seconds and ms: a line has one duration"),
-        ("step {step} … {epoch} … t={ms}", "character 14: between two … stands no text that fixes which word"),
+        ("step {step} … {epoch} … t={ms}", "character 14: between two … no text fixes which word"),
         ("step {step}\n{ms}", "a pattern is one line"),
         ("step {step} {ms}" + "x" * 1000, "a pattern is one line of 1000 characters at most"),
     ],
@@ -332,7 +332,7 @@ def test_a_pattern_that_matches_nothing_names_the_nearest_line(folder, capsys):
     error = capsys.readouterr().err
     assert "runs/1n1g/train.log: no line has the form of --pattern 'step {step} … sped {samples_per_s}'" in error
     assert "line 2 comes nearest, '[2024-05-01 10:00:00.000] step     0 | loss 7.000 | 128.0 img/s'" in error
-    assert "behind character 11 it expects ' … sped', and there stands ' | loss 7.000 | 128.0 img/s'" in error
+    assert "behind character 11 it expects ' … sped', and the line has ' | loss 7.000 | 128.0 img/s'" in error
     assert summarize.main(["runs/1n1g", "--pattern", "stp {step} … {samples_per_s}"]) == 1
     assert "line 2 comes nearest, '[2024-05-01" in (error := capsys.readouterr().err)
     assert "it lacks 'stp'" in error

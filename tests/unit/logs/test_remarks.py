@@ -14,7 +14,7 @@ SENTENCES = {
     Oddity.STAMPS_GO_BACK: (
         {"begin": 59, "end": 60}, "time stamps go back between steps 59 and 60: there is no wall clock",
     ),
-    Oddity.STAMPS_STAND_STILL: ({}, "time stamps stand still in the window: there is no wall clock"),
+    Oddity.STAMPS_STAND_STILL: ({}, "time stamps do not advance in the window: there is no wall clock"),
     Oddity.COARSE_STAMPS: (
         {"resolution_s": 1.0, "interval_s": 0.3},
         "time stamps of 1 s do not resolve intervals of 0.3 s: there are no step times",
@@ -22,20 +22,20 @@ SENTENCES = {
     Oddity.MEANS_OF_STEPS: ({"stride": 2}, "step times are means over 2 printed numbers each"),
     Oddity.ANOTHER_RUN: (
         {"passed": (0, 299), "to": (-1, 0), "byte": 7},
-        "steps go back from 299 of epoch 0 to 0 at byte 7, as where a second run is appended: only what stands before "
-        "counts",
+        "steps go back from 299 of epoch 0 to 0 at byte 7, as where a second run is appended: only steps before it "
+        "count",
     ),
     Oddity.IMPOSSIBLE_LINES: ({"lines": 1}, "1 step line with impossible numbers left out"),
     Oddity.LATE_LINES: ({"lines": 2}, "2 step lines left out that came long after others of their steps"),
     Oddity.UNSTAMPED_STEPS: ({"steps": 2}, "2 printed steps left out that bear no time stamp"),
     Oddity.EPOCHS_OF_UNKNOWN_LENGTH: (
         {"ends": 19},
-        "the window goes over 19 ends of epochs, but nothing says how many steps an epoch has: only what lies between "
-        "the printed steps of each counts",
+        "the window goes over 19 ends of epochs, but nothing says how many steps an epoch has: only intervals between "
+        "printed steps of one epoch count",
     ),
     Oddity.MORE_PAUSES: ({"more": 47}, "47 more pauses are kept out than are listed"),
     Oddity.REPEATED_STEPS: (
-        {"steps": 1}, "1 step of the window stand on more than one line and count once, with the latest time stamp",
+        {"steps": 1}, "1 step of the window printed more than once: each counts once, with the latest time stamp",
     ),
     Oddity.LATE_FIRST_STEP: (
         {"first": (-1, 5000), "warmup": 20},
