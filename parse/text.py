@@ -43,6 +43,12 @@ class Page:
         return None if self.wide else self.width
 
 
+def covers(coverages: Iterable[float]) -> str:
+    """`covers 75 %`, or `covers 50-75 %` where intervals differ in it."""
+    known = sorted({round(coverage * 100) for coverage in coverages})
+    return f"covers {'-'.join(map(str, dict.fromkeys((known[0], known[-1]))))} %"
+
+
 def number(value: float | None, factor: float = 1, decimals: int = 2) -> str:
     """A cell; `-` where there is no number."""
     return "-" if value is None else f"{value * factor:.{decimals}f}"

@@ -75,13 +75,16 @@ def _ratios(comparison: Comparison) -> Iterator[str]:
     samples = []
     for point in comparison.points:
         interval = point.interval
-        figures = {"median": point.ratio, **({"low": interval.low, "high": interval.high} if interval else {})}
+        figures = {"median": point.ratio}
+        if interval is not None:
+            figures |= {"low": interval.low, "high": interval.high, "coverage": interval.coverage}
         samples += [
             _sample(name, {"point": point.name, "figure": figure}, value)
             for figure, value in figures.items()
             if value is not None
         ]
-    yield from _family(name, "gauge", "ratio", "New over base: ratio of the medians, and its 95 % interval.", samples)
+    described = "New over base: ratio of the medians, the ends of its interval, and what share of cases that covers."
+    yield from _family(name, "gauge", "ratio", described, samples)
 
 
 def _verdicts(comparison: Comparison) -> Iterator[str]:

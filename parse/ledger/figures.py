@@ -38,6 +38,11 @@ def share(term: Term) -> str:
     return "" if term.share is None or term.loss is None or not term.loss.resolved else f" ({term.share * 100:.0f} %)"
 
 
+def coverage_text(coverage: float | None) -> str:
+    """What an interval covers: `95 %`."""
+    return "" if coverage is None else f"{coverage * 100:.3g} %"
+
+
 class Figures:
     """Writes milliseconds, all figures of these ledgers with as many decimals."""
 
@@ -67,8 +72,9 @@ class Figures:
 
     def change(self, mean: Mean) -> str:
         """With its sign and unit; with its interval where 0 is in it."""
-        interval = "" if mean.resolved else f" {self.interval(mean)}".rstrip()
-        return f"{self.ms(mean.value, '+')}{interval}"
+        interval = self.interval(mean)
+        covered = f" {interval} (covers {coverage_text(mean.coverage)})" if interval and not mean.resolved else ""
+        return f"{self.ms(mean.value, '+')}{covered}"
 
 
 def round_number(value: float) -> str:

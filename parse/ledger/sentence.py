@@ -12,6 +12,7 @@ from parse.ledger.figures import (
     SMALL,
     Figures,
     because_text,
+    coverage_text,
     host_of,
     network_sentences,
     no_loss_text,
@@ -454,7 +455,7 @@ def _interval(ledger: Ledger, write: Figures) -> str:
     if loss.low is None or loss.high is None:
         return f"Confidence: too few steps for an interval{runs}"
     sign, way = (-1, "faster") if loss.value < 0 else (1, "slower")
-    text = f"Confidence (95 %): {write.interval(loss, sign)} ms {way}{runs}"
+    text = f"Confidence ({coverage_text(loss.coverage)}): {write.interval(loss, sign)} ms {way}{runs}"
     if loss.high - loss.value <= WIDE * abs(loss.value) or repeats is None:
         return text
     if min(repeats.point, repeats.baseline) < 2:

@@ -129,22 +129,26 @@ def _terms(of: Sequence[str], ours: Floats, theirs: Floats, loss: Mean | None) -
 
 
 def _mean(values: Floats) -> Mean:
-    return _with_margin(float(values.mean()), stats.mean_margin(values.tolist()))
+    return _with_margin(float(values.mean()), stats.mean_margin(values.tolist()), stats.t_coverage(len(values)))
 
 
 def _difference(values: Floats, others: Floats) -> Mean:
     margin = stats.difference_margin(values.tolist(), others.tolist())
-    return _with_margin(float(values.mean() - others.mean()), margin)
+    return _with_margin(float(values.mean() - others.mean()), margin, stats.t_coverage(len(values), len(others)))
 
 
 def _less(mean: Mean, other: Mean) -> Mean:
     """The difference of two means that are independent of one another."""
     margins = [each.high - each.value for each in (mean, other) if each.high is not None]
-    return _with_margin(mean.value - other.value, math.hypot(*margins) if len(margins) == 2 else None)
+    coverages = [each.coverage for each in (mean, other) if each.coverage is not None]
+    margin = math.hypot(*margins) if len(margins) == 2 else None
+    return _with_margin(mean.value - other.value, margin, min(coverages, default=0.0))
 
 
-def _with_margin(value: float, margin: float | None) -> Mean:
-    return Mean(value=value) if margin is None else Mean(value=value, low=value - margin, high=value + margin)
+def _with_margin(value: float, margin: float | None, coverage: float) -> Mean:
+    if margin is None:
+        return Mean(value=value)
+    return Mean(value=value, low=value - margin, high=value + margin, coverage=coverage)
 
 
 def _repeats(runs: int, base_runs: int, ours: Floats, theirs: Floats, loss: Mean | None) -> Repeats | None:

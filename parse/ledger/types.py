@@ -81,11 +81,13 @@ class StampErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class Mean:
-    """A mean with its 95 % interval (Student's t over runs, or over blocks of a single run); None: too few."""
+    """A mean with its interval (Student's t over runs, or over pieces of a single run) and what that covers, 0…1; None:
+    too few."""
 
     value: float
     low: float | None = None
     high: float | None = None
+    coverage: float | None = None
 
     @property
     def resolved(self) -> bool:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from hpc.model.spec import FIND_MAX
 from hpc.system.text import capitalized, first_of, grouped, inflect, plural
-from parse.ledger.figures import Figures
+from parse.ledger.figures import Figures, coverage_text
 from parse.ledger.sentence import sentence
-from parse.ledger.types import Ledger, Mean
+from parse.ledger.types import Ledger, Mean, WhatIf
 from parse.page.figures import Axes, Line, lines, stacked
 from parse.page.points import points_section
 from parse.page.scaling import (
@@ -73,7 +73,9 @@ def _charts(named: Sequence[tuple[str, Ledger]]) -> Iterator[PageBlock]:
     write = Figures(ledgers)
 
     def text(mean: Mean | None) -> str:
-        return f" ms {write.margin(mean)}" if mean is not None else ""
+        if mean is None or not (margin := write.margin(mean)):
+            return ""
+        return f" ms {margin} (covers {coverage_text(mean.coverage)})"
 
     if len(shown) < 2:
         return  # the table and the words have what a single bar says
@@ -125,17 +127,24 @@ def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
     by_unit: dict[str, list[list[str]]] = {}
     for name, ledger in named:
         by_unit.setdefault(ledger.result.unit, []).extend(
-            [name, str(what_if.change), f"{what_if.speed:.2f}", interval, f"{what_if.gain * 100:+.1f}"]
+            [name, str(what_if.change), f"{what_if.speed:.2f}", *_interval(what_if), f"{what_if.gain * 100:+.1f}"]
             for what_if in ledger.what_ifs or ()
-            for interval in [f"[{what_if.interval.low:.2f}, {what_if.interval.high:.2f}]" if what_if.interval else "-"]
         )
     for number, (unit, rows) in enumerate((unit, rows) for unit, rows in by_unit.items() if rows):
         yield Table(
             id=f"what-if-{number}" if number else "what-if",
             caption="What changes would be worth: the recorded steps replayed without one cause each",
-            heads=(("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("gain", "%")),
+            heads=(
+                ("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("coverage", "%"), ("gain", "%"),
+            ),
             rows=rows, label_columns=2,
         )  # fmt: skip
+
+
+def _interval(what_if: WhatIf) -> tuple[str, str]:
+    """The interval of its speed, and what that covers in percent."""
+    its = what_if.interval
+    return ("-", "-") if its is None else (f"[{its.low:.2f}, {its.high:.2f}]", f"{its.coverage * 100:.3g}")
 
 
 # What was measured: the settings of all points, the environment of all runs, and in what runs differ.

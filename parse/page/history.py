@@ -11,7 +11,7 @@ from parse.page.figures import Line, OverTime, over_time
 from parse.page.points import MAX_PANELS
 from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Statement, Table
 from parse.page.verdict import as_sentence
-from parse.text import Head, number
+from parse.text import Head, covers, number
 from parse.trend.divisive import MAX_P_VALUE
 from parse.trend.text import HEADS, SAMPLE_HEADS, p_text, point_row, sample_row, size_text
 from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
@@ -191,9 +191,9 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
             figure=over_time(_drawn(series), y_title=series.unit),
         )  # fmt: skip
         yield Paragraph(
-            text="Blue: the median of each measurement, with its exact interval where it has several runs. "
-            "Grey: its runs. Orange: the levels. Shaded: from the last measurement before a change to the first "
-            "after it."
+            text=f"Blue: the median of each measurement, with its exact interval{_covered(series)} where it has "
+            "several runs. Grey: its runs. Orange: the levels. Shaded: from the last measurement before a change to "
+            "the first after it."
         )
     if series.changes:
         yield Table(
@@ -206,6 +206,11 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
             heads=[(head, "") for head in SAMPLE_HEADS],
             rows=[sample_row(series, sample, sample.folder) for sample in series.samples],
         )  # fmt: skip
+
+
+def _covered(series: Series) -> str:
+    intervals = [sample.interval for sample in series.samples if sample.interval]
+    return f" ({covers(each.coverage for each in intervals)})" if intervals else ""
 
 
 def _drawn(series: Series) -> OverTime:

@@ -13,6 +13,7 @@ from parse.report.notices import Notice, all_notices
 from parse.report.summary import Summary, by_unit, names_of_points, varying
 from parse.report.table import points_cells, points_tables
 from parse.result import Base, Result, by_setting
+from parse.text import covers
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")
 """Settings in front of the speeds in the table of points: the source, and what was measured."""
@@ -130,10 +131,16 @@ def _charts(results: Sequence[Result], point: Result | None, suffix: str) -> Ite
         yield from _scaling_charts(base, of_base, names, f"{suffix}-base-{number}" if number else suffix)
     if scaled:
         yield Paragraph(
-            text="Bars are the exact intervals of the medians, over the runs of a point; in speedup and efficiency "
-            "they are divided by the median of the base, whose own interval is at its devices. Dashed: the ideal. "
-            "Both axes of speed and speedup are logarithmic."
+            text=f"Bars are the exact intervals of the medians, over the runs of a point{covered(chosen)}; in speedup "
+            "and efficiency they are divided by the median of the base, whose own interval is at its devices. "
+            "Dashed: the ideal. Both axes of speed and speedup are logarithmic."
         )
+
+
+def covered(settings: Sequence[tuple[str, Sequence[Result]]]) -> str:
+    """What the intervals of the settings' points cover; empty where there are none."""
+    intervals = [result.interval for _, setting in settings for result in setting if result.interval]
+    return f" ({covers(each.coverage for each in intervals)})" if intervals else ""
 
 
 def _scaling_charts(

@@ -167,7 +167,9 @@ def sentence(result: PipelineResult) -> str:
     if not result.has_stragglers:
         return f"{times}: they cost less than 1 % of a step, or less than steps differ by"
     faster = f": {result.replayed_s / result.ideal_s:.2f} times as fast" if result.ideal_s else ""
-    margin = "" if result.loss_margin_s is None else f" ±{_seconds(result.loss_margin_s)}"
+    margin = ""
+    if result.loss_margin_s is not None:
+        margin = f" ±{_seconds(result.loss_margin_s)} (covers {stats.t_coverage(len(result.steps)) * 100:.0f} %)"
     loss = f"{_seconds(result.loss_s)}{margin}"
     place = _main_place(result)
     if place is None:

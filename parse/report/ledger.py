@@ -6,7 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from parse.ledger.figures import Figures, host_of, ledger_problems, merged_text, numbers, share, verdict_text
+from parse.ledger.figures import (
+    Figures,
+    coverage_text,
+    host_of,
+    ledger_problems,
+    merged_text,
+    numbers,
+    share,
+    verdict_text,
+)
 from parse.ledger.notes import notes
 from parse.ledger.sentence import sentence
 from parse.ledger.types import TERMS, Ledger, Place
@@ -37,7 +46,10 @@ def title(named: Sequence[tuple[str, Ledger]]) -> str:
     """What the table of terms shows, and against which cases."""
     cases = dict.fromkeys(ledger.result.base_case for _, ledger in named if ledger.loss is not None)
     lost = f"; what is lost against {' or '.join(cases)}" if cases else ""
-    return f"where the time of a step goes: means over ranks, steps and ok runs{lost}; intervals of 95 %"
+    coverages = {mean.coverage for _, ledger in named for mean in (ledger.step, ledger.loss) if mean is not None}
+    known = sorted(filter(None, coverages))
+    intervals = f"; intervals of {' and '.join(map(coverage_text, known))}" if known else ""
+    return f"where the time of a step goes: means over ranks, steps and ok runs{lost}{intervals}"
 
 
 def ledger_text(summary: Summary, page: Page) -> list[str]:
@@ -147,7 +159,8 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
             f"loss against {ledger.result.base_case}" if several else "loss",
             [write.bare(mean.value, "+") if mean else "" for mean in means],
         )
-    yield "95 %", [(write.margin(mean) or "-") if mean else "" for mean in means]
+    coverage = coverage_text((ledger.loss or ledger.step).coverage)
+    yield coverage or "±", [(write.margin(mean) or "-") if mean else "" for mean in means]
     if any(term.share is not None for term in ledger.terms):
         yield "share", ["100 %", *((share(term).strip(" ()") or "-") if term else "" for term in ordered)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpc.system.text import plural
-from parse.alarms.nodes import Drift, NodeAlarm, NodeSpeed, PerNode, drifts, per_node
+from parse.alarms.nodes import CONFIDENCE, Drift, NodeAlarm, NodeSpeed, PerNode, drifts, per_node
 from parse.report.summary import Summary
 from parse.text import Head, Page, TableData, TextBlock, shortened
 
@@ -28,7 +28,8 @@ def node_alarm_text(alarm: NodeAlarm) -> str:
     direction = "slower" if alarm.relative < 0 else "faster"
     return (
         f"{alarm.node} is {abs(alarm.relative):.1%} {direction} than the other nodes; "
-        f"runs on one node leave {alarm.margin:.1%} open ({alarm.runs} runs on it, {alarm.other_runs} on others)"
+        f"runs on one node leave {alarm.margin:.1%} open at {CONFIDENCE:.0%} ({alarm.runs} runs on it, "
+        f"{alarm.other_runs} on others)"
     )
 
 
@@ -37,8 +38,8 @@ def drift_alarm_text(drift: Drift) -> str:
     if not drift.is_beyond:
         return ""
     return (
-        f"job {drift.name}: speeds change by {drift.change:+.1%} (± {drift.margin:.1%}) from its first run to its "
-        f"last, {drift.minutes:.1f} min later: what ran early and what ran late do not compare"
+        f"job {drift.name}: speeds change by {drift.change:+.1%} (± {drift.margin:.1%} at {CONFIDENCE:.0%}) from its "
+        f"first run to its last, {drift.minutes:.1f} min later: what ran early and what ran late do not compare"
     )
 
 
@@ -96,7 +97,7 @@ def _courses(summary: Summary) -> list[str]:
     nested = any(result.run.placement == "nested" for result in summary.results)
     return [
         f"job {drift.name}: {drift.runs} runs in {drift.minutes:.1f} min; from the first to the last, speeds change by "
-        f"{drift.change:+.1%} (± {drift.margin:.1%})"
+        f"{drift.change:+.1%} (± {drift.margin:.1%} at {CONFIDENCE:.0%})"
         for drift in drifts(summary.results)
         if nested and not drift.is_beyond
     ]

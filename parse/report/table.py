@@ -41,6 +41,7 @@ from parse.text import (
     block_lines,
     block_markdown,
     column_widths,
+    covers,
     markdown_list,
     markdown_table,
     markdown_text,
@@ -233,10 +234,9 @@ def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
 def _level_in_head(columns: dict[Head, list[str]], coverages: Sequence[str]) -> None:
     """Puts `covers 75 %`, or `covers 50-75 %`, in the place of the intervals' unit, which the median has, too: without
     a level they are taken for those of 95 %."""
-    known = sorted({round(float(each)) for each in coverages if each != "-"})
     for (name, _), cells in columns.items():
         if name == "interval":
-            cells[1] = f"covers {'-'.join(map(str, dict.fromkeys((known[0], known[-1]))))} %"
+            cells[1] = covers(float(each) / 100 for each in coverages if each != "-")
 
 
 def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[Head, list[str]]:

@@ -42,7 +42,9 @@ NOBODY = Verdict(kind=NONE, bound=0.0042, chance=0.4)
 
 def around(value: float, margin: float | None = 0.05) -> Mean:
     """A mean with an interval of so much to either side, or with none."""
-    return Mean(value=value) if margin is None else Mean(value=value, low=value - margin, high=value + margin)
+    if margin is None:
+        return Mean(value=value)
+    return Mean(value=value, low=value - margin, high=value + margin, coverage=0.95)
 
 
 SPLIT = ComputeSplit(contention=around(6.0), interference=around(0.2, 0.5), unexplained=1.3)

@@ -261,7 +261,8 @@ def test_a_reference_of_few_runs_or_of_much_scatter_says_so(tmp_path: Path, caps
         put(traces, make_trace(repeat, speed=100.0 + 10 * at))
     assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 0
     remarks = ["3 runs, too few for an interval: measure with --repeats 5 or more",
-               "its median is known to [-16.7, +16.7] % only, which the tolerance does not cover"]  # fmt: skip
+               "its median is known to [-16.7, +16.7] % (covers 93.8%) only, which the tolerance does not "
+               "cover"]  # fmt: skip
     shown, text = capsys.readouterr().out, path.read_text()
     assert all(remark in shown and f"# {remark}" in text for remark in remarks)
 

@@ -47,7 +47,7 @@ def runs_differ() -> Ledger:
         (
             lambda: two_nodes(split=SPLIT),
             "compute +7.50 ms: contention +6.00 ms (lost with reduction off, too), interference +0.20 ms [-0.30, 0.70] "
-            "(what reducing beside it adds), unexplained +1.30 ms",
+            "(covers 95 %) (what reducing beside it adds), unexplained +1.30 ms",
         ),
         (lambda: two_nodes(split=UNSPLIT), "compute +7.50 ms: unexplained; no "),
         (

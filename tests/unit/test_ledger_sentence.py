@@ -102,7 +102,7 @@ def single_rank() -> Ledger:
             id="no interval, no share",
         ),
         pytest.param(
-            uncertain_compute, ["wait +22.50 ms (66 %), compute +7.50 ms [-1.50, 16.50], communication"],
+            uncertain_compute, ["wait +22.50 ms (66 %), compute +7.50 ms [-1.50, 16.50] (covers 95 %), communication"],
             id="a term within its scatter",
         ),
         pytest.param(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from statistics import median
 
@@ -85,6 +86,21 @@ def test_what_pays_most_stands_first(tmp_path, capsys):
     assert gains == sorted(gains, reverse=True)
     speeds = {what_if["change"]: what_if["speed"] for what_if in ledger["what_ifs"]}
     assert speeds["without the straggler"] == pytest.approx(usual, rel=0.01)
+
+
+def test_no_interval_of_two_runs_is_called_one_of_95_percent(tmp_path, capsys):
+    for repeat, case in itertools.product((1, 2), ((1, 1), (2, 2))):
+        run = run_of(repeat=repeat, nodes=case[0], ranks_per_node=case[1])
+        written(tmp_path, trace_of(run, noise=0.3, seed=repeat, data=on(1, ms=6)))
+    assert main([str(tmp_path), "--what-if"]) == 0
+    text = capsys.readouterr().out
+    assert "95 %" not in text and "intervals of 90 %" in text and "Confidence (90 %): [" in text
+    speeds = [line for line in text.splitlines() if "samples/s [" in line]
+    assert speeds and all("] (covers 50 %), " in line for line in speeds)
+    assert main([str(tmp_path), "--what-if", "--format", "json"]) == 0
+    of_points = json.loads(capsys.readouterr().out)["ledgers"]
+    assert {term["mean"]["coverage"] for ledger in of_points for term in ledger["terms"]} == {0.9}
+    assert {each["interval"]["coverage"] for ledger in of_points for each in ledger["what_ifs"] or ()} == {0.5}
 
 
 def test_steps_of_a_transient_straggler_are_those_of_each_run(tmp_path, capsys):

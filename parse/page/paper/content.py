@@ -10,7 +10,7 @@ from hpc.system.text import first_of, plural
 from parse.attempt import COMMIT
 from parse.page.build import ALL, NODES, Fact, environment, title
 from parse.page.figures import Line
-from parse.page.scaling import cases_of, chosen_settings, notice_text, scaled_by_base, series_of
+from parse.page.scaling import cases_of, chosen_settings, covered, notice_text, scaled_by_base, series_of
 from parse.page.types import Table
 from parse.page.verdict import as_sentence, headline
 from parse.report.against import against_lines
@@ -206,7 +206,7 @@ COLUMNS = (
     *PUBLISHED_COLUMNS,
 )
 """Columns of the scaling table that the section has, beside the settings in which its points differ."""
-BARS = "Bars are the intervals of the medians, divided by the median of the base; its own interval is at its devices."
+BARS = "Bars are the intervals of the medians{}, divided by the median of the base; its own interval is at its devices."
 MAX_REMARKS = 12
 """More are counted; `parse.summarize --all-warnings` has them all."""
 TEXT_WIDTH = 240
@@ -390,5 +390,5 @@ def _curves(summary: Summary) -> Curves | None:
     return Curves(
         panels=panels,
         caption=f"Speedup against {bases} by the number of devices; both axes are logarithmic, dashed: the ideal"
-        f"{left_out}.{f' {BARS}' if has_bars else ''}",
+        f"{left_out}.{f' {BARS.format(covered(chosen))}' if has_bars else ''}",
     )

@@ -31,8 +31,9 @@ def test_a_slow_worker_is_named_first(tmp_path: Path, capsys: pytest.CaptureFixt
     text = written(capsys, tmp_path, slow(fixed, 3, stage=1, dp_rank=1), steps=2)
     assert " ".join(text.split("\n\n")[0].split()) == (
         "a step takes 14.75 s (14.75 s without the gaps between operations), without stragglers 11.75 s: 1.26 times as "
-        "fast; most of the 3.000 s ±0.000 s comes from rank 3 (stage 1, data-parallel rank 1): with its operations at "
-        "the usual time a step takes 10.25 s (150 %); of the kinds of operations backward-compute pays most (67 %)"
+        "fast; most of the 3.000 s ±0.000 s (covers 90 %) comes from rank 3 (stage 1, data-parallel rank 1): with its "
+        "operations at the usual time a step takes 10.25 s (150 %); of the kinds of operations "
+        "backward-compute pays most (67 %)"
     )
     row = next(line for line in text.splitlines() if line.startswith("worker"))
     assert row.split()[-4:] == ["10.250", "4.500", "150.0", "16.250"]
