@@ -17,7 +17,9 @@ from launch.sweep.spec import SweepSpec
 from launch.sweep.target import options_of
 
 LIMIT_S = 1.0
-REQUEST = SweepSpec.from_mapping({"nodes": list(range(1, 101)), "ranks_per_node": 8, "repeats": 10, "baseline": False})
+REQUEST = SweepSpec.from_mapping(
+    {"nodes": list(range(1, 101)), "ranks_per_node": 8, "repeats": 10, "no_baseline": True}
+)
 TARGET = Target(site="bench", gpus_per_node=8, cpus_per_node=64)
 SITE = Site(name="bench", gpus_per_node=8, partition="gpu")
 

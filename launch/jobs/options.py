@@ -34,48 +34,46 @@ class Help(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class OptionRow:
-    """A row of the table. `field` is the option's name in its dataclass, `name` on the command line and in files, with
-    `_`. A truth has no metavar; its value on the command line is `not default`. In `help`, {default} is the default."""
+    """A row of the table: a field of a dataclass, named as on the command line and in files, with `_`. A truth has no
+    metavar, and is False by default."""
 
+    name: str
+    default: object
     group: str
     read: Reader
     metavar: str
     help: str
-    page: Help = Help.ALL
-    name: str = ""
-    field: str = ""
-    default: object = None
+    page: Help
 
     @property
     def flag(self) -> str:
         """The option on the command line."""
-        return f"--{self.name.replace('_', '-')}"
+        return flag(self.name)
 
 
-def option_field(group: str, default: object, read: Reader, metavar: str, help: str, **columns: Any) -> Any:
-    """A dataclass field that is a row of the table."""
-    row = OptionRow(group=group, read=read, metavar=metavar, help=help, **columns)
+def flag(name: str) -> str:
+    """The option of this name on the command line."""
+    return f"--{name.replace('_', '-')}"
+
+
+def option_field(group: str, default: object, read: Reader, metavar: str, help: str, page: Help = Help.ALL) -> Any:
+    """A dataclass field that is a row of the table. In `help`, {default} is the default."""
+    shown = ", ".join(default) if isinstance(default, tuple) else str(default)
+    columns = {"group": group, "read": read, "metavar": metavar, "help": help.replace("{default}", shown), "page": page}
     if isinstance(default, dict):
-        return dataclasses.field(default_factory=dict, metadata={"option": row})
-    return dataclasses.field(default=default, metadata={"option": row})
+        return dataclasses.field(default_factory=dict, metadata=columns)
+    return dataclasses.field(default=default, metadata=columns)
 
 
 def option_rows(*requests: type) -> tuple[OptionRow, ...]:
     """The options of these dataclasses, in order."""
-    return tuple(
-        dataclasses.replace(row, field=f.name, name=row.name or f.name, default=f.default,
-                            help=row.help.replace("{default}", _default_text(f.default)))
-        for request in requests for f in dataclasses.fields(request) if (row := f.metadata.get("option")) is not None
-    )  # fmt: skip
-
-
-def _default_text(default: object) -> str:
-    return ", ".join(default) if isinstance(default, tuple) else str(default)
+    fields = (field for request in requests for field in dataclasses.fields(request) if field.metadata)
+    return tuple(OptionRow(name=field.name, default=field.default, **field.metadata) for field in fields)
 
 
 def read_request(request: type[T], values: Mapping[str, Any], **others: Any) -> T:
     """An instance made of those values that belong to its options; `others` are fields that are no options."""
-    rows = {row.field: row for row in option_rows(request)}
+    rows = {row.name: row for row in option_rows(request)}
     read = {name: rows[name].read(name, value) for name, value in values.items() if name in rows and value is not None}
     return request(**read, **others)
 
@@ -126,7 +124,7 @@ def choice(choices: Sequence[str]) -> Reader:
 def truth(name: str, value: object) -> bool:
     """Reads true or false, as TOML has them."""
     if not isinstance(value, bool):
-        raise SpecError(f"{name.replace('_', '-')} must be true or false, not {value!r}")
+        raise SpecError(f"{flag(name)[2:]} must be true or false, not {value!r}")
     return value
 
 
@@ -159,7 +157,7 @@ def split_list(name: str, value: object) -> list[str]:
 
 def _item_text(name: str, value: object) -> str:
     """A value as text, as on the command line: booleans of options are `on` and `off`."""
-    if isinstance(value, bool) and (name.startswith("options ") or name == "telemetry"):
+    if isinstance(value, bool) and (name.startswith("option ") or name == "telemetry"):
         return "on" if value else "off"
     return str(value)
 
@@ -191,16 +189,16 @@ def _limit(minimum: float, maximum: float = _YEAR_S, kind: type[int | float] = f
     unit, year = (" minute", " minutes (a year)") if kind is int else ("", "")
 
     def read(name: str, value: object) -> float:
-        flag, digits = f"--{name.replace('_', '-')}", text(name, value)
+        digits = text(name, value)
         try:
             limit = kind(digits)
         except ValueError:
             number = "number of whole minutes, as 90" if kind is int else "number"
-            raise SpecError(f"{flag} {digits[:40]!r} is not a {number}") from None
+            raise SpecError(f"{flag(name)} {digits[:40]!r} is not a {number}") from None
         if not limit >= minimum:  # so that NaN is refused
-            raise SpecError(f"{flag} is {digits}; it must be at least {minimum:g}{unit}")
+            raise SpecError(f"{flag(name)} is {digits}; it must be at least {minimum:g}{unit}")
         if limit > maximum:
-            raise SpecError(f"{flag} is {digits[:40]}; it must be at most {int(maximum)}{year}")
+            raise SpecError(f"{flag(name)} is {digits[:40]}; it must be at most {int(maximum)}{year}")
         return limit
 
     return read
@@ -244,7 +242,7 @@ class LaunchOptions:
     @property
     def of_slurm(self) -> list[str]:
         """The chosen options that only a job of Slurm has."""
-        rows = {row.field: row for row in option_rows(LaunchOptions)}
+        rows = {row.name: row for row in option_rows(LaunchOptions)}
         names = ("site", *self.site_overrides, "time", "minutes_per_run")
         return [rows[name].flag for name in names if getattr(self, name) != rows[name].default]
 

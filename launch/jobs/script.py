@@ -21,7 +21,7 @@ from hpc.system.import_guard import is_installed
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from launch.jobs.launchers import Unquoted, in_container, local_argv, run_argv
-from launch.jobs.options import DEFAULT_LIMITS, RunLimits
+from launch.jobs.options import DEFAULT_LIMITS, RunLimits, flag
 from launch.jobs.site import Site
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -155,7 +155,7 @@ def _render(
         nodes = ",".join(f"${{node[{index}]}}" for index in subsets.get(run.run_id, ()))
         lines.append(" ".join([name, shlex.quote(run.run_id), *([f'"{nodes}"'] if nodes else [])]))
     first, *rest = [line for line in header.splitlines() if line and line != "# Parameters"]
-    limits = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in asdict(run_limits).items())
+    limits = " ".join(f"{flag(name)} {value:g}" for name, value in asdict(run_limits).items())
     return _ENVIRONMENT.get_template("job.sh.j2").render(
         header=Raw("\n".join([first, *describe(runs, env), *rest])),
         traces=folders.traces, jobs=folders.jobs, imports=folders.imports, options=Raw(options), limits=Raw(limits),

@@ -84,7 +84,7 @@ def _options(args: argparse.Namespace) -> StepOptions:
         run=args.run, traces=args.traces, logs=args.logs, command=tuple(args.command), launcher=args.launcher,
         nodes=args.nodes, nodelist=args.nodelist or Job.here().nodelist, container=tuple(args.container),
         force=args.force, signal=args.signal, warning_s=args.warning_s,
-        limits=RunLimits(**{row.field: getattr(args, row.field) for row in option_rows(RunLimits)}),
+        limits=RunLimits(**{row.name: getattr(args, row.name) for row in option_rows(RunLimits)}),
     )  # fmt: skip
 
 

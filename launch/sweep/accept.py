@@ -75,14 +75,13 @@ def sweeps_of(points: Sequence[ReferencePoint], repeats: int) -> list[SweepSpec]
 def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
     settings = dict(point.settings)
     try:
-        values: dict[str, Any] = {"repeats": repeats, "baseline": False}
+        values: dict[str, Any] = {"repeats": repeats, "no_baseline": True}
         values |= {name: settings.pop(name) for name in _SINGLE if name in settings}
         values |= {name: [settings.pop(name)] for name in _LISTS if name in settings}  # a comma in it separates nothing
         for kind in ("option", "env"):
             names = [name for name in settings if name.startswith(f"{kind}.")]
             if names:
-                table = {name.partition(".")[2]: [settings.pop(name)] for name in names}
-                values["options" if kind == "option" else kind] = table
+                values[kind] = {name.partition(".")[2]: [settings.pop(name)] for name in names}
         values |= _case(settings) | _steps(settings)
         if settings.pop("on", "GPU") == "CPU":
             values["gpus_per_node"] = 0

@@ -220,16 +220,16 @@ def sweep_parser(subcommand: str = "") -> SweepParser:
 
 def _add_group(group: argparse._ArgumentGroup, rows: Sequence[OptionRow], *, with_config: bool) -> None:
     for row in rows:
-        if row.field == "options":
+        if row.name == "option":
             group.add_argument(
-                "--xla", dest="options", action="append_const", const="xla=on", help="the same as --option xla=on"
+                "--xla", dest="option", action="append_const", const="xla=on", help="the same as --option xla=on"
             )
         if row.read is truth:
-            group.add_argument(row.flag, dest=row.field, action="store_const", const=not row.default, help=row.help)
+            group.add_argument(row.flag, action="store_const", const=True, help=row.help)
         else:
             action = "append" if row.metavar.startswith("NAME=V") else "store"
-            group.add_argument(row.flag, dest=row.field, action=action, metavar=row.metavar, help=row.help)
-    if rows[-1].field == "out" and with_config:
+            group.add_argument(row.flag, action=action, metavar=row.metavar, help=row.help)
+    if rows[-1].name == "out" and with_config:
         group.add_argument(
             "--config", metavar="FILE", help="TOML with the names of these options; the command line wins"
         )

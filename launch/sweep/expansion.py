@@ -45,7 +45,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
         for run in _multiply(sweep, target, backend, workload, data, steps, options):
-            for spec in (run.baseline(), run) if sweep.baseline else (run,):
+            for spec in (run,) if sweep.no_baseline else (run.baseline(), run):
                 points.setdefault(spec.point_id, spec)
             if sweep.no_sync and run.ranks > 1 and not run.diagnostic and backend not in target.without_no_sync:
                 no_sync = dataclasses.replace(run, reduction="off", epochs=0, target_accuracy=0.0, eval_every=1)
@@ -160,7 +160,7 @@ def _with_options(
     sweep: SweepSpec, known: Mapping[str, Option], small: bool
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """The options that the backend and workload accept, and a line for each reduced one."""
-    options = {name: values for name, values in sweep.options.items() if name in known}
+    options = {name: values for name, values in sweep.option.items() if name in known}
     reduced = []
     for name, option in known.items():
         if name in options:
@@ -184,7 +184,7 @@ def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> Non
     known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
     known |= {name for pair in product(sweep.workload, sweep.data) for name in options_of_files(*pair)}
     known |= set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
-    if unknown := sorted(set(sweep.options) - known):
+    if unknown := sorted(set(sweep.option) - known):
         raise SpecError(
             f"unknown option {', '.join(unknown)}; {', '.join(sweep.backend)} with {', '.join(sweep.workload)} "
             f"know {', '.join(sorted(known)) or 'none'}{did_you_mean(unknown[0], known)}"

@@ -141,13 +141,13 @@ def _as_tries(name: str, spec: SweepSpec, options: SweepOptions) -> SweepSpec:
         raise SpecError(f"find-max makes one run of every try and waits for it: leave out {', '.join(wrong)}")
     if name == BATCH_SIZE and spec.scaling != ("weak",):
         raise SpecError("find-max batch-size is for weak scaling, where the batch size is that of a device")
-    values = spec.batch_size or () if name == BATCH_SIZE else spec.options.get(name, ())
+    values = spec.batch_size or () if name == BATCH_SIZE else spec.option.get(name, ())
     if len(values) > 1:
         raise SpecError(f"find-max {name} begins with one value of {name}, not with {len(values)}")
     steps, warmup = spec.steps, spec.warmup
     if steps is None and warmup is None:
         steps, warmup = SMALL_STEPS
-    return dataclasses.replace(spec, repeats=1, baseline=False, steps=steps, warmup=warmup)
+    return dataclasses.replace(spec, repeats=1, no_baseline=True, steps=steps, warmup=warmup)
 
 
 def _option(name: str, run: RunSpec) -> Option:

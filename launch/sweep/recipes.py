@@ -10,7 +10,7 @@ from typing import Any
 from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.system.text import plural
-from launch.jobs.options import option_rows
+from launch.jobs.options import flag, option_rows
 from launch.sweep.expansion import OptionsOf, expand
 from launch.sweep.spec import SweepSpec
 
@@ -24,13 +24,13 @@ NAMED = 12
 def choose_sweeps(
     recipe: Reference, of_recipe: Sequence[SweepSpec], requested: Mapping[str, Any]
 ) -> tuple[SweepSpec, ...]:
-    """The sweeps of the recipe with the values of a command line by field. Raises SpecError.
+    """The sweeps of the recipe with the values of a command line by name. Raises SpecError.
 
     Values of the recipe choose among its points. Where none of an option's values is in the recipe, they replace its
     own; where some are and others not, it is not clear what is meant.
     """
-    rows = {row.field: row for row in option_rows(SweepSpec)}
-    values = {name: rows[name].read(rows[name].name, value) for name, value in requested.items() if name in rows}
+    rows = {row.name: row for row in option_rows(SweepSpec)}
+    values = {name: rows[name].read(name, value) for name, value in requested.items() if name in rows}
     sweeps = _choose_cases(recipe, of_recipe, values)
     for name in ("batch_size", "precision"):
         if name in values:
@@ -43,7 +43,7 @@ def choose_sweeps(
 
 def _replaced(sweep: SweepSpec, values: Mapping[str, Any]) -> SweepSpec:
     """The sweep with other values; of options and variables those that are named."""
-    tables = {name: {**getattr(sweep, name), **values[name]} for name in ("options", "env") if name in values}
+    tables = {name: {**getattr(sweep, name), **values[name]} for name in ("option", "env") if name in values}
     return dataclasses.replace(sweep, **{**values, **tables})
 
 
@@ -114,7 +114,7 @@ def single_points(sweep: SweepSpec) -> Iterator[SweepSpec]:
     for case, batch_size, precision in product(sweep.cases, sweep.batch_size or (None,), sweep.precision):
         sizes = None if batch_size is None else (batch_size,)
         yield dataclasses.replace(
-            sweep, cases=(case,), batch_size=sizes, precision=(precision,), repeats=1, baseline=False,
+            sweep, cases=(case,), batch_size=sizes, precision=(precision,), repeats=1, no_baseline=True,
             collectives=False, no_sync=False,
         )  # fmt: skip
 
@@ -157,7 +157,7 @@ def _way_out(able: Sequence[SweepSpec], refused: Sequence[SweepSpec]) -> str:
         usable = {getattr(point, name) for point in able}
         if {getattr(point, name) for point in refused} - usable:
             values = dict.fromkeys(value for point in able for value in getattr(point, name))
-            flags.append(f"--{name.replace('_', '-')} {','.join(map(_value_text, values))}")
+            flags.append(f"{flag(name)} {','.join(map(_value_text, values))}")
             refused = [point for point in refused if getattr(point, name) in usable]
     if not refused and flags:
         return f"{' '.join(flags)} leaves out what cannot run; another --backend or --precision departs from the recipe"
@@ -189,5 +189,5 @@ def departures(
 
 
 def _trainings(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> tuple[RunSpec, ...]:
-    plain = dataclasses.replace(sweep, repeats=1, baseline=False, collectives=False, no_sync=False)
+    plain = dataclasses.replace(sweep, repeats=1, no_baseline=True, collectives=False, no_sync=False)
     return expand(plain, target, options_of).runs

@@ -108,13 +108,13 @@ class AcceptOptions:
 
 
 ACCEPT_OPTIONS = option_rows(AcceptOptions, LaunchOptions, RunLimits) + tuple(
-    row for row in option_rows(SweepOptions) if row.field == "max_jobs"
+    row for row in option_rows(SweepOptions) if row.name == "max_jobs"
 )
 """The options of `accept`: a file cannot have them."""
 OPTIONS = option_rows(SweepSpec, LaunchOptions, RunLimits, SweepOptions)
 """Every option but --help, --help-all, --version, --config and --xla, in the order of the help."""
-_FIELDS = {row.name: row.field for row in OPTIONS} | {"xla": "xla"}
-"""The field of each name in a file."""
+_NAMES = {row.name for row in OPTIONS} | {"xla"}
+"""The names that a file may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ class Request:
 
 
 def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) -> Request:
-    """The request of a command line with its subcommand, operand, these options by field, and config file.
+    """The request of a command line with its subcommand, operand, these options by name, and config file.
     Raises SpecError."""
     if subcommand == "accept":
         return _acceptance(arguments)
@@ -157,7 +157,7 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
     elif measured or subcommand in ("", "find-max"):
         sweeps = (SweepSpec.from_mapping(measured),)
     elif subcommand == "retry" and (others := sorted(set(values) - OF_FOLDER)):
-        flags = ", ".join(row.flag for row in OPTIONS if row.field in others)
+        flags = ", ".join(row.flag for row in OPTIONS if row.name in others)
         raise SpecError(
             f"retry {operand} submits the folder's jobs as they were written: leave out {flags}, or give the options "
             "of the sweep too (--nodes …), so that its jobs are written anew"
@@ -185,9 +185,7 @@ def _acceptance(values: Mapping[str, Any]) -> Request:
         )
     if accepted.make_reference is not None:
         taken = ("reference", "make_reference", "tolerance")
-        if others := [
-            row.flag for row in ACCEPT_OPTIONS if values.get(row.field) is not None and row.field not in taken
-        ]:
+        if others := [row.flag for row in ACCEPT_OPTIONS if values.get(row.name) is not None and row.name not in taken]:
             raise SpecError(f"--make-reference reads traces and measures nothing: leave out {', '.join(others)}")
     return Request(
         subcommand="accept", accepted=accepted, launch=read_request(LaunchOptions, values),
@@ -199,20 +197,19 @@ def _sweeps_of_recipe(measured: Mapping[str, Any]) -> tuple[SweepSpec, ...]:
     """The sweeps of the recipe, less what is not requested, and with what is requested instead. Raises SpecError."""
     try:
         recipe = read_recipe(str(measured["recipe"]))
-        sweeps = [SweepSpec.from_mapping(_by_field(_by_name(sweep))) for sweep in recipe.sweeps]
+        sweeps = [SweepSpec.from_mapping(_of_file(sweep)) for sweep in recipe.sweeps]
     except ReferenceFileError as error:
         raise SpecError(str(error)) from None
     return choose_sweeps(recipe, sweeps, measured)
 
 
 def merge(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a command line and of its config file, by field."""
+    """The values of a command line and of its config file, by name."""
     config = arguments.get("config")
     values = {} if config is None else read_config(Path(config))
     for name, value in arguments.items():
-        if name in ("options", "env") and value is not None:
-            option_name = "option" if name == "options" else name
-            values[name] = {**values.get(name, {}), **assignments(option_name, value)}
+        if name in ("option", "env") and value is not None:
+            values[name] = {**values.get(name, {}), **assignments(name, value)}
         elif name != "config" and value is not None:
             values[name] = value
     return values
@@ -248,7 +245,7 @@ def assignments(name: str, texts: Iterable[str]) -> dict[str, str]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The values of a config file, by field.
+    """The values of a config file, by name.
 
     Raises SpecError where the file cannot be read, or has a name or a value that no option has.
     """
@@ -259,46 +256,37 @@ def read_config(path: Path) -> dict[str, Any]:
     except ValueError as error:  # of TOML, of UTF-8, or of numbers and depths
         raise SpecError(f"config {path}: not TOML ({error})") from None
     try:
-        return _by_field(_by_name(values))
+        return _of_file(values)
     except SpecError as error:
         raise SpecError(f"config {path}: {error}") from None
 
 
-def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by names with _ for -. Raises SpecError on an unknown name, and on one that is there twice."""
-    by_name: dict[str, Any] = {}
-    for key, value in values.items():
+def _of_file(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by name, with _ for - and xla among the options. Raises SpecError on an unknown name, on one that is
+    there twice, and on a truth or table that is none."""
+    truths = {row.name for row in OPTIONS if row.read is truth}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
         name = key.replace("-", "_")
-        if name in by_name:
+        if name in values:
             raise SpecError(f"{name} is there twice, once with - and once with _: say it once")
         if name in SUBCOMMANDS:
             rest = "" if name == "list" else " --config FILE"
             raise SpecError(f"{key} is a word of the command line, not of a file: {PROGRAM} {SUBCOMMANDS[name]}{rest}")
         if name in _COMMAND_LINE_ONLY:
             raise SpecError(f"{key} belongs on the command line, not into a file")
-        if name not in _FIELDS:
-            names = sorted(each.replace("_", "-") for each in _FIELDS)
+        if name not in _NAMES:
+            names = sorted(each.replace("_", "-") for each in _NAMES)
             near = did_you_mean(name.replace("_", "-"), names)
             raise SpecError(f"unknown name {key}; a file takes the names of the options: {', '.join(names)}{near}")
-        by_name[name] = value
-    return by_name
-
-
-def _by_field(by_name: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by their fields, with the truths checked, and xla among the options."""
-    truths = {row.name for row in OPTIONS if row.read is truth}
-    values: dict[str, Any] = {}
-    for name, value in by_name.items():
-        if name in truths:
-            values[_FIELDS[name]] = truth(name, value) is not (name == "no_baseline")
-        else:
-            values[_FIELDS[name]] = _table(name, value) if name in ("option", "env") else value
+        read = truth if name in truths else _table if name in ("option", "env") else None
+        values[name] = value if read is None else read(name, value)
     if (xla := values.pop("xla", None)) is not None:
         if not isinstance(xla, bool):
             raise SpecError(f"xla must be true or false, not {xla!r}; a list goes to [option]: xla = [false, true]")
-        if "xla" in values.get("options", {}):
+        if "xla" in values.setdefault("option", {}):
             raise SpecError("the config says xla twice, by itself and in [option]: say it once")
-        values["options"] = {**values.get("options", {}), "xla": xla}
+        values["option"] = {**values["option"], "xla": xla}
     return values
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hpc.model.spec import SCRIPT, UNKNOWN, SpecError, check_arguments
+from launch.jobs.options import flag
 
 SCRIPT_PAUSE_S = 600
 """A script may do without a step for so long, as it evaluates or writes a checkpoint, before it counts as hanging."""
 _DECIDED_BY_SCRIPTS = (
-    "recipe", "backend", "workload", "data", "data_cache", "precision", "timing", "options",
+    "recipe", "backend", "workload", "data", "data_cache", "precision", "timing", "option",
     "block_steps", "epochs", "target_accuracy", "eval_every", "collectives", "no_sync", "seed",
 )  # fmt: skip
 
@@ -31,7 +32,7 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if decided := [name for name in _DECIDED_BY_SCRIPTS if values.get(name) is not None]:
         raise SpecError(
-            f"{', '.join(_flags(decided))} and --script exclude each other: the script runs as it is, and decides that "
+            f"{', '.join(map(flag, decided))} and --script exclude each other: the script runs as it is, and decides that "
             "by itself; its own arguments follow --"
         )
     script = str(values["script"])
@@ -39,7 +40,7 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     check_arguments(arguments)
     settings: dict[str, Any] = {
         "backend": (SCRIPT,), "workload": (script,), "precision": (UNKNOWN,), "arguments": arguments,
-        "baseline": bool(values.get("baseline")),  # one of several ranks, a pipeline, cannot start as 1n1g
+        "no_baseline": values.get("no_baseline") is not False,  # one of several ranks, a pipeline, cannot start as 1n1g
     }  # fmt: skip
     return settings if values.get("batch_size") is not None else {**settings, "batch_size": (0,)}
 
@@ -51,7 +52,3 @@ def check_script(script: str) -> None:
         raise SpecError(f"--script {script!r} is no path of a Python file: it ends with .py, and has no colon")
     if not path.is_file():
         raise SpecError(f"--script {script!r}: there is no file {path.absolute()}")
-
-
-def _flags(names: Iterable[str]) -> list[str]:
-    return [f"--{'option' if name == 'options' else name.replace('_', '-')}" for name in names]

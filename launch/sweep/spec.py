@@ -266,8 +266,8 @@ class SweepSpec:
         "framework's fused way in between)")
     telemetry: tuple[str, ...] = _measured(
         ("on",), each(text), "T,…", "on, off (default {default}: a helper on each node reads clocks, power and load)")
-    options: Mapping[str, tuple[str, ...]] = _measured(
-        {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", name="option", page=_DAILY)
+    option: Mapping[str, tuple[str, ...]] = _measured(
+        {}, table, "NAME=V,…", "option of the backend or workload (see `list`)", page=_DAILY)
     env: Mapping[str, tuple[str, ...]] = _measured(
         {}, read_env, "NAME=V,…", "environment variable; \\, is a comma in a value", page=_DAILY)
     arguments: tuple[str, ...] = ()
@@ -308,8 +308,8 @@ class SweepSpec:
         "separate", choice(PLACEMENTS), "P",
         "{default} (default): a job, and so an allocation, for each node count; nested: one for all, the smaller cases "
         "on some of the larger ones' nodes, in blocks shuffled by seed")
-    baseline: bool = _method(
-        True, truth, "", "add no 1n1g runs, as with --script: speedup is against the smallest case", name="no_baseline")
+    no_baseline: bool = _method(
+        False, truth, "", "add no 1n1g runs, as with --script: speedup is against the smallest case")
     collectives: bool = _method(
         False, truth, "",
         "add to every set of ranks that trains one run of its collectives alone: what communication could cost at best "
@@ -320,7 +320,7 @@ class SweepSpec:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> SweepSpec:
-        """A sweep from the values of options by field: comma lists, lists or single values alike."""
+        """A sweep from the values of options by name: comma lists, lists or single values alike."""
         of_script = script_settings(values)
         sweep = dataclasses.replace(read_request(cls, values), **of_script)
         if not sweep.nodes and not sweep.cases:

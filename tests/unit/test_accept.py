@@ -325,7 +325,7 @@ def test_a_point_becomes_a_sweep_with_all_its_settings() -> None:
     assert sweep == SweepSpec(
         cases=((2, 4),), backend=("torch-ddp",), workload=("resnet50",), batch_size=(64,), precision=("bf16",),
         scaling=("strong",), cpus_per_rank=(3,), warmup=20, steps=120, seed=7, timing=("step",), telemetry=("off",),
-        block_steps=50, options={"bucket_mb": ("25",)}, env={"NCCL_ALGO": ("Ring,Tree",)}, repeats=5, baseline=False,
+        block_steps=50, option={"bucket_mb": ("25",)}, env={"NCCL_ALGO": ("Ring,Tree",)}, repeats=5, no_baseline=True,
         collectives=True,
     )  # fmt: skip
     (sweep,) = sweeps_of([point(nodes="1", ranks_per_node="1", on="CPU")], 6)

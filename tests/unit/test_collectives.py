@@ -257,11 +257,11 @@ def test_default_sizes_are_small_on_cpus_and_options_reach_the_collectives() -> 
     made = plan(LAPTOP, nodes="2", repeats=1)
     assert "max_bytes 16M instead of 256M" in made.reduced
     options = {"max_bytes": "64K", "operations": "all-reduce+broadcast", "iterations": "9"}
-    *_, diagnostic = plan(LAPTOP, nodes="2", repeats=1, options=options).runs
+    *_, diagnostic = plan(LAPTOP, nodes="2", repeats=1, option=options).runs
     assert dict(diagnostic.options) == options
     assert (len(diagnostic.blocks), diagnostic.block_steps) == (2 * 4, 9)
     with pytest.raises(SpecError, match="unknown option iterations, max_bytes, operations"):
-        plan(nodes="2", options=options, collectives=False)
+        plan(nodes="2", option=options, collectives=False)
 
 
 def test_options_of_the_backend_that_change_communication_are_kept() -> None:
@@ -269,7 +269,7 @@ def test_options_of_the_backend_that_change_communication_are_kept() -> None:
         return dict(BACKENDS["torch-horovod"].options)
 
     target = dataclasses.replace(GPUS, collectives={"torch-ddp": OPERATIONS})
-    sweep = {"collectives": True, "nodes": "2", "repeats": 1, "options": {"cycle_time_ms": "1,5", "sgd": "fused"}}
+    sweep = {"collectives": True, "nodes": "2", "repeats": 1, "option": {"cycle_time_ms": "1,5", "sgd": "fused"}}
     runs = expand(SweepSpec.from_mapping(sweep), target, options_of).runs
     assert [run.options.get("cycle_time_ms") for run in runs if run.diagnostic] == ["1", "5"]
     assert not any("sgd" in run.options for run in runs if run.diagnostic)

@@ -80,20 +80,20 @@ def test_tensorflow_reads_both_kinds(kind: str, backend: str, workload: str) -> 
 
 
 def test_the_image_size_of_the_perceptron_is_that_of_files() -> None:
-    synthetic, files = planned(data="synthetic,imagefolder:/x", workload="mlp", options={"image_size": "12"})
+    synthetic, files = planned(data="synthetic,imagefolder:/x", workload="mlp", option={"image_size": "12"})
     assert "image_size" not in synthetic.options and options_of_run(files)["image_size"] == 12
     assert (mlp.features(synthetic), mlp.features(files)) == (64, 3 * 12 * 12)
     assert mlp.initial_values(files)[0][0].shape == (256, 432)
     with pytest.raises(SpecError, match="unknown option image_size"):
-        planned(workload="mlp", options={"image_size": "12"})
+        planned(workload="mlp", option={"image_size": "12"})
     assert mlp.features(planned(data="imagefolder:/x", workload="mlp")[0]) == 3 * 8 * 8
 
 
 def test_augmentation_is_an_axis_of_runs_that_read() -> None:
-    runs = planned(data="imagefolder:/x", options={"augmentation": "imagenet,off"})
+    runs = planned(data="imagefolder:/x", option={"augmentation": "imagenet,off"})
     assert [run.options["augmentation"] for run in runs] == ["imagenet", "off"]
     with pytest.raises(SpecError, match="unknown option augmentation"):
-        planned(options={"augmentation": "off"})
+        planned(option={"augmentation": "off"})
 
 
 def test_a_file_of_ones_own_reads_by_itself(tmp_path: Path) -> None:
@@ -128,18 +128,18 @@ def test_the_cache_is_an_axis_of_what_reads_files() -> None:
 
 
 def test_workers_are_an_option_of_runs_that_read() -> None:
-    (run,) = planned(data="imagefolder:/x", options={"workers": "3"}, cpus_per_rank="2")
+    (run,) = planned(data="imagefolder:/x", option={"workers": "3"}, cpus_per_rank="2")
     assert options_of_run(run)["workers"] == "3" and workers_of(run) == 3
     (run,) = planned(data="imagefolder:/x", cpus_per_rank="2")
     assert options_of_run(run)["workers"] == "auto" and workers_of(run) == 2
     with pytest.raises(SpecError, match="unknown option workers"):
-        planned(options={"workers": "3"})
+        planned(option={"workers": "3"})
 
 
 @pytest.mark.parametrize("workers", ["many", "-1", "1.5", "1025"])
 def test_no_number_of_workers_is_refused(workers: str) -> None:
     with pytest.raises(OptionError, match="neither auto nor a number of workers up to 1024"):
-        planned(data="imagefolder:/x", options={"workers": workers})
+        planned(data="imagefolder:/x", option={"workers": workers})
 
 
 def test_a_relative_path_is_that_of_the_sweeps_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_only_ok_and_oom_are_answers() -> None:
         ("batch-size", {"collectives": True}, {"detach": True}, "leave out --collectives, --detach"),
         ("batch-size", {"scaling": ("weak", "strong")}, {}, "is for weak scaling"),
         ("batch-size", {"batch_size": (4, 8)}, {}, "begins with one value of batch-size, not with 2"),
-        ("classes", {"options": {"classes": ("4", "8", "9")}}, {}, "begins with one value of classes, not with 3"),
+        ("classes", {"option": {"classes": ("4", "8", "9")}}, {}, "begins with one value of classes, not with 3"),
     ],
 )
 def test_what_makes_no_search_is_refused(

@@ -31,7 +31,7 @@ VALUES = {
     "nodes": "1,3", "ranks_per_node": "4", "cases": "3n2g", "cpus_per_rank": "3", "gpus_per_node": "4",
     "backend": "torch-fsdp", "workload": "mlp", "script": "other.py", "data": "imagefolder:others",
     "data_cache": "device", "batch_size": "16", "precision": "bf16", "scaling": "strong", "timing": "step",
-    "telemetry": "off", "options": "bucket_cap_mb=7", "env": "A=b", "recipe": RECIPE, "steps": "77", "warmup": "11",
+    "telemetry": "off", "option": "bucket_cap_mb=7", "env": "A=b", "recipe": RECIPE, "steps": "77", "warmup": "11",
     "block_steps": "30", "epochs": "2", "target_accuracy": "70", "eval_every": "2", "repeats": "4", "ci": "5%",
     "max_repeats": "9", "seed": "5", "placement": "nested", "cluster": "local", "site": "other.toml",
     "partition": "p", "account": "a", "qos": "q", "constraint": "c", "reservation": "r", "nodelist": "n1",
@@ -74,7 +74,7 @@ def test_every_option_of_a_sweep_has_an_effect_or_is_refused(context: str, folde
     argv = CONTEXTS[context].split()
     without, ignored = planned(argv), []
     for row in ROWS:
-        value = [] if row.metavar == "" else [VALUES[row.field]]
+        value = [] if row.metavar == "" else [VALUES[row.name]]
         other = list(argv)
         if row.flag in argv and row.metavar:
             del other[argv.index(row.flag) : argv.index(row.flag) + 2]

@@ -39,7 +39,7 @@ def sweeps(name: str, *argv: str) -> tuple[SweepSpec, ...]:
 
 def points(requested: tuple[SweepSpec, ...], target: Target = GPUS) -> set[tuple[str, str, int, str]]:
     """Case, backend, batch size and precision of every point of a plan, less the added baselines."""
-    plain = [SweepSpec(**{**vars(sweep), "baseline": False}) for sweep in requested]
+    plain = [SweepSpec(**{**vars(sweep), "no_baseline": True}) for sweep in requested]
     return {
         (run.case, run.backend, run.batch_size, run.precision) for run in expand_all(plain, target, options_of).runs
     }
@@ -259,7 +259,7 @@ def test_a_file_may_name_a_recipe_and_the_command_line_wins(tmp_path: Path) -> N
     config = tmp_path / "sweep.toml"
     config.write_text('recipe = "plsc-arcface"\nnodes = 1\n[option]\nclasses = 10\n')
     (sweep,) = read_arguments(["--config", str(config), "--nodes", "2"]).sweeps
-    assert (sweep.cases, sweep.options["classes"], sweep.options["head"]) == (((2, 8),), ("10",), ("sharded",))
+    assert (sweep.cases, sweep.option["classes"], sweep.option["head"]) == (((2, 8),), ("10",), ("sharded",))
 
 
 def test_list_shows_recipes(capsys: pytest.CaptureFixture[str]) -> None:

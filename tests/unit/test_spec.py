@@ -55,14 +55,14 @@ def test_a_workload_has_the_steps_of_its_own_reference() -> None:
 
 
 def test_sizes_that_were_chosen_stay_without_gpus() -> None:
-    planned = plan(LAPTOP, nodes="1", batch_size=64, steps=30, warmup=10, repeats=1, options={"width": "8"})
+    planned = plan(LAPTOP, nodes="1", batch_size=64, steps=30, warmup=10, repeats=1, option={"width": "8"})
     assert planned.reduced == ()
     assert (planned.runs[0].batch_size, planned.runs[0].options["width"]) == (64, "8")
 
 
 def test_baseline_is_added_once_and_can_be_refused() -> None:
     assert [run.case for run in plan(nodes="2", repeats=1).runs] == ["1n1g", "2n8g"]
-    assert [run.case for run in plan(nodes="2", repeats=1, baseline=False).runs] == ["2n8g"]
+    assert [run.case for run in plan(nodes="2", repeats=1, no_baseline=True).runs] == ["2n8g"]
     assert [run.case for run in plan(nodes="1,2", ranks_per_node="1", repeats=1).runs] == ["1n1g", "2n1g"]
 
 
@@ -80,18 +80,18 @@ def test_one_rank_drives_all_gpus_where_the_backend_is_so() -> None:
 
 def test_on_cpus_a_rank_is_a_device_for_every_backend() -> None:
     target = dataclasses.replace(LAPTOP, one_rank_per_node=("torch-dp",))
-    planned = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, baseline=False)
+    planned = plan(target, nodes="2", ranks_per_node="2", backend="torch-dp", repeats=1, no_baseline=True)
     assert [(run.case, run.ranks, run.devices) for run in planned.runs] == [("2n2g", 4, 4)]
 
 
 def test_axes_multiply_and_an_environment_axis_makes_points() -> None:
-    planned = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, baseline=False)
+    planned = plan(nodes="2", batch_size="64,128", env={"NCCL_ALGO": "Ring,Tree"}, repeats=1, no_baseline=True)
     assert len({run.point_id for run in planned.runs}) == 4
     assert {run.env["NCCL_ALGO"] for run in planned.runs} == {"Ring", "Tree"}
 
 
 def test_a_comma_can_be_escaped() -> None:
-    planned = plan(nodes="1000", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, baseline=False)
+    planned = plan(nodes="1000", env={"NCCL_IB_HCA": r"mlx5_0\,mlx5_1"}, repeats=1, no_baseline=True)
     assert [(run.case, run.env["NCCL_IB_HCA"]) for run in planned.runs] == [("1000n8g", "mlx5_0,mlx5_1")]
 
 
@@ -116,11 +116,11 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "warmup": "4", "steps": "20"}, "warm-up is 4 steps; it must be at least 5"),
         ({"nodes": "1", "ranks_per_node": "9"}, "asks for 9 GPUs per node; big has 8"),
         ({"nodes": "3", "scaling": "strong", "batch_size": "128"}, "does not divide by the 24 devices"),
-        ({"nodes": "1", "options": {"widht": "3"}}, "unknown option widht"),
+        ({"nodes": "1", "option": {"widht": "3"}}, "unknown option widht"),
         ({"nodes": "1", "env": {"A B": "1"}}, "no name of an environment variable"),
         ({"nodes": "1", "env": {"A": "x\0y"}}, "NUL"),
         ({"nodes": "1", "env": "A=1"}, "must be a table"),
-        ({"nodes": "1", "baseline": "no"}, "must be true or false"),
+        ({"nodes": "1", "no_baseline": "no"}, "must be true or false"),
         ({"nodes": "1", "no_sync": "yes"}, "must be true or false"),
         ({"nodes": "1", "telemetry": "some"}, "telemetry is 'some'; it must be on or off"),
         ({"nodes": "1", "block_steps": "-1"}, "block_steps is -1; it must be 0"),
@@ -133,7 +133,7 @@ def test_impossible_sweeps_are_refused(options: dict[str, object], message: str)
 
 def test_option_of_a_wrong_kind_is_refused() -> None:
     with pytest.raises(OptionError, match="'wide' is not a whole number"):
-        plan(nodes="1", options={"width": "wide"})
+        plan(nodes="1", option={"width": "wide"})
     with pytest.raises(OptionError, match="neither on nor off"):
         read_options(KNOWN, {"fast": "yes"})
     with pytest.raises(OptionError, match="unknown option slow; known here: fast, width"):
