@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import socket
@@ -14,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import LaunchError, world_of
@@ -22,7 +23,7 @@ from hpc.model.files import AttemptFiles
 from hpc.model.options import OptionError
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, read_begin_record, read_own_record
 from hpc.model.spec import RunSpec, SpecError
-from hpc.preflight.run import Expectations
+from hpc.preflight.run import Expectations, add_arguments
 from hpc.rank import run_ranks, set_threads
 from hpc.run.rank_end import EXIT_STATUS
 from hpc.run.rank_state import RankArguments
@@ -38,16 +39,35 @@ _PROCESS = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-0")
 _REQUEUES = "SLURM_RESTART_COUNT"
 
 
+def add_launch_options(
+    parser: argparse.ArgumentParser, *, cpus: str, env: str, about: str | None = None, container: bool = False
+) -> argparse._ArgumentGroup:
+    """Adds what a launch by hand is measured on, and where it goes; returns the group of the latter. `cpus` is
+    what --cpus-per-rank is by default, `env` what a variable is a part of."""
+    add = parser.add_argument_group("what it is measured on", about).add_argument
+    add("--gpus-per-node", metavar="N", type=int,
+        help="0 runs on CPUs (default: one for each rank where there are any)")  # fmt: skip
+    add("--cpus-per-rank", metavar="N", type=int, help=f"threads of each rank (default{cpus})")
+    add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
+    if container:
+        add("--container", metavar="IMAGE", default="", help="image that the ranks run in, where they do")
+    add("--env", metavar="NAME", action="append", default=[],
+        help=f"a variable of this launch that is a part of {env}, as NCCL_ALGO")  # fmt: skip
+    add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
+    add_arguments(parser)
+    where = parser.add_argument_group("where it goes")
+    add = where.add_argument
+    add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
+    add("--repeat", metavar="N", type=int,
+        help="make run N of this point, as a further attempt where it was made before (default: the first that is "
+        "neither measured nor running, so that each launch is a run of its own)")  # fmt: skip
+    return where
+
+
 def run_by_hand(
-    program: str,
-    connect: Callable[[], Communicator],
-    make_run: Callable[[Communicator], RunSpec],
-    *,
-    traces: Path,
-    repeat: int | None,
-    simulate_nodes: bool,
-    expectations: Expectations,
-) -> tuple[int, Path | None]:
+    program: str, connect: Callable[[], Communicator], make_run: Callable[[Communicator], RunSpec],
+    options: argparse.Namespace, expectations: Expectations,
+) -> tuple[int, Path | None]:  # fmt: skip
     """Connects the ranks, has them agree on a run and make it; the exit status of this one, and on rank 0 the trace
     where there is one. Collective.
     """
@@ -58,7 +78,7 @@ def run_by_hand(
         return EXIT_STATUS[Outcome.LAUNCH_FAIL], None
     try:
         run = _agreed(comm, partial(make_run, comm))
-        run, attempt = _claimed(traces, run, repeat, comm)
+        run, attempt = _claimed(options.traces, run, options.repeat, comm)
     except (SpecError, LaunchError) as error:  # on all ranks alike
         if comm.rank == 0:
             print(f"{called(program)}: {as_called(str(error))}", file=sys.stderr)
@@ -71,11 +91,12 @@ def run_by_hand(
         comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
         raise
     arguments = RankArguments(
-        run=None, attempt=attempt, traces=traces, script=None, simulate_nodes=simulate_nodes, expectations=expectations
-    )
+        run=None, attempt=attempt, traces=options.traces, script=None, simulate_nodes=options.simulate_nodes > 0,
+        expectations=expectations,
+    )  # fmt: skip
     status = run_ranks(arguments, run, comm)
     measured = status == 0 and comm.rank == 0
-    return status, AttemptFiles(traces, run.run_id, attempt).trace if measured else None
+    return status, AttemptFiles(options.traces, run.run_id, attempt).trace if measured else None
 
 
 def _agreed(comm: Communicator, make_run: Callable[[], RunSpec]) -> RunSpec:
@@ -93,8 +114,19 @@ def _agreed(comm: Communicator, make_run: Callable[[], RunSpec]) -> RunSpec:
     return run
 
 
-def layout(simulated_nodes: int, comm: Communicator) -> tuple[int, int]:
-    """The nodes, and the ranks on each. Collective. Raises SpecError where nodes differ in their ranks."""
+def place(options: argparse.Namespace, comm: Communicator) -> dict[str, Any]:
+    """Where the run is, as fields of its specification. Collective. Raises SpecError where nodes differ in their
+    ranks."""
+    nodes, ranks_per_node = _layout(options.simulate_nodes, comm)
+    gpus = options.gpus_per_node
+    if gpus is None:
+        gpus = ranks_per_node if min(comm.allgather(_gpus_here())) else 0
+    site = options.site or os.environ.get("SLURM_CLUSTER_NAME") or "local"
+    return {"nodes": nodes, "ranks_per_node": ranks_per_node, "gpus_per_node": gpus, "site": site}
+
+
+def _layout(simulated_nodes: int, comm: Communicator) -> tuple[int, int]:
+    """The nodes, and the ranks on each."""
     if simulated_nodes:
         if comm.size % simulated_nodes:
             raise SpecError(f"{comm.size} ranks do not make {simulated_nodes} nodes of equal size")
@@ -109,22 +141,9 @@ def layout(simulated_nodes: int, comm: Communicator) -> tuple[int, int]:
     return world.nodes, sizes[0]
 
 
-def gpus_here() -> int:
+def _gpus_here() -> int:
     """The GPUs that the driver of this machine has."""
     return len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
-
-
-def cpus_per_rank(requested: int | None) -> int:
-    """The threads of each rank: as requested, else as Slurm gave it."""
-    if requested is not None:
-        return requested
-    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return int(cpus) if cpus.isdigit() else 1
-
-
-def site_name(requested: str | None) -> str:
-    """The name of the cluster: as requested, else Slurm's."""
-    return requested or os.environ.get("SLURM_CLUSTER_NAME") or "local"
 
 
 def variables(names: Sequence[str]) -> dict[str, str]:
@@ -132,13 +151,6 @@ def variables(names: Sequence[str]) -> dict[str, str]:
     if missing := [name for name in names if name not in os.environ]:
         raise SpecError(f"--env {', '.join(missing)}: not set here; set it for the launcher, and name it only")
     return {name: os.environ[name] for name in names}
-
-
-def add_repeat(add: Callable[..., object]) -> None:
-    """Adds --repeat to a command line; without it the launch takes the number that `claim` finds."""
-    add("--repeat", metavar="N", type=int,
-        help="make run N of this point, as a further attempt where it was made before (default: the first that is "
-        "neither measured nor running, so that each launch is a run of its own)")  # fmt: skip
 
 
 def claim(traces: Path, run: RunSpec, here: BeginRecord, repeat: int | None = None) -> BeginRecord:

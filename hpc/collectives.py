@@ -17,6 +17,7 @@ docs/collectives.md explains the table.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -24,12 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends import BACKENDS, operations_of
-from hpc.by_hand import add_repeat, cpus_per_rank, gpus_here, layout, run_by_hand, site_name, variables
+from hpc.by_hand import add_launch_options, place, run_by_hand, variables
 from hpc.measure.world import start_mpi
 from hpc.model.collective_plan import COMMUNICATION_OPTIONS, OPTIONS, collectives_run
 from hpc.model.options import OptionError, read_options
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, RunSpec, SpecError
-from hpc.preflight.run import add_arguments, read_expectations
+from hpc.preflight.run import read_expectations
 from hpc.system.command_line import as_called, called, run, text_width
 from hpc.system.command_parser import CommandParser
 from hpc.system.sanitize import deny_world_writing
@@ -50,10 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given := [name for name, value in vars(arguments).items() if name != "show" and value != defaults[name]]:
             parser.error(f"--show measures nothing: leave out --{', --'.join(given).replace('_', '-')}")
         return _show(arguments.show)
-    status, trace = run_by_hand(
-        "hpc.collectives", start_mpi, partial(_run, arguments), traces=arguments.traces,
-        repeat=arguments.repeat, simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
-    )  # fmt: skip
+    status, trace = run_by_hand("hpc.collectives", start_mpi, partial(_run, arguments), arguments, expectations)
     return status if trace is None else _show(trace)
 
 
@@ -70,23 +68,12 @@ def make_parser() -> argparse.ArgumentParser:
         add(f"--{name.replace('_', '-')}", metavar="N", help=f"{option.help} (default {option.default}{small})")
     add("--option", metavar="NAME=V", action="append", default=[],
         help=f"an option of the backend: {', '.join(COMMUNICATION_OPTIONS)}")  # fmt: skip
-    add = parser.add_argument_group(
-        "what it is measured on", "requested of a training alike, so that the two are compared"
-    ).add_argument
-    add(
-        "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"
+    about = "requested of a training alike, so that the two are compared"
+    cpus = " SLURM_CPUS_PER_TASK, else 1"
+    where = add_launch_options(parser, cpus=cpus, env="the request", about=about, container=True)
+    where.add_argument(
+        "--show", metavar="TRACE.h5", type=Path, help="print the table of a trace that is there already, and exit"
     )
-    add("--cpus-per-rank", metavar="N", type=int, help="threads of each rank (default SLURM_CPUS_PER_TASK, else 1)")
-    add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
-    add("--container", metavar="IMAGE", default="", help="image that the ranks run in, where they do")
-    add("--env", metavar="NAME", action="append", default=[],
-        help="a variable of this launch that is a part of the request, as NCCL_ALGO")  # fmt: skip
-    add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
-    add_arguments(parser)
-    add = parser.add_argument_group("where it goes").add_argument
-    add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
-    add_repeat(add)
-    add("--show", metavar="TRACE.h5", type=Path, help="print the table of a trace that is there already, and exit")
     return with_version(parser)
 
 
@@ -103,21 +90,18 @@ def _run(arguments: argparse.Namespace, comm: Communicator) -> RunSpec:
             "MPI sees one rank, and nothing goes from rank to rank: start several (mpiexec -n 4 python -m "
             "hpc.collectives). Where the launcher did start several, it is not of the MPI that mpi4py loads"
         )
-    nodes, ranks_per_node = layout(arguments.simulate_nodes, comm)
-    framework = BACKENDS[arguments.backend].framework
-    gpus = arguments.gpus_per_node
-    if gpus is None:
-        everywhere = min(comm.allgather(gpus_here()))
-        gpus = ranks_per_node if everywhere and framework != "numpy" else 0
+    if arguments.gpus_per_node is None and BACKENDS[arguments.backend].framework == "numpy":
+        arguments.gpus_per_node = 0
+    where, by_slurm, cpus = place(arguments, comm), os.environ.get("SLURM_CPUS_PER_TASK", ""), arguments.cpus_per_rank
+    if cpus is None:
+        cpus = int(by_slurm) if by_slurm.isdigit() else 1
+    on_gpus = where["gpus_per_node"] > 0
     ranks = RunSpec(
-        nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus,
-        cpus_per_rank=cpus_per_rank(arguments.cpus_per_rank),
-        backend=arguments.backend, workload=COLLECTIVES, batch_size=1, precision="fp32", scaling="weak",
-        warmup_steps=MIN_WARMUP_STEPS, measured_steps=1, repeat=1, seed=0,
-        site=site_name(arguments.site), container=arguments.container,
-        options=_options(arguments), env=variables(arguments.env),
+        **where, cpus_per_rank=cpus, backend=arguments.backend, workload=COLLECTIVES, batch_size=1, precision="fp32",
+        scaling="weak", warmup_steps=MIN_WARMUP_STEPS, measured_steps=1, repeat=1, seed=0,
+        container=arguments.container, options=_options(arguments), env=variables(arguments.env),
     )  # fmt: skip
-    return collectives_run(ranks, operations_of(arguments.backend, gpus > 0), _sizes(arguments, small=gpus == 0))
+    return collectives_run(ranks, operations_of(arguments.backend, on_gpus), _sizes(arguments, small=not on_gpus))
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, str]:

@@ -31,10 +31,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpc.by_hand import add_repeat, gpus_here, layout, run_by_hand, site_name, variables
+from hpc.by_hand import add_launch_options, place, run_by_hand, variables
 from hpc.model.files import AttemptFiles
 from hpc.model.spec import MIN_WARMUP_STEPS, SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError, check_arguments
-from hpc.preflight.run import add_arguments, read_expectations
+from hpc.preflight.run import read_expectations
 from hpc.run.rendezvous import TORCHRUN, connect
 from hpc.system.command_line import as_called, called
 from hpc.system.command_parser import CommandParser
@@ -65,9 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     deny_world_writing()
     status, trace = run_by_hand(
-        "hpc.observe", partial(connect, arguments.traces), partial(_run, arguments, script), traces=arguments.traces,
-        repeat=arguments.repeat, simulate_nodes=arguments.simulate_nodes > 0, expectations=expectations,
-    )  # fmt: skip
+        "hpc.observe", partial(connect, arguments.traces), partial(_run, arguments, script), arguments, expectations
+    )
     if trace is not None:
         repeat = AttemptFiles.of_stem(trace.parent, trace.stem).run_id.rpartition("_r")[2]
         if repeat != "1":
@@ -111,25 +110,8 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"first steps that no number counts (default {_WARMUP_STEPS}; at least {MIN_WARMUP_STEPS})")  # fmt: skip
     add("--batch-size", metavar="N", type=int, default=0,
         help="samples of a rank's step, where the script reads by no DataLoader and so nobody sees them")  # fmt: skip
-    add = parser.add_argument_group("what it is measured on").add_argument
-    add(
-        "--gpus-per-node", metavar="N", type=int, help="0 runs on CPUs (default: one for each rank where there are any)"
-    )
-    add(
-        "--cpus-per-rank",
-        metavar="N",
-        type=int,
-        help="threads of each rank (default: torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may "
-        "use, shared by them)",
-    )
-    add("--site", metavar="NAME", help="name of the cluster (default SLURM_CLUSTER_NAME, else local)")
-    add("--env", metavar="NAME", action="append", default=[],
-        help="a variable of this launch that is a part of what is measured, as NCCL_ALGO")  # fmt: skip
-    add("--simulate-nodes", metavar="N", type=int, default=0, help="take the ranks of one machine for those of N nodes")
-    add_arguments(parser)
-    add = parser.add_argument_group("where it goes").add_argument
-    add("--traces", metavar="DIR", type=Path, default=Path("traces"), help="folder of the trace (default traces)")
-    add_repeat(add)
+    cpus = ": torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may use, shared by them"
+    add_launch_options(parser, cpus=cpus, env="what is measured")
     return with_version(parser)
 
 
@@ -146,11 +128,8 @@ def _cpus_per_rank(requested: int | None, ranks_per_node: int, comm: Communicato
 
 def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicator) -> RunSpec:
     """The run that this rank takes part in. Collective; raises SpecError."""
-    nodes, ranks_per_node = layout(arguments.simulate_nodes, comm)
-    cpus = _cpus_per_rank(arguments.cpus_per_rank, ranks_per_node, comm)
-    gpus = arguments.gpus_per_node
-    if gpus is None:
-        gpus = ranks_per_node if min(comm.allgather(gpus_here())) else 0
+    where = place(arguments, comm)
+    cpus = _cpus_per_rank(arguments.cpus_per_rank, where["ranks_per_node"], comm)
     path = Path(script[0]).absolute()
     if path.suffix != ".py" or not path.is_file():
         raise SpecError(f"{script[0]!r} is no Python file here (looked for {path}): behind -- comes SCRIPT.py")
@@ -158,9 +137,8 @@ def _run(arguments: argparse.Namespace, script: Sequence[str], comm: Communicato
     if arguments.steps <= arguments.warmup:
         raise SpecError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}: no step is left to measure")
     return RunSpec(
-        nodes=nodes, ranks_per_node=ranks_per_node, gpus_per_node=gpus,
-        cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=arguments.batch_size,
+        **where, cpus_per_rank=cpus, backend=SCRIPT, workload=str(path), batch_size=arguments.batch_size,
         precision=UNKNOWN, scaling="weak", warmup_steps=arguments.warmup,
-        measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0, site=site_name(arguments.site),
+        measured_steps=arguments.steps - arguments.warmup, repeat=1, seed=0,
         code_digest=code_digest(str(path)), arguments=script[1:], env=variables(arguments.env),
     )  # fmt: skip
