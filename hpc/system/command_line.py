@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import TextIO
 
-COMMANDS = (
-    "hpc.collectives", "hpc.data", "hpc.observe", "hpc.preflight", "hpc.recovery", "hpc.recovery.recover", "hpc.sweep",
-    "launch.devcluster", "launch.doctor", "parse.airank", "parse.compare", "parse.history", "parse.pipeline_trace",
-    "parse.report", "parse.summarize", "parse.timeline",
-)  # fmt: skip
-"""Modules that people run; each ends with `run`."""
 SUBCOMMANDS = {
     "sweep": "hpc.sweep", "summarize": "parse.summarize", "report": "parse.report",
     **{name: f"hpc.sweep {name}" for name in ("status", "retry", "cancel", "list", "find-max", "accept")},
@@ -32,6 +26,8 @@ SUBCOMMANDS = {
     "devcluster": "launch.devcluster",
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it and its first argument."""
+COMMANDS = tuple(sorted({*(module.split()[0] for module in SUBCOMMANDS.values()), "hpc.preflight", "hpc.recovery"}))
+"""Modules that people run; each ends with `run`."""
 PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 """Modules that job scripts, ranks and nodes run. They have their own exit statuses and signals."""
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")

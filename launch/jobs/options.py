@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.spec import SpecError
+from launch.jobs.site import Site
 
 T = TypeVar("T")
 Reader = Callable[[str, object], Any]
@@ -176,7 +177,8 @@ def _texts(name: str, value: object) -> str:
     return ",".join(text(name, item) for item in value) if isinstance(value, list) else text(name, value)
 
 
-def _path(name: str, value: object) -> Path:
+def path(name: str, value: object) -> Path:
+    """Reads the path of a file or folder."""
     return Path(text(name, value))
 
 
@@ -236,20 +238,19 @@ class LaunchOptions:
     minutes_per_run: int = _place(
         10, _minutes, "MIN", "minutes that a job's time limit allows each run (default {default})")
     out: Path = _place(  # noqa: RUF009 - a field, as dataclasses.field makes it
-        Path(), _path, "DIR", "folder for jobs/ and traces/ (default: this one)", page=Help.SUBCOMMANDS)
+        Path(), path, "DIR", "folder for jobs/ and traces/ (default: this one)", page=Help.SUBCOMMANDS)
     # fmt: on
 
     @property
     def of_slurm(self) -> list[str]:
         """The chosen options that only a job of Slurm has."""
-        rows = {row.name: row for row in option_rows(LaunchOptions)}
-        names = ("site", *self.site_overrides, "time", "minutes_per_run")
-        return [rows[name].flag for name in names if getattr(self, name) != rows[name].default]
+        rows = (row for row in option_rows(LaunchOptions) if row.name not in ("cluster", "out"))
+        return [row.flag for row in rows if getattr(self, row.name) != row.default]
 
     @property
-    def site_overrides(self) -> dict[str, str]:
+    def site_overrides(self) -> dict[str, Any]:
         """The options chosen in place of the site's own."""
-        names = ("partition", "account", "qos", "reservation", "nodelist", "exclude", "constraint")
+        names = [row.name for row in option_rows(LaunchOptions) if row.name in Site.__dataclass_fields__]
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 

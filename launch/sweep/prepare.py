@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from hpc.backends import BACKENDS
 from hpc.model.data_source import data_source
@@ -188,8 +187,7 @@ def _site(launch: LaunchOptions, spec: SweepSpec) -> Site | None:
                 f"{_sizes(spec)}: Slurm is installed here, and no controller answers: {reason}. --cluster local runs "
                 "them on this machine"
             )
-    overrides: dict[str, Any] = {**launch.site_overrides}
-    return dataclasses.replace(site or Site(name="slurm"), **overrides)
+    return dataclasses.replace(site or Site(name="slurm"), **launch.site_overrides)
 
 
 def _sizes(spec: SweepSpec) -> str:

@@ -22,6 +22,7 @@ from launch.jobs.options import (
     RunLimits,
     option_field,
     option_rows,
+    path,
     read_request,
     text,
     truth,
@@ -83,27 +84,23 @@ class SweepOptions:
 _accepted = partial(option_field, "what is accepted", page=Help.SUBCOMMANDS)
 
 
-def _file(name: str, value: object) -> Path:
-    return Path(text(name, value))
-
-
 @dataclass(frozen=True, kw_only=True)
 class AcceptOptions:
     """The options of an acceptance test."""
 
     # fmt: off
     reference: Path | None = _accepted(  # noqa: RUF009 - a field, as dataclasses.field makes it
-        None, _file, "FILE", "TOML of expected speeds (docs/compare.md): its points are measured")
+        None, path, "FILE", "TOML of expected speeds (docs/compare.md): its points are measured")
     make_reference: Path | None = _accepted(  # noqa: RUF009
-        None, _file, "TRACES", "write the --reference FILE from traces; no test")
+        None, path, "TRACES", "write the --reference FILE from traces; no test")
     tolerance: float = _accepted(
         0.03, read_ci, "SHARE", "of points that state none, and of nodes (default 3%%)")
     repeats: int = _accepted(
         5, whole(5, MAX_RUNS), "N", "runs of every point (default {default}; at least 5, which an interval takes)")
     junit: Path | None = _accepted(  # noqa: RUF009
-        None, _file, "FILE", "write the result as JUnit XML, too")
+        None, path, "FILE", "write the result as JUnit XML, too")
     update_reference: Path | None = _accepted(  # noqa: RUF009
-        None, _file, "FILE", "write the measured speeds as the next reference, with who, when and the environment")
+        None, path, "FILE", "write the measured speeds as the next reference, with who, when and the environment")
     # fmt: on
 
 
