@@ -17,6 +17,9 @@ INPUT_FIGURES = ("requested", "received", "begun", "done", "reading", "decoding"
 and when it was done, on the rank's own clock; how long workers read its files, decoded them, and had a processor
 meanwhile. A batch is one worker's, but in TensorFlow, where all of a rank share it."""
 
+LOADER_FIGURES = ("loader",)
+"""What is recorded of each step of a script: how much of its data its loaders took, ns."""
+
 
 def _check_workers(text: str) -> None:
     if text != "auto" and not (WHOLE.fullmatch(text) and 0 <= int(text) <= MAX_WORKERS):

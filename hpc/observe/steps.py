@@ -287,6 +287,8 @@ class ObservedStep:
     fetches: int
     fetch_ns: int
     """All of its fetches together; with accumulation only the first lies between `begin` and `batch_ready`."""
+    loader_ns: int = ABSENT
+    """What its loaders took between `begin` and `batch_ready`; ABSENT where no loader was seen."""
     backwards: int
     updates: tuple[int, ...]
     """The optimizers that were stepped, by number, in order."""
@@ -441,6 +443,9 @@ def _step(
         samples=sum(event.number for event in batches) if known else None,
         fetches=len(batches),
         fetch_ns=_fetch_ns(inside, loaders),
+        loader_ns=_fetch_ns([event for event in inside if event.ns <= stamps[BATCH_READY]], loaders)
+        if loaders and stamps[BATCH_READY] != ABSENT
+        else ABSENT,
         backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
         updates=(0,) if segment.updated_in_backward else updates or scaled,
         skipped=bool(scaled) and not updates,
@@ -510,6 +515,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         samples=sum(samples) if samples else None,
         fetches=sum(part.fetches for part in parts),
         fetch_ns=sum(part.fetch_ns for part in parts),
+        loader_ns=first.loader_ns,
         backwards=sum(part.backwards for part in parts),
         updates=tuple(which for part in parts for which in part.updates),
         skipped=any(part.skipped for part in parts),

@@ -20,7 +20,7 @@ from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.measure.input_record import input_record_of
 from hpc.measure.meetings import Meetings
-from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.data_source import INPUT_FIGURES, LOADER_FIGURES
 from hpc.model.files import TracesFolder, host_path
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
@@ -64,7 +64,8 @@ class RankPayload:
     `losses` returns the losses of all steps, `workload` may have `injected_ns` (int64 [step, phase]), `meetings` are
     the collectives inside the steps, `agent` is the helper of this rank's node if this rank started it, `history` is
     that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing. Of a
-    script there are the first `steps` steps with the measured `blocks`, and no losses (None).
+    script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
+    loaders took of the data of each step.
     """
 
     journal: Journal
@@ -78,6 +79,7 @@ class RankPayload:
     history: TrainingHistory | None = None
     steps: int
     blocks: Sequence[Sequence[int]]
+    loader_ns: Sequence[int] | None = None
 
 
 def write_gathered(
@@ -112,17 +114,17 @@ def write_gathered(
     if meetings is not None:
         shape = steps, len(meetings.names), len(MEETING_STAMPS)
         arrays["meetings"] = np.frombuffer(meetings.stamps, np.int64).reshape(shape)
-    record = input_record_of(payload.workload)
-    if all(comm.allgather(record is not None)):
-        assert record is not None
-        arrays["input"] = np.frombuffer(record.figures, np.int64).reshape(steps, len(INPUT_FIGURES))
+    input_names, figures = _input(payload)
+    if all(comm.allgather(figures is not None)):
+        assert figures is not None
+        arrays["input"] = figures
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
     everyone = comm.gather(_encoded(payload, recording, comm.rank))
     if comm.rank == 0:
         assert everyone is not None
         described = [json.loads(text) for text in everyone]
-        names_of: dict[str, Any] = {"input_names": INPUT_FIGURES if "input" in gathered else ()}
+        names_of: dict[str, Any] = {"input_names": input_names if "input" in gathered else ()}
         if meetings is not None:
             names_of |= {"meeting_names": meetings.names, "meeting_roots": meetings.roots}
         others = {
@@ -139,6 +141,16 @@ def write_gathered(
             traceback.print_exc()
             write_or_keep(folder, _without_decoration(trace, error))
     comm.Barrier()
+
+
+def _input(payload: RankPayload) -> tuple[Sequence[str], Array | None]:
+    """What is recorded of this rank's input, int64 [step, figure], with the names of the figures; None: nothing."""
+    if payload.loader_ns is not None:
+        return LOADER_FIGURES, np.array(payload.loader_ns, np.int64).reshape(payload.steps, len(LOADER_FIGURES))
+    record = input_record_of(payload.workload)
+    if record is None:
+        return (), None
+    return INPUT_FIGURES, np.frombuffer(record.figures, np.int64).reshape(payload.steps, len(INPUT_FIGURES))
 
 
 def _common_meetings(comm: Communicator, payload: RankPayload) -> Meetings | None:

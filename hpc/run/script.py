@@ -504,6 +504,7 @@ class ScriptRun:
             journal=self._journal, clock=self._clock, report=replace(report, stamp_bound_ns=0), losses=None,
             workload=None, meetings=meetings_of(recorded.steps[:steps], kinds) if kinds else None, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
+            loader_ns=[step.loader_ns for step in recorded.steps[:steps]],
         )  # fmt: skip
 
     def _script_stacks(self) -> list[str]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from math import isnan, nan
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.timestamps import BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.data_source import LOADER_FIGURES
+from hpc.model.spec import SCRIPT
+from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
@@ -174,6 +177,10 @@ def _known(exposed: Ints | None) -> Ints:
 
 
 Late = npt.NDArray[np.bool_]
+NO_LOADERS = (
+    f"{Change.INPUT}: not known, since it is not recorded what the script's loaders took of the time before its "
+    "forward (no DataLoader was seen, or its trace is of an earlier version)"
+)
 CACHED_STAMPS = 100_000
 """Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
 
@@ -207,9 +214,13 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
 def with_what_ifs(ledger: Ledger) -> Ledger:
     """The ledger with `what_ifs`; where a trace cannot be read once more, with the reason among its remarks."""
     try:
-        return replace(ledger, what_ifs=what_ifs(ledger))
+        values = what_ifs(ledger)
     except TraceError as error:
         return replace(ledger, remarks=(*ledger.remarks, f"what changes would be worth is not known: {error}"))
+    remarks = ledger.remarks
+    if values and ledger.result.run.backend == SCRIPT and all(each.change is not Change.INPUT for each in values):
+        remarks = (*remarks, NO_LOADERS)
+    return replace(ledger, what_ifs=values, remarks=remarks)
 
 
 def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
@@ -247,6 +258,7 @@ def _speeds(
 
     speeds = [*each_in_processes(of_run, runs, processes)]
     by_change = {change: [of[at] for of in speeds] for at, change in enumerate(changes)}
+    by_change = {change: of for change, of in by_change.items() if not any(map(isnan, of))}
     return [throughput for *_, throughput in runs], by_change
 
 
@@ -257,7 +269,8 @@ def replayed_speeds(
     """The speed of a run, in its unit, with each of these changes, None for no change.
 
     `terms` are the names of the ledger's terms, `ranks` the straggler's, which is late in `late_steps`, None for all.
-    Raises TraceError where the clocks cannot be compared.
+    NaN for input of a script of which it was not recorded what its loaders took. Raises TraceError where the clocks
+    cannot be compared.
     """
     kinds = meeting_kinds(trace) if {*TERMS} <= {*terms} else NO_MEETINGS
     duration_ns, samples = np.zeros(len(changes)), 0
@@ -273,24 +286,62 @@ def replayed_speeds(
             its_stages = stages(piece.stamps_ns, terms, meetings_ns, kinds)
             steps = np.arange(piece.first, piece.stop + 1)
             late = np.ones(len(steps), bool) if late_steps is None else np.isin(steps, late_steps)
-            ends = replay(ends, [[_changed(each, change, ranks, late) for each in its_stages] for change in changes])
+            loaders_ns = _loaders_ns(trace, piece.first, piece.stop) if trace.run.is_script else None
+            ends = replay(
+                ends,
+                [
+                    _input_ready(its_stages, loaders_ns)
+                    if change is Change.INPUT
+                    else [_changed(each, change, ranks, late) for each in its_stages]
+                    for change in changes
+                ],
+            )
         if ends is not None:
             duration_ns += ends.max(axis=1)
         samples += int(np.asarray(trace.samples[:, first:stop]).sum())
-    return [samples / case_ns * 1e9 for case_ns in duration_ns.tolist()]
+    is_known = not trace.run.is_script or has_loaders(trace)
+    return [
+        nan if change is Change.INPUT and not is_known else samples / case_ns * 1e9
+        for change, case_ns in zip(changes, duration_ns.tolist(), strict=True)
+    ]
+
+
+def has_loaders(trace: Trace) -> bool:
+    """Whether it is recorded of every measured step what the script's loaders took of its data."""
+    figures = trace.input
+    if figures is None or list(trace.input_names) != [*LOADER_FIGURES]:
+        return False
+    return all((np.asarray(figures[:, first:stop]) != ABSENT).all() for first, stop in trace.blocks.tolist())
+
+
+def _loaders_ns(trace: Trace, first: int, stop: int) -> Ints:
+    """What a script's loaders took of the data of these steps, ns [rank, step]; 0 where that is not recorded."""
+    if trace.input is None or list(trace.input_names) != [*LOADER_FIGURES]:
+        return np.zeros((len(trace.stamps), stop - first), np.int64)
+    figures: Ints = np.asarray(trace.input[:, first:stop], np.int64)[:, :, 0]
+    return np.where(figures == ABSENT, 0, figures)
+
+
+def _input_ready(of: Sequence[Stage], loaders_ns: Ints | None) -> list[Stage]:
+    """The stages without waiting for input: that is their data, of a script what its loaders took of it."""
+    changed = []
+    for stage in of:
+        work = dict(stage.work)
+        if DATA in work:
+            waited = work[DATA] if loaders_ns is None else np.minimum(work[DATA], loaders_ns)
+            work[DATA] = work[DATA] - waited
+            loaders_ns = None if loaders_ns is None else loaders_ns - waited
+        changed.append(replace(stage, work=work))
+    return changed
 
 
 def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: Late) -> Stage:
     """The stage with this change; `late` [1 + step] are the straggler's steps, with the one that follows."""
     match change:
-        case None:
+        case None | Change.INPUT:  # that is of all stages together
             return stage
         case Change.COMMUNICATION:
             return stage if stage.exposed is None else replace(stage, exposed=np.zeros_like(stage.exposed))
-        case Change.INPUT:
-            return replace(
-                stage, work={phase: np.zeros_like(ns) if phase == DATA else ns for phase, ns in stage.work.items()}
-            )
         case Change.MEDIAN:
             whole = np.sum([*stage.work.values()], axis=0)
             return replace(stage, work={COMPUTE: np.broadcast_to(_median(whole), whole.shape)})

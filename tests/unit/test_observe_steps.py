@@ -40,6 +40,30 @@ def test_what_lies_between_update_and_fetch_is_the_updates() -> None:
     assert first.stamps[END] == second.stamps[BEGIN] > 50 * MS
 
 
+def test_of_the_data_the_loaders_take_their_fetches_alone() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.fetch()
+        script.sleep(20)  # augmentation by the script itself, a copy to the device
+        script.forward()
+        script.fetch()  # a second micro batch, which is in no data
+        script.forward()
+        script.backward()
+        script.update()
+    steps = script.observed().steps
+    assert [step.stamps[BATCH_READY] - step.stamps[BEGIN] for step in steps] == [22 * MS] * 3
+    assert [step.loader_ns for step in steps] == [MS] * 3
+
+
+def test_what_loaders_take_is_not_known_where_none_is_seen() -> None:
+    script = Script(**DDP)
+    for _ in range(3):
+        script.forward()
+        script.backward()
+        script.update()
+    assert [step.loader_ns for step in script.observed().steps] == [ABSENT] * 3
+
+
 def test_accumulation_is_one_step() -> None:
     script = Script(**DDP)
     last = (0, 0, 0)

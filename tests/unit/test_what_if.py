@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+from math import isnan
 from statistics import median
 
+import numpy as np
 import pytest
 
+from hpc.model.data_source import LOADER_FIGURES
+from hpc.model.spec import SCRIPT
+from hpc.model.timestamps import ABSENT
 from hpc.model.trace_file import write_trace
 from parse.attempt import measure
 from parse.ledger.types import Change
@@ -63,6 +69,39 @@ def test_free_communication_and_input_take_no_time():
     usual = 13.0 + 4.0  # 1 data, 9 compute, 1 optimizer and 6 communication are 17 ms
     assert speed(trace, None) * usual == pytest.approx(speed(trace, Change.COMMUNICATION) * 11.0, rel=1e-3)
     assert speed(trace, None) * usual == pytest.approx(speed(trace, Change.INPUT) * 16.0, rel=1e-3)
+
+
+def of_script(trace, loader_ms=None):
+    """The trace as that of a script whose loaders took so much of the data of each step; None: not recorded."""
+    run = dataclasses.replace(trace.run, backend=SCRIPT, workload="train.py", precision="unknown")
+    trace = dataclasses.replace(trace, run=run, run_id="", point_id="")
+    if loader_ms is None:
+        return trace
+    figures = np.full((*trace.samples.shape, 1), round(loader_ms * 1e6), np.int64)
+    return dataclasses.replace(trace, input=figures, input_names=LOADER_FIGURES)
+
+
+def test_of_a_script_only_what_its_loaders_took_is_input(tmp_path, capsys):
+    usual = 10.0 + 1 + 9 + 1 + 2  # 10 ms more before the forward than PHASES has
+    trace = of_script(trace_of(run_of(), data=on(0, 1, 2, 3, ms=10)), loader_ms=4)
+    assert speed(trace, None) * usual == pytest.approx(speed(trace, Change.INPUT) * (usual - 4), rel=1e-3)
+    more = of_script(trace, loader_ms=400)  # than all of its data
+    assert speed(trace, None) * usual == pytest.approx(speed(more, Change.INPUT) * (usual - 11), rel=1e-3)
+    written(tmp_path, trace)
+    assert main([str(tmp_path), "--what-if"]) == 0
+    assert "input always ready: " in capsys.readouterr().out
+
+
+def test_of_a_script_without_a_loader_what_input_is_worth_is_not_known(tmp_path, capsys):
+    trace = of_script(trace_of(run_of(), data=on(0, 1, 2, 3, ms=10)))
+    assert isnan(speed(trace, Change.INPUT))
+    absent = dataclasses.replace(of_script(trace, loader_ms=4), input=np.full((4, trace.run.steps, 1), ABSENT))
+    assert isnan(speed(absent, Change.INPUT))
+    written(tmp_path, trace)
+    assert main([str(tmp_path), "--what-if"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "input always ready: not known, since it is not recorded what the script's loaders took" in out
+    assert "communication for free: " in out
 
 
 # On the command line
