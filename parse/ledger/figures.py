@@ -8,7 +8,18 @@ from collections.abc import Iterator, Sequence
 from hpc.system.text import capitalized, inflect
 from parse import stats
 from parse.ledger.network import Basis, Fault, Network, NetworkFinding, Unknown
-from parse.ledger.types import CANNOT_TELL, Ledger, Mean, Merged, NoLoss, RunLedger, StampErrors, Term, Verdict
+from parse.ledger.types import (
+    CANNOT_TELL,
+    Ledger,
+    Mean,
+    Merged,
+    NoLoss,
+    RunLedger,
+    StampErrors,
+    Term,
+    Verdict,
+    WithoutStraggler,
+)
 
 SMALL = 0.05
 """Losses below this share of the whole, and a median closer to the mean than this, are left out."""
@@ -85,6 +96,14 @@ def round_number(value: float) -> str:
 def speed_text(speed: float) -> str:
     """`4,210`, `162.1`: four significant digits and no less than the whole number."""
     return f"{speed:,.0f}" if speed >= 1000 else f"{speed:.4g}"
+
+
+def without_text(without: WithoutStraggler, unit: str) -> str:
+    """`256.7 instead of 177.7 samples/s`; where ranks share cores, what it may be, too."""
+    text = f"{speed_text(without.speed)} instead of {speed_text(without.recorded)} {unit}"
+    if (possible := without.possible) is None:
+        return text
+    return f"{text} ({speed_text(possible.low)} to {speed_text(possible.high)}, since ranks share cores)"
 
 
 # Why there is no loss, no term, no straggler, and other enums of a ledger as text; the names of its nodes.

@@ -58,7 +58,11 @@ def what_if_text(what_if: WhatIf, unit: str) -> str:
     if (its := what_if.interval) is not None:
         interval = f" [{its.low:.2f}, {its.high:.2f}] (covers {coverage_text(its.coverage)})"
     percent = f"{abs(what_if.gain) * 100:.1f} % {'less' if what_if.gain < 0 else 'more'}"
-    return f"{what_if.change}: {what_if.speed:.2f} {unit}{interval}, {percent}"
+    possible = ""
+    if what_if.possible is not None:
+        low, high = what_if.possible.low, what_if.possible.high
+        possible = f"; ranks share cores, so that others gain or lose by it: {low:.2f} to {high:.2f} {unit}"
+    return f"{what_if.change}: {what_if.speed:.2f} {unit}{interval}, {percent}{possible}"
 
 
 def telemetry_text(change: ConditionChange | TooFewSamples) -> str:

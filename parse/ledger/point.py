@@ -25,7 +25,7 @@ from parse.ledger.input import InputReading, input_of_point, input_of_ranks, red
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
 from parse.ledger.standalone import beside_nccl_tests, standalone_reduction
 from parse.ledger.straggler import PointVerdicts, point_verdicts
-from parse.ledger.symptoms import contention, core_wait, explained, stragglers_part, symptoms
+from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, point_terms, together_with_wait
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, NoLoss, StragglerAtBase
@@ -191,7 +191,8 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         verdict=verdicts.verdict, further=verdicts.further, runs=verdicts.runs,
         straggler_at_base=_straggler_at_base(evidence, terms), split=split,
         telemetry=compare_conditions(runs.conditions, base.conditions), contention=tuple(contention(base.conditions)),
-        core_wait=core_wait(runs.conditions, base.conditions), input=input_of_point(runs.inputs, terms.step.value),
+        core_wait=core_wait(runs.conditions, base.conditions), shares_cores=shares_cores(result, runs.conditions),
+        input=input_of_point(runs.inputs, terms.step.value),
         standalone=standalone, nccl_tests=beside,
         network=network_of_point(
             result, runs.networks, evidence.other_networks, terms.step.value, terms.exposed, volume,

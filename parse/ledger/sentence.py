@@ -21,7 +21,7 @@ from parse.ledger.figures import (
     round_number,
     share,
     small_time,
-    speed_text,
+    without_text,
 )
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
@@ -307,8 +307,7 @@ def _straggler(
         already = f", and one costs {write.ms(at_base)} on {ledger.result.base_case} already" if at_base > 0 else ""
         text = f"{text}, which costs {write.ms(verdict.costs)} a step{already}"
     if (without := ledger.without_straggler) and not has_headline:
-        speeds = f"{speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
-        text = f"{text}; without that {speeds}"
+        text = f"{text}; without that {without_text(without, ledger.result.unit)}"
     yield text
     yield from _symptoms(ledger, write)
     if ledger.straggler_input is not None:

@@ -37,6 +37,7 @@ from parse.ledger.types import (
     Symptom,
     Verdict,
 )
+from parse.result import Result
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 OF_RANK = ("local_rank", "gpu")
@@ -354,6 +355,13 @@ def core_wait(point: Sequence[Conditions], base: Sequence[Conditions]) -> CoreWa
     if value is None or value - (usual or 0.0) < LACKING:
         return None
     return CoreWait(value=value, usual=usual)
+
+
+def shares_cores(result: Result, point: Sequence[Conditions]) -> bool:
+    """Whether ranks have fewer cores than threads that can run: by their numbers, or since ranks of a node that are
+    ready to run wait for a core."""
+    figures = (figure.mean for run in point for figure in run.figures.get(WAITS_FOR_A_CORE, {}).values())
+    return bool(result.oversubscribed) or max(figures, default=0.0) > LIMITS[WAITS_FOR_A_CORE]
 
 
 def _mean(runs: Sequence[Conditions], quantity: str) -> float | None:

@@ -294,24 +294,35 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpeedRange:
+    """Two speeds, in the point's unit."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class WhatIf:
     """The speed, in the point's unit, with a change: the median of the replayed runs with its interval, and the `gain`
-    over the recorded steps, 0.1 for 10 %."""
+    over the recorded steps, 0.1 for 10 %. `possible`, where ranks share cores: what it would be, since others get, or
+    need, what one no longer takes."""
 
     change: Change
     speed: float
     interval: Interval | None
     gain: float
+    possible: SpeedRange | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutStraggler:
     """The speed, in the point's unit, if the straggler's ranks took no longer than the median of the others, with its
-    interval, and that of the `recorded` steps: medians over the replayed runs."""
+    interval, and that of the `recorded` steps: medians over the replayed runs. `possible` as in WhatIf."""
 
     speed: float
     interval: Interval | None
     recorded: float
+    possible: SpeedRange | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -377,7 +388,8 @@ class Ledger:
     the latest first, `symptoms` what distinguishes its ranks in the telemetry, `straggler_input` their input, where
     data makes them late, `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what
     the base loses to one already. `telemetry` are the differences from the base's clocks, power and load, `contention`
-    what shows that the base was disturbed, `core_wait` that the point's ranks lack cores,
+    what shows that the base was disturbed, `core_wait` that the point's ranks lack cores, `shares_cores` whether
+    what one rank no longer takes others get,
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
     requested. `nccl_tests` are of the same number of devices, `network` is None of one node.
     `repeats` are the runs behind the loss.
@@ -405,6 +417,7 @@ class Ledger:
     repeats: Repeats | None = None
     contention: tuple[Contention, ...] = ()
     core_wait: CoreWait | None = None
+    shares_cores: bool = False
     telemetry: tuple[ConditionChange | TooFewSamples, ...] = ()
     input: InputReading | None = None
     remarks: tuple[str, ...] = ()

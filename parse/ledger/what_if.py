@@ -30,7 +30,7 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, WhatIf, WithoutStraggler
+from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, SpeedRange, WhatIf, WithoutStraggler
 from parse.processes import each_in_processes, processes_for
 
 # The recorded steps of a run as what ranks do between their meetings, and the replay of these.
@@ -181,6 +181,9 @@ NO_LOADERS = (
     f"{Change.INPUT}: not known, since it is not recorded what the script's loaders took of the time before its "
     "forward (no DataLoader was seen, or its trace is of an earlier version)"
 )
+FORETOLD = (0.79, 1.10)
+"""Where ranks share cores, what was replayed without a cause was so many times the speed with the cause really removed:
+ranks that wait leave their core to others, and threads that are gone do, too."""
 CACHED_STAMPS = 100_000
 """Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
 
@@ -203,7 +206,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
     values = (
         WhatIf(
             change=change, speed=stats.median(speeds), interval=stats.median_interval(speeds),
-            gain=stats.median(speeds) / stats.median(recorded) - 1,
+            gain=stats.median(speeds) / stats.median(recorded) - 1, possible=_possible(ledger, speeds),
         )
         for change, speeds in by_change.items()
         if speeds
@@ -236,8 +239,18 @@ def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
         return None
     speeds = by_change[Change.STRAGGLER]
     return WithoutStraggler(
-        speed=stats.median(speeds), interval=stats.median_interval(speeds), recorded=stats.median(recorded)
-    )
+        speed=stats.median(speeds), interval=stats.median_interval(speeds), recorded=stats.median(recorded),
+        possible=_possible(ledger, speeds),
+    )  # fmt: skip
+
+
+def _possible(ledger: Ledger, speeds: Sequence[float]) -> SpeedRange | None:
+    """The speeds of runs that are replayed with a change, as far apart as FORETOLD were; None where no cores are
+    shared."""
+    if not ledger.shares_cores:
+        return None
+    low, high = FORETOLD
+    return SpeedRange(low=min(speeds) / high, high=max(speeds) / low)
 
 
 def _speeds(

@@ -127,7 +127,14 @@ def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
     by_unit: dict[str, list[list[str]]] = {}
     for name, ledger in named:
         by_unit.setdefault(ledger.result.unit, []).extend(
-            [name, str(what_if.change), f"{what_if.speed:.2f}", *_interval(what_if), f"{what_if.gain * 100:+.1f}"]
+            [
+                name,
+                str(what_if.change),
+                f"{what_if.speed:.2f}",
+                *_interval(what_if),
+                f"{what_if.gain * 100:+.1f}",
+                _possible(what_if),
+            ]
             for what_if in ledger.what_ifs or ()
         )
     for number, (unit, rows) in enumerate((unit, rows) for unit, rows in by_unit.items() if rows):
@@ -136,9 +143,16 @@ def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
             caption="What changes would be worth: the recorded steps replayed without one cause each",
             heads=(
                 ("point", ""), ("change", ""), ("speed", unit), ("interval", unit), ("coverage", "%"), ("gain", "%"),
+                ("if ranks share cores", unit),
             ),
             rows=rows, label_columns=2,
         )  # fmt: skip
+
+
+def _possible(what_if: WhatIf) -> str:
+    """What the speed would be where ranks share cores; `-` where they do not."""
+    its = what_if.possible
+    return "-" if its is None else f"{its.low:.2f} to {its.high:.2f}"
 
 
 def _interval(what_if: WhatIf) -> tuple[str, str]:

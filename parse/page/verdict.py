@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hpc.system.text import capitalized, first_of, plural
-from parse.ledger.figures import Figures, speed_text
+from parse.ledger.figures import Figures, speed_text, without_text
 from parse.ledger.sentence import beside_a_headline, core_wait_text, straggler_first
 from parse.ledger.types import Change, Ledger, Mean
 from parse.page.scaling import is_base, notice_text
@@ -187,7 +187,7 @@ def _without_straggler(ledger: Ledger) -> str:
     without = ledger.without_straggler
     if without is None:
         return ""
-    return f": without it {speed_text(without.speed)} instead of {speed_text(without.recorded)} {ledger.result.unit}"
+    return f": without it {without_text(without, ledger.result.unit)}"
 
 
 def _trust(summary: Summary, result: Result | None, notices: Sequence[Notice]) -> Statement:

@@ -19,7 +19,7 @@ from parse.attempt import measure
 from parse.ledger.types import Change
 from parse.ledger.what_if import replayed_speeds
 from parse.summarize import main
-from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.test_ledger_meetings import HEAD, PLANS, run_with
 
 TERMS = frozenset({"data", "compute", "wait", "communication", "optimizer"})
@@ -140,6 +140,29 @@ def test_no_interval_of_two_runs_is_called_one_of_95_percent(tmp_path, capsys):
     of_points = json.loads(capsys.readouterr().out)["ledgers"]
     assert {term["mean"]["coverage"] for ledger in of_points for term in ledger["terms"]} == {0.9}
     assert {each["interval"]["coverage"] for ledger in of_points for each in ledger["what_ifs"] or ()} == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("cores", "waits_ms", "is_shared"), [(4, 0, False), (2, 0, True), (4, 200, True), (4, 20, False)]
+)
+def test_where_ranks_share_cores_a_what_if_is_a_range(tmp_path, capsys, cores, waits_ms, is_shared):
+    for repeat in (1, 2):
+        trace = trace_of(run_of(repeat=repeat), noise=0.1, seed=repeat, backward=on(1, ms=6))
+        ranks = [{**rank, "affinity": list(range(cores)), "boot_id": "one"} for rank in trace.ranks]
+        trace = dataclasses.replace(trace, ranks=ranks)
+        series = per_rank("main_thread_queued_s", {}, waits_ms / 1e3)
+        written(tmp_path, with_telemetry(trace, series))
+    assert main([str(tmp_path), "--what-if", "--format", "json"]) == 0
+    (ledger,) = json.loads(capsys.readouterr().out)["ledgers"]
+    assert ledger["shares_cores"] is is_shared
+    for value in (*ledger["what_ifs"], ledger["without_straggler"]):
+        low, high = value["interval"]["low"], value["interval"]["high"]
+        expected = {"low": pytest.approx(low / 1.10), "high": pytest.approx(high / 0.79)} if is_shared else None
+        assert value["possible"] == expected
+    assert main([str(tmp_path), "--what-if"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("; ranks share cores, so that others gain or lose by it: " in text) is is_shared
+    assert ("since ranks share cores), " in text or "since ranks share cores). " in text) is is_shared
 
 
 def test_steps_of_a_transient_straggler_are_those_of_each_run(tmp_path, capsys):
