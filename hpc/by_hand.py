@@ -1,4 +1,4 @@
-"""A run that nobody planned: the ranks that a person started agree on it, and make it."""
+"""A run without a plan: the ranks that a person started agree on it, and make it."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@
     python -m hpc.collectives --show traces/2n8g_torch-ddp_collectives_….h5
 
 Every size is called --iterations times back to back, after one call whose result is checked element by element and five
-that nobody counts; a wrong result ends the run as invalid. Rank 0 prints a table in the conventions of nccl-tests (time
+not counted; a wrong result ends the run as invalid. Rank 0 prints a table in the conventions of nccl-tests (time
 is the mean over calls and ranks, `slowest` that of the slowest rank) and leaves a trace like that of a training. Beside
-trainings on the same ranks, `python -m hpc.sweep … --collectives` asks for it, and the ledger compares the two.
+trainings on the same ranks, `python -m hpc.sweep … --collectives` adds it, and the ledger compares the two.
 
 Exit status 0: measured, or shown; 1: a rank failed; 2: usage; 3: invalid; 4: out of memory; 5: the ranks did not start.
 docs/collectives.md explains the table.

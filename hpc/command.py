@@ -25,7 +25,7 @@ Three are enough for most people:
   report traces/           the same as a page to hand on: one HTML file
 
 a folder's sweeps          status, retry OUTCOME,…, cancel
-your own script, as it is  observe -- train.py; sweep --script train.py
+your own script, unchanged observe -- train.py; sweep --script train.py
 a machine                  doctor (before the first sweep), accept, collectives
 backends, sites, recipes   list
 memory                     find-max batch-size: the largest that fits

@@ -1,4 +1,4 @@
-"""Measures a training script of your own as it is: nothing in it is changed.
+"""Measures an unchanged training script of your own.
 
     python -m hpc.observe -- train.py --its --arguments
     mpiexec -n 4 python -m hpc.observe -- train.py --its --arguments
@@ -7,7 +7,7 @@
     accelerate launch -m hpc.observe -- train.py --its --arguments
 
 Each rank runs the script as a process of its own, with the arguments behind --, and with torchrun's variables (RANK,
-WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where nobody set them; a single rank has them, too.
+WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) where they are not set; a single rank has them, too.
 Where MPI does not connect the ranks (torchrun, accelerate, srun --mpi=none, no mpi4py) they connect by TCP, and meet by
 a file in --traces, which all nodes must share.
 
@@ -109,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--warmup", metavar="N", type=int, default=_WARMUP_STEPS,
         help=f"first steps that no number counts (default {_WARMUP_STEPS}; at least {MIN_WARMUP_STEPS})")  # fmt: skip
     add("--batch-size", metavar="N", type=int, default=0,
-        help="samples of a rank's step, where the script reads by no DataLoader and so nobody sees them")  # fmt: skip
+        help="samples of a rank's step, for a script without a DataLoader")  # fmt: skip
     cpus = ": torchrun's OMP_NUM_THREADS, else the cores that the ranks of a node may use, shared by them"
     add_launch_options(parser, cpus=cpus, env="what is measured")
     return with_version(parser)

@@ -1,4 +1,4 @@
-"""The queue of a sweep's jobs: joins existing jobs, submits the others, at most `max_jobs` at a time; yields events."""
+"""The queue of a sweep's jobs: finds existing jobs, submits the others, at most `max_jobs` at a time."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Queue:
 
     @property
     def job_ids(self) -> dict[str, tuple[str, ...]]:
-        """The jobs that hold the runs of each script, submitted here or joined."""
+        """The jobs that hold the runs of each script, submitted here or queued before."""
         return dict(self._ids)
 
     @property

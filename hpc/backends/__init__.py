@@ -154,8 +154,8 @@ BACKENDS: Mapping[str, BackendEntry] = {
         modules=_TORCH,
         options={
             "bucket_cap_mb": Option(default=25.0, maximum=_MAX_MIB, help="size of DDP's gradient buckets in MiB"),
-            "static_graph": Option(default=True, help="tell DDP that the graph never changes"),
-            "gradient_as_bucket_view": Option(default=True, help="let gradients live inside DDP's buckets"),
+            "static_graph": Option(default=True, help="DDP's static_graph: the graph never changes"),
+            "gradient_as_bucket_view": Option(default=True, help="gradients are views of DDP's buckets"),
             "broadcast_buffers": Option(default=False, help="DDP broadcasts buffers before each forward"),
             **_TORCH_OPTIONS,
         },

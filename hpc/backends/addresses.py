@@ -118,7 +118,7 @@ def reachable_address(interface: str | None, hosts: tuple[str, ...]) -> str:
 
 
 def address_here(name: str) -> str | None:
-    """The address that the name stands for, where it is one of this host's; else None."""
+    """The address of the name, where it is one of this host's; else None."""
     address = _resolve(name)
     return address if address in _addresses().values() else None
 

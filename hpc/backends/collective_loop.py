@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class JoinedRanks(Protocol):
-    """The ranks of a backend, joined as for a training, with its collectives."""
+    """The ranks of a backend, connected as for a training, with its collectives."""
 
     in_place: tuple[str, ...]
     """The operations whose result replaces their input."""
@@ -110,7 +110,7 @@ class CollectiveLoop:
             raise InvalidRun(
                 f"{collective.operation} of {collective.bytes} bytes by {self._run.backend} gives wrong results: "
                 f"{sum(wrong)} of {collective.got * len(wrong)} elements, on {len(ranks)} of {len(wrong)} ranks, first "
-                f"on rank {ranks[0]}: no speed of it means anything"
+                f"on rank {ranks[0]}: its speed would be meaningless"
             )
 
     def losses(self) -> list[float]:

@@ -127,7 +127,7 @@ def join_horovod(
     if (hvd.rank(), hvd.size()) != (comm.rank, comm.size):
         raise InvalidRun(
             f"Horovod says rank {hvd.rank()} of {hvd.size()} where MPI says {comm.rank} of {comm.size}: "
-            "make horovod builds it against this MPI"
+            "rebuild it against this MPI by make horovod"
         )
     return effective
 
@@ -142,11 +142,11 @@ def _check_before(hvd: Any, framework: str, run: RunSpec) -> None:
                 f"{variable}={value} was requested; ranks come from MPI here, and Horovod would crash with it"
             )
     if not hvd.mpi_built():
-        raise InvalidRun(f"this horovod.{framework} was built without MPI: make horovod builds it with it")
+        raise InvalidRun(f"this horovod.{framework} was built without MPI: rebuild it by make horovod")
     if len(libraries := _mpi_libraries()) > 1:
         raise InvalidRun(
             f"Horovod and mpi4py do not share their MPI ({' and '.join(libraries)} are loaded): "
-            "make horovod builds it against the one that MPI4PY_LIBMPI names, or that mpi4py finds by itself"
+            "make horovod rebuilds it against the one that MPI4PY_LIBMPI names, or that mpi4py finds by itself"
         )
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise InvalidRun(

@@ -134,7 +134,7 @@ def import_paddle(run: RunSpec, world: World, comm: Intracomm, gpu: int | None) 
 
 
 def _set_variables(run: RunSpec, world: World, addresses: list[str], gpu: int | None) -> None:
-    """Sets ranks and addresses from MPI; leaves other variables as they are."""
+    """Sets ranks and addresses from MPI; leaves other variables unchanged."""
     os.environ.update(
         PADDLE_TRAINER_ID=str(world.rank),
         PADDLE_TRAINERS_NUM=str(world.size),

@@ -32,14 +32,14 @@ def _is_size(text: str) -> bool:
 
 
 def group_size(option: OptionValue, run: RunSpec, within: int) -> int:
-    """The ranks of a group that an option requests; a number is at most that of the ranks `within` which they lie."""
+    """The ranks of a group that an option requests; a number is at most that of the ranks `within` which they are."""
     if option in (ALL, NODE):
         return run.ranks if option == ALL else run.ranks_per_node
     return min(int(option), within)
 
 
 def misfit(name: str, option: OptionValue, run: RunSpec, within: int) -> str:
-    """The reason why the ranks `within` which groups lie cannot be split so, and what to do; else empty."""
+    """The reason why the ranks `within` which groups are cannot be split so, and what to do; else empty."""
     size = group_size(option, run, within)
     if within % size == 0:
         return ""

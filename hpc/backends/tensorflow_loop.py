@@ -223,7 +223,7 @@ class LossScale:
 class TensorFlowLoop(TrainingBase):
     """A TensorFlow backend without its strategy. A subclass overrides the methods with one underscore up to `join`.
 
-    A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can lie
+    A step is three functions, of loss and gradients, of their reduction and of the update, so that stamps can be
     between them; with `--timing step` one function does it all. A no-sync run leaves out `_average`.
     """
 

@@ -63,7 +63,7 @@ class TensorFlowMultiWorker(TensorFlowLoop):
         return self._strategy.run(function, arguments)
 
     def _average(self, gradients: list[Any]) -> list[Any]:
-        # A function's argument lies on no device yet, and the strategy reduces to where a tensor lies.
+        # A function's argument is on no device yet, and the strategy reduces to where a tensor is.
         placed = [tf.identity(gradient) for gradient in gradients]
         averaged: list[Any] = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, placed)
         return averaged

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TorchDP(TorchLoop):
-    """The model lies on the first GPU; every step copies it to the others and adds their gradients up on the first.
+    """The model is on the first GPU; every step copies it to the others and adds their gradients up on the first.
 
     That sum is a part of backward, so there is no telling when a GPU's own gradients were complete: t3 is absent, and
     t4 is when `backward()` has returned.

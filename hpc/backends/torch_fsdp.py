@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 OLDEST_ON_CPUS = "2.13.0a0"
 """In 2.6.0 torch.cpu.Stream lacks record_event; with 2.7.1 two ranks do not learn in fp32 what one process learns from
-the joined batch. Between them and 2.13 nothing was tried."""
+the whole batch. Versions between them and 2.13 were not tried."""
 
 RESHARD: Mapping[str, Mapping[str, Any]] = {
     "auto": {},
@@ -62,7 +62,7 @@ class TorchFSDP(ProcessGroupLoop):
             raise InvalidRun(reason)
         if not run.gpus_per_node and torch.__version__ < OLDEST_ON_CPUS:
             raise InvalidRun(
-                f"FSDP2 of torch {torch.__version__} is not known to learn rightly on CPUs: take torch 2.13 or newer, "
+                f"FSDP2 of torch {torch.__version__} is not known to learn right on CPUs: take torch 2.13 or newer, "
                 "GPUs, or torch-ddp"
             )
         self._shards = group_size(self._options["shard_group"], run, run.ranks)

@@ -90,7 +90,7 @@ class TorchHorovod(TorchLoop):
 class _InAnyLayout:
     """A compression of Horovod's that takes tensors in channels_last too: Horovod itself wants contiguous ones only.
 
-    Nothing is copied. Horovod gets the same memory with its dimensions in the order in which they lie there.
+    Nothing is copied. Horovod gets the same memory with its dimensions in the order in memory.
     """
 
     def __init__(self, compression: Any) -> None:
@@ -108,7 +108,7 @@ class _InAnyLayout:
 
 
 def _as_contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or one in channels_last seen as [N, H, W, C], in which order it lies in memory."""
+    """The tensor itself, or one in channels_last seen as [N, H, W, C], the order in memory."""
     if tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
         return tensor
     return tensor.permute(0, 2, 3, 1)

@@ -151,7 +151,7 @@ class TorchLoop(TrainingBase):
     """Stamps that the strategy cannot take."""
 
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
-        """The device that the model lies on. Raises InvalidRun where the run's are not there. Collective."""
+        """The device of the model. Raises InvalidRun where the run's are not there. Collective."""
         return device_of_rank(run, world, comm)
 
     @abstractmethod

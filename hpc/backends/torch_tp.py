@@ -151,7 +151,7 @@ class TorchTP(ProcessGroupLoop):
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:
-    """This rank's part, in the memory where it lies."""
+    """This rank's part, in its own memory."""
     with torch.no_grad():
         part = value.to_local() if isinstance(value, DTensor) else value
     return part.wait() if isinstance(part, AsyncCollectiveTensor) else part

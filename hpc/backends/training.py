@@ -96,7 +96,7 @@ class BackendFacts:
     collectives: list[dict[str, Any]] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The facts as a trace has them, without those that are None; Horovod's stand among the others."""
+        """The facts as a trace has them, without those that are None; Horovod's are among the others."""
         facts = {_JSON_NAMES.get(field.name, field.name): getattr(self, field.name) for field in fields(self)}
         facts.update(versions=dict(self.versions), device=self.device.as_json())
         if self.devices is not None:
@@ -169,7 +169,7 @@ class TrainingBase(ABC):
 class Losses:
     """The loss of every step of a rank, recorded without waiting for the device.
 
-    A framework's scalar stays as it is while steps are measured and becomes a number afterwards: a number takes
+    A framework's scalar stays one while steps are measured and becomes a number afterwards: a number takes
     8 bytes, a tensor hundreds.
     """
 

@@ -271,13 +271,13 @@ class GlobalClock:
             return ""
         return (
             f"the system of {self._name(self._comm.rank)} was suspended for {slept_ns / 1e9:.3f} s since the "
-            "synchronisation before; the times of this run mean nothing"
+            "synchronisation before; the times of this run are invalid"
         )
 
     def _contradiction(self, other: int, contradiction: ClockError | str) -> str:
         return (
             f"the clock of {self._name(self._comm.rank)} against that of {self._name(other)}: "
-            f"{contradiction}; the times of this run mean nothing"
+            f"{contradiction}; the times of this run are invalid"
         )
 
     def _raise_errors(self, reports: NDArray[np.void], error: str) -> None:

@@ -145,7 +145,7 @@ class Door:
             link.close()
 
     def strangers(self) -> str:
-        """A phrase about those who connected without the key: how many, and from where; empty where nobody did."""
+        """A phrase about those who connected without the key: how many, and from where; empty where none did."""
         by_host = self._refused + Counter(caller.host for caller in self._open.values())
         if not by_host:
             return ""

@@ -207,7 +207,7 @@ class HostTimer:
         pass
 
     def rest(self) -> None:
-        # Every step is recorded over the one before, in a row that nobody reads.
+        # Every step is recorded over the one before, in a row that is not read.
         self.stamps, self._row, self._limit = memoryview(array("q", [ABSENT]) * _WIDTH), 0, _WIDTH
 
 

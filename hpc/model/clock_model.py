@@ -107,7 +107,7 @@ class _BrokenLine:
         self.knots, self.slopes = self.start[:, 1:], slopes
 
     def at(self, ranks: slice, x: Floats, first: Floats, last: Floats) -> Floats:
-        """The heights of these ranks' lines at x [rank, n]; every x lies between `first` and `last` [rank, 1].
+        """The heights of these ranks' lines at x [rank, n]; every x is between `first` and `last` [rank, 1].
 
         Each height depends on its own x only.
         """
@@ -257,7 +257,7 @@ class ClockModel:
 
 
 def _cut(ranks: int, stamps: int, knots: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of about _CHUNK stamps: of many ranks, and each of so few that they lie between few of its knots."""
+    """Slices of about _CHUNK stamps: of many ranks, and each of so few that they are between few of its knots."""
     columns = min(max(stamps // knots, _COLUMNS), max(stamps, 1), _CHUNK)
     rows = _CHUNK // columns
     for rank in range(0, ranks, rows):
@@ -302,7 +302,7 @@ MAX_SLEW = 0.1
 
 
 class FaultKind(StrEnum):
-    """How the offset moved: all at once, steadily, or in a way that the points do not tell."""
+    """How the offset moved: all at once, steadily, or in a way that the points do not decide."""
 
     STEPPED = "stepped"
     SLEWED = "slewed"
@@ -349,7 +349,7 @@ def clock_fault(points: Sequence[SyncPoint]) -> ClockFault | None:
     """What the points of one clock say about why its offset moved too far; None where no interval proves that it did.
 
     Slewed: at least two intervals prove a rate beyond MAX_DRIFT of one sign. Stepped: one interval does, and a later
-    one excludes its rate. Two points alone, or a rate that is wrong since the last but one, tell neither.
+    one excludes its rate. Two points alone, or a rate that is wrong since the last but one, decide neither.
     """
     intervals = [_interval(before, after) for before, after in pairwise(points)]
     faulty = [at for at, interval in enumerate(intervals) if interval.too_fast]
@@ -389,6 +389,6 @@ def fault_text(fault: ClockFault) -> str:
         case FaultKind.STEPPED:
             way = "fell back" if fault.moved_ns > 0 else "went ahead"
             briefly = ", or slewed for a part of that time" if abs(fault.rate) <= MAX_SLEW else ""
-            return f"stepped or suspended{briefly}: it {way} by {moved}, and no further (a virtual machine that moved?)"
+            return f"stepped or suspended{briefly}: it {way} by {moved}, once (a virtual machine that moved?)"
         case FaultKind.UNKNOWN:
-            return f"slewed, so that it {rate}, or stepped or suspended, by {moved}: its points do not tell"
+            return f"slewed, so that it {rate}, or stepped or suspended, by {moved}: its points do not decide"

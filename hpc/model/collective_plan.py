@@ -105,7 +105,7 @@ def partner(node: int, turn: int, nodes: int) -> int | None:
 
 
 def partner_rank(run: RunSpec, rank: int, turn: int) -> int | None:
-    """The rank with the same place on the partner node; None where this node has none. Ranks lie in blocks."""
+    """The rank with the same place on the partner node; None where this node has none. Ranks are in blocks."""
     node = partner(rank // run.ranks_per_node, turn, run.nodes)
     return None if node is None else node * run.ranks_per_node + rank % run.ranks_per_node
 

@@ -25,7 +25,7 @@ _PAIR_COLUMNS = (("nodes", ""), ("time", "us"), ("bandwidth", "GB/s"))
 _CELL = 12
 """Width of a column."""
 PAIRS_SHOWN = 20
-"""So many pairs stand in the table, beside the fastest."""
+"""So many pairs are in the table, beside the fastest."""
 
 
 @dataclass(frozen=True, kw_only=True)

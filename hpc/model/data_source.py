@@ -1,4 +1,4 @@
-"""The training data that a run asks for: `synthetic`, or a kind of files and their path, `imagefolder:PATH`."""
+"""The training data that a run requests: `synthetic`, or a kind of files and their path, `imagefolder:PATH`."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def _warned(evidence: Evidence, job_text: str | None, end_unix_s: int | None, wa
     elif remaining_s <= warning_s + WARNING_EARLY_S:
         ended_by, when = EndedBy.TIME_LIMIT, ", before the job's time limit"
     else:
-        ended_by, when = EndedBy.SIGNAL, f", {remaining_s / 60:.0f} min before the job's time limit: somebody sent it"
+        ended_by, when = EndedBy.SIGNAL, f", {remaining_s / 60:.0f} min before the job's time limit: sent by a user"
     return replace(evidence, ended_by=ended_by, reason=evidence.reason + when)
 
 

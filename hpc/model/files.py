@@ -160,7 +160,7 @@ class TracesFolder:
 
     @classmethod
     def at_start(cls, path: Path, stem: str) -> Self:
-        """The folder as it is now, when the attempt begins. Raises OSError where there is none."""
+        """The folder at the begin of the attempt. Raises OSError where there is none."""
         status = path.stat()
         return cls(path, stem, (status.st_dev, status.st_ino))
 
@@ -169,7 +169,7 @@ class TracesFolder:
         """A descriptor of the folder. Raises OSError where it cannot be reached, FolderReplaced where another one is at
         its path.
 
-        A network file system that is mounted anew has another st_dev: there the attempt's begin record identifies it.
+        A network file system that is mounted again has another st_dev: there the attempt's begin record identifies it.
         """
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -212,7 +212,7 @@ def name_of_removed(folder: Path) -> Path:
 def remove_stale_parts(traces: Path, stem: str | None = None) -> list[str]:
     """Removes parts that have no live writer, of all attempts or of one; returns their names.
 
-    A part stays as long as its process lives on this machine, its attempt has no exit record and it is younger than
+    A part stays as long as its process runs on this machine, its attempt has no exit record and it is younger than
     ABANDONED_S, or it is younger than STALE_S. Nothing that has another name is touched. Raises OSError where the
     folder cannot be read or a part cannot be removed.
     """

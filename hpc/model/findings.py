@@ -135,12 +135,12 @@ CHECKS: Mapping[str, Check] = {
     ),
     "gpus_in_sight": Check(
         level=Level.ALARM,
-        fix="ask for GPUs per node (--gpus-per-node), not per task (--gpus-per-task, --gpu-bind): where they are "
+        fix="request GPUs per node (--gpus-per-node), not per task (--gpus-per-task, --gpu-bind): where they are "
         "hidden from one another NCCL goes by host memory or the network instead of NVLink",
     ),
     "same_device": Check(
         level=Level.FATAL,
-        fix="ask for nodes of one kind (constraint in the site), or measure the kinds apart",
+        fix="request nodes of one kind (constraint in the site), or measure the kinds apart",
     ),
     "same_driver": Check(
         level=Level.ALARM,
@@ -176,7 +176,7 @@ CHECKS: Mapping[str, Check] = {
     ),
     "host_memory": Check(
         level=Level.ALARM,
-        fix="ask for more memory (--mem), or end what else fills the node",
+        fix="request more memory (--mem), or end what else fills the node",
         fix_here="end what else fills the memory, or take a smaller --batch-size",
     ),
     "images": Check(

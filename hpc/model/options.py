@@ -23,7 +23,7 @@ WHOLE = re.compile(r"[+-]?[0-9]+")
 class Option:
     """One option. Its kind is that of `default`; `small` replaces the default where the target has no GPU.
 
-    A number lies between `minimum` and `maximum`, both included. `check` raises ValueError for a text that the option's
+    A number is between `minimum` and `maximum`, both included. `check` raises ValueError for a text that the option's
     user would refuse.
     """
 
@@ -36,7 +36,7 @@ class Option:
     check: Callable[[str], object] | None = None
 
     def read(self, name: str, text: str) -> OptionValue:
-        """The value that a text stands for. Raises OptionError where it stands for none."""
+        """The value that a text denotes. Raises OptionError where it denotes none."""
         if self.choices and text not in self.choices:
             near = did_you_mean(text, self.choices)
             raise OptionError(f"option {name}: {text!r} is not one of {', '.join(self.choices)}{near}")
@@ -84,7 +84,7 @@ def read_options(table: Mapping[str, Option], requested: Mapping[str, str]) -> d
     }
 
 
-# What a site promises of the network between two of its nodes, as it is written: `latency_us=5`.
+# What a site promises of the network between two of its nodes, as written: `latency_us=5`.
 
 PROMISES = {
     "bandwidth_gbit": "Gbit/s of a node each way",

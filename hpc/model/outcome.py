@@ -250,7 +250,7 @@ def _is_damaged(path: Path, *_version: int) -> bool:
 def exit_records(folder: Path, errors: list[RecordError] | None = None) -> dict[str, list[ExitRecord]]:
     """Every run's exit records in the folder, attempts in order.
 
-    A record that cannot be read counts as absent, and the attempt is decided anew; its error is added to `errors`.
+    A record that cannot be read counts as absent, and the attempt is decided again; its error is added to `errors`.
     """
     by_run: dict[str, list[ExitRecord]] = {}
     for path in sorted(folder.glob(f"*{EXIT}")):

@@ -258,7 +258,7 @@ class Reference:
 
     @property
     def swept(self) -> tuple[SweptPoint, ...]:
-        """Every point that its sweeps ask for, baselines that are only added apart."""
+        """Every point of its sweeps, baselines that are only added apart."""
         return tuple(point for sweep in self.sweeps for point in _swept(sweep))
 
     def nearest(
@@ -345,7 +345,7 @@ def read_reference(path: Path, threshold: float | None = None) -> Reference:
 
 
 def read_share(text: str) -> float:
-    """A share from `3%` or `0.03`. Raises ValueError unless it lies between 0 and 1, both excluded."""
+    """A share from `3%` or `0.03`. Raises ValueError unless it is between 0 and 1, both excluded."""
     number = text.strip().removesuffix("%")
     try:
         share = float(number) / (100 if number != text.strip() else 1)
@@ -463,7 +463,7 @@ def _of_tables(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sweep(common: Any, sweep: Any) -> dict[str, Any]:
-    """The options of a sweep, with those common to all; tables of both are joined."""
+    """The options of a sweep, with those common to all; tables of both are merged."""
     for each in (common, sweep):
         _check(each, {"option": dict, "env": dict}, "a sweep")
     tables = {name: {**common.get(name, {}), **sweep.get(name, {})} for name in ("option", "env")}

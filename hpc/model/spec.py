@@ -122,7 +122,7 @@ class RunSpec:
     so that nothing is read meanwhile. `search` is set in a try of `find-max`: the setting whose largest value that fits
     is sought.
 
-    With `epochs` the run is a whole training of at most so many epochs: after the steps of the benchmark, which lie in
+    With `epochs` the run is a whole training of at most so many epochs: after the steps of the benchmark, which are in
     the first epoch of an attempt, it goes on, evaluates the model after every `eval_every` epochs, and ends once the
     accuracy is at least `target_accuracy` percent (0: no target).
 
@@ -345,7 +345,7 @@ class RunSpec:
         spec = cls(**{name: value for name, value in values.items() if name in _DEFAULTS})
         if values.get("run_id", spec.run_id) != spec.run_id:
             raise SpecError(
-                f"the run calls itself {values['run_id']} but what it asks for makes {spec.run_id}: "
+                f"the run calls itself {values['run_id']} but its settings make {spec.run_id}: "
                 "it was changed by hand; change the sweep instead and plan again"
             )
         return spec

@@ -235,7 +235,7 @@ class Trace:
             )
         if any(not 0 < first < stop <= steps for first, stop in self.blocks):
             raise TraceError(
-                f"blocks {str(self.blocks.tolist())[:200]} do not lie inside the {steps} steps after the first"
+                f"blocks {str(self.blocks.tolist())[:200]} are not inside the {steps} steps after the first"
             )
 
     def _expect(self, name: str, dtype: type, *lengths: int | None) -> None:
@@ -265,7 +265,7 @@ class Trace:
     def stamps_globally(self, local_ns: Int64, which: Iterable[range] = (range(len(STAMPS)),)) -> Int64:
         """Stamps of the ranks' own clocks [rank, step, 6] on the global clock: `which` of them, the others are absent.
 
-        Those of one name and step lie together in memory. Raises as to_global.
+        Those of one name and step are adjacent in memory. Raises as to_global.
         """
         by_name = np.full(local_ns.shape[::-1], ABSENT)
         for stamps in which:

@@ -177,7 +177,7 @@ def _write(raw: _Flushed, trace: Trace) -> None:
     import h5py
 
     # The 1.8 format: checksummed metadata, readable by every HDF5 library of the last fifteen years.
-    aligned = {"alignment_threshold": 1, "alignment_interval": 8}  # numbers can be mapped as they lie
+    aligned = {"alignment_threshold": 1, "alignment_interval": 8}  # numbers can be mapped in place
     with h5py.File(raw, "w", libver=("v108", "v110"), **aligned) as file:
         file.attrs["schema"] = _stored(SCHEMA)
         file.attrs["schema_version"] = np.int64(SCHEMA_VERSION)
@@ -227,7 +227,7 @@ def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
 def _stored(text: str | Sequence[str]) -> npt.NDArray[Any]:
     """A text, or several, as HDF5 strings of one length, with NUL characters and halves of surrogate pairs replaced.
 
-    Strings of variable length lie in a heap without a checksum, on which the HDF5 library can hang when it is damaged.
+    Strings of variable length are in a heap without a checksum, on which the HDF5 library can hang when it is damaged.
     """
     import h5py
 
@@ -521,7 +521,7 @@ class _StoredTrace:
         return h5o.open(group, link)
 
     def _require_inside(self, dataset: Any, name: str) -> None:
-        """Raises TraceError unless the content lies in this file, as it is."""
+        """Raises TraceError unless the content is in this file, unchunked."""
         from h5py import h5d
 
         plist = dataset.get_create_plist()

@@ -163,7 +163,7 @@ class TimeSpent:
     """The parts of a training's time, in seconds; they add up to it.
 
     `between_attempts_s` is from the last epoch that was done before an attempt until it began to train: work that was
-    lost with the attempt before, waiting for a job, and the start. `rest_s` is what lies between epochs: checkpoints.
+    lost with the attempt before, waiting for a job, and the start. `rest_s` is the time between epochs: checkpoints.
     """
 
     training_s: float

@@ -169,7 +169,7 @@ def _finished(evidence: Evidence) -> Decided | None:
     elif evidence.ended_by is not None:
         end = f"only then the step was ended: {evidence.reason or evidence.ended_by}"
     elif evidence.exit_status is None:
-        end = "nobody saw the launcher return"
+        end = "no exit status of the launcher was recorded"
     else:
         end = f"only then {_returned(evidence)}"
     return Outcome.OK, f"rank 0 wrote a whole trace; {end}"
@@ -284,7 +284,7 @@ def _failed(evidence: Evidence) -> Decided | None:
 def _secondary(evidence: Evidence) -> Decided | None:
     """A rank that lost another rank, for an unknown cause."""
     note = _first(note for note in evidence.notes if is_secondary(note))
-    return None if note is None else (note.outcome, f"{_describe(note)}; the rank it lost left no word")
+    return None if note is None else (note.outcome, f"{_describe(note)}; the rank it lost left no note")
 
 
 def _otherwise(evidence: Evidence) -> Decided:
@@ -301,7 +301,7 @@ def _otherwise(evidence: Evidence) -> Decided:
         scheduler = f"the scheduler ({job.source}) has forgotten the job"
     else:
         scheduler = f"{job.source}: {job.state}"
-    return Outcome.LOST, f"nobody saw the launcher return; {scheduler}"
+    return Outcome.LOST, f"no exit status of the launcher was recorded; {scheduler}"
 
 
 _RULES: tuple[Callable[[Evidence], Decided | None], ...] = (

@@ -3,7 +3,7 @@
 A NodeAgent of the node's first rank starts it, outside MPI and every framework, in a session of its own. Standard input
 has the request (a line of JSON), then the commands `stop` (telemetry) and `end` (the trace is on the disk: remove the
 copies). Standard output has a line of JSON per report, {part: facts}. On SIGTERM, sent before a job is killed, it
-copies at once and goes on. It outlives its rank only to copy, until no rank of the attempt lives on its node.
+copies at once and goes on. It outlives its rank only to copy, until no rank of the attempt is alive on its node.
 """
 
 from __future__ import annotations

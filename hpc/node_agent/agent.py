@@ -1,4 +1,4 @@
-"""The helper process of a node, seen from the rank that starts it: one life, and never a reason to fail."""
+"""The helper process of a node, seen from the rank that starts it: started once, and never a reason to fail."""
 
 from __future__ import annotations
 

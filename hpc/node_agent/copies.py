@@ -240,7 +240,7 @@ class Copies:
             self._partial.rmdir()
 
     def ranks_live(self) -> bool:
-        """Whether any of the ranks lives."""
+        """Whether any of the ranks is alive."""
         return any(lives(folder, rank) for rank, folder in self._folders.items())
 
     def _complain(self, error: OSError) -> None:

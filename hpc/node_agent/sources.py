@@ -119,7 +119,7 @@ def frequencies(cores: Sequence[int], cpus: Path) -> Iterator[SeriesReader]:
     """
     files = [cpus / f"cpu{core}/cpufreq/scaling_cur_freq" for core in cores]
     if not files or not all(file.exists() for file in files):
-        raise Unread("this machine does not tell it (no cpufreq)")
+        raise Unread("not available on this machine (no cpufreq)")
     of_cores = [number_in(file, 1e-3) for file in files]
 
     def read() -> tuple[float, float]:
@@ -258,7 +258,7 @@ def _interfaces(device_file: KernelFile) -> dict[str, list[float]]:
 
 _SIOCETHTOOL, _ETHTOOL_GSET, _IFREQ_BYTES = 0x8946, 1, 40
 _ETHTOOL_CMD_BYTES, _SPEED_LOW, _SPEED_HIGH = 44, 12, 28
-"""`struct ethtool_cmd` of linux/ethtool.h: its size, and where the two halves of the speed in Mbit/s lie."""
+"""`struct ethtool_cmd` of linux/ethtool.h: its size, and where the two halves of the speed in Mbit/s are."""
 _MIN_LINK_MBIT, _UNKNOWN_MBIT = 100, 0xFFFFFFFF
 """A slower link is none: the tun driver calls every device 10 Mbit/s. Faulty cables leave 100."""
 
@@ -317,7 +317,7 @@ def processes(ranks: Sequence[RankProcess], proc: Path) -> Iterator[SeriesReader
     this_namespace = pid_namespace(proc)
     for place, rank in enumerate(ranks):
         if not this_namespace or rank.pid_namespace != this_namespace:
-            raise Unread(f"process {rank.pid} lives in a namespace of its own")
+            raise Unread(f"process {rank.pid} is in another network namespace")
         yield from _process(f"local_rank{place}", proc / str(rank.pid))
 
 
@@ -348,7 +348,7 @@ def _process(name: str, folder: Path) -> Iterator[SeriesReader]:
 def sources_of_node(
     ranks: Sequence[RankProcess], proc: Path = Path("/proc"), sys: Path = Path("/sys")
 ) -> dict[str, Iterator[SeriesReader]]:
-    """All sources of this node by name. Each opens its files as it is iterated, and raises UNREADABLE then."""
+    """All sources of this node by name. Each opens its files when iterated, and raises UNREADABLE then."""
     cores = sorted({core for rank in ranks for core in rank.cores})
     some = cores[:: -(-len(cores) // MAX_CORES) or 1]
     cpus = sys / "devices/system/cpu"

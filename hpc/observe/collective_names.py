@@ -23,6 +23,6 @@ FROM_ONE, TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")
 def waits_at_once(values: Sequence[object]) -> bool:
     """Whether the caller of a process group's method, with these arguments, waits for the result (`async_op=False`).
 
-    Then all of it is the collective: on a CPU much of it can lie in the call itself, whose thread takes the core.
+    Then all of it is the collective: on a CPU much of it can be in the call itself, whose thread takes the core.
     """
     return bool(values) and getattr(values[-1], "asyncOp", True) is False

@@ -45,7 +45,7 @@ def hooks(
     ended: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> Hooks:
-    """For attributes of torch's module, what makes of each original what is to stand in its place.
+    """For attributes of torch's module, what makes the replacement of each original.
 
     `arrived` gets the collective's name, the size of its group and the tensor, and returns a number of its own for the
     other two, or -1 for a collective that is not recorded. `failed` gets what this file or they raise.
@@ -58,7 +58,7 @@ def hooks(
 
 
 class _Makers:
-    """Each makes what stands in the place of an original; the arguments are those of `hooks`."""
+    """Each makes the replacement of an original; the arguments are those of `hooks`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class _Makers:
         self._is_tracing = module._are_we_tracing
         self._arrived, self._waits, self._ended, self._failed = arrived, waits, ended, failed
         self._calls: list[int] = []  # the collective that is being called
-        self._going: dict[int, int] = {}  # of each whose result nobody has waited for yet, by the memory of the result
+        self._going: dict[int, int] = {}  # of each whose result was not yet waited for, by the memory of the result
 
     def of_call(self, name: str, place: int) -> Callable[[Any], Any]:
         """Makes a function that announces the collective of that name; the group is at this place of its arguments."""

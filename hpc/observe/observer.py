@@ -23,8 +23,8 @@ from . import events as e
 
 
 def outermost(below: bool = False) -> list[Any]:
-    """The modules with something to train that lie in no other; with those one below, where nobody calls these."""
-    # issubclass of the type: isinstance asks a proxy for its class, which can run anything.
+    """The modules with something to train that are in no other; with those one below, where these are not called."""
+    # issubclass of the type: isinstance calls a proxy's __class__, which can run anything.
     modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
     inner = {id(child) for module in modules for child in _children(module)}
     roots = [module for module in modules if id(module) not in inner and _trains(module)]
@@ -146,7 +146,7 @@ MISSING = object()
 
 
 class Patch(NamedTuple):
-    """What stands in the place of an attribute; `previous` is MISSING where the owner only inherits it."""
+    """The replacement of an attribute; `previous` is MISSING where the owner only inherits it."""
 
     owner: Any
     name: str
@@ -166,7 +166,7 @@ class Patch(NamedTuple):
 
 
 class Patches:
-    """What stands in the place of attributes of classes and modules, and handles of torch's own hooks."""
+    """The replacements of attributes of classes and modules, and handles of torch's own hooks."""
 
     def __init__(self) -> None:
         self.patches: list[Patch] = []
@@ -241,7 +241,7 @@ class Observer(Patches):
         self.cells[e.STEPS_CELL] = self.steps
 
 
-# Records the exception that ends a script, which its exit status does not tell.
+# Records the exception that ends a script, which its exit status does not name.
 
 _MAX_CHARACTERS = 2000
 

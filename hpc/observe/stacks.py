@@ -1,6 +1,6 @@
 """The stacks of a script that hangs: a handler in C writes them when the rank's process requests them by signal.
 
-The signal is one that nobody uses, system calls that it interrupts go on, and it comes only to a run that makes no
+The signal is one without other use, system calls that it interrupts go on, and it comes only to a run that makes no
 step. It is sent only where this handler waits for it and its file is still open: a process that has replaced itself
 would die of it, and in a script that closes all files another one has the number of this.
 """

@@ -23,7 +23,7 @@ class CollectiveCall:
     """A collective that was called from Python.
 
     ns of its call; of the wait for its result, which for one that is waited for at once is that of the call; of its
-    end. ABSENT for the last two: nobody waited for it.
+    end. ABSENT for the last two: it was not waited for.
     """
 
     name: str
@@ -183,7 +183,7 @@ def _reduced_by_hand(
         return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
     ends = [x.ns for x in inside if x.kind == e.COLLECTIVE_OUT and calls[0].ns <= x.ns < segment.end_ns]
     if len(ends) < len(calls):
-        return (last, calls[-1].ns, ABSENT), {INNER[2]: "nobody waited for the reduction of the gradients"}
+        return (last, calls[-1].ns, ABSENT), {INNER[2]: "the reduction of the gradients was not waited for"}
     return (last, calls[-1].ns, ends[-1]), {}
 
 
@@ -228,7 +228,7 @@ def training_loaders(events: Sequence[HookEvent], segments: Sequence[Segment]) -
 
 
 def looked_at(events: Sequence[HookEvent], segments: Sequence[Segment], loaders: Set[int]) -> set[HookEvent]:
-    """The fetches of batches that are only looked at: the loader is begun anew before its end, and no model is called.
+    """The fetches of batches that are only looked at: the loader is restarted before its end, and no model is called.
 
     None where most steps do so: then the script reads this way.
     """
@@ -267,7 +267,7 @@ _LOADER_KINDS = (e.FETCH_OUT, e.FETCH_END, e.ITERATE_OUT)
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """What else than training lies between two steps: from the end of one to the beginning of the next."""
+    """What else than training is between two steps: from the end of one to the beginning of the next."""
 
     kind: str  # "evaluation", "checkpoint", "another loader", joined by " and "
     begin_ns: int
@@ -286,7 +286,7 @@ class ObservedStep:
     """None where the script reads by no loader that hooks can see, or reads what has no length."""
     fetches: int
     fetch_ns: int
-    """All of its fetches together; with accumulation only the first lies between `begin` and `batch_ready`."""
+    """All of its fetches together; with accumulation only the first is between `begin` and `batch_ready`."""
     loader_ns: int = ABSENT
     """What its loaders took between `begin` and `batch_ready`; ABSENT where no loader was seen."""
     backwards: int
@@ -295,10 +295,10 @@ class ObservedStep:
     skipped: bool
     """A gradient scaler skipped the update."""
     new_epoch: bool
-    """The loader was exhausted, or begun anew, before it: its first fetch includes the start of an iterator."""
+    """The loader was exhausted, or restarted, before it: its first fetch includes the start of an iterator."""
     collectives: tuple[CollectiveCall, ...] = ()
     pause: Pause | None = None
-    """What lies before it: a step of the measurement must not span it."""
+    """What is before it: a step of the measurement must not span it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,7 +376,7 @@ def _usual(events: Sequence[HookEvent], segments: Sequence[Segment], loaders: Se
 def _begin(
     events: Sequence[HookEvent], last_end: int | None, loaders: Set[int], usual: Set[str]
 ) -> tuple[int, int, list[str]]:
-    """When a step requests its batch; when the step before it ended; what lies between the two, if anything.
+    """When a step requests its batch; when the step before it ended; what is between the two, if anything.
 
     `last_end` is the return of the last update; None for the first step.
     """
@@ -497,7 +497,7 @@ def _rounds(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str], s
     return (
         [],
         [],
-        f"optimizers are stepped in no pattern that repeats (by number {counts}): what a step is is not known",
+        f"optimizers are stepped in no pattern that repeats (by number {counts}): steps cannot be recognised",
     )
 
 
@@ -534,11 +534,11 @@ def _absent(steps: Sequence[ObservedStep]) -> dict[str, str]:
 def _of_process(recorded: ProcessEvents) -> list[str]:
     facts, remarks = recorded.facts, []
     if "failed" in facts:
-        remarks.append(f"a hook raised {facts['failed']}: all hooks were taken off, and the script went on unmeasured")
+        remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
     if facts.get("full"):
         remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
     if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
-        remarks.append(f"WORLD_SIZE is {facts['world_size']}, and it joined no process group: it trains alone")
+        remarks.append(f"WORLD_SIZE is {facts['world_size']}, but it is in no process group: it trains alone")
     return remarks
 
 
@@ -578,7 +578,7 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> lis
         remarks.append(f"{unread} of the last {len(late)} steps read nothing: batches are read ahead, or used again")
     if looked:
         remarks.append(
-            f"{plural(looked, 'time')} a batch was fetched and its loader begun anew: not trained, in no count"
+            f"{plural(looked, 'time')} a batch was fetched and its loader restarted: not trained, not counted"
         )
     if epochs:
         remarks.append(f"{plural(len(epochs), 'step')} after the end of an epoch: data includes a new iterator")

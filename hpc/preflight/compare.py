@@ -255,12 +255,12 @@ def _misfit(run: RunSpec, path: str, first: ImagesSeen) -> CheckResult | None:
     max_classes = WORKLOADS[run.workload].max_classes
     if first.group == "class" and first.groups > max_classes:
         return failed(
-            f"{path} has {first.groups} classes; {run.workload} tells {max_classes} apart",
+            f"{path} has {first.groups} classes; {run.workload} has {max_classes} at most",
             f"take an image set with at most {max_classes} class folders",
         )
     if run.epochs and run.steps > (in_epoch := steps_per_epoch(run, first.images)):
         return failed(
-            f"the measured steps must lie in one epoch: with the warm-up the run has {run.steps} steps, and an epoch "
+            f"the measured steps must be in one epoch: with the warm-up the run has {run.steps} steps, and an epoch "
             f"of the {plural(first.images, 'image')} in {path} has {in_epoch}, {run.global_batch_size} a step",
             f"take --steps {in_epoch} or fewer, a smaller --batch-size, or more images",
         )
@@ -336,7 +336,7 @@ def mpi_size(seen: Seen) -> CheckResult:
         fix = "start it with srun or mpiexec"
     elif str(here.size) in here.variables.values():
         fix = (
-            f"the launcher started no more, or no less: give it --nodes={run.nodes} "
+            f"the launcher started as many: give it --nodes={run.nodes} "
             f"--ntasks-per-node={run.ranks_per_node} (mpiexec: -n {run.ranks})"
         )
     elif "SLURM_NTASKS" not in here.variables:

@@ -265,7 +265,7 @@ def _visible(in_sight: Sequence[Gpu], visible_devices: str | None) -> list[str]:
                 break
             uuids += fitting
         elif name.startswith("MIG"):
-            raise NoDriver("CUDA_VISIBLE_DEVICES names slices of a GPU (MIG), which only the framework can tell apart")
+            raise NoDriver("CUDA_VISIBLE_DEVICES names slices of a GPU (MIG), which only the framework can distinguish")
         else:
             break
     return uuids
@@ -319,7 +319,7 @@ def _nvidia_smi(arguments: Sequence[str]) -> str:
     """The output of nvidia-smi, without heads and units. Raises NoDriver where it is not installed or fails."""
     answer = run_tool(["nvidia-smi", *arguments, "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_S)
     if answer.failure is Failure.ABSENT:
-        raise NoDriver("neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is there to ask")
+        raise NoDriver("neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is installed")
     if not answer.ok:
         raise NoDriver(answer.describe())
     return answer.stdout
@@ -434,7 +434,7 @@ def free_memory(proc: Path, sys: Path) -> tuple[int | None, int | None, str]:
         rows = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
         total, free = (int(rows[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     except (OSError, KeyError, ValueError, IndexError) as error:
-        return None, None, f"{proc / 'meminfo'} does not tell it ({error})"
+        return None, None, f"{proc / 'meminfo'} does not say it ({error})"
     for limit, used in _limits(proc / "self/cgroup", sys / "fs/cgroup"):
         total, free = min(total, limit), min(free, max(0, limit - used))
     return total, free, ""

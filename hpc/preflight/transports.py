@@ -49,7 +49,7 @@ def unread_reason(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def file_of(name: str, hostname: str, pid: int) -> Path:
-    """The file that NCCL writes for a process: %h stands for the host's short name, %p for the process number."""
+    """The file that NCCL writes for a process: %h is the host's short name, %p the process number."""
     short = re.sub(r"[%/]", "-", hostname.partition(".")[0])
     known = {"h": short, "p": str(pid), "%": "%"}
     return Path(re.sub(r"%(.)", lambda match: known.get(match[1], match[0]), name))

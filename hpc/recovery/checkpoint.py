@@ -68,5 +68,5 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], TrainingState]:
 
 def _broken(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
-        f"the checkpoint {path} cannot be used: {what}; remove it, and the training begins anew at its first epoch"
+        f"the checkpoint {path} cannot be used: {what}; remove it, and the training restarts at its first epoch"
     )

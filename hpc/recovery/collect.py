@@ -42,7 +42,7 @@ def collect(traces: Path, stem: str) -> int:
                 if not target_path.exists() or (path.suffix == ".h5" and _holds_more(path, target_path)):
                     _move([path], [target_path])
                 elif path.suffix == ".json":
-                    path.unlink()  # the note that was there first stands
+                    path.unlink()  # the note that was there first counts
             elif path.suffix in (".stamps", ".stacks") and OF_RANK.fullmatch(path.name):
                 partial = target.make(f"{stem}{PARTIAL}")
                 together = [path.with_suffix(".json"), path] if path.suffix == ".stamps" else [path]

@@ -1,4 +1,4 @@
-"""The private folders of ranks' files on a node, the check that a rank lives, and the removal of old files."""
+"""The private folders of ranks' files on a node, the check that a rank is alive, and the removal of old files."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Journal:
         content = f"{size_bytes} bytes of stamps of rank {rank}"
         self._file = in_attempt_folder(traces, stem, content, partial(self._make, size_bytes), self.passed_over)
         if self.passed_over:
-            print(f"stamps lie in {self.folder}: {'; '.join(self.passed_over)}", file=sys.stderr, flush=True)
+            print(f"stamps are in {self.folder}: {'; '.join(self.passed_over)}", file=sys.stderr, flush=True)
         everything = memoryview(mmap.mmap(self._file, size_bytes)).cast("q")
         everything[:] = array("q", [ABSENT]) * len(everything)
         self.stamps = everything[: steps * len(STAMPS)]

@@ -90,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def tidy(traces: Path) -> list[str]:
-    """Removes what lies beside whole traces or was left half-written by dead processes; returns a line for each.
+    """Removes what is beside whole traces or was left half-written by dead processes; returns a line for each.
 
     What cannot be removed has a line, too. Attempts without a trace are left to `recover`.
     """
@@ -114,7 +114,7 @@ def _recovered(partial: Path, left_alone: str = "") -> tuple[str, bool]:
 def _without_stale_parts(traces: Path, stem: str | None = None) -> tuple[list[str], str]:
     """A line for each part that was removed, and the error, if any."""
     try:
-        return [f"{name}: removed, whoever wrote it was killed" for name in remove_stale_parts(traces, stem)], ""
+        return [f"{name}: removed; its writer was killed" for name in remove_stale_parts(traces, stem)], ""
     except OSError as error:
         return [], str(error)
 
@@ -164,7 +164,7 @@ def _recover(partial: Path) -> str:
     if path.exists():
         _check_whole(path, journals)
         aside = _remove(partial, keep=bool(broken) and read_trace(path).recovered)
-        return f"{stem}: its trace is there and whole; what lay beside it is {aside or 'removed'}"
+        return f"{stem}: its trace is whole; journals beside it: {aside or 'removed'}"
     if not any(journal.steps_completed for journal in journals):
         if broken:
             raise JournalError("; ".join(broken))

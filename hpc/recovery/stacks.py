@@ -36,7 +36,7 @@ class Stacks:
         descriptor = in_attempt_folder(
             traces, stem, content, lambda folder: _locked_file(folder / f"rank{rank}{STACKS}")
         )
-        self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process lives
+        self._file = os.fdopen(descriptor, "w")  # open as long as a signal may come: as long as the process runs
         faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True)
 
     def add(self, others: Callable[[], Iterable[str]]) -> None:

@@ -87,7 +87,7 @@ class RankFailure:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome that the exception stands for."""
+        """The outcome of the exception."""
         return outcome_of(self.error, self.training)
 
     def report(self) -> None:

@@ -2,7 +2,7 @@
 
 For TCP, rank 0 listens and writes address, port and a random key to a file in the folder of the traces. All nodes see
 that folder anyway, and the file is this user's alone: who has the key belongs to the launch. torchrun's own store takes
-in whoever connects, and Slurm has none. The file is named after the launch, and removed once all ranks have joined.
+in whoever connects, and Slurm has none. The file is named after the launch, and removed once all ranks are connected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
 JOIN_S = 120.0
-"""Seconds in which all ranks must have joined."""
+"""Seconds in which all ranks must be connected."""
 _NOTE_S = 10.0
 """Seconds between two notes of who is waited for."""
 _LOOK_S, _GREETING_LIMIT_S = 0.1, 30.0
@@ -55,7 +55,7 @@ TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """The place of this rank, by its launcher's variables. `identity` tells the launch from all others that may use the
+    """The place of this rank, by its launcher's variables. `identity` differs from all other launches that may use the
     same folder at the same time; `address` is rank 0's or srun's, where it is known."""
 
     launcher: str
@@ -69,7 +69,7 @@ class Launch:
 def connect(traces: Path, environ: Mapping[str, str] = os.environ) -> Communicator:
     """The ranks of this launch, connected by MPI where its launcher starts ranks of MPI's, else by TCP.
 
-    Raises LaunchError where they cannot meet: one rank never stands for several.
+    Raises LaunchError where they cannot meet: one rank is never taken for several.
     """
     launch = launch_of(environ, socket.gethostname())
     # torchrun's ranks inherit MPI's variables from it, and would all take its place; and without such variables Open
@@ -155,10 +155,10 @@ def rendezvous_file(traces: Path, launch: Launch) -> Path:
 
 
 def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
-    """The connected ranks of the launch. Raises LaunchError where not all join within the limit."""
+    """The connected ranks of the launch. Raises LaunchError where not all connect within the limit."""
     try:
         if launch.size == 1:
-            return Connections(0, 1, {}, socket.socket(), b"")  # which listens to nobody
+            return Connections(0, 1, {}, socket.socket(), b"")  # which accepts no connection
         path = rendezvous_file(traces, launch)
         traces.mkdir(parents=True, exist_ok=True)
         return (_host if launch.rank == 0 else _visit)(launch, path, limit_s)
@@ -213,7 +213,7 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
 
 
 def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
-    """Other ranks: look for rank 0. A file of a launch that was killed leads nowhere until rank 0 writes anew."""
+    """Other ranks: look for rank 0. A file of a launch that was killed leads nowhere until rank 0 writes its own."""
     begin_s = time.monotonic()
     until_s, note_s = begin_s + limit_s, begin_s + _NOTE_S
     while True:
@@ -264,7 +264,7 @@ def _write_private(path: Path, place: Mapping[str, object]) -> None:
 
 def _read_private(path: Path) -> Endpoint:
     """What rank 0 has written. Raises OSError, ValueError or KeyError where that is not there, or is another's."""
-    list(path.parent.iterdir())  # a network file system may remember that the file was absent: this asks it anew
+    list(path.parent.iterdir())  # a network file system may remember that the file was absent: this reads it again
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
         status = os.fstat(file.fileno())
         with TemporaryFile(dir=path.parent) as mine:  # a file system may show this user by another number

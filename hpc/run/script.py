@@ -490,7 +490,7 @@ class ScriptRun:
         if not blocks:
             raise NothingMeasured(
                 f"nothing was measured: the script made {plural(steps, 'step')}, of which {run.warmup_steps} are "
-                "warm-up and 5 lie behind each pause: let it make more, or lower --warmup"
+                "warm-up and 5 follow each pause: let it make more, or lower --warmup"
             )
         preflight, pid = self._rank.preflight, self._pid
         report = attempted(

@@ -163,7 +163,7 @@ class WholeTraining:
         if differing:
             raise InvalidRun(
                 f"the checkpoint {path} is of another training: {'; '.join(differing)}; remove it, and the training "
-                "begins anew at its first epoch"
+                "restarts at its first epoch"
             )
         return history, state
 
@@ -201,7 +201,7 @@ class WholeTraining:
             self._checkpoint(state)
 
     def _checkpoint(self, state: TrainingState | None) -> None:
-        """Rank 0 writes where the training stands. Where that fails training goes on, and the history says so."""
+        """Rank 0 writes a checkpoint. Where that fails training goes on, and the history says so."""
         error = ""
         if state is not None:
             facts = {"run": self._run.run_id, "ranks": self._run.ranks, "history": self._history.to_json()}

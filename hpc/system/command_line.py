@@ -33,7 +33,7 @@ PROGRAMS = ("hpc.node_agent", "hpc.rank", "launch.step")
 REQUIREMENTS = ("h5py", "jinja2", "numpy", "rich", "submitit")
 """Packages that every command may import, as setup.py requires them."""
 _ENCODING = "rankwise_encoding"
-"""The option of Python (-X) that holds the encoding of output of a command that was started anew."""
+"""The option of Python (-X) that holds the encoding of output of a command that was restarted."""
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 NOT_DONE = 1
@@ -77,7 +77,7 @@ def called(module: str) -> str:
 def as_called(text: str) -> str:
     """The text with its command lines as this process was started: `rankwise sweep` for `python -m hpc.sweep`.
 
-    What stands in columns behind a command stays where it is.
+    Columns behind a command keep their place.
     """
     if not _subcommand:
         return text
@@ -160,7 +160,7 @@ def run(main: Callable[[], int], name: str, *, lost_output: int | None = None) -
 
 
 def _read_names_as_utf8() -> None:
-    """Starts this command anew in Python's UTF-8 mode where its locale has another encoding.
+    """Restarts this command in Python's UTF-8 mode where its locale has another encoding.
 
     Names of files are bytes, and UTF-8 by custom: read by the locale, the same request had another id in each of them,
     and a job script could not hold it. The processes of runs read names alike. Output keeps the locale's encoding.

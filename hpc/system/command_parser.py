@@ -18,7 +18,7 @@ _EXAMPLE = "      "
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Fits usage, texts and options to the room for text; lines of a text that fit it are shown as they are."""
+    """Fits usage, texts and options to the room for text; lines of a text that fit it are shown unchanged."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"width": text_width() - 2, **options})
@@ -47,7 +47,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def fitted(text: str, width: int) -> str:
-    """The text, its paragraphs that are wider filled anew. Commands to be copied, which are moved in, stay whole."""
+    """The text, its wider paragraphs refilled. Commands to be copied, which are moved in, stay whole."""
     paragraphs: list[tuple[str, int]] = []  # and the column where the lines after its first one begin
     for line in text.split("\n"):
         indent = len(line) - len(line.lstrip())
@@ -82,7 +82,7 @@ def _filled(paragraph: str, hanging: int, width: int) -> str:
 class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser whose error about unknown options names the nearest option of each.
 
-    Description and epilog are shown as they are, line by line, as far as there is room for their lines.
+    Description and epilog are shown unchanged, line by line, as far as there is room for their lines.
     """
 
     def __init__(self, prog: str | None = None, **options: Any) -> None:

@@ -38,7 +38,7 @@ def use_own_packages() -> None:
 
 
 def is_installed(root: Path = ROOT) -> bool:
-    """Whether this project lies among the packages of an environment, so that its interpreter finds it by itself."""
+    """Whether this project is among the packages of an environment, so that its interpreter finds it by itself."""
     return root.name in ("site-packages", "dist-packages")
 
 

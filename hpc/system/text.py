@@ -19,7 +19,7 @@ def inflect(number: int, noun: str) -> str:
 
 
 def capitalized(text: str) -> str:
-    """The text with a capital at its beginning, and otherwise as it is."""
+    """The text with a capital at its beginning."""
     return text[:1].upper() + text[1:]
 
 

@@ -31,7 +31,7 @@ class Collectives:
         self.plan = plan_of(run)
         if len(self.plan) != len(run.blocks):
             raise OptionError(
-                f"the run has {len(run.blocks)} blocks for {len(self.plan)} collectives; ask for it by hpc.sweep "
+                f"the run has {len(run.blocks)} blocks for {len(self.plan)} collectives; start it by hpc.sweep "
                 "--collectives or hpc.collectives, which plan both"
             )
         self._run, self._rank, self._ranks = run, rank, run.ranks

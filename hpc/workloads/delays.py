@@ -55,5 +55,7 @@ def _parse_delay(part: str, text: str) -> Delay:
         if not 0 <= delay.duration_ms <= _LONGEST_MS or delay.every < 1:
             raise ValueError(f"milliseconds must be from 0 to {_LONGEST_MS} (a day), every at least 1")
     except ValueError as error:
-        raise OptionError(f"delay {text!r} is not MS or MS@rank=R;every=N;from=S, joined by + ({error})") from None
+        raise OptionError(
+            f"delay {text!r} is not MS or MS@rank=R;every=N;from=S, more with + between ({error})"
+        ) from None
     return delay

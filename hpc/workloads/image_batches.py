@@ -66,7 +66,7 @@ DECODER = {"decoder": f"Pillow {PIL.__version__}", "resizing": "bilinear, antial
 
 
 class Encoded(NamedTuple):
-    """An image as it is stored: its name in messages, its label, and the text that its augmentation is drawn from."""
+    """A stored image: its name in messages, its label, and the text that its augmentation is drawn from."""
 
     name: str
     content: bytes

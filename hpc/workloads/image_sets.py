@@ -124,7 +124,7 @@ def _files(folder: Path, name: str) -> list[str]:
     return sorted(os.path.relpath(os.path.join(parent, file), folder) for parent, _, files in below for file in files)  # noqa: PTH118 - a million names
 
 
-# Images in TFRecord files: where each record lies, and its bytes.
+# Images in TFRecord files: where each record is, and its bytes.
 
 FOLDER = "tfrecord"
 PREFIXES = {"train": ("train-",), "val": ("val-", "validation-")}
@@ -226,7 +226,7 @@ INDEX_VERSION = "v1.2"
 
 
 class Component(NamedTuple):
-    """A file in a tar: its key and suffix, and where its content lies, in bytes."""
+    """A file in a tar: its key and suffix, and where its content is, in bytes."""
 
     key: str
     suffix: str

@@ -227,7 +227,7 @@ class _WithHead(nn.Layer):  # type: ignore[misc]  # as above
 
 
 class PaddleArcFace(Synthetic):
-    """Reference 003. A sharded head lies beside `model`: the backend averages nothing of it."""
+    """Reference 003. A sharded head is beside `model`: the backend averages nothing of it."""
 
     def __init__(self, run: RunSpec, device: Any, rank: int) -> None:
         options = workload_options(run)

@@ -112,7 +112,7 @@ class _EpochSampler(DistributedBatchSampler):  # type: ignore[misc]  # as above
 def _only(batches: list[Batch]) -> list[Any]:
     """In the place of DataLoader's own joining of samples, as lists and arrays, which alone it hands on.
 
-    It cannot hand on an array without elements: zeros stand for the images of a batch that has none.
+    It cannot hand on an array without elements: a batch without images gets zeros.
     """
     (batch,) = batches
     images, labels = (batch.images, batch.labels) if len(batch.labels) else (np.zeros(1), np.zeros(1))

@@ -82,7 +82,7 @@ class ResNet50(tf.Module):  # type: ignore[misc]  # mypy is not shown TensorFlow
 
 
 def from_torch(value: resnet50.Array) -> resnet50.Array:
-    """A convolution [outputs, inputs, k, k] as [k, k, inputs, outputs], a matrix transposed, a vector as it is."""
+    """A convolution [outputs, inputs, k, k] as [k, k, inputs, outputs], a matrix transposed, a vector unchanged."""
     order = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[value.ndim]
     return np.ascontiguousarray(value.transpose(order))
 
@@ -101,7 +101,7 @@ def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: str, rank: 
 
 
 def _signature(run: RunSpec, size_of: Callable[[RunSpec], int]) -> Any:
-    """Batches from files in tf.function's terms: of any number of images, so that no step traces anew for a smaller
+    """Batches from files in tf.function's terms: of any number of images, so that no step is traced again for a smaller
     one. None for synthetic samples, of which every batch has the same number."""
     if data_source(run.data) is None:
         return None

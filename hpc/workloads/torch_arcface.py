@@ -20,7 +20,7 @@ _Tensor = torch.Tensor
 
 
 def with_margin(cosines: _Tensor, columns: _Tensor, inside: _Tensor, margin: str) -> _Tensor:
-    """The cosines [samples, classes] with the margin on the targets: the target of a sample that is `inside` stands in
+    """The cosines [samples, classes] with the margin on the targets: the target of a sample that is `inside` is in
     its column, that of others is no class here.
 
     ArcFace adds its margin m to the angle θ. Beyond θ + m = π the cosine would rise again: there it is
@@ -255,7 +255,7 @@ class _WithHead(nn.Module):
 
 
 class TorchArcFace(Synthetic):
-    """Reference 003. A sharded head lies beside `model`: the backend averages nothing of it."""
+    """Reference 003. A sharded head is beside `model`: the backend averages nothing of it."""
 
     def __init__(self, run: RunSpec, device: torch.device, rank: int) -> None:
         options = workload_options(run)

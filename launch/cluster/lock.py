@@ -102,7 +102,7 @@ class FolderLock:
     def holder(self) -> str:
         signature = self.signed_by()
         if not signature:
-            return "somebody who could not leave a name"
+            return "a process without a name"
         since = time.strftime("%F %T", time.localtime(int(signature["since_unix_s"])))
         return f"process {signature['pid']} on {signature['host']}, of {signature['user']}, since {since}"
 

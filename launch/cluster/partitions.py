@@ -220,12 +220,12 @@ def _refusal(request: ResourceRequest, partition: Partition, nodes: Sequence[Nod
     if len(fitting) < request.nodes or (limit is not None and limit < request.nodes):
         node_limit = "" if limit is None or limit >= request.nodes else f", and lets a job have {plural(limit, 'node')}"
         return (
-            f"it asks for {request.describe()}; sinfo shows {_sizes(nodes, partition)} in partition "
+            f"it requests {request.describe()}; sinfo shows {_sizes(nodes, partition)} in partition "
             f"{partition.name}{node_limit}: {_largest(request, partition, nodes)}"
         )
     if partition.max_time_min is not None and request.time_min > partition.max_time_min:
         return (
-            f"it asks for {request.time_min} min; partition {partition.name} gives a job {partition.max_time_min} min "
+            f"it requests {request.time_min} min; partition {partition.name} gives a job {partition.max_time_min} min "
             f"at most: --time {partition.max_time_min} splits the plan into jobs that fit"
         )
     return ""
@@ -260,7 +260,7 @@ def _shortage(request: ResourceRequest, partition: Partition, nodes: Sequence[No
     if up >= request.nodes:
         return ""
     return (
-        f"asks for {plural(request.nodes, 'node')} and waits until more are up: of the {len(fitting)} in partition "
+        f"requests {plural(request.nodes, 'node')} and waits until more are up: of the {len(fitting)} in partition "
         f"{partition.name} that are large enough {up} are up now"
     )
 

@@ -72,7 +72,7 @@ def why_unreachable() -> str:
 def run_on_node(node: str, program: Sequence[str], site: Site) -> str:
     """Runs a program on this node by a job of its own, if one can start there at once; why not, empty if it ended well.
 
-    The job asks for what the site's jobs ask for, and for a core.
+    The job requests what the site's jobs request, and one core.
     """
     names = ("partition", "account", "qos", "reservation")
     options = [f"--{name}={value}" for name in names if (value := getattr(site, name))]

@@ -205,7 +205,7 @@ def _prepared(
 
 
 def _image(site: Site) -> str:
-    """One container image stands for all: the check is of the node."""
+    """Only one container image is checked: the check is of the node."""
     return (site.images.get("default") or next(iter(site.images.values()), "")) if site.container else ""
 
 

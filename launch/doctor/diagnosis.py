@@ -182,7 +182,7 @@ def _cpus(site: Site, cluster: ClusterFacts) -> Finding:
         text = f"nodes have {counts}: say which are meant"
         return change(name, text, f"cpus_per_node = {min(reported)}", reported=reported)
     if configured is not None and configured > max(reported):
-        text = f"the site says {configured}, sinfo {counts}: jobs that ask for more are refused"
+        text = f"the site says {configured}, sinfo {counts}: jobs that request more are refused"
         return change(name, text, f"cpus_per_node = {max(reported)}", reported=reported)
     text = f"{counts}, as sinfo says" if configured is None else f"{configured}; sinfo says {counts}"
     return ok(name, text, reported=reported)
@@ -212,7 +212,7 @@ def _fences(settings: Mapping[str, str]) -> Iterator[Finding]:
     else:
         text = (
             "as a tree, in which nodes do not wait for one another: a few starts in a thousand crash in MPI_Init; "
-            "Rankwise's runs ask for a ring"
+            "Rankwise's runs request a ring"
         )
         yield note("PMIx fences", text, "for other programs: PMIxCollFence=ring in mpi.conf, or SLURM_PMIX_FENCE=ring")
 
@@ -226,7 +226,7 @@ def _settings(cluster: ClusterFacts) -> Iterator[Finding]:
     mode = cluster.partition.get("PreemptMode") or settings.get("PreemptMode", "")
     yield _preemption(mode.split(",")[-1], settings.get("PreemptType", ""))
     if settings.get("JobRequeue") == "0":
-        yield ok("JobRequeue", "0; the jobs of a sweep ask for it themselves (--requeue)")
+        yield ok("JobRequeue", "0; the jobs of a sweep request it themselves (--requeue)")
     if (wait_s := _seconds(settings.get("KillWait", ""))) is not None:
         text = f"{wait_s} s from the signal at a time limit to the end"
         short = f"{text}: what was measured after the last copy may be lost; a shorter --copy-s loses less"
@@ -386,7 +386,7 @@ def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
         yield unknown("mpi", "no ranks without an interpreter that has mpi4py on all nodes")
     elif better is not None:
         launcher = f'launcher = "{better.launcher}"\n' if better.launcher != site.launcher else ""
-        text = f"{_way(configured)} does not bring the ranks together ({_failure(configured)}); {_way(better)} does"
+        text = f"{_way(configured)} does not connect the ranks ({_failure(configured)}); {_way(better)} does"
         yield change("mpi", text, f'{launcher}mpi = "{better.mpi}"')
         yield from _findings(better)
     elif configured.status is None:
@@ -394,7 +394,7 @@ def _mpi(site: Site, job: JobFacts) -> Iterator[Finding]:
     else:
         tried = "; ".join(f"{_way(start)}: {_failure(start)}" for start in job.starts if start.status is not None)
         fix = "load the MPI that mpi4py belongs to (modules = […]), or name its library by MPI4PY_LIBMPI"
-        yield change("mpi", f"nothing brings the ranks together: {tried}", fix)
+        yield change("mpi", f"nothing connects the ranks: {tried}", fix)
 
 
 def _findings(start: Start) -> Iterator[Finding]:

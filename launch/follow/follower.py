@@ -57,7 +57,7 @@ class ProgressReader:
     def read(self, stem: str) -> StepCount | None:
         """Steps that one rank of the attempt has completed; None if unknown or if reading failed.
 
-        Ranks reduce gradients at each step, so one rank stands for all. A copy is as old as the copier's interval.
+        Ranks reduce gradients at each step, so any rank will do. A copy is as old as the copier's interval.
         After the files have been removed, as at the end of a run, the last count is returned, without a pace.
         """
         try:
@@ -104,7 +104,7 @@ class Follower:
         self.time_left: SweepTimeLeft | None = None
 
     def rows(self) -> list[Row]:
-        """All runs of the jobs as they are now; the last rows again while the traces cannot be read or written."""
+        """All runs of the jobs now; the last rows again while the traces cannot be read or written."""
         self.time_left = None
         try:
             self._rows = self._look()
@@ -294,6 +294,6 @@ def _former_start(begin: BeginRecord, end: JobEnd) -> JobEnd:
     """The end of the earlier start that the attempt began in: from the accounts, else only that it was requeued."""
     starts = lives(begin.job_id, begin.job_name)
     known = [start for start in starts if start.restarts == begin.restart_count and start.requeued]
-    restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first life"
+    restarts = f"restart {begin.restart_count} of {end.restarts}" if begin.restart_count else "its first start"
     unknown = JobEnd(state="", source=end.source, reason=restarts, restarts=end.restarts, requeued=True)
     return known[0] if known else unknown

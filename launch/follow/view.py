@@ -132,7 +132,7 @@ class LiveTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepTable:
-    """The table as it is drawn, at most a terminal's lines and columns; `names` and `common` are `short_names`."""
+    """The table as drawn, at most a terminal's lines and columns; `names` and `common` are `short_names`."""
 
     rows: Sequence[Row]
     outage: Outage | None
@@ -341,7 +341,7 @@ def _wrap(text: str, width: int, max_lines: int) -> list[str]:
 
 
 def print_whole(console: Console, text: str) -> None:
-    """Prints a line as it is, because it is made to fit already or is to be copied."""
+    """Prints a line unwrapped, because it is made to fit already or is to be copied."""
     console.out(plain(text), highlight=False)
 
 

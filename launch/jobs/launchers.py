@@ -20,7 +20,7 @@ class Unquoted(str):
 def run_argv(run: RunSpec, site: Site, program: Sequence[str]) -> list[str]:
     """Starts `program` as the run's ranks, `ranks_per_node` on each of its nodes, in blocks.
 
-    A nested run has its nodes, some of the job's, in the second argument of the shell function that it stands in.
+    A nested run has its nodes, some of the job's, in the second argument of its shell function.
     """
     nested = run.placement == "nested"
     if site.launcher == "srun":
@@ -62,7 +62,7 @@ def once_per_node_argv(
 ) -> list[str]:  # fmt: skip
     """Starts `program` once on each of the nodes, inside a job; `launcher` is srun, openmpi, mpich, or local.
 
-    `nodelist` is theirs with commas, or the job's own in Slurm's notation; `container` stands before the program.
+    `nodelist` is theirs with commas, or the job's own in Slurm's notation; `container` precedes the program.
     """
     listed = nodelist.split(",") if "[" not in nodelist else []
     named = len(listed) == nodes

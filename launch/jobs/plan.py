@@ -105,7 +105,7 @@ def _parts(
         if limit is not None and len(block) * minutes_per_run > limit:
             raise PlanError(
                 f"a nested block has {len(block)} runs, one of every point, of {minutes_per_run} min each, and a job "
-                f"may take {limit} min: not one block fits; raise --time, lower --minutes-per-run, or ask for fewer "
+                f"may take {limit} min: not one block fits; raise --time, lower --minutes-per-run, or request fewer "
                 "points"
             )
         if limit is not None and (len(runs) + len(block)) * minutes_per_run > limit:
@@ -160,7 +160,7 @@ def describe_nested(jobs: Sequence[JobPlan]) -> list[str]:
     separate = sum(run.nodes * job.time_min / len(job.runs) / 60 for job in nested for run in job.runs)
     lines = [
         f"nested: {runs} runs share allocations of {nested[0].nodes} nodes, {node_hours:.1f} node-hours at most; "
-        f"separate jobs would ask for {separate:.1f}"
+        f"separate jobs would request {separate:.1f}"
     ]
     if len(nested) > 1:
         lines.append(

@@ -27,7 +27,7 @@ from launch.step.claim import Job
 from launch.step.signals import SignalLog
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that this code lies in: a checkout, or the packages of an environment."""
+"""The folder of this code: a checkout, or the packages of an environment."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +67,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     add("--nodes", type=int, default=1, metavar="N", help="how many nodes the run uses (%(default)s)")
     add("--nodelist", default="", metavar="NODES", help="which ones, with commas (default: those of the job)")
     add("--container", action="append", default=[], metavar="WORD",
-        help="a word that stands before a program in a container; may be given several times")  # fmt: skip
+        help="a word of the command in front of a program in a container; may be given several times")  # fmt: skip
     add("--code", type=Path, default=ROOT, metavar="DIR", help="the checkout that the job script was written by")
     add("--force", action="store_true", help="begin an attempt of a final run, too")
     add("--signal", "--told", default="", metavar="SIGNAL",  # earlier job scripts pass --told

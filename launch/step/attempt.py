@@ -73,7 +73,7 @@ class StepError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """The command line. `command` starts the ranks, `container` is what stands before a program on the nodes."""
+    """The command line. `command` starts the ranks, `container` precedes a program on the nodes."""
 
     run: str
     traces: Path

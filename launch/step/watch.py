@@ -106,7 +106,7 @@ class HangWatch:
         elapsed_s = now_s - self._last_s
         self._last_s = now_s
         if elapsed_s > planned_s + STOPPED_S:
-            self._say(f"was stopped for {elapsed_s - planned_s:.0f} s: the wait starts anew")
+            self._say(f"was stopped for {elapsed_s - planned_s:.0f} s: the wait restarts")
             self.start_anew(now_s)
         elif not self._is_blind(now_s, seen):
             self._waited_s += elapsed_s
@@ -280,7 +280,7 @@ class Launcher:
 class StepCreation:
     """Whether the scheduler has created the step that the launcher starts.
 
-    `awaited` returns the launcher's message that it waits for that, as of now. `why_absent` asks the scheduler and
+    `awaited` returns the launcher's message that it waits for that, as of now. `why_absent` queries the scheduler and
     returns the reason if there is no step; it is called only where a run without any rank would count as one that
     hangs. Without a scheduler both return nothing.
     """

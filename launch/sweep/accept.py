@@ -53,7 +53,7 @@ from parse.comparison.types import Comparison, ComparisonError
 # The sweep of an acceptance test: the points of a reference, and the runs of one node on every node in turn.
 
 RUNS_PER_NODE = 3
-"""Runs of one node on each node: two show the scatter, three tell nodes apart where there are only two of them."""
+"""Runs of one node on each node: two show the scatter, three separate nodes where there are only two of them."""
 _LISTS = ("backend", "workload", "batch_size", "precision", "scaling", "cpus_per_rank", "data", "data_cache", "timing",
           "telemetry")  # fmt: skip
 _SINGLE = ("placement", "block_steps", "epochs", "target_accuracy", "eval_every", "seed")
@@ -86,7 +86,7 @@ def _sweep_of(point: ReferencePoint, at: int, repeats: int) -> SweepSpec:
         if settings.pop("on", "GPU") == "CPU":
             values["gpus_per_node"] = 0
         if rest := [name for name in settings if name not in _OF_MACHINE]:
-            raise SpecError(f"no sweep can ask for {', '.join(rest)}")
+            raise SpecError(f"no sweep can request {', '.join(rest)}")
         sweep = SweepSpec.from_mapping(values)
     except SpecError as error:
         raise SpecError(f"reference, point {at} ({point.name}): {error}") from None

@@ -1,7 +1,7 @@
 """Measures a training workload over node counts.
 
     python -m hpc.sweep --nodes 1,2,4            plan, submit, follow the runs
-    python -m hpc.sweep status                   show how every run stands
+    python -m hpc.sweep status                   show the state of every run
     python -m hpc.sweep cancel                   end the jobs of this folder
     python -m hpc.sweep retry oom                run again what ended with oom
     python -m hpc.sweep find-max batch-size …    seek the largest one that fits
@@ -108,8 +108,8 @@ Exit status 0: shown; 2: usage.
 OUTCOME is one of invalid, oom, rank_fail; runs with any other outcome but ok
 need no asking. Without options, or with --out, --detach, --dry-run and
 --max-jobs alone: all sweeps planned in the folder, by the job scripts that are
-there, as they are. With the options of a sweep of the folder: that sweep, and
-its scripts are written anew (another --time or --partition, for example).
+there, unchanged. With the options of a sweep of the folder: that sweep, and
+its scripts are rewritten (another --time or --partition, for example).
 
 Exit status 0: every run of these jobs is ok; 1: a run is not ok, or the jobs
 cannot start; 2: usage, or no run ended so.

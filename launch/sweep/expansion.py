@@ -176,7 +176,7 @@ def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
     if (runs := points * sweep.repeats) > MAX_RUNS:
         raise SpecError(
             f"the sweep has {points} points or more with {sweep.repeats} repeats each, {runs} runs; at most {MAX_RUNS} "
-            "are planned: ask for fewer repeats or shorter lists, or split it into several sweeps in one --out folder"
+            "are planned: request fewer repeats or shorter lists, or split it into several sweeps in one --out folder"
         )
 
 
@@ -224,7 +224,7 @@ def _multiply(
         gpus = 0 if backend in target.without_gpus else target.gpus_per_node
         if gpus and ranks_per_node > gpus:
             raise SpecError(
-                f"{nodes}n{ranks_per_node}g asks for {ranks_per_node} GPUs per node; "
+                f"{nodes}n{ranks_per_node}g requests {ranks_per_node} GPUs per node; "
                 f"{target.site} has {target.gpus_per_node}"
             )
         drives_all = gpus and backend in target.one_rank_per_node

@@ -132,7 +132,7 @@ def _read_answers(tries: Sequence[tuple[Search, int, RunSpec]], traces: Path, sa
 
 
 def _as_tries(name: str, spec: SweepSpec, options: SweepOptions) -> SweepSpec:
-    """The sweep with one short run of every point. Raises SpecError where what it asks for makes no search."""
+    """The sweep with one short run of every point. Raises SpecError where the request makes no search."""
     requested = {
         "--no-sync": spec.no_sync, "--collectives": spec.collectives, "--detach": options.detach,
         "--repeats": spec.repeats not in (None, 1),

@@ -149,7 +149,7 @@ def refuse_impossible(
 
 
 def _way_out(able: Sequence[SweepSpec], refused: Sequence[SweepSpec]) -> str:
-    """What to ask for, so that exactly the points remain that can run."""
+    """What to request, so that exactly the points remain that can run."""
     if not able:
         return "Nothing of it is left: replace what cannot run by an option (as --precision, --backend, --cases)"
     flags = []

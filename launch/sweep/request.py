@@ -41,7 +41,7 @@ SUBCOMMANDS = {
 MEASURING = ("", "retry", "find-max")
 """The subcommands that take the options of a sweep; the empty one is none."""
 OF_FOLDER = frozenset({"out", "dry_run", "detach", "max_jobs"})
-"""The options of a `retry` that takes the jobs of the folder as they are."""
+"""The options of a `retry` that takes the jobs of the folder unchanged."""
 RETRIED = tuple(sorted(FINAL_OUTCOMES - {Outcome.OK}))
 """The outcomes after which a run is not run again unless `retry` names them."""
 _COMMAND_LINE_ONLY = ("config", "version")
@@ -157,7 +157,7 @@ def make_request(subcommand: str, operand: str, arguments: Mapping[str, Any]) ->
         flags = ", ".join(row.flag for row in OPTIONS if row.name in others)
         raise SpecError(
             f"retry {operand} submits the folder's jobs as they were written: leave out {flags}, or give the options "
-            "of the sweep too (--nodes …), so that its jobs are written anew"
+            "of the sweep too (--nodes …), so that its jobs are rewritten"
         )
     for sweep in sweeps:
         _refuse_limits_of_auto(sweep)
@@ -222,7 +222,7 @@ def outcomes_to_retry(outcomes: str) -> tuple[Outcome, ...]:
         if outcome is Outcome.OK:
             raise SpecError("retry ok: what ended ok is measured; --force runs everything again")
         if outcome not in FINAL_OUTCOMES:
-            raise SpecError(f"retry {name}: a run that ended so is run again without asking: leave it out")
+            raise SpecError(f"retry {name}: such runs are repeated without retry: leave it out")
         chosen.append(outcome)
     if not chosen:
         raise SpecError(f"retry names no outcome; its first argument is a comma list of {', '.join(RETRIED)}")

@@ -29,7 +29,7 @@ from launch.sweep.target import TargetError, cannot_run
 
 MAX_RUNS = 3
 """Runs that a refusal names."""
-REMEDY = "the options of the sweep beside retry (--nodes …) write its scripts anew"
+REMEDY = "the options of the sweep beside retry (--nodes …) rewrite its scripts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ def matching(request: Request) -> Matching:
 
 
 def retry(wanted: Matching) -> int:
-    """Submits the scripts that made these runs, or joins their jobs, and follows them; the exit status of the command
+    """Submits the scripts that made these runs, if no job is queued, and follows them; the exit status of the command
     line. Raises SpecError or PlanError where a script cannot do that, and what `submit.sweep` raises."""
     console = Console(soft_wrap=True)
     say = echo(console)
@@ -121,7 +121,7 @@ def _describe(wanted: Matching, jobs: Sequence[WrittenJob]) -> list[str]:
         others = [status for status in run_statuses(set(runs) - chosen, wanted.folders.traces) if not status.final]
         rest = f", and {plural(len(others), 'run')} of it still to be done" if others else ""
         lines.append(f"  {job.script}: {len(chosen.intersection(runs))} of {plural(len(runs), 'run')}{rest}")
-    return [f"sweep {', '.join(wanted.sweep_ids)}, by the job scripts as they are:", *lines]
+    return [f"sweep {', '.join(wanted.sweep_ids)}, by the unchanged job scripts:", *lines]
 
 
 def _refuse_changed_code(runs: Sequence[RunSpec]) -> None:
@@ -181,7 +181,7 @@ def _stored_job(script: Path, record: SubmissionRecord, planned: Mapping[str, Ru
     if not (folder.is_dir() and folder.samefile(folders.traces)):
         raise PlanError(f"{script} writes to {folder}, and not to {folders.traces}: the folder was moved; {REMEDY}")
     runs = tuple(planned[run_id] for run_id in record.runs)
-    # What it asks for, its time too, stands in the script.
+    # The script has its requests, its time too.
     plan = JobPlan(
         name=script.name.partition(".")[0], nodes=max(run.nodes for run in runs), time_min=0, request={}, runs=runs
     )

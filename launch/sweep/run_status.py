@@ -169,7 +169,7 @@ def _remedy(error: RecordError) -> str:
     if isinstance(error, RecordAway):
         return f"{error}: it may be whole, so the run is left alone until it can be read"
     if str(error.path).endswith(EXIT):
-        return f"{error}: the next sweep judges the attempt anew, from what else it left"
+        return f"{error}: the next sweep decides the outcome again, from what else the attempt left"
     return f"{error}: which job began the attempt is not known; unless that goes on, the run is done again"
 
 
@@ -270,10 +270,10 @@ def mend_records(folders: Folders, say: Callable[[str], None], fetch: Fetch | No
             here = attempt_folders(folders.traces, name)
             record = close_attempt(begin, folders.logs, folders.traces, None, here)
         except OSError as error:
-            say(f"{folders.traces / name}: what was recorded of it cannot be read, nor written anew ({error})")
+            say(f"{folders.traces / name}: its exit record cannot be read, nor written again ({error})")
             continue
         say(
-            f"{folders.traces / name}: what was recorded of it cannot be read; judged anew by what else it left: "
+            f"{folders.traces / name}: its exit record cannot be read; decided again from what else it left: "
             f"{record.outcome}: {record.evidence[0]}"
         )
     for line in (*bring_home(folders.traces), *tidy(folders.traces)):

@@ -32,8 +32,8 @@ def script_settings(values: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if decided := [name for name in _DECIDED_BY_SCRIPTS if values.get(name) is not None]:
         raise SpecError(
-            f"{', '.join(map(flag, decided))} and --script exclude each other: the script runs as it is, and decides "
-            "that by itself; its own arguments follow --"
+            f"{', '.join(map(flag, decided))} and --script exclude each other: the script decides that; "
+            "its own arguments follow --"
         )
     script = str(values["script"])
     check_script(script)

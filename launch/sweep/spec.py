@@ -59,7 +59,7 @@ class RepeatDecision:
 
     `half_width` is half of the 95 % interval of the median speed, as a share of the median; None without an interval.
     `scatter` is the coefficient of variation of the runs, None for fewer than two. `of_steps` is the share of its
-    square that the scatter of steps within runs explains; None where runs have too few steps to tell.
+    square that the scatter of steps within runs explains; None where runs have too few steps for it.
     """
 
     reason: RepeatReason
@@ -164,7 +164,7 @@ def read_percent(name: str, value: object) -> float:
         raise SpecError(f"{name}: {str(value)[:40]!r} is no percentage, from 0 to 100")
     if 0 < percent <= 1:
         raise SpecError(
-            f"{name}: {percent:g} would be {percent:g} percent of the images; for a share, ask for {100 * percent:g}"
+            f"{name}: {percent:g} would be {percent:g} percent of the images; for a share, write {100 * percent:g}"
         )
     return percent
 
@@ -242,7 +242,7 @@ class SweepSpec:
         ("resnet50",), each(text), "NAME,…", "{default} (default), or your own FILE.py:FACTORY",
         page=_DAILY)
     script: str = _measured(
-        "", text, "FILE.py", "your own script as it is; -- ITS ARGUMENTS last", page=_DAILY)
+        "", text, "FILE.py", "your own script; -- ITS ARGUMENTS last", page=_DAILY)
     data: tuple[str, ...] = _measured(
         (SYNTHETIC,), each(read_data), "DATA,…",
         f"{{default}} (default), or KIND:PATH of files ({', '.join(KINDS)})",

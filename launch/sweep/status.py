@@ -199,12 +199,12 @@ def _describe_run(run: RunStatus, states: Mapping[str, str], names: Mapping[str,
     copied = "" if run.copy_age_s is None else f", copied {run.copy_age_s:.0f} s ago"
     step = "" if run.last_step is None else f", step {run.last_step}"
     attempt = f"in job {run.open.job_id}{attempts}{step}{copied}"
-    gone = {UNKNOWN: "no record, and nobody here to ask", "ended": "no record, and the job is gone"}
+    gone = {UNKNOWN: "no record, and no scheduler here to query", "ended": "no record, and the job is gone"}
     return f"begun {attempt}: {gone[state]}" if state in gone else f"{state} {attempt}"
 
 
 def _cancel_here(ids: Sequence[str], folders: Folders, say: Say) -> list[str]:
-    """Ends the jobs of this host, through the sweep that started them if it lives; returns those that still run."""
+    """Ends the jobs of this host, through the sweep that started them if it runs; returns those that still run."""
     running = remaining = script_processes(ids)
     lock = FolderLock(folders.jobs)
     sweep = lock.process_here() if running else None

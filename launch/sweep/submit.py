@@ -1,4 +1,4 @@
-"""Runs a prepared sweep: submits or joins the jobs of runs that are not final, follows them, reports the outcomes."""
+"""Runs a prepared sweep: submits jobs for runs that are not final, follows them, reports the outcomes."""
 
 from __future__ import annotations
 

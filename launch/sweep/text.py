@@ -1,4 +1,4 @@
-"""The sentences of a sweep: its plan, the events of its queue, how its runs stand."""
+"""The sentences of a sweep: its plan, the events of its queue, the states of its runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     yield f"sweep {plan.sweep_id} on {where}: {size}"
     if not simulated:
         hours = sum(job.node_hours for job in jobs)
-        yield f"asks for {hours:.1f} node-hours at most, less where runs are final already"
+        yield f"requests {hours:.1f} node-hours at most, less where runs are final already"
         yield from describe_nested(jobs)
     elif any(job.subsets for job in jobs):
         yield "nested: the runs' order is shuffled; which nodes they use has no meaning where nodes are simulated"
@@ -41,14 +41,14 @@ def describe_plan(prepared: Prepared, written: Sequence[WrittenJob]) -> Iterator
     if prepared.recipe is not None:
         yield from _describe_recipe(prepared.recipe, prepared.departs)
     if plan.reduced:
-        yield f"no GPU for the runs, so what nobody chose is small: {'; '.join(plan.reduced)}"
+        yield f"no GPU for the runs, so sizes not given are small: {'; '.join(plan.reduced)}"
     for job in written:
         time = "" if simulated else f", {job.plan.time_min} min on {plural(job.plan.nodes, 'node')}"
         yield f"  {job.script}: {plural(len(job.plan.runs), 'run')}{time}"
         for other in job.passed_over:
             yield (
                 f"    not {other.name}, which has these runs and another text (changed by hand, or made by another "
-                "version, with other options or in another folder): it stays as it is, for who submits it by hand"
+                "version, with other options or in another folder): it is left unchanged and not submitted"
             )
     unable = prepared.unable
     yield from (*unable.values(), *prepared.notes)
@@ -119,7 +119,7 @@ def describe_event(event: queue.Event) -> str:
         case queue.NotSubmitted():
             line = f"{event.script}: not submitted, because its sweep was cancelled meanwhile"
         case queue.Joined():
-            line = f"{event.script}: job {', '.join(event.job_ids)} is there already, joined"
+            line = f"{event.script}: job {', '.join(event.job_ids)} is queued or running already: followed"
         case queue.Submitted():
             line = f"{event.script}: submitted as {event.job_id}, {plural(event.runs, 'run')} to do"
             if event.time_min is not None:

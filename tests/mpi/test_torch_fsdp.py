@@ -57,7 +57,7 @@ def test_a_torch_whose_fsdp2_fails_on_cpus_is_refused_by_name(monkeypatch: pytes
     for refused_version in ("2.6.0+cu124", "2.7.1", "2.12.1+cpu"):
         monkeypatch.setattr(torch_fsdp.torch, "__version__", version(refused_version))
         with pytest.raises(
-            InvalidRun, match=rf"^FSDP2 of torch {re.escape(refused_version)} is not known to learn rightly on CPUs"
+            InvalidRun, match=rf"^FSDP2 of torch {re.escape(refused_version)} is not known to learn right on CPUs"
         ):
             backend._find_device(run, Mock(), Mock())
     monkeypatch.setattr(torch_fsdp.torch, "__version__", version("2.13.0a0+nv"))

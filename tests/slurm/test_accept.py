@@ -150,7 +150,7 @@ def test_repeats_are_added_by_jobs_of_their_own(tmp_path: Path, sweep: Command) 
     assert "more repeats are decided on once these have ended, by the same command" in first.stdout
     followed = sweep(*argv, "--ci", "0.001%")
     assert followed.returncode == 0, followed.stdout + followed.stderr
-    assert "is there already, joined" in followed.stdout
+    assert "is queued or running already: followed" in followed.stdout
     assert re.search(r"^1n1g: half width .* after 6 runs; .*; 1 more run$", followed.stdout, re.MULTILINE)
     assert re.search(r"^1n1g: half width .* after 7 runs; .*no more runs are allowed", followed.stdout, re.MULTILINE)
     assert list(outcomes(tmp_path).values()) == ["ok"] * 7

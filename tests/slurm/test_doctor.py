@@ -56,7 +56,7 @@ def test_a_healthy_cluster_has_nothing_to_change(doctor: Doctor) -> None:
 def test_a_wrong_pmi_is_reported_with_one_that_works(doctor: Doctor) -> None:
     status, findings = doctor(lambda text: text.replace("pmix", "pmi2"))
     assert (status, fixes(findings)) == (1, {"mpi": 'mpi = "pmix"'}), findings
-    assert "srun --mpi=pmi2 does not bring the ranks together" in findings["mpi"][1]
+    assert "srun --mpi=pmi2 does not connect the ranks" in findings["mpi"][1]
 
 
 @pytest.mark.all

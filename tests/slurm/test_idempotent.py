@@ -114,7 +114,7 @@ def test_a_sweep_killed_behind_sbatch_finds_its_job_again(person: Person, tmp_pa
     [[job_id, _]] = person.jobs()
     assert json.loads((tmp_path / "jobs" / "1n.job.json").read_text())["job_ids"] == []
     status, output = person.sweep("--nodes", "1", *ENDLESS, "--detach")
-    assert (status, f"1n.sh: job {job_id} is there already, joined" in output) == (0, True), output
+    assert (status, f"1n.sh: job {job_id} is queued or running already: followed" in output) == (0, True), output
     assert len(person.jobs()) == 1
 
 
@@ -202,7 +202,7 @@ def test_cancel_ends_the_jobs_of_its_sweep_and_no_others(person: Person, tmp_pat
     assert sweep.wait(timeout=1200) == 1
     output = person.output(sweep)  # which may have seen the job made by hand before the cancel
     assert "2n.sh: submitted" not in output
-    joined = f"2n.sh: job {by_hand} is there already"
+    joined = f"2n.sh: job {by_hand} is queued or running already"
     assert "not submitted, because its sweep was cancelled" in output or joined in output
     assert ended(tmp_path) == {"cancelled": 1}
     status, output = person.sweep("status")  # whatever was planned in the folder

@@ -117,7 +117,7 @@ def test_cases_share_nodes_in_one_job_and_the_slow_node_is_named(
     tmp_path: Path, cluster: DevCluster, command: Command, nested: Command, mpirun_site: Path
 ) -> None:
     done = nested("--nodes", "1,2,4", "--repeats", str(REPEATS), site=mpirun_site)
-    assert "1.6 node-hours at most; separate jobs would ask for 0.9" in done.stdout
+    assert "1.6 node-hours at most; separate jobs would request 0.9" in done.stdout
 
     first = records(tmp_path)
     assert len(first) == 3 * REPEATS and len({record["job_id"] for record in first.values()}) == 1

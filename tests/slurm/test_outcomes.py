@@ -155,7 +155,7 @@ def test_an_early_warning_is_no_time_limit(start: Start, faulty: DevCluster) -> 
     assert sweep.end() == 1
     outcome, evidence = the_only(sweep)
     assert outcome == "cancelled", sweep.output
-    assert "min before the job's time limit: somebody sent it" in evidence
+    assert "min before the job's time limit: sent by a user" in evidence
 
 
 def test_preempted_and_put_back(start: Start, faulty: DevCluster) -> None:

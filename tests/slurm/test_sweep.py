@@ -114,7 +114,7 @@ def test_near_the_time_limit_the_run_ends_and_the_others_are_left(
     job_id = done.stdout.split("submitted as ")[1].split(",")[0]
     until(lambda: begun(tmp_path), "a run has begun")
     joined = sweep(*ENDLESS, "--repeats", "2", "--detach")
-    assert f"job {job_id} is there already, joined" in joined.stdout
+    assert f"job {job_id} is queued or running already: followed" in joined.stdout
     limit_soon(cluster, job_id)
     cluster.run("scancel", "--batch", "--signal=USR1", job_id)
     until(lambda: has_ended(cluster, job_id), "the job ends")
@@ -188,7 +188,7 @@ def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(
     for sizes, words in (
         (
             ("--nodes", "4,9"),
-            "job 9n can never start: it asks for 9 nodes of 8 CPUs (1 rank of 8); sinfo shows 4 nodes",
+            "job 9n can never start: it requests 9 nodes of 8 CPUs (1 rank of 8); sinfo shows 4 nodes",
         ),
         (("--nodes", "1", "--ranks-per-node", "9"), "the largest case that fits is 4n8g; lower --ranks-per-node"),
         (("--nodes", "1", "--cpus-per-rank", "9"), "no node has the CPUs for one rank; lower --cpus-per-rank"),
@@ -205,7 +205,7 @@ def test_missing_nodes_are_refused_and_drained_nodes_cause_a_warning(
         command("scontrol", "update", "nodename=node3", "state=resume")
     assert done.returncode == 0, done.stderr
     warned = re.findall(
-        r"^warning: job (\dn) asks for . nodes and waits until more are up: of the 4 in partition main that are large "
+        r"^warning: job (\dn) requests . nodes and waits until more are up: of the 4 in partition main that are large "
         r"enough (\d) are up now$", done.stdout, re.MULTILINE,
     )  # fmt: skip
     # On a busy machine a node misses a ping now and then, and is not up until the next.

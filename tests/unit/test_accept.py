@@ -303,7 +303,7 @@ def test_a_point_that_no_sweep_can_ask_for_makes_no_reference(tmp_path: Path, ca
     traces.mkdir()
     put_points(traces, {1: Outcome.OK}, arguments=("--mine", "1"))
     assert hpc_sweep([*MAKE, str(traces), "--reference", str(path)]) == 2
-    assert "no sweep can ask for arguments" in capsys.readouterr().out and not path.exists()
+    assert "no sweep can request arguments" in capsys.readouterr().out and not path.exists()
 
 
 def test_the_tables_of_a_recipe_are_no_points_to_measure(tmp_path: Path, capsys: Capture) -> None:
@@ -336,7 +336,7 @@ def test_a_point_becomes_a_sweep_with_all_its_settings() -> None:
     ("points", "message"),
     [
         ([point(backend="mpi")], "point 1 (backend=mpi): it says neither case (2n8g) nor nodes and ranks_per_node"),
-        ([point(case="1n1g", name="log")], "point 1 (1n1g name=log): no sweep can ask for name"),
+        ([point(case="1n1g", name="log")], "point 1 (1n1g name=log): no sweep can request name"),
         ([point(case="1n1g", measured_steps="5")], "measured_steps 5 needs warmup_steps beside it"),
         ([point(case="1n1g", batch_size="many")], "batch_size: 'many' is not a whole number"),
         ([point(case="1n1g", on="CPU"), point(case="2n1g")], "some points say on = CPU and others do not"),

@@ -40,7 +40,7 @@ def request(traces: Path, **options: object) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("timeout", "a run that ended so is run again without asking"),
+        ("timeout", "such runs are repeated without retry"),
         ("oom,lost", "retry lost: a run that ended so is run again"),
         ("ok", "what ended ok is measured; --force runs everything again"),
         ("fail", "retry 'fail' is no outcome; it takes invalid, oom, rank_fail"),

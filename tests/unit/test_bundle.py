@@ -268,7 +268,7 @@ def test_install_names_a_damaged_file(tmp_path: Path, name: str, damage: str) ->
     message = refusal(folder)
     assert f"damaged, changed or missing files in {folder}:" in message
     assert re.findall(r"^(?:install\.sh: )?(\S+): FAILED", message, re.MULTILINE) == [name]
-    assert "unpack the archive anew" in message
+    assert "unpack the archive again" in message
 
 
 def test_install_notices_files_that_no_sum_is_left_of(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_install_leaves_an_installation_as_it_is(tmp_path: Path) -> None:
     (folder / "rankwise/.venv").mkdir()
     message = refusal(folder)
     assert "rankwise/.venv exists: Rankwise is installed" in message
-    subprocess.run(["sh", "-c", message.partition("install it anew: ")[2]], check=True)
+    subprocess.run(["sh", "-c", message.partition("reinstall it: ")[2]], check=True)
     assert not (folder / "rankwise/.venv").exists()
 
 

@@ -91,7 +91,7 @@ def test_columns_of_examples_stay_where_they_are(tmp_path: Path) -> None:
         (("status",), "rankwise status: no sweep was planned in {folder}/traces: name its folder with --out"),
         (("retry", "omm"), "rankwise retry: 'omm' is no outcome; it takes invalid, oom, rank_fail.*"),
         (("retry",), "rankwise retry: names no outcome; its first argument .*"),
-        (("retry", "lost"), "rankwise retry: lost: a run that ended so is run again.*"),
+        (("retry", "lost"), "rankwise retry: lost: such runs are repeated.*"),
         (("find-max",), "rankwise find-max: names no setting: .*"),
         (("accept",), "rankwise accept: names no --reference FILE: .*"),
         (("sweep", "retry", "omm"), "rankwise sweep: retry 'omm' is no outcome; .*"),

@@ -111,12 +111,12 @@ def test_a_damaged_record_is_made_anew_from_other_evidence(
         os.utime(trace, (1_700_000_000, 1_700_000_000))
     [before, other_run] = run_statuses([RUN.run_id, other.run_id], folders.traces)
     assert before.state == "begun" and other_run.state == "ok" and not other_run.problems
-    assert not whole([before]) and "judges the attempt anew" in before.problems[0]
+    assert not whole([before]) and "decides the outcome again" in before.problems[0]
     assert f"{STEM}.exit.json" in [*describe_runs([before], folders)][-1]
     messages: list[str] = []
     mend_records(folders, messages.append)
     [line] = messages
-    assert f"{STEM}: what was recorded of it cannot be read" in line and f": {outcome}:" in line
+    assert f"{STEM}: its exit record cannot be read" in line and f": {outcome}:" in line
     record = read_own_record(folders.traces / f"{STEM}.exit.json")
     assert record.outcome is outcome and f"{STEM}.exit.json.damaged" in record.evidence[-1]
     assert (record.end_unix_s == 1_700_000_000) is has_trace  # when the trace was written, not when somebody looked

@@ -87,7 +87,7 @@ def test_only_the_attempt_that_was_named(tmp_path: Path) -> None:
 def test_recovering_removes_and_lists_stale_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, STALE[:1], 2 * ABANDONED_S)
     assert main([str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{STALE[0]}: removed, whoever wrote it was killed\n"
+    assert capsys.readouterr().out == f"{STALE[0]}: removed; its writer was killed\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,7 +111,7 @@ def test_copies_beside_a_whole_trace_go_once_nobody_lives(tmp_path: Path) -> Non
     beat.write_text("10\n")
     assert tidy(tmp_path) == []  # its run may not have ended
     has_ended(tmp_path)
-    assert tidy(tmp_path) == [f"{STEM}: its trace is there and whole; what lay beside it is removed"]
+    assert tidy(tmp_path) == [f"{STEM}: its trace is whole; journals beside it: removed"]
     assert not list(tmp_path.glob("*.partial"))
 
 

@@ -115,7 +115,7 @@ def test_time_while_this_process_was_stopped_does_not_count() -> None:
     while watched.now_s < 1000 + 60:
         assert watched.look(stuck) is None
     assert watched.look(stuck, late_s=4000) is None
-    assert watched.messages == ["was stopped for 4000 s: the wait starts anew"]
+    assert watched.messages == ["was stopped for 4000 s: the wait restarts"]
     hang, after_s = watched.until_hang(lambda _: stuck)
     assert hang is not None and 80 < after_s <= 80 + 2 * EVERY_S
 

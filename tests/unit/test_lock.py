@@ -92,5 +92,5 @@ def test_a_folder_without_a_lock_is_named(tmp_path: Path) -> None:
 def test_a_damaged_signature_names_nobody(tmp_path: Path, text: str) -> None:
     (tmp_path / LOCK).write_text(text)
     assert FolderLock(tmp_path).signed_by() == {}
-    assert FolderLock(tmp_path).holder() == "somebody who could not leave a name"
+    assert FolderLock(tmp_path).holder() == "a process without a name"
     assert FolderLock(tmp_path).process_here() is None

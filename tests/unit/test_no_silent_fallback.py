@@ -146,10 +146,10 @@ def test_a_sweep_larger_than_its_cluster_is_refused_before_submission(tmp_path: 
         done = sweep(tmp_path, "--nodes", "1,8", *argv, *dry, path=str(tools))
         nothing_was_planned(tmp_path, done, "job 8n can never start", "the largest case that fits is 4n1g")
     done = sweep(tmp_path, "--nodes", "1,2", *argv, "--time", "90", "--minutes-per-run", "90", path=str(tools))
-    nothing_was_planned(tmp_path, done, "asks for 90 min; partition main gives a job 60 min at most: --time 60")
+    nothing_was_planned(tmp_path, done, "requests 90 min; partition main gives a job 60 min at most: --time 60")
     done = sweep(tmp_path, "--nodes", "1,4", *argv, "--dry-run", path=str(tools))
     assert done.returncode == 0, done.stderr
-    assert "warning: job 4n asks for 4 nodes and waits until more are up: of the 4 in" in done.stdout
+    assert "warning: job 4n requests 4 nodes and waits until more are up: of the 4 in" in done.stdout
     assert not (tmp_path / "submitted").exists()
 
 

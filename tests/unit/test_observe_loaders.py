@@ -34,7 +34,7 @@ def test_a_batch_that_is_only_looked_at_is_no_sample(exhausted: bool) -> None:
     first = 16 if exhausted else 8
     assert [step.samples for step in observed.steps] == [first, 8, 8, 8] * 2
     assert [step.fetches for step in observed.steps] == [first // 8, 1, 1, 1] * 2
-    stated = "2 times a batch was fetched and its loader begun anew: not trained, in no count" in observed.remarks
+    stated = "2 times a batch was fetched and its loader restarted: not trained, not counted" in observed.remarks
     assert stated is not exhausted
 
 

@@ -78,7 +78,7 @@ def test_ranks_that_train_alone_reduce_nothing() -> None:
     script.step()
     observed = script.observed()
     assert observed.steps[0].stamps[3] == observed.steps[0].stamps[4] != ABSENT
-    assert "WORLD_SIZE is 4, and it joined no process group: it trains alone" in observed.remarks
+    assert "WORLD_SIZE is 4, but it is in no process group: it trains alone" in observed.remarks
 
 
 def test_a_collective_after_the_update_is_in_the_step_it_ends() -> None:

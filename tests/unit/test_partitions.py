@@ -50,11 +50,11 @@ FOUR = rows("n1 n2 n3 n4")
     ("printed", "sizes", "words"),
     [
         (FOUR, {"nodes": 16, "ranks_per_node": 8, "gpus_per_node": 8},
-         ["job 16n can never start", "asks for 16 nodes of 8 CPUs (8 ranks of 1) and 8 GPUs",
+         ["job 16n can never start", "requests 16 nodes of 8 CPUs (8 ranks of 1) and 8 GPUs",
           "sinfo shows 4 nodes of 8 CPUs and 8 GPUs in partition main", "largest case that fits is 4n8g; lower --no"]),
         (FOUR, {"ranks_per_node": 64}, ["largest case that fits is 4n8g; lower --ranks-per-node or --cpus-per-rank"]),
         (FOUR, {"ranks_per_node": 2, "cpus_per_rank": 8},
-         ["asks for 1 node of 16 CPUs (2 ranks of 8)", "largest case that fits is 4n1g"]),
+         ["requests 1 node of 16 CPUs (2 ranks of 8)", "largest case that fits is 4n1g"]),
         (FOUR, {"cpus_per_rank": 9}, ["no node has the CPUs for one rank; lower --cpus-per-rank"]),
         (rows("a b", gpus=2), {"ranks_per_node": 4, "gpus_per_node": 4}, ["2n2g; lower --ranks-per-node or --gpus-p"]),
         (rows("a b", gpus=0), {"ranks_per_node": 2, "gpus_per_node": 2}, ["no node has the GPU for one rank"]),
@@ -63,7 +63,7 @@ FOUR = rows("n1 n2 n3 n4")
          ["sinfo shows 3 nodes of 8 CPUs and 8 GPUs, 1 node of 64 CPUs and 8 GPUs", "1n16g; lower --nodes"]),
         (rows("a b", sizes="1-1"), {"nodes": 2}, ["and lets a job have 1 node", "1n1g; lower --nodes"]),
         (rows("a b", max_cpus="4"), {"ranks_per_node": 8}, ["sinfo shows 2 nodes of 4 CPUs", "2n4g"]),
-        (rows("a", time="5:00"), {}, ["asks for 10 min; partition main gives a job 5 min at most: --time 5 splits"]),
+        (rows("a", time="5:00"), {}, ["requests 10 min; partition main gives a job 5 min at most: --time 5 splits"]),
         # No partition was named, so the default one counts; another one would do.
         (rows("a") + rows("b c", "big"), {"nodes": 2}, ["it fits in --partition big"]),
     ],
@@ -97,7 +97,7 @@ def test_nodes_that_are_down_cause_a_warning(fake: Fake, state: str) -> None:
     fake("sinfo", prints(rows("a b") + rows("c", state=state)))
     assert SiteNodes(Site(name="s")).check(jobs(nodes=2)) == []
     assert SiteNodes(Site(name="s")).check(jobs(nodes=3)) == [
-        "job 3n asks for 3 nodes and waits until more are up: of the 3 in partition main that are large enough 2 are "
+        "job 3n requests 3 nodes and waits until more are up: of the 3 in partition main that are large enough 2 are "
         "up now"
     ]
 
@@ -129,7 +129,7 @@ def test_one_of_several_named_partitions_must_fit(fake: Fake, monkeypatch: pytes
     fake("sinfo", f'case "$*" in *"-p a,b"*) {prints(rows("a", "a") + rows("b c", "b"))}\n;; *) exit 1;; esac')
     site = Site(name="s", partition="a,b")
     assert SiteNodes(site).check(jobs(site, nodes=2)) == []
-    with pytest.raises(PlanError, match="asks for 3 nodes"):
+    with pytest.raises(PlanError, match="requests 3 nodes"):
         SiteNodes(site).check(jobs(site, nodes=3))
     monkeypatch.setenv("SBATCH_PARTITION", "a,b")  # sbatch takes it for more than the script's line
     other = Site(name="s", partition="c")

@@ -175,7 +175,7 @@ def test_nested_jobs_are_split_between_blocks_with_a_note() -> None:
     whole = plan_jobs(NESTED, SITE, minutes_per_run=10, time_min=None)[0].subsets
     assert {name: subset for job in jobs for name, subset in job.subsets.items()} == whole
     cost, split = describe_nested(jobs)
-    assert "15 runs share allocations of 4 nodes, 10.0 node-hours at most; separate jobs would ask for 5.8" in cost
+    assert "15 runs share allocations of 4 nodes, 10.0 node-hours at most; separate jobs would request 5.8" in cost
     assert "3 jobs" in split and "an allocation of its own" in split
 
 

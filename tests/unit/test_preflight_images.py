@@ -93,7 +93,7 @@ def test_fewer_images_than_a_step_takes_are_refused(tmp_path):
 
 def test_more_classes_than_the_workload_has_are_refused(tmp_path):
     result = judged(put(tmp_path, **{f"c{number}": 1 for number in range(1001)}))
-    assert result.fatal and "1001 classes; resnet50 tells 1000 apart" in result.text
+    assert result.fatal and "1001 classes; resnet50 has 1000 at most" in result.text
 
 
 def test_a_node_without_pillow_is_named(tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_measured_steps_that_go_beyond_an_epoch_are_refused(tmp_path):
     assert judged(folder, epochs=1).state is State.OK
     result = judged(folder, epochs=1, measured_steps=7)
     assert result.fatal and result.text == (
-        "the measured steps must lie in one epoch: with the warm-up the run has 13 steps, and an epoch of the 192 "
+        "the measured steps must be in one epoch: with the warm-up the run has 13 steps, and an epoch of the 192 "
         "images in /data/set has 12, 16 a step"
     )
     assert result.fix == "take --steps 12 or fewer, a smaller --batch-size, or more images"

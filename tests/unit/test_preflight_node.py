@@ -276,7 +276,7 @@ def test_memory_is_the_nodes_or_what_its_cgroups_leave(
 def test_unknown_memory_is_none(tmp_path: Path) -> None:
     total, free, reason = free_memory(tmp_path, tmp_path)
     assert (total, free) == (None, None)
-    assert "meminfo does not tell it" in reason
+    assert "meminfo does not say it" in reason
 
 
 def test_adapters_count_where_a_port_is_up(tmp_path: Path) -> None:

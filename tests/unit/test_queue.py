@@ -146,7 +146,7 @@ def test_final_scripts_are_passed_over_existing_jobs_joined_the_rest_submitted(s
     ]
     assert [describe_event(event) for event in events] == [
         "1n.sh: every run is final, nothing to submit",
-        "2n.sh: job 77 is there already, joined",
+        "2n.sh: job 77 is queued or running already: followed",
         "3n.sh: submitted as 1, 1 run to do",
     ]
     assert queue.job_ids == {"2n.sh": ("77",), "3n.sh": ("1",)}

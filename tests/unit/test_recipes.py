@@ -197,7 +197,7 @@ FOUR_GPUS = Target(site="half", gpus_per_node=4, cpus_per_node=64, one_rank_per_
     [
         ("paddle-resnet50", CPUS, "", "^15 of 21 points of recipe paddle-resnet50 cannot run here: 1n1g, .*: precision "
          "amp-fp16 was requested; .* it trains in fp32. --precision fp32 leaves out what cannot run"),
-        ("paddle-resnet50", FOUR_GPUS, "", "1n8g, 2n8g, 4n8g: asks for 8 GPUs per node; half has 4. "
+        ("paddle-resnet50", FOUR_GPUS, "", "1n8g, 2n8g, 4n8g: requests 8 GPUs per node; half has 4. "
          "--cases 1n1g,1n2g,1n4g leaves out"),
         ("ngc-tensorflow-resnet50", CPUS, "", "3 of 3 points .*: precision amp-fp16 .* Nothing of it is left"),
         ("pytorch-examples-resnet50", CPUS, "", "16 of 24 .*: it splits a batch .* --cases 2n8g,4n8g leaves out"),

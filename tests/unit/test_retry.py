@@ -128,7 +128,7 @@ def test_the_script_whose_job_made_the_attempt_runs_it_again(folder: Path) -> No
     ("damage", "message"),
     [
         ("1n.job.json", "holds no script of .* that was submitted; the options of the sweep beside retry"),
-        ("1n.sh", "1n.sh cannot be read .*; the options of the sweep beside retry .* write its scripts anew"),
+        ("1n.sh", "1n.sh cannot be read .*; the options of the sweep beside retry .* rewrite its scripts"),
         ("moved", "1n.sh writes to /elsewhere, and not to .*: the folder was moved; the options of the sweep"),
         ("plan", "no plan in .* has .*_r1, of .*1n.sh; the options of the sweep"),
     ],

@@ -114,7 +114,7 @@ def test_threads_share_the_cores_of_a_node_and_are_the_same_everywhere() -> None
         ({"nodes": "1", "scaling": "both"}, "scaling 'both' is not one of weak, strong"),
         ({"nodes": "1", "steps": "20", "warmup": "20"}, "no step is left to measure"),
         ({"nodes": "1", "warmup": "4", "steps": "20"}, "warm-up is 4 steps; it must be at least 5"),
-        ({"nodes": "1", "ranks_per_node": "9"}, "asks for 9 GPUs per node; big has 8"),
+        ({"nodes": "1", "ranks_per_node": "9"}, "requests 9 GPUs per node; big has 8"),
         ({"nodes": "3", "scaling": "strong", "batch_size": "128"}, "does not divide by the 24 devices"),
         ({"nodes": "1", "option": {"widht": "3"}}, "unknown option widht"),
         ({"nodes": "1", "env": {"A B": "1"}}, "no name of an environment variable"),

@@ -34,7 +34,7 @@ def test_a_dry_run_writes_and_shows_everything_without_slurm(tmp_path: Path) -> 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "3 points, 6 runs in 2 jobs" in done.stdout
-    assert "asks for 1.3 node-hours at most" in done.stdout
+    assert "requests 1.3 node-hours at most" in done.stdout
     assert "dry run: nothing was submitted" in done.stdout
     for name in ("1n.sh", "2n.sh"):
         assert (tmp_path / "jobs" / name).read_text() in done.stdout
@@ -277,7 +277,7 @@ def test_status_needs_no_scheduler_and_no_command(tmp_path: Path) -> None:
     run = begun_run(tmp_path)
     done = sweep(tmp_path, "status", path=NO_SLURM)
     assert done.returncode == 1, done.stderr
-    assert f"{run.run_id}  begun in job 7: no record, and nobody here to ask\n" in done.stdout
+    assert f"{run.run_id}  begun in job 7: no record, and no scheduler here to query\n" in done.stdout
     assert "rankwise-1n-x: 7 unknown\n" in done.stdout and ": 1 begun\n" in done.stdout
     put_exit_record(tmp_path / "traces", run, Outcome.OK)
     done = sweep(tmp_path, "status", path=NO_SLURM)

@@ -97,7 +97,7 @@ def test_retry_takes_its_outcomes_and_the_options_of_the_sweep() -> None:
         ("retry oom rank_fail --nodes 1", "retry takes its outcomes as one comma list, .*; 'rank_fail' is apart"),
         ("retry oom, invalid --nodes 1", "retry takes its outcomes as one comma list, .*; 'invalid' is apart"),
         ("retry omm --nodes 1", "retry 'omm' is no outcome; .*Did you mean oom\\?"),
-        ("retry timeout --nodes 1", "retry timeout: a run that ended so is run again without asking.*"),
+        ("retry timeout --nodes 1", "retry timeout: such runs are repeated without retry.*"),
         ("list --nodes 1", "list takes no options: leave out --nodes"),
         ("cancel --dry-run", "cancel submits nothing: leave out --dry-run"),
         ("status --max-jobs=3", "status submits nothing: leave out --max-jobs=3"),

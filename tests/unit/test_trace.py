@@ -285,8 +285,8 @@ def put_group(file: h5py.File) -> None:
         (replace("run", data="{"), "damaged"),
         (replace("run", data="[]"), "no JSON dict"),
         (replace("ranks", data="[]"), "ranks has 0 entries for 1 ranks"),
-        (lambda file: file["blocks"].__setitem__((0, 1), 99), "do not lie inside"),
-        (lambda file: file["blocks"].__setitem__((0, 0), 0), "do not lie inside"),
+        (lambda file: file["blocks"].__setitem__((0, 1), 99), "are not inside"),
+        (lambda file: file["blocks"].__setitem__((0, 0), 0), "are not inside"),
     ],
 )
 def test_an_incomplete_trace_is_refused(tmp_path, edit, reason):

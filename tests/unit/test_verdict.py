@@ -56,7 +56,7 @@ def job(state: str, **more: object) -> JobEnd:
     ("evidence", "outcome", "text"),
     [
         (replace(NONE, exit_status=0, trace=True), Outcome.OK, "whole trace"),
-        (replace(UNSEEN, trace=True, job=job("FAILED")), Outcome.OK, "nobody saw the launcher return"),
+        (replace(UNSEEN, trace=True, job=job("FAILED")), Outcome.OK, "no exit status of the launcher was recorded"),
         (replace(NONE, exit_status=9, trace=True, notes=[BOOM]), Outcome.OK, "trace; only then the launcher"),
         (replace(NONE, exit_status=0), Outcome.LAUNCH_FAIL, "no step was made"),
         (replace(NONE, steps=5), Outcome.RANK_FAIL, "up to 5 steps"),
@@ -73,7 +73,7 @@ def job(state: str, **more: object) -> JobEnd:
         (replace(NONE, notes=[LATER, BOOM]), Outcome.RANK_FAIL, "rank 1 on node2 after step 4: ValueError: boom"),
         (replace(NONE, notes=[ECHO, LATER]), Outcome.RANK_FAIL, "rank 2 on node2 after step 7: ValueError: later"),
         (replace(NONE, notes=[ECHO], error=KILLED, steps=4), Outcome.RANK_FAIL, "rank 3 on node2: Killed"),
-        (replace(NONE, notes=[ECHO]), Outcome.RANK_FAIL, "the rank it lost left no word"),
+        (replace(NONE, notes=[ECHO]), Outcome.RANK_FAIL, "the rank it lost left no note"),
         (replace(NONE, notes=[ECHO], error="slurmstepd: error: Detected 1 oom_kill event"), Outcome.OOM, "oom_kill"),
         # Standard error.
         (replace(NONE, error="slurmstepd: error: Step 1.0 exceeded memory limit (9 > 8)"), Outcome.OOM, "exceeded"),
@@ -284,7 +284,7 @@ WARNED = "JobId=7 JobState=RUNNING Restarts=1 PreemptTime={} EndTime={}"
     [
         ("None", 60, "timeout"),
         ("None", -5, "timeout"),
-        ("None", 86_400, "cancelled"),  # somebody sent it, a day before the limit
+        ("None", 86_400, "cancelled"),  # sent by a user, a day before the limit
         ("2026-11-20T23:12:16", 86_400, "preempted"),
     ],
 )
@@ -318,7 +318,7 @@ def test_where_scontrol_does_not_answer_the_end_of_the_job_is_known_by_its_varia
     (tmp_path / "a_r1.2.signal").write_text("SIGUSR1 at noon\n")
     early = judged(tmp_path, "", end_unix_s=int(time.time()) + 86_400)
     near = judged(tmp_path, "", end_unix_s=int(time.time()) + 60)
-    assert early is not None and early.outcome is Outcome.CANCELLED and "somebody sent it" in early.evidence[0]
+    assert early is not None and early.outcome is Outcome.CANCELLED and "sent by a user" in early.evidence[0]
     assert near is not None and near.outcome is Outcome.TIMEOUT
 
 

@@ -58,13 +58,13 @@ endless=$(cd -- "$here" && find . -path ./rankwise/.venv -prune -o ! -type f ! -
 [ -z "$endless" ] || fail "pipes or devices in $here, whose reading may never end:" "$endless" "remove them"
 sums=$(cd -- "$here" && echo "$sums_wanted  SHA256SUMS" | sha256sum -c - 2>&1 && sha256sum -c SHA256SUMS 2>&1) ||
     fail "damaged, changed or missing files in $here:" "$(printf '%s\n' "$sums" | grep -v ': OK$')" \
-        "unpack the archive anew; if that does not help, copy it here again"
+        "unpack the archive again; if that does not help, copy it here again"
 strange=$(cd -- "$here" && find wheels ! -type d | while IFS= read -r file; do
     { [ ! -L "$file" ] && cut -c67- SHA256SUMS | grep -qxF -- "$file"; } || printf '%s\n' "$file"
 done)
 [ -z "$strange" ] || fail "wheels in $here that the bundle did not bring, and pip could install:" "$strange" \
-    "remove them, or unpack the archive anew in an empty folder"
-[ ! -e "$venv" ] || fail "$venv exists: Rankwise is installed; to install it anew: rm -r $(quoted "$venv")"
+    "remove them, or unpack the archive again in an empty folder"
+[ ! -e "$venv" ] || fail "$venv exists: Rankwise is installed; to reinstall it: rm -r $(quoted "$venv")"
 
 echo "installing into $venv, with $version ($python)"
 trap 'rm -rf -- "$venv"' EXIT

@@ -57,7 +57,7 @@ def _start(args: argparse.Namespace) -> int:
         notes.append("the GPUs are links to /dev/null; Slurm gives them to jobs, and nothing can compute on them")
     root = f" --root {shlex.quote(str(cluster.root))}" if args.root else ""
     lines = [
-        f"{'started' if started else 'running already, joined'}: {shape}",
+        f"{'started' if started else 'running already'}: {shape}",
         *(f"note: {note}" for note in notes),
         f"site file: {cluster.site_file}",
         f'next: eval "$(python -m launch.devcluster env{root})"',
@@ -106,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="start | stop | status | env")
     for name, command, text in (
-        ("start", _start, "start the cluster, or join it where it runs already"),
+        ("start", _start, "start the cluster unless it runs already"),
         ("stop", _stop, "end all its processes, those of its jobs too"),
         ("status", _status, "nodes, daemons and jobs; exit status 1 where it is not running"),
         ("env", _env, "print what a shell has to evaluate so that sbatch and srun mean this cluster"),

@@ -39,9 +39,9 @@ def default_root() -> Path:
 
 
 class DevCluster:
-    """One development cluster; its folder holds its configuration, state and logs, and other processes can join it.
+    """One development cluster; its folder holds its configuration, state and logs, and other processes can use it.
 
-    `host` has the abilities of this machine; it is set once the cluster was started, joined or returned by `running`.
+    `host` has the abilities of this machine; set once the cluster was started or returned by `running`.
     """
 
     host: Host
@@ -107,7 +107,7 @@ class DevCluster:
         return answer.stdout
 
     def start(self) -> bool:
-        """Starts the cluster and waits until its nodes are idle; False: it ran already and was joined.
+        """Starts the cluster and waits until its nodes are idle; False: it ran already.
 
         Raises DevClusterError if a cluster of another shape runs, Slurm is missing, or a daemon does not come up.
         """

@@ -191,7 +191,7 @@ def check_root(root: Path) -> None:
 
 
 def shared_folders(folders: Iterable[Path]) -> tuple[str, ...]:
-    """Those of the folders that lie below /tmp, without those that lie in another one of them.
+    """Those of the folders below /tmp, without those in another one of them.
 
     A node with a /tmp of its own would not see them. /tmp itself is not among them: it cannot be private and shared.
     """
@@ -248,8 +248,8 @@ PartitionName=high PriorityTier=10 PreemptMode=OFF
 def _any_family(host: Host) -> str:
     """The setting with which Slurm resolves names where there is loopback only, and empty elsewhere.
 
-    Slurm asks getaddrinfo with AI_ADDRCONFIG, which refuses IPv4 by name where 127.0.0.1 is the only address; where
-    IPv6 is allowed too, Slurm asks for any family, and gets 127.0.0.1.
+    Slurm calls getaddrinfo with AI_ADDRCONFIG, which refuses IPv4 by name where 127.0.0.1 is the only address; where
+    IPv6 is allowed too, Slurm requests any family, and gets 127.0.0.1.
     """
     return ",EnableIPv6" if host.loopback_only else ""
 

@@ -56,12 +56,12 @@ class Daemons:
         self.until(lambda: self.answers(ACCOUNTING), [ACCOUNTING, DATABASE])
 
     def start_controller(self, *, fresh: bool) -> None:
-        """Starts the controller and waits until it answers; `fresh` forgets the jobs of an earlier life.
+        """Starts the controller and waits until it answers; `fresh` forgets the jobs of an earlier start.
 
         The last job's id is not forgotten: an id given twice would let the results of an old job be taken for those of
         a new one.
         """
-        forget = ["-c", "-i"] if fresh else []  # -i: whatever state of that life is broken
+        forget = ["-c", "-i"] if fresh else []  # -i: whatever saved state is broken
         self._spawn(CONTROLLER, None, [CONTROLLER, "-D", *forget, "-f", str(self._conf)])
         # A slurmd that finds no controller retries after 1, 2, 4 seconds.
         self.until(lambda: self.answers(CONTROLLER), [CONTROLLER])

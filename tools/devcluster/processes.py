@@ -55,7 +55,7 @@ def namespaces_refused(*, clocks: bool = False, storage: bool = False) -> str:
 
 
 def this_host(root: Path) -> Host:
-    """The machine as it is now, for a cluster in the folder `root` that is started from the current folder."""
+    """The machine now, for a cluster in the folder `root` that is started from the current folder."""
     name = socket.gethostname()
     try:
         address = socket.gethostbyname(name)

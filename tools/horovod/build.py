@@ -41,7 +41,7 @@ assert len(libraries) == 1, f"mpi4py loads another MPI than Horovod was built wi
 
 
 class BuildFailed(Exception):
-    """A command failed; the text has the errors in its log and where that lies."""
+    """A command failed; the text has the errors in its log and its path."""
 
 
 def say(text: str) -> None:
@@ -179,5 +179,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what lies in TMPDIR is cleared away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that TMPDIR is cleared away
     sys.exit(main())
