@@ -23,32 +23,35 @@ SLEEPS_APART_MS = 1.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noted:
-    """A run behind its warm-up, of so many `steps`. `own` [rank, sync]: what each rank did before each collective, ms;
+    """A run behind its warm-up, of so many `steps`. `work` [rank, sync]: what each rank did before each collective, ms;
     `latency` how much later than the last rank's call it had the result; `stretches` what it notes of delays in that
     time, by phase."""
 
     steps: int
-    own: Ms
+    work: Ms
     latency: Ms
     stretches: Mapping[str, Ms]
 
     def delay(self, late: Late) -> Ms:
-        """What holds its ranks up before each collective, ms; of one that is always there by how much more they have to
-        do than the median of the others."""
-        zero = np.zeros_like(self.own)
-        its = self.own - _others(self.own) if late.always else self.stretches.get(late.phases[0], zero)
+        """What holds its ranks up before each collective, ms; of one that is always there by how much longer they take
+        than the median of the others, and how much later they had the result before."""
+        zero = np.zeros_like(self.work)
+        its = self.stretches.get(late.phases[0], zero)
+        if late.always:
+            its = self.work - _others(self.work)
+            its[:, 1:] += (self.latency - _others(self.latency))[:, :-1]
         return np.where(np.isin(np.arange(len(its)), late.ranks)[:, None], its, zero)
 
     def step_ms(self, without: Ms | float = 0.0) -> float:
         """A step, replayed without so much of what each rank did before each collective."""
-        at, own = np.zeros(len(self.own)), self.own - without
-        for sync in range(own.shape[1]):
-            at = (at + own[:, sync]).max() + self.latency[:, sync]
+        at, work = np.zeros(len(self.work)), self.work - without
+        for sync in range(work.shape[1]):
+            at = (at + work[:, sync]).max() + self.latency[:, sync]
         return float(at.mean()) / self.steps
 
     def costs(self, late: Late, others: Sequence[Late]) -> tuple[float, float]:
         """What it adds to a step while the others are there, and when they are gone; ms."""
-        gone = sum((self.delay(each) for each in others), np.zeros_like(self.own))
+        gone = sum((self.delay(each) for each in others), np.zeros_like(self.work))
         its = self.delay(late)
         return self.step_ms() - self.step_ms(its), self.step_ms(gone) - self.step_ms(gone + its)
 
@@ -66,10 +69,10 @@ def noted_of_delays(trace: Trace) -> Noted:
     """A run of the `delay` workload: the sleeps that it recorded."""
     assert trace.injected_ns is not None
     ms = trace.injected_ns[:, trace.run.warmup_steps :] / 1e6
-    own, compute = ms.sum(axis=2), ms[..., trace.injected_phases.index("compute")]
+    work, compute = ms.sum(axis=2), ms[..., trace.injected_phases.index("compute")]
     longer = compute - _others(compute)
     return Noted(
-        steps=own.shape[1], own=own, latency=np.zeros_like(own),
+        steps=work.shape[1], work=work, latency=np.zeros_like(work),
         stretches={"compute": np.where(longer > SLEEPS_APART_MS, longer, 0.0)},
     )  # fmt: skip
 
@@ -86,7 +89,7 @@ def _noted(ranks: Sequence[Mapping[str, list[tuple[int, str, int, int]]]], warmu
             if at >= 0 and end <= calls[rank, at]:
                 stretches[name][rank, at] += (end - begin) / 1e6
     return Noted(
-        steps=step_of[-1] + 1 - warmup, own=(calls - begins) / 1e6, latency=(ends - calls.max(axis=0)) / 1e6,
+        steps=step_of[-1] + 1 - warmup, work=(calls - begins) / 1e6, latency=(ends - calls.max(axis=0)) / 1e6,
         stretches=stretches,
     )  # fmt: skip
 

@@ -143,13 +143,13 @@ def _call(argv: Sequence[str], folder: Path) -> None:
 def _cgroup_parent() -> Path | None:
     """Where a cgroup with a CPU quota can be made: cgroup v1's `cpu`, else v2; None where it cannot."""
     for parent, file in ((CGROUPS / "cpu", "cpu.cfs_quota_us"), (CGROUPS, "cpu.max")):
-        probe = parent / f"rankwise-probe-{os.getpid()}"
+        candidate = parent / f"rankwise-candidate-{os.getpid()}"
         try:
-            probe.mkdir()
+            candidate.mkdir()
         except OSError:
             continue
-        is_there = (probe / file).exists()
-        probe.rmdir()
+        is_there = (candidate / file).exists()
+        candidate.rmdir()
         if is_there:
             return parent
     return None

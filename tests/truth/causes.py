@@ -62,11 +62,11 @@ WORK = r"more samples|larger batch|longer batch|more work|batch\w* [^.]*larger"
 CAUSES: Sequence[CauseCase] = (
     _case(
         "CPU quota of 20 %", "--faults quota:run:20@2 --work burn --fixed 20",
-        Late(ranks=(2,), phases=("compute",), always=True, says="quota|throttl"), quota=True, says_not=CORE,
+        Late(ranks=(2,), phases=("compute", "release"), always=True, says="quota|throttl"), quota=True, says_not=CORE,
     ),
     _case(
         "thread that holds the GIL", "--faults gil:run:1@1",
-        Late(ranks=(1,), phases=("compute",), always=True, says=THREADS), says_not=CORE,
+        Late(ranks=(1,), phases=("compute", "release"), always=True, says=THREADS), says_not=CORE,
     ),
     _case(
         "two threads on one core", "--faults threads:run:2@2 --work matmul",
@@ -78,7 +78,7 @@ CAUSES: Sequence[CauseCase] = (
     ),
     _case(
         "stopped for 5 ms time and again", "--faults stop:run:5@1",
-        Late(ranks=(1,), phases=("compute",), always=True, says="stopped|SIGSTOP|blocked"), says_not=CORE,
+        Late(ranks=(1,), phases=("compute", "release"), always=True, says="stopped|SIGSTOP|blocked"), says_not=CORE,
     ),
     _case(
         "one slow worker of two", "--faults worker:data:70@2 --workers 2",

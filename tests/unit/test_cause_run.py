@@ -21,7 +21,7 @@ SILENT = {"ranks": [], "kind": "none", "limit": 0.5, "costs": 0.0, "cause": {}, 
 def _noted(late_ms: float, every: int = 1) -> Noted:
     stretches = np.zeros((RANKS, STEPS))
     stretches[2, ::every] = late_ms
-    return Noted(steps=STEPS, own=10 + stretches, latency=np.ones((RANKS, STEPS)), stretches={"compute": stretches})
+    return Noted(steps=STEPS, work=10 + stretches, latency=np.ones((RANKS, STEPS)), stretches={"compute": stretches})
 
 
 def _ledger(sentence: str = "", **verdict: Any) -> dict[str, Any]:
@@ -43,10 +43,10 @@ def test_costs_are_by_replay() -> None:
 
 
 def test_one_behind_another_costs_what_it_hides() -> None:
-    own = np.full((RANKS, STEPS), 10.0)
-    stretches = {"data": np.zeros_like(own), "compute": np.zeros_like(own)}
+    work = np.full((RANKS, STEPS), 10.0)
+    stretches = {"data": np.zeros_like(work), "compute": np.zeros_like(work)}
     stretches["data"][0], stretches["compute"][2] = 8.0, 14.0
-    noted = Noted(steps=STEPS, own=own + sum(stretches.values()), latency=np.zeros_like(own), stretches=stretches)
+    noted = Noted(steps=STEPS, work=work + sum(stretches.values()), latency=np.zeros_like(work), stretches=stretches)
     behind = Late(ranks=(0,), phases=("data",))
     assert noted.costs(behind, [LATE]) == pytest.approx((0.0, 8.0))
     assert noted.costs(LATE, [behind]) == pytest.approx((6.0, 14.0))
@@ -89,7 +89,7 @@ def test_marks_are_read_behind_the_warm_up(tmp_path: Path) -> None:
             marks = {"syncs": syncs, "faults": faults if rank else []}
             (tmp_path / f"{run}.rank{rank}of2.json").write_text(json.dumps(marks))
     runs = noted_of(tmp_path, 2, warmup=2)
-    assert [(run.steps, run.own.shape) for run in runs] == [(3, (2, 3))] * 2
+    assert [(run.steps, run.work.shape) for run in runs] == [(3, (2, 3))] * 2
     assert runs[0].stretches["compute"].tolist() == [[0, 0, 0], [0, 3, 0]]
     assert runs[0].step_ms() == pytest.approx(20)
 
