@@ -9,13 +9,18 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import TypeVar
 
 from rich.cells import cell_len
 
 from hpc.system.command_line import PIPE_WIDTH
 from hpc.system.sanitize import plain
+from hpc.system.text import inflect
+
+T = TypeVar("T")
 
 LONG = 28
 """Cells that are longer, or longer than a quarter of the page, are numbered in the table and written above it."""
@@ -36,11 +41,6 @@ class Page:
     wide: bool = False
     all_warnings: bool = False
     charts: bool = False
-
-    @property
-    def table_width(self) -> int | None:
-        """The room of a table; None where it has no limit."""
-        return None if self.wide else self.width
 
 
 def covers(coverages: Iterable[float]) -> str:
@@ -132,82 +132,29 @@ def distinct(names: Iterable[str], form: str) -> list[str]:
 def aligned(rows: Sequence[Sequence[str]], label_columns: int = 1) -> list[str]:
     """Columns of equal width; the first `label_columns` of them to the left, numbers and all others to the right."""
     safe = [[plain(cell) for cell in row] for row in rows]
-    widths = column_widths(safe)
+    widths = _column_widths(safe)
     return [
         GAP.join(
-            padded(cell, width, align_left=at < label_columns)
+            _padded(cell, width, align_left=at < label_columns)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in safe
     ]
 
 
-def padded(cell: str, width: int, *, align_left: bool) -> str:
+def _padded(cell: str, width: int, *, align_left: bool) -> str:
     """The cell with blanks to `width` cells."""
     blanks = " " * (width - cell_len(cell))
     return cell + blanks if align_left else blanks + cell
 
 
-def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """The width of each column, in cells."""
+def _column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(cell_len(plain(cell)) for cell in column) for column in zip(*rows, strict=True)]
 
 
-def table_width(widths: Sequence[int]) -> int:
+def _width(widths: Sequence[int]) -> int:
     """The width of columns with their gaps."""
     return sum(widths) + len(GAP) * max(0, len(widths) - 1)
-
-
-def in_blocks(rows: Sequence[Sequence[str]], label_columns: int, keys: int, width: int | None) -> list[str]:
-    """Columns as `aligned` makes them; where they are too wide, in blocks below one another that each begin with the
-    first `keys` columns and leave out the rows that have nothing in theirs."""
-    widths = column_widths(rows)
-    if width is None or table_width(widths) <= width:
-        return aligned(rows, label_columns)
-    repeated = [*range(keys)]
-    blocks: list[list[int]] = [[]]
-    for at in range(keys, len(widths)):
-        if blocks[-1] and table_width([widths[column] for column in (*repeated, *blocks[-1], at)]) > width:
-            blocks.append([])
-        blocks[-1].append(at)
-    lines: list[str] = []
-    for block in blocks:
-        lines += [""] if lines else []
-        shown_rows = [row for row in rows if any(row[at] for at in block)]
-        lines += aligned([[row[at] for at in (*repeated, *block)] for row in shown_rows], label_columns)
-    return lines
-
-
-def numbered(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> tuple[list[str], list[list[str]]]:
-    """A line for each long cell, and the rows with its number in its place; `width` is that of the page."""
-    columns: list[Sequence[str]] = []
-    legend: list[str] = []
-    for name, column in zip(names, zip(*rows, strict=True), strict=True):
-        distinct = list(dict.fromkeys(column))
-        if name != "interval" and max(cell_len(plain(cell)) for cell in distinct) > min(LONG, width // 4):
-            distinct = [cell for cell in distinct if cell]
-            legend += [f"{name} [{place}]: {cell}" for place, cell in enumerate(distinct, 1)]
-            columns.append([f"[{distinct.index(cell) + 1}]" if cell else "" for cell in column])
-        else:
-            columns.append(column)
-    return [*wrapped(legend, width), ""] if legend else [], [list(row) for row in zip(*columns, strict=True)]
-
-
-def with_settings_folded(
-    heads: Sequence[Head], rows: Sequence[Sequence[str]], settings: Collection[int], width: int
-) -> tuple[list[str], list[Head], list[list[str]]]:
-    """The columns at `settings` as one behind the first: a line for each setting in full, and for each row
-    its number there, empty where the row has nothing in any of the columns."""
-    texts = [" ".join(f"{heads[at][0]}={row[at]}" for at in settings if row[at]) for row in rows]
-    distinct = [text for text in dict.fromkeys(texts) if text]
-    legend = [f"setting [{place}]: {text}" for place, text in enumerate(distinct, 1)]
-    numbers = [f"[{distinct.index(text) + 1}]" if text else "" for text in texts]
-    others = [at for at in range(1, len(heads)) if at not in settings]
-    return (
-        [*wrapped(legend, width), ""],
-        [heads[0], ("setting", ""), *(heads[at] for at in others)],
-        [[row[0], number, *(row[at] for at in others)] for row, number in zip(rows, numbers, strict=True)],
-    )
 
 
 _FORMULA = re.compile(r"[=@\t\r＝＠]|[-+－＋](?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?: ?%)?)?\Z)")
@@ -242,6 +189,11 @@ def with_units(heads: Iterable[Head]) -> list[str]:
     return [f"{name} ({unit})" if unit else name for name, unit in heads]
 
 
+def unitless(names: Iterable[str]) -> list[Head]:
+    """Heads of columns without units."""
+    return [(name, "") for name in names]
+
+
 def markdown_list(lines: Iterable[str]) -> str:
     """A bullet for each line."""
     return "\n".join(f"* {markdown_text(line)}" for line in lines)
@@ -249,26 +201,131 @@ def markdown_list(lines: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TableData:
-    """Heads as (name, unit) and rows; the first `label_columns` hold words, the first `keys` identify rows and are
-    repeated where a narrow page cuts the table into blocks; None: it is never cut."""
+    """Heads as (name, unit), where a name may have several lines, and rows; the first `label_columns` hold words.
+
+    On a narrow page the columns at `settings` become one; those in `dispensable` are left out, the first first (the
+    head beside each is that of another column, as it is then); and the table is cut into blocks, each of which begins
+    with the first `keys` columns; without `keys` it is not. Where `settings` is not None, long cells are numbered.
+    """
 
     heads: Sequence[Head]
     rows: Sequence[Sequence[str]]
+    caption: str = ""
     label_columns: int = 1
-    keys: int | None = None
+    keys: int = 0
+    settings: Collection[int] | None = None
+    dispensable: Mapping[str, Head] = field(default_factory=dict)
 
-    def lines(self, width: int | None) -> list[str]:
+    def lines(self, page: Page, indent: int = 0) -> list[str]:
         """For a terminal; units have a line where there are any."""
-        names, units = zip(*self.heads, strict=True)
-        rows = [names, *([units] if any(units) else []), *self.rows]
-        return in_blocks(rows, self.label_columns, self.keys or 0, None if self.keys is None else width)
+        width, omitted = page.width - indent, list[str]()
+        legend, shown = ([], self) if self.settings is None else self.numbered(width)
+        if not page.wide and shown._is_crowded(width):
+            legend, shown = self.folded(width)
+        for name in shown.dispensable if not page.wide else ():
+            if shown.width() <= width:
+                break
+            if any(name == head for head, _ in shown.heads):
+                shown = shown._without(name)
+                omitted.append(name)
+        lines = [*legend, *shown._in_blocks(None if page.wide else width)]
+        if omitted:
+            left_out = f"{inflect(len(omitted), 'column')} left out for lack of room: {', '.join(omitted)}"
+            lines += wrapped([f"{left_out}; --wide or --format csv has all"], width)
+        return [f"{' ' * indent}{line}" if line else "" for line in lines]
 
     def markdown(self) -> str:
         return markdown_table(with_units(self.heads), self.rows)
 
+    def shortened(self, at: int, room: int) -> TableData:
+        """The table with the cells of a column cut in their middle to `room` cells."""
+        short = shortened((row[at] for row in self.rows), room)
+        return replace(self, rows=[[*row[:at], short[row[at]], *row[at + 1 :]] for row in self.rows])
+
+    def width(self, columns: Iterable[int] | None = None) -> int:
+        """The width of all columns, or of some."""
+        widths = _column_widths(self._lines)
+        return _width(widths if columns is None else [widths[at] for at in columns])
+
+    def numbered(self, width: int) -> tuple[list[str], TableData]:
+        """A line for each long cell, and the table with its number in its place; `width` is that of the page."""
+        columns: list[Sequence[str]] = []
+        legend: list[str] = []
+        for (name, _), column in zip(self.heads, zip(*self.rows, strict=True), strict=True):
+            distinct = list(dict.fromkeys(column))
+            if name != "interval" and max(cell_len(plain(cell)) for cell in distinct) > min(LONG, width // 4):
+                distinct = [cell for cell in distinct if cell]
+                legend += [f"{name} [{place}]: {cell}" for place, cell in enumerate(distinct, 1)]
+                columns.append([f"[{distinct.index(cell) + 1}]" if cell else "" for cell in column])
+            else:
+                columns.append(column)
+        rows = [*map(list, zip(*columns, strict=True))]
+        return [*wrapped(legend, width), ""] if legend else [], replace(self, rows=rows)
+
+    def folded(self, width: int) -> tuple[list[str], TableData]:
+        """The settings as one column behind the first: a line for each in full, and for each row its number there,
+        empty where the row has nothing in any of the columns."""
+        settings = self.settings or ()
+        texts = [" ".join(f"{self.heads[at][0]}={row[at]}" for at in settings if row[at]) for row in self.rows]
+        distinct = [text for text in dict.fromkeys(texts) if text]
+        legend = [f"setting [{place}]: {text}" for place, text in enumerate(distinct, 1)]
+        numbers = [f"[{distinct.index(text) + 1}]" if text else "" for text in texts]
+        others = [at for at in range(1, len(self.heads)) if at not in settings]
+        return [*wrapped(legend, width), ""], replace(
+            self, settings=(), label_columns=min(2, self.label_columns),
+            keys=self.keys and self.keys - len(settings) + 1,
+            heads=[self.heads[0], ("setting", ""), *(self.heads[at] for at in others)],
+            rows=[[row[0], cell, *(row[at] for at in others)] for row, cell in zip(self.rows, numbers, strict=True)],
+        )  # fmt: skip
+
+    def _is_crowded(self, width: int) -> bool:
+        """Whether the columns that identify rows take half of the page, or leave too little for those that stay."""
+        keys = [*range(self.keys)] or [0, *(self.settings or ())]
+        stay = [at for at, (name, _) in enumerate(self.heads) if at in keys or name not in self.dispensable]
+        return bool(self.settings) and (
+            self.width(keys) > width // 2 or (bool(self.dispensable) and self.width(stay) > width)
+        )
+
+    def _without(self, name: str) -> TableData:
+        at = [head for head, _ in self.heads].index(name)
+        other = self.dispensable[name]
+        heads = [other if head[0] == other[0] else head for head in self.heads]
+        return replace(self, heads=_but(heads, at), rows=[_but(row, at) for row in self.rows])
+
+    @property
+    def _lines(self) -> list[Sequence[str]]:
+        """The rows below those of the heads."""
+        names = zip_longest(*(name.split("\n") for name, _ in self.heads), fillvalue="")
+        units = [unit for _, unit in self.heads]
+        return [*names, *([units] if any(units) else []), *self.rows]
+
+    def _in_blocks(self, width: int | None) -> list[str]:
+        """The columns; where they are too wide, in blocks below one another, which leave out the rows that have nothing
+        in theirs."""
+        rows = self._lines
+        widths = _column_widths(rows)
+        if width is None or not self.keys or _width(widths) <= width:
+            return aligned(rows, self.label_columns)
+        repeated = [*range(self.keys)]
+        blocks: list[list[int]] = [[]]
+        for at in range(self.keys, len(widths)):
+            if blocks[-1] and _width([widths[column] for column in (*repeated, *blocks[-1], at)]) > width:
+                blocks.append([])
+            blocks[-1].append(at)
+        lines: list[str] = []
+        for block in blocks:
+            lines += [""] if lines else []
+            shown = [row for row in rows if any(row[at] for at in block)]
+            lines += aligned([[row[at] for at in (*repeated, *block)] for row in shown], self.label_columns)
+        return lines
+
+
+def _but(items: Sequence[T], at: int) -> list[T]:
+    return [*items[:at], *items[at + 1 :]]
+
 
 TextBlock = str | list[str] | TableData
-"""Of what is shown: a paragraph (an empty one is a blank line), a list, a table."""
+"""Of what is shown: a paragraph (an empty one is a blank line), a list, a table below its caption."""
 
 
 def block_lines(blocks: Iterable[TextBlock], page: Page) -> list[str]:
@@ -276,16 +333,23 @@ def block_lines(blocks: Iterable[TextBlock], page: Page) -> list[str]:
     lines: list[str] = []
     for block in blocks:
         if isinstance(block, TableData):
-            lines += block.lines(page.table_width)
+            lines += [*wrapped(filter(None, [block.caption]), page.width), *block.lines(page)]
         else:
             lines += wrapped(block, page.width) if isinstance(block, list) else wrapped([block], page.width) or [""]
     return lines
 
 
-def block_markdown(blocks: Iterable[TextBlock]) -> list[str]:
-    """The blocks as Markdown, some of them empty."""
-    return [
-        block.markdown() if isinstance(block, TableData)
-        else markdown_list(block) if isinstance(block, list) else markdown_text(block)
-        for block in blocks
-    ]  # fmt: skip
+def text_of(blocks: Iterable[TextBlock], width: int) -> str:
+    """The blocks as a text for a terminal."""
+    return "\n".join(map(str.rstrip, block_lines(blocks, Page(width=width)))) + "\n"
+
+
+def markdown_of(blocks: Iterable[TextBlock]) -> str:
+    """The blocks in Markdown."""
+    parts: list[str] = []
+    for block in blocks:
+        if isinstance(block, TableData):
+            parts += [markdown_text(block.caption), block.markdown()]
+        else:
+            parts.append(markdown_list(block) if isinstance(block, list) else markdown_text(block))
+    return "\n\n".join(filter(None, parts)) + "\n"

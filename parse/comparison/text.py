@@ -7,50 +7,44 @@ from collections.abc import Iterator
 from hpc.system.text import first_of, plural
 from parse.comparison.types import ComparedPoint, Comparison, Difference, Reason, Side
 from parse.comparison.verdict import ComparisonVerdict
-from parse.text import in_blocks, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
+from parse.text import TableData, TextBlock, markdown_of, markdown_text, number, text_of, unitless
 
 NAME_WIDTH = 40
 MAX_LISTED = 10
 """At most this many points of one side are named."""
 HEADS = ("verdict", "point", "BASE", "NEW", "unit", "ratio", "interval", "coverage", "runs")
-REFERENCE_HEADS = ("verdict", "point", "expected", "measured", "unit", "ratio", "interval", "coverage", "runs")
+REFERENCE_HEADS = ("verdict", "point", "expected", "measured", *HEADS[4:])
 
 
 def as_text(comparison: Comparison, width: int) -> str:
     """Verdict first, then differences of environment, then the points; lines of `width` cells where words allow it."""
-    lines = [conclusion(comparison), *_sides(comparison)]
+    blocks: list[TextBlock] = [conclusion(comparison), [*_sides(comparison)]]
     if comparison.differences:
-        lines += ["", "differences of environment (BASE → NEW)", *map(difference_text, comparison.differences)]
+        differences = [difference_text(each) for each in comparison.differences]
+        blocks += ["", "differences of environment (BASE → NEW)", differences]
     elif not comparison.is_reference and comparison.points:
-        lines += ["", "no difference of environment is known"]
-    lines = [part for line in lines for part in wrapped([line], width) or [""]]
+        blocks += ["", "no difference of environment is known"]
     if comparison.points:
-        names = shortened([point.name for point in comparison.points], min(NAME_WIDTH, width // 2))
-        rows = [heads(comparison), *(_row(point, names[point.name]) for point in comparison.points)]
-        lines += ["", *in_blocks(rows, 2, 2, width)]
-    notes = [*_notes(comparison)]
-    return "\n".join([*lines, *([""] if notes else []), *wrapped(notes, width)]) + "\n"
+        blocks += ["", points_table(comparison).shortened(1, min(NAME_WIDTH, width // 2))]
+    if notes := [*_notes(comparison)]:
+        blocks += ["", notes]
+    return text_of(blocks, width)
 
 
 def as_markdown(comparison: Comparison) -> str:
     """The same in Markdown: a table of differences of environment and one of points."""
-    lines = [f"**{markdown_text(conclusion(comparison))}**", "", markdown_list(_sides(comparison))]
+    blocks: list[TextBlock] = [[*_sides(comparison)]]
     if comparison.differences:
-        rows = [
-            (each.name, " and ".join(each.base) or "unknown", " and ".join(each.new) or "unknown", _of_points(each))
-            for each in comparison.differences
-        ]
-        lines += ["", markdown_table(("differs", "BASE", "NEW", "points"), rows)]
-    if comparison.points:
-        lines += ["", markdown_table(heads(comparison), [_row(point, point.name) for point in comparison.points])]
-    if notes := [*_notes(comparison)]:
-        lines += ["", markdown_list(notes)]
-    return "\n".join(lines) + "\n"
+        rows = [(each.name, *_values(each), _of_points(each)) for each in comparison.differences]
+        blocks.append(TableData(heads=unitless(("differs", "BASE", "NEW", "points")), rows=rows))
+    blocks += [points_table(comparison)] if comparison.points else []
+    return f"**{markdown_text(conclusion(comparison))}**\n\n{markdown_of([*blocks, [*_notes(comparison)]])}"
 
 
-def heads(comparison: Comparison) -> tuple[str, ...]:
-    """The heads of the table of points."""
-    return REFERENCE_HEADS if comparison.is_reference else HEADS
+def points_table(comparison: Comparison) -> TableData:
+    """A row per point."""
+    heads = unitless(REFERENCE_HEADS if comparison.is_reference else HEADS)
+    return TableData(heads=heads, rows=[*map(_row, comparison.points)], label_columns=2, keys=2)
 
 
 def conclusion(comparison: Comparison) -> str:
@@ -64,7 +58,7 @@ def conclusion(comparison: Comparison) -> str:
 
 def difference_text(difference: Difference) -> str:
     """A difference in one line."""
-    base, new = (" and ".join(values) or "unknown" for values in (difference.base, difference.new))
+    base, new = _values(difference)
     where = _of_points(difference)
     return f"{difference.name}: {base} → {new}{f' ({where})' if where else ''}"
 
@@ -106,15 +100,19 @@ def _sides(comparison: Comparison) -> Iterator[str]:
         yield f"NEW: {comparison.new}"
 
 
+def _values(difference: Difference) -> tuple[str, str]:
+    return " and ".join(difference.base) or "unknown", " and ".join(difference.new) or "unknown"
+
+
 def _of_points(difference: Difference) -> str:
     return first_of([*difference.points], MAX_LISTED, ", ")
 
 
-def _row(point: ComparedPoint, name: str) -> tuple[str, ...]:
+def _row(point: ComparedPoint) -> tuple[str, ...]:
     interval = point.interval
     runs = "/".join(str(len(side.speeds)) for side in (point.base, point.new) if side.speeds) or "-"
     return (
-        str(point.verdict), name, number(point.base.median), number(point.new.median), point.unit,
+        str(point.verdict), point.name, number(point.base.median), number(point.new.median), point.unit,
         number(point.ratio, decimals=4), "-" if interval is None else f"[{interval.low:.4f}, {interval.high:.4f}]",
         "-" if interval is None else f"{interval.coverage:.1%}", runs,
     )  # fmt: skip

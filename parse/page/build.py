@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpc.model.spec import FIND_MAX
 from hpc.system.text import capitalized, first_of, grouped, inflect, plural
@@ -28,10 +28,9 @@ from parse.page.verdict import headline, verdict
 from parse.report.against import against_lines
 from parse.report.conclusion import setting_names
 from parse.report.ledger import NOTHING, about_terms, term_columns, term_table
-from parse.report.ledger import title as title_of
 from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
-from parse.report.table import comparison_cells, comparison_title
+from parse.report.table import comparison_table, comparison_title
 from parse.result import Result, Run, by_setting
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
@@ -50,12 +49,7 @@ def ledger_section(summary: Summary) -> Section:
     blocks: list[PageBlock] = [*_charts(named)]
     terms = term_table(summary, named)
     heads = [(name or "of", unit) for name, unit in terms.heads]
-    blocks.append(
-        Table(
-            id="terms", caption=capitalized(title_of(named)), heads=heads, rows=terms.rows,
-            label_columns=terms.label_columns,
-        )
-    )  # fmt: skip
+    blocks.append(Table.of(replace(terms, heads=heads), "terms", capitalized(terms.caption)))
     if errors := list(about_terms(named)):
         blocks.append(Listing(title="About the terms", lines=errors, warnings=True))
     blocks.append(Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]))
@@ -443,13 +437,7 @@ def _side_by_side(comparison: SideBySide, number: int) -> Iterator[PageBlock]:
                 [series_of(name, points, "speed") for name, points in shown], axes, hover="%{x} devices: %{y}"
             ),
         )
-    heads, rows = comparison_cells(comparison)
-    yield Table(
-        id=f"compare-{number}",
-        caption="Speed and speedup by case",
-        heads=[(head.removesuffix(f" ({comparison.unit})"), comparison.unit * head.endswith(")")) for head in heads],
-        rows=rows,
-    )
+    yield Table.of(comparison_table(comparison), f"compare-{number}", "Speed and speedup by case")
     if comparison.apart:
         yield Listing(title="More differs than the backend", lines=comparison.apart, warnings=True)
 

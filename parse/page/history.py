@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.comparison.text import difference_text
@@ -13,14 +14,14 @@ from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragra
 from parse.page.verdict import as_sentence
 from parse.text import Head, covers, number
 from parse.trend.divisive import MAX_P_VALUE
-from parse.trend.text import HEADS, SAMPLE_HEADS, p_text, point_row, sample_row, size_text
+from parse.trend.text import NO_SAMPLES, p_text, points_table, samples_table, size_text
 from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
 ORDER = (Trend.SLOWER, Trend.FASTER, Trend.STEADY, Trend.TOO_FEW)
 """Of the panels."""
 FOLDERS_NAMED, POINTS_NAMED = 3, 4
 OVER_TIME = "over-time"
-SPEED_HEADS: tuple[Head, ...] = (
+CHANGE_HEADS: tuple[Head, ...] = (
     ("change", ""), ("size", ""), ("interval", ""), ("coverage", ""), ("last before", "UTC"), ("first after", "UTC"),
     ("level before", ""), ("level after", ""), ("p-value", ""), ("what differs at it", ""),
 )  # fmt: skip
@@ -152,10 +153,7 @@ def _ground(history: History) -> Statement:
 
 
 def _points_section(history: History) -> Section:
-    table = Table(
-        id="all-points", caption="All points and their latest change", heads=[(head, "") for head in HEADS],
-        rows=[point_row(series, series.name) for series in _ordered(history)], label_columns=2,
-    )  # fmt: skip
+    table = Table.of(points_table(_ordered(history)), "all-points", "All points and their latest change")
     return Section(id="points", title="All points", blocks=[table])
 
 
@@ -184,7 +182,7 @@ def _title(series: Series) -> str:
 
 def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
     if not series.samples:
-        yield Paragraph(text="No measurement of it has a speed and a date.")
+        yield Paragraph(text=f"{capitalized(NO_SAMPLES)}.")
     elif len(series.samples) > 1:
         yield Chart(
             id=f"chart-{at}", title=f"Speed ({series.unit})", text=_described(series), height_px=380,
@@ -198,13 +196,12 @@ def _blocks(series: Series, at: int) -> Iterator[PageBlock]:
     if series.changes:
         yield Table(
             id=f"changes-{at}", caption=f"Changes of {series.name}, the latest first; levels in {series.unit}",
-            heads=SPEED_HEADS, rows=[_change_row(change) for change in reversed(series.changes)],
+            heads=CHANGE_HEADS, rows=[_change_row(change) for change in reversed(series.changes)],
         )  # fmt: skip
     if series.samples:
-        yield Table(
-            id=f"measurements-{at}", caption=f"Measurements of {series.name}, in {series.unit}", label_columns=0,
-            heads=[(head, "") for head in SAMPLE_HEADS],
-            rows=[sample_row(series, sample, sample.folder) for sample in series.samples],
+        yield Table.of(
+            replace(samples_table(series), label_columns=0), f"measurements-{at}",
+            f"Measurements of {series.name}, in {series.unit}",
         )  # fmt: skip
 
 

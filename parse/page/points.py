@@ -197,11 +197,8 @@ def _places(ledger: Ledger | None, number: int) -> Iterator[PageBlock]:
     """Nodes and ranks with their terms, and how often each comes last."""
     if ledger is None:
         return
-    for at, (caption, table) in enumerate(place_tables(ledger)):
-        yield Table(
-            id=f"places-{number}-{at}", caption=capitalized(caption.rstrip(":")), heads=table.heads,
-            rows=table.rows, label_columns=table.label_columns,
-        )  # fmt: skip
+    for at, table in enumerate(place_tables(ledger)):
+        yield Table.of(table, f"places-{number}-{at}", capitalized(table.caption.rstrip(":")))
 
 
 def _telemetry(reading: RunReading, name: str, number: int) -> Iterator[PageBlock]:

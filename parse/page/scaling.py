@@ -11,7 +11,7 @@ from parse.report.conclusion import setting_names
 from parse.report.nodes import nodes_tables
 from parse.report.notices import Notice, all_notices
 from parse.report.summary import Summary, by_unit, names_of_points, varying
-from parse.report.table import points_cells, points_tables
+from parse.report.table import of_tables, points_tables
 from parse.result import Base, Result, by_setting
 from parse.text import covers
 
@@ -32,8 +32,8 @@ def scaling_section(summary: Summary, point: Result | None) -> Section:
     for number, of_unit in enumerate(units):
         blocks += _charts(of_unit, point, f"-{number}" if number else "")
     blocks += _tables(summary)
-    for title, heads, rows in nodes_tables(summary):
-        blocks.append(Table(id=f"nodes-{len(blocks)}", caption=title, heads=heads, rows=rows))
+    for table, left_out in nodes_tables(summary):
+        blocks.append(Table.of(table, f"nodes-{len(blocks)}", "; ".join([table.caption, *left_out])))
     notices = all_notices(summary)
     remarks = [notice_text(notice) for notice in notices if not notice.is_warning]
     blocks += [Listing(title="Remarks", lines=remarks)] if remarks else []
@@ -245,16 +245,14 @@ def _tables(summary: Summary) -> Iterator[Table]:
         name: sum(notice.is_warning and name in notice.labels for notice in notices) for name in {*names.values()}
     }
     differ = varying(summary.results)
-    for number, of_unit in enumerate(points_tables(summary.results)):
-        heads, rows = points_cells(of_unit, differ, summary.against)
+    for number, (table, of_unit) in enumerate(zip(points_tables(summary), of_tables(summary.results), strict=True)):
         counted = [str(counts[names[result.requested.point]] or "-") for result in of_unit]
-        shown = _order([name for name, _ in heads], differ)
+        shown = _order([name for name, _ in table.heads], differ)
         yield Table(
             id=f"points-{number}" if number else "points",
             caption="All points; median and average over the runs, the interval of the median with its coverage",
-            heads=[heads[at] if at >= 0 else ("warnings", "") for at in shown],
-            rows=[[row[at] if at >= 0 else count for at in shown] for row, count in zip(rows, counted, strict=True)],
-            label_columns=1,
+            heads=[table.heads[at] if at >= 0 else ("warnings", "") for at in shown],
+            rows=[[row[at] if at >= 0 else n for at in shown] for row, n in zip(table.rows, counted, strict=True)],
         )
 
 

@@ -50,8 +50,12 @@ class Table(TableData):
 
     kind: ClassVar[str] = "table"
     id: str
-    caption: str
     marked: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, table: TableData, table_id: str, caption: str) -> Table:
+        """The table with an id and this caption."""
+        return cls(**{**vars(table), "id": table_id, "caption": caption})
 
     @property
     def word_columns(self) -> frozenset[int]:

@@ -22,7 +22,7 @@ from parse.pipeline.types import (
     PipelineTrace,
     StepTime,
 )
-from parse.text import ELLIPSIS, GAP, column_widths, in_blocks, number, shortened, table_width, wrapped
+from parse.text import ELLIPSIS, GAP, TableData, number, text_of
 
 KINDS = (
     (Kind.FORWARD,), (Kind.BACKWARD,), (Kind.FORWARD_SEND, Kind.FORWARD_RECV), (Kind.BACKWARD_SEND, Kind.BACKWARD_RECV),
@@ -130,7 +130,7 @@ MIN_NAME = 20
 """Cells of a group's name at least, where it is cut in the middle."""
 PLACES = (GroupedBy.WORKER, GroupedBy.STAGE, GroupedBy.DP_RANK)
 """From the narrowest to the widest."""
-HEADS = (("", "changed", "step without", "pays", "share", "with it alone"), ("by", "", "s", "s", "%", "s"))
+HEADS = (("", "by"), ("changed", ""), ("step without", "s"), ("pays", "s"), ("share", "%"), ("with it alone", "s"))
 
 
 def text(result: PipelineResult, width: int) -> str:
@@ -140,13 +140,9 @@ def text(result: PipelineResult, width: int) -> str:
         f"{plural(len(result.steps), 'step')} of {plural(workers, 'worker')}: {plural(result.stages, 'stage')} × "
         f"{plural(result.dp_ranks, 'data-parallel rank')}, {result.operations} operations"
     )
-    lines = [*wrapped([sentence(result), *remarks(result)], width), "", *wrapped([size], width), ""]
-    rows = [*HEADS, *_rows(result)]
-    room = width - table_width(column_widths([(by, *cells) for by, _, *cells in rows])) - len(GAP)
-    names = shortened((name for _, name, *_ in rows), max(MIN_NAME, room))
-    rows = [(by, names[name], *cells) for by, name, *cells in rows]
-    table = in_blocks(rows, label_columns=2, keys=2, width=width)
-    return "\n".join([*lines, *(line.rstrip() for line in table), ""])
+    table = TableData(heads=HEADS, rows=[*_rows(result)], label_columns=2, keys=2)
+    table = table.shortened(1, max(MIN_NAME, width - table.width([0, *range(2, len(HEADS))]) - len(GAP)))
+    return text_of([[sentence(result), *remarks(result)], "", size, "", table], width)
 
 
 def as_json(result: PipelineResult) -> str:

@@ -25,18 +25,19 @@ from parse.published.files import DocumentError, files_of
 from parse.published.mlperf import QualityTarget
 from parse.published.training import Training, read_training
 from parse.published.training_result import REQUESTED, RuleSettings, TrainingResult, training_results
-from parse.text import column_widths, in_blocks, number, shortened, table_width, wrapped
+from parse.text import GAP, Page, TableData, number, unitless, wrapped
 
 ENDINGS = (".log", ".txt", ".log.gz", ".txt.gz")
 MIN_NAME = 20
 """Names of logs are not cut to fewer characters, however narrow the page."""
-HEAD = (
-    ("log", "devices", "time to train", "epochs", "throughput", "accuracy", "speedup", "efficiency"),
-    ("", "", "(s)", "", "(samples/s)", "(%)", "", ""),
-)
+HEADS = (
+    ("log", ""), ("devices", ""), ("time to train", "(s)"), ("epochs", ""), ("throughput", "(samples/s)"),
+    ("accuracy", "(%)"), ("speedup", ""), ("efficiency", ""),
+)  # fmt: skip
+INDENT = 2
 STATED_LOWER, STATED_HIGHER, STATED_OVER_PAUSES = -0.1, 0.1, 0.5
 """A rate that the log states is not remarkable within these shares of the own figure; it leaves out evaluations."""
-CLAIM_HEAD = ("published figure", "line", "devices", "published", "recomputed", "difference")
+CLAIM_HEADS = ("published figure", "line", "devices", "published", "recomputed", "difference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ def text(report: AirankReport, width: int) -> str:
         lines += ["", "published beside recomputed:", *_claims(report.comparisons, width)]
     lines += ["", *_broken_rules(report.violations, width)]
     lines += wrapped((f"not read: {refusal}" for refusal in report.refusals), width)
-    return "\n".join(lines).strip("\n") + "\n"
+    return "\n".join(map(str.rstrip, lines)).strip("\n") + "\n"
 
 
 def as_json(report: AirankReport) -> str:
@@ -197,18 +198,16 @@ def _stated(training: Training) -> float | None:
 
 def _table(results: Sequence[TrainingResult], width: int) -> list[str]:
     """Returns the table of a folder; long names of logs are cut in the middle."""
-    rows = [head[1:] for head in HEAD] + [_numbers(result) for result in results]
-    room = width - 4 - table_width(column_widths(rows))
-    names = shortened((result.training.path.name for result in results), max(MIN_NAME, room))
-    logs = [*(head[0] for head in HEAD), *(names[result.training.path.name] for result in results)]
-    table = [(log, *row) for log, row in zip(logs, rows, strict=True)]
-    return [f"  {line}".rstrip() for line in in_blocks(table, 1, 1, width - 2)]
+    table = TableData(heads=HEADS, rows=[*map(_cells, results)], keys=1)
+    room = width - INDENT - len(GAP) - table.width(range(1, len(HEADS)))
+    return table.shortened(0, max(MIN_NAME, room)).lines(Page(width=width), INDENT)
 
 
-def _numbers(result: TrainingResult) -> tuple[str, ...]:
+def _cells(result: TrainingResult) -> tuple[str, ...]:
     numbers, devices = result.numbers, result.training.devices
     reached = numbers.reached.epochs if numbers.reached and numbers.time_to_train_s is not None else None
     return (
+        result.training.path.name,
         "-" if devices is None else str(devices),
         number(numbers.time_to_train_s),
         "-" if reached is None else f"{reached:g}",
@@ -275,15 +274,15 @@ def _on_throughput(result: TrainingResult) -> Iterator[str]:
 def _claims(comparisons: Sequence[ClaimComparison], width: int) -> list[str]:
     """Returns the table of published figures, each with its note beside or below it; the notes of a table in blocks are
     below all of it."""
-    table = [CLAIM_HEAD, *map(_claim_row, comparisons)]
-    rows, notes = in_blocks(table, 1, 3, width - 2), ["", *(comparison.note for comparison in comparisons)]
-    if len(rows) > len(table):
-        about = (f"{' '.join(row[:3])}: {note}" for row, note in zip(table, notes, strict=True) if note)
-        return [*(f"  {row}".rstrip() for row in rows), *wrapped(about, width, "  ")]
+    table = TableData(heads=unitless(CLAIM_HEADS), rows=[*map(_claim_row, comparisons)], keys=3)
+    rows, notes = table.lines(Page(width=width), INDENT), ["", *(comparison.note for comparison in comparisons)]
+    if len(rows) > len(notes):
+        about = (f"{' '.join(row[:3])}: {note}" for row, note in zip(table.rows, notes[1:], strict=True) if note)
+        return [*rows, *wrapped(about, width, "  ")]
     lines = []
     for row, note in zip(rows, notes, strict=True):
-        whole = f"  {row}  {plain(note)}".rstrip()
-        lines += [whole] if cell_len(whole) <= width else [f"  {row}", *wrapped([note], width, "    ")]
+        whole = f"{row}  {plain(note)}".rstrip()
+        lines += [whole] if cell_len(whole) <= width else [row, *wrapped([note], width, "    ")]
     return lines
 
 

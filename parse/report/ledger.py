@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 from parse.ledger.figures import (
     Figures,
@@ -24,32 +23,17 @@ from parse.text import (
     LONG,
     Page,
     TableData,
-    column_widths,
-    in_blocks,
     markdown_list,
     markdown_text,
     number,
-    numbered,
-    table_width,
-    with_settings_folded,
     wrapped,
 )
 
 PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
-INDENT = "    "
+INDENT = 4
 """Indentation of the tables below a point's name."""
 NOTHING = "no ledger: no run here has a trace and ended ok"
-
-
-def title(named: Sequence[tuple[str, Ledger]]) -> str:
-    """What the table of terms shows, and against which cases."""
-    cases = dict.fromkeys(ledger.result.base_case for _, ledger in named if ledger.loss is not None)
-    lost = f"; what is lost against {' or '.join(cases)}" if cases else ""
-    coverages = {mean.coverage for _, ledger in named for mean in (ledger.step, ledger.loss) if mean is not None}
-    known = sorted(filter(None, coverages))
-    intervals = f"; intervals of {' and '.join(map(coverage_text, known))}" if known else ""
-    return f"where the time of a step goes: means over ranks, steps and ok runs{lost}{intervals}"
 
 
 def ledger_text(summary: Summary, page: Page) -> list[str]:
@@ -58,40 +42,21 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
     if not named:
         return [NOTHING]
     under = wrapped(about_terms(named), page.width)
-    lines = [*wrapped([title(named)], page.width), "", *_in_columns(term_table(summary, named), page)]
+    terms = term_table(summary, named)
+    lines = [*wrapped([terms.caption], page.width), "", *_stacked(terms).lines(page)]
     lines += [*(["", *under] if under else []), ""]
     lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
         below = wrapped(notes(ledger), page.width, "  ")
-        for caption, table in place_tables(ledger):
-            below += wrapped([caption], page.width, "  ")
-            below += [f"{INDENT}{line}" for line in _in_columns(table, page, len(INDENT))]
+        for table in place_tables(ledger):
+            below += [*wrapped([table.caption], page.width, "  "), *_stacked(table).lines(page, INDENT)]
         lines += ["", *wrapped([f"{name}:"], page.width), *below] if below else []
     return lines
 
 
-def _in_columns(table: TableData, page: Page, indent: int = 0) -> list[str]:
-    """The head of several terms in one takes several lines; the tables of a narrow page in blocks of columns."""
-    width = page.width - indent
-    legend, rows = numbered([name for name, _ in table.heads], table.rows, width)
-    shown = replace(table, rows=rows)
-    if not page.wide and table.label_columns > 2 and _key_width(shown) > width // 2:
-        legend, shown = _folded(table, width)
-    columns = [name.replace("+", "\n+").split("\n") for name, _ in shown.heads]
-    lines = [*zip_longest(*columns, fillvalue=""), [unit for _, unit in shown.heads], *shown.rows]
-    return [*legend, *in_blocks(lines, shown.label_columns, shown.keys or 0, None if page.wide else width)]
-
-
-def _key_width(table: TableData) -> int:
-    names = [name for name, _ in table.heads]
-    return table_width(column_widths([row[: table.keys] for row in (names, *table.rows)]))
-
-
-def _folded(table: TableData, width: int) -> tuple[list[str], TableData]:
-    """A legend of the settings of points of one case, and the table with a column of their numbers instead."""
-    settings = range(1, table.label_columns)
-    legend, heads, rows = with_settings_folded(table.heads, table.rows, settings, width)
-    return legend, TableData(heads=heads, rows=rows, label_columns=2, keys=(table.keys or 0) - len(settings) + 1)
+def _stacked(table: TableData) -> TableData:
+    """The head of several terms in one stands in several lines."""
+    return replace(table, heads=[(name.replace("+", "\n+"), unit) for name, unit in table.heads])
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
@@ -99,13 +64,13 @@ def ledger_markdown(summary: Summary) -> list[str]:
     if not named:
         return [NOTHING]
     terms = term_table(summary, named)
-    parts = [markdown_text(title(named)), terms.markdown()]
+    parts = [markdown_text(terms.caption), terms.markdown()]
     parts += [markdown_list([*about_terms(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
         notes_list = markdown_list(notes(ledger))
         parts += [markdown_text(f"{name}:"), notes_list] if notes_list else []
-        for caption, table in place_tables(ledger):
-            parts += [markdown_text(f"{name}, {caption}"), table.markdown()]
+        for table in place_tables(ledger):
+            parts += [markdown_text(f"{name}, {table.caption}"), table.markdown()]
     return parts
 
 
@@ -124,7 +89,11 @@ def about_terms(named: Sequence[tuple[str, Ledger]]) -> Iterator[str]:
 def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> TableData:
     """The terms of every point: their means, and where there is a base, loss, interval, share."""
     ledgers = [ledger for _, ledger in named]
-    several = len({ledger.result.base_case for ledger in ledgers if ledger.loss is not None}) > 1
+    bases = dict.fromkeys(ledger.result.base_case for ledger in ledgers if ledger.loss is not None)
+    lost = f"; what is lost against {' or '.join(bases)}" if bases else ""
+    coverages = {mean.coverage for ledger in ledgers for mean in (ledger.step, ledger.loss) if mean is not None}
+    known = sorted(filter(None, coverages))
+    intervals = f"; intervals of {' and '.join(map(coverage_text, known))}" if known else ""
     differ = varying(summary.results)
     columns = term_columns(ledgers)
     write = Figures(ledgers)
@@ -134,10 +103,14 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> TableDa
     for ledger in ledgers:
         requested = requested_values(ledger.result)
         first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
-        for place, (what, cells) in enumerate(_lines(ledger, columns, write, several)):
+        for place, (what, cells) in enumerate(_lines(ledger, columns, write, len(bases) > 1)):
             begin = [""] * len(first) if place else first
             rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
-    return TableData(heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3)
+    return TableData(
+        caption=f"where the time of a step goes: means over ranks, steps and ok runs{lost}{intervals}",
+        heads=heads, rows=rows, label_columns=len(differ) + 1, keys=len(differ) + 3,
+        settings=range(1, len(differ) + 1) if len(differ) > 1 else (),
+    )  # fmt: skip
 
 
 def _straggler_cell(ledger: Ledger) -> str:
@@ -171,7 +144,7 @@ def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
     return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 
 
-def place_tables(ledger: Ledger) -> Iterator[tuple[str, TableData]]:
+def place_tables(ledger: Ledger) -> Iterator[TableData]:
     """Tables of nodes, where they have several ranks, and of ranks."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
@@ -185,8 +158,8 @@ def place_tables(ledger: Ledger) -> Iterator[tuple[str, TableData]]:
 
 def _table(
     ledger: Ledger, by: str, keys: Sequence[str], names: Sequence[list[str]], shown: Sequence[Place], count: int
-) -> tuple[str, TableData]:
-    """The table of these places, out of `count`, and its caption."""
+) -> TableData:
+    """The table of these places, out of `count`."""
     write = Figures([ledger])
     of = f" ({len(shown)} of {count}: those that come last most, and the one that waits most)"
     heads = [*((name, "") for name in (*keys, *(term.name for term in ledger.terms))), ("comes last", "% of steps")]
@@ -194,7 +167,8 @@ def _table(
         [*name, *map(write.bare, place.terms), number(place.last, 100, decimals=1)]
         for name, place in zip(names, shown, strict=True)
     ]
-    return f"by {by}, ms{of if len(shown) < count else ''}:", TableData(heads=heads, rows=rows, label_columns=2, keys=2)
+    caption = f"by {by}, ms{of if len(shown) < count else ''}:"
+    return TableData(caption=caption, heads=heads, rows=rows, label_columns=2, keys=2, settings=())
 
 
 def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hpc.system.text import plural
 from parse.alarms.nodes import CONFIDENCE, Drift, NodeAlarm, NodeSpeed, PerNode, drifts, per_node
 from parse.report.summary import Summary
-from parse.text import Head, Page, TableData, TextBlock, shortened
+from parse.text import Page, TableData, TextBlock
 
 MISSING = "no node has two runs of one point: node and run variation cannot be separated; increase --repeats"
 SLOWEST, FASTEST = 12, 4
@@ -47,23 +47,20 @@ def nodes_blocks(summary: Summary, page: Page | None = None) -> list[TextBlock]:
     """A table for each site whose nodes are distinguishable, and a line for the course of each job with nested runs;
     names fit the page where there is one."""
     blocks: list[TextBlock] = []
-    for site in per_node(summary.results):
-        rows, left_out = _rows(site)
-        if page is not None:
-            short = shortened([node for node, *_ in rows], int(page.width * NAME_SHARE))
-            rows = [[short[node], *cells] for node, *cells in rows]
-        blocks += [""] if blocks else []
-        blocks += [_title(site), TableData(heads=HEADS, rows=rows), *([left_out] if left_out else [])]
-    return [*blocks, _courses(summary)]
+    for table, left_out in nodes_tables(summary):
+        blocks += ["", table.shortened(0, int(page.width * NAME_SHARE)) if page else table, *left_out]
+    return [*blocks[1:], _courses(summary)]
 
 
-def nodes_tables(summary: Summary) -> list[tuple[str, Sequence[Head], list[list[str]]]]:
-    """Title, heads and rows for each site whose nodes are distinguishable."""
-    tables: list[tuple[str, Sequence[Head], list[list[str]]]] = []
+def nodes_tables(summary: Summary) -> Iterator[tuple[TableData, list[str]]]:
+    """A table for each site whose nodes are distinguishable, and a line for the nodes that it does not show."""
     for site in per_node(summary.results):
-        rows, left_out = _rows(site)
-        tables.append((f"{_title(site)}{f'; {left_out}' if left_out else ''}", HEADS, rows))
-    return tables
+        shown: Sequence[NodeSpeed] = site.nodes
+        omitted = shown[SLOWEST:-FASTEST] if len(shown) > SLOWEST + FASTEST else ()
+        rows = [[node.node, str(node.runs), f"{node.relative * 100:+.2f}"] for node in shown if node not in omitted]
+        between = [f"and {len(omitted)} nodes between {omitted[0].relative:+.2%} and {omitted[-1].relative:+.2%}"
+                   for _ in omitted[:1]]  # fmt: skip
+        yield TableData(caption=_title(site), heads=HEADS, rows=rows), between
 
 
 def nodes_alarms(summary: Summary) -> list[str]:
@@ -80,17 +77,6 @@ def _title(site: PerNode) -> str:
     scatter = missing_text(site) if site.scatter is None else f"runs on one node scatter by {site.scatter:.2%}"
     runs = f"one-node runs of {plural(site.points, 'point')}"
     return f"speed by node of {site.name}: {runs}, against the median node; {scatter}"
-
-
-def _rows(site: PerNode) -> tuple[list[list[str]], str]:
-    """A row for each node shown, and a line for those that are not."""
-    shown: Sequence[NodeSpeed] = site.nodes
-    omitted = shown[SLOWEST:-FASTEST] if len(shown) > SLOWEST + FASTEST else ()
-    left_out = ""
-    if omitted:
-        left_out = f"and {len(omitted)} nodes between {omitted[0].relative:+.2%} and {omitted[-1].relative:+.2%}"
-    rows = [[node.node, str(node.runs), f"{node.relative * 100:+.2f}"] for node in shown if node not in omitted]
-    return rows, left_out
 
 
 def _courses(summary: Summary) -> list[str]:

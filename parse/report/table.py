@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.cells import cell_len
 
 from hpc.system.sanitize import plain
-from hpc.system.text import grouped, inflect, plural
+from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.against import ONE_DEVICE, Against, against_lines
 from parse.report.bandwidths import bandwidths_blocks
@@ -34,24 +34,18 @@ from parse.report.summary import (
 from parse.report.trainings import trainings_blocks
 from parse.result import Result, by_setting, ideal_text
 from parse.text import (
-    Head,
+    GAP,
     Page,
+    TableData,
     TextBlock,
     aligned,
     block_lines,
-    block_markdown,
-    column_widths,
     covers,
     markdown_list,
-    markdown_table,
+    markdown_of,
     markdown_text,
     number,
-    numbered,
-    padded,
     shortened,
-    table_width,
-    with_settings_folded,
-    with_units,
     wrapped,
 )
 
@@ -123,54 +117,20 @@ FIRST_LEFT_OUT = (
 """Columns that a narrow page leaves out, the least important first. The case implies nodes and devices."""
 
 
-def points_text(results: Sequence[Result], page: Page, beside: Against | None = None) -> list[str]:
-    """The table as lines of at most `page.width` cells, and a line for the columns left out; one for each unit and for
-    each base that speedups are against."""
-    differ = varying(results)
-    tables = [_table_text(part, differ, page, beside) for part in points_tables(results)]
-    return [line for table in tables for line in (*table, "")][:-1]
-
-
-def _table_text(results: Sequence[Result], differ: Sequence[str], page: Page, beside: Against | None) -> list[str]:
-    """One of these tables."""
-    heads, rows = points_cells(results, differ, beside)
-    keys = ["case", *differ]
-    names = [name for name, _ in heads]
-    legend, rows = numbered(names, rows, page.width)
-    if page.table_width is None:
-        return [*legend, *aligned([*zip(*heads, strict=True), *rows])]
-    columns = _as_columns(heads, rows)
-    if len(keys) > 1 and _needs_folding(columns, keys, page.width):
-        heads, rows = points_cells(results, differ, beside)
-        settings = [at for at, (name, _) in enumerate(heads) if name in keys[1:]]
-        legend, heads, rows = with_settings_folded(heads, rows, settings, page.width)
-        columns = _as_columns(heads, rows)
-    omitted: list[str] = []
-    for name in FIRST_LEFT_OUT:
-        if _width(columns) <= page.width:
-            break
-        if head := next((head for head in columns if head[0] == name), None):
-            cells = columns.pop(head)
-            omitted.append(name)
-            if name == "coverage":
-                _level_in_head(columns, cells[2:])
-    lines = [*legend, *aligned([list(row) for row in zip(*columns.values(), strict=True)])]
-    if omitted:
-        columns_left_out = f"{inflect(len(omitted), 'column')} left out for lack of room: {', '.join(omitted)}"
-        lines += wrapped([f"{columns_left_out}; --wide or --format csv has all"], page.width)
-    return lines
-
-
-def points_tables(results: Sequence[Result]) -> list[list[Result]]:
+def of_tables(results: Sequence[Result]) -> list[list[Result]]:
     """The results of each table: of one unit, and with speedups against one base."""
     return [of_base for of_unit in by_unit(results) for of_base in by_base(of_unit)]
 
 
-def points_cells(
-    results: Sequence[Result], differ: Sequence[str], beside: Against | None = None
-) -> tuple[list[Head], list[list[str]]]:
-    """Heads as (name, unit), and a row of texts per result of one table, published figures `beside` its own. The
-    settings that `differ`, in any of the tables, have columns."""
+def points_tables(summary: Summary) -> list[TableData]:
+    """A table for each unit and for each base that speedups are against."""
+    differ = varying(summary.results)
+    return [points_table(results, differ, summary.against) for results in of_tables(summary.results)]
+
+
+def points_table(results: Sequence[Result], differ: Sequence[str], beside: Against | None = None) -> TableData:
+    """A row per result, published figures `beside` its own. The settings that `differ`, in any of the tables, have
+    columns."""
     (unit,) = {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
     heads += [("runs", "ok/total"), ("median", unit)]
@@ -186,8 +146,15 @@ def points_cells(
         heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
     empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
-    remaining = [at for at, (name, _) in enumerate(heads) if name not in empty]
-    return [heads[at] for at in remaining], [[row[at] for at in remaining] for row in rows]
+    shown = [at for at, (name, _) in enumerate(heads) if name not in empty]
+    # Without a level intervals are taken for those of 95 %; their unit the median has, too.
+    coverages = [result.interval.coverage for result in results if result.interval]
+    level = {"coverage": ("interval", covers(coverages))} if coverages else {}
+    return TableData(
+        heads=[heads[at] for at in shown], rows=[[row[at] for at in shown] for row in rows],
+        settings=[place for place, at in enumerate(shown) if heads[at][0] in differ],
+        dispensable=dict.fromkeys(FIRST_LEFT_OUT, ("", "")) | level,
+    )  # fmt: skip
 
 
 def _row(result: Result, differ: Sequence[str]) -> list[str]:
@@ -231,35 +198,6 @@ def _published(of: Against, result: Result, bases: Sequence[str]) -> list[str]:
     return [number(beside.speed), bracketed, *speedups]
 
 
-def _level_in_head(columns: dict[Head, list[str]], coverages: Sequence[str]) -> None:
-    """Puts `covers 75 %`, or `covers 50-75 %`, in the place of the intervals' unit, which the median has, too: without
-    a level they are taken for those of 95 %."""
-    for (name, _), cells in columns.items():
-        if name == "interval":
-            cells[1] = covers(float(each) / 100 for each in coverages if each != "-")
-
-
-def _as_columns(heads: Sequence[Head], rows: Sequence[Sequence[str]]) -> dict[Head, list[str]]:
-    """By head, each column's cells with its head above them."""
-    cells = zip(*rows, strict=True)
-    return {(name, unit): [name, unit, *column] for (name, unit), column in zip(heads, cells, strict=True)}
-
-
-def _width(columns: dict[Head, list[str]]) -> int:
-    return table_width(column_widths([*zip(*columns.values(), strict=True)]))
-
-
-def _needs_folding(columns: dict[Head, list[str]], keys: Sequence[str], width: int) -> bool:
-    """Whether the columns that identify the points take half of the page, or leave too little for the speeds."""
-    names = {head: cells for head, cells in columns.items() if head[0] in keys}
-    always = {head: cells for head, cells in columns.items() if head[0] in keys or head[0] not in FIRST_LEFT_OUT}
-    return _width(names) > width // 2 or _width(always) > width
-
-
-COLUMN_GAP = "   "
-"""Between backends."""
-
-
 def text(summary: Summary, page: Page | None = None) -> str:
     """For a terminal: conclusion, shared settings, backends side by side, a row per point, warnings, and the ledgers if
     requested; no line is wider than the page, except tables of a `wide` one."""
@@ -277,8 +215,8 @@ def text(summary: Summary, page: Page | None = None) -> str:
     ]
     for comparison in compare(summary.results):
         blocks.append(wrapped([comparison_title(comparison, summary), *comparison.apart], page.width))
-        blocks += _side_by_side(comparison, page)
-    blocks += [points_text(summary.results, page, summary.against)] if summary.results else []
+        blocks.append(_side_by_side(comparison, page).lines(page))
+    blocks += [table.lines(page) for table in points_tables(summary)]
     blocks += [speedup_chart(summary.results, page)] if page.charts else []
     blocks += [wrapped(_against_lines(summary), page.width)]
     blocks += [*(block_lines(shown, page) for shown in _beside_points(summary, page)), last]
@@ -293,12 +231,10 @@ def markdown(summary: Summary) -> str:
     parts = [markdown_list(first)]
     for comparison in compare(summary.results):
         parts += [markdown_text(line) for line in (comparison_title(comparison, summary), *comparison.apart)]
-        parts += [markdown_table(*comparison_cells(comparison))]
-    for part in points_tables(summary.results):
-        heads, rows = points_cells(part, varying(summary.results), summary.against)
-        parts += [markdown_table(with_units(heads), rows)]
+        parts += [comparison_table(comparison).markdown()]
+    parts += [table.markdown() for table in points_tables(summary)]
     parts += [markdown_list(_against_lines(summary))]
-    parts += [part for shown in _beside_points(summary) for part in block_markdown(shown)]
+    parts += [markdown_of(shown).strip() for shown in _beside_points(summary)]
     parts += [markdown_list(notice.line for notice in below_the_table(summary))]
     if summary.ledgers is not None:
         parts += ledger_markdown(summary)
@@ -364,49 +300,18 @@ def comparison_title(comparison: SideBySide, summary: Summary) -> str:
     return ", ".join(f"{name} {comparison.same[name]}" for name in dict.fromkeys(named) if name in comparison.same)
 
 
-def _side_by_side(comparison: SideBySide, page: Page) -> list[list[str]]:
-    """Two columns for each backend; in blocks below one another where they are wider than the page."""
+def _side_by_side(comparison: SideBySide, page: Page) -> TableData:
+    """A column for each backend, speed and speedup together: its name in several lines, units, and a cell per case."""
+    parts = [part for column in comparison.columns for part in column.words]
     width = max(cell_len(plain(case)) for case in ("case", *comparison.cases))
-    room = page.table_width
-    name_parts = [part for column in comparison.columns for part in column.words]
-    short = shortened(name_parts, page.width - width - len(COLUMN_GAP)) if room is not None else {}
-    pillars = [_pillar(column, comparison, short) for column in comparison.columns]
-    blocks: list[list[list[str]]] = [[]]
-    taken = width
-    for pillar in pillars:
-        needed = len(COLUMN_GAP) + cell_len(pillar[-1])
-        if room is not None and blocks[-1] and taken + needed > room:
-            blocks.append([])
-            taken = width
-        blocks[-1].append(pillar)
-        taken += needed
-    return [_block(block, comparison.cases, width) for block in blocks]
-
-
-def _block(pillars: Sequence[Sequence[str]], cases: Sequence[str], width: int) -> list[str]:
-    """Pillars side by side, their last lines level, behind the cases."""
-    depth = max(map(len, pillars))
-    filled = [[*pillar[: -len(cases) - 1], *[""] * (depth - len(pillar)), *pillar[-len(cases) - 1 :]]
-              for pillar in pillars]  # fmt: skip
-    widths = [max(cell_len(line) for line in pillar) for pillar in filled]
-    begin = [*[""] * (depth - len(cases) - 1), "case", *cases]
-    return [
-        COLUMN_GAP.join(
-            [padded(plain(first), width, align_left=True)]
-            + [padded(line, wide, align_left=False) for line, wide in zip(row, widths, strict=True)]
-        )
-        for first, *row in zip(begin, *filled, strict=True)
-    ]
-
-
-def _pillar(column: Column, comparison: SideBySide, short: Mapping[str, str]) -> list[str]:
-    """Lines of equal width: the column's name in several, units, and a line for each case."""
-    pairs = [(comparison.unit, _speedup_head(column)), *(_cell(column, case) for case in comparison.cases)]
-    widths = [max(map(cell_len, side)) for side in zip(*pairs, strict=True)]
-    lines = [plain(short.get(part, part)) for part in column.words]
-    lines += [f"{speed.rjust(widths[0])}  {speedup.rjust(widths[1])}" for speed, speedup in pairs]
-    width = max(map(cell_len, lines))
-    return [padded(line, width, align_left=False) for line in lines]
+    short = {} if page.wide else shortened(parts, page.width - width - len(GAP) - 1)
+    heads, columns = [("", "case")], [comparison.cases]
+    for column in comparison.columns:
+        pairs = [(comparison.unit, _speedup_head(column)), *(_cell(column, case) for case in comparison.cases)]
+        unit, *cells = (f" {line}" for line in aligned(pairs, 0))
+        heads.append(("\n".join(f" {plain(short.get(part, part))}" for part in column.words), unit))
+        columns.append(tuple(cells))
+    return TableData(heads=heads, rows=[*zip(*columns, strict=True)], keys=1)
 
 
 def _speedup_head(column: Column) -> str:
@@ -426,9 +331,14 @@ def _cell(column: Column, case: str) -> tuple[str, str]:
     return number(result.median_speed), number(result.speedup)
 
 
-def comparison_cells(comparison: SideBySide) -> tuple[list[str], list[list[str]]]:
-    pairs = [(f"{column.name} ({comparison.unit})", _speedup_head(column)) for column in comparison.columns]
-    heads = ["case", *(head for pair in pairs for head in pair)]
-    return heads, [
-        [case, *(cell for column in comparison.columns for cell in _cell(column, case))] for case in comparison.cases
+def comparison_table(comparison: SideBySide) -> TableData:
+    """The same with a column for each number."""
+    heads = [
+        head
+        for column in comparison.columns
+        for head in ((f"{column.name}", comparison.unit), (_speedup_head(column), ""))
     ]
+    return TableData(
+        heads=[("case", ""), *heads],
+        rows=[[case, *(cell for of in comparison.columns for cell in _cell(of, case))] for case in comparison.cases],
+    )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse.comparison.text import difference_text
-from parse.text import csv_text, in_blocks, markdown_list, markdown_table, markdown_text, number, shortened, wrapped
+from parse.text import TableData, TextBlock, csv_text, markdown_of, markdown_text, number, text_of, unitless
 from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
 NAME_WIDTH = 40
+NO_SAMPLES = "no measurement of it has a speed and a date"
 MAX_LISTED = 10
 """At most this many gaps of a point are named."""
 LEAST_P_VALUE = 1e-12
@@ -24,29 +25,33 @@ SAMPLE_HEADS = ("date", "folder", "median", "interval", "coverage", "runs", "cha
 
 def as_text(history: History, width: int) -> str:
     """Conclusion, a row per point, every change with what differs at it, then the medians over time."""
-    names = shortened([series.name for series in history.series], min(NAME_WIDTH, width // 2))
-    lines = [*wrapped([conclusion(history)], width), ""]
-    rows = [HEADS, *(point_row(series, names[series.name]) for series in history.series)]
-    lines += in_blocks(rows, 2, 2, width)
+    room = min(NAME_WIDTH, width // 2)
+    blocks: list[TextBlock] = [conclusion(history), "", points_table(history.series).shortened(1, room)]
     if notes := [*_notes(history)]:
-        lines += ["", *wrapped(notes, width)]
+        blocks += ["", notes]
     for series in history.series:
-        lines += ["", *wrapped([f"{series.name}, {series.unit}"], width)]
-        lines += _samples_as_text(series, width)
-    return "\n".join(lines) + "\n"
+        blocks += ["", f"{series.name}, {series.unit}"]
+        blocks.append(samples_table(series).shortened(1, room) if series.samples else NO_SAMPLES)
+    return text_of(blocks, width)
 
 
 def as_markdown(history: History) -> str:
     """The same in Markdown."""
-    lines = [f"**{markdown_text(conclusion(history))}**", ""]
-    lines += [markdown_table(HEADS, [point_row(series, series.name) for series in history.series])]
-    if notes := [*_notes(history)]:
-        lines += ["", markdown_list(notes)]
+    blocks: list[TextBlock] = [points_table(history.series), [*_notes(history)]]
     for series in history.series:
-        if series.samples:
-            rows = [sample_row(series, sample, sample.folder) for sample in series.samples]
-            lines += ["", f"{markdown_text(series.name)}, {series.unit}", "", markdown_table(SAMPLE_HEADS, rows)]
-    return "\n".join(lines) + "\n"
+        blocks += [f"{series.name}, {series.unit}", samples_table(series)] if series.samples else []
+    return f"**{markdown_text(conclusion(history))}**\n\n{markdown_of(blocks)}"
+
+
+def points_table(points: Sequence[Series]) -> TableData:
+    """A row per point."""
+    return TableData(heads=unitless(HEADS), rows=[*map(_point_row, points)], label_columns=2, keys=2)
+
+
+def samples_table(series: Series) -> TableData:
+    """A row per measurement of a point."""
+    rows = [_sample_row(series, sample) for sample in series.samples]
+    return TableData(heads=unitless(SAMPLE_HEADS), rows=rows, label_columns=2, keys=2)
 
 
 def conclusion(history: History) -> str:
@@ -81,33 +86,23 @@ def p_text(p_value: float) -> str:
     return f"< {LEAST_P_VALUE:.0e}" if p_value < LEAST_P_VALUE else f"= {p_value:.1e}"
 
 
-def point_row(series: Series, name: str) -> tuple[str, ...]:
-    """The cells under HEADS."""
+def _point_row(series: Series) -> tuple[str, ...]:
     latest = series.changes[-1] if series.changes else None
     return (
-        str(series.verdict), name, str(len(series.samples)), latest.first.date if latest else "-",
+        str(series.verdict), series.name, str(len(series.samples)), latest.first.date if latest else "-",
         size_text(latest) if latest else "-", p_text(latest.change.p_value).removeprefix("= ") if latest else "-",
         number(series.samples[-1].median if series.samples else None), series.unit,
     )  # fmt: skip
 
 
-def sample_row(series: Series, sample: Sample, folder: str) -> tuple[str, ...]:
-    """The cells under SAMPLE_HEADS; the folder as shown."""
+def _sample_row(series: Series, sample: Sample) -> tuple[str, ...]:
     change = next((each for each in series.changes if each.first is sample), None)
     interval = sample.interval
     return (
-        sample.date, folder, number(sample.median),
+        sample.date, sample.folder, number(sample.median),
         f"[{number(interval.low)}, {number(interval.high)}]" if interval else "-",
         f"{interval.coverage:.1%}" if interval else "-", str(len(sample.speeds)), size_text(change) if change else "",
     )  # fmt: skip
-
-
-def _samples_as_text(series: Series, width: int) -> list[str]:
-    if not series.samples:
-        return ["no measurement of it has a speed and a date"]
-    folders = shortened([sample.folder for sample in series.samples], min(NAME_WIDTH, width // 2))
-    rows = [sample_row(series, sample, folders[sample.folder]) for sample in series.samples]
-    return [line.rstrip() for line in in_blocks([SAMPLE_HEADS, *rows], 2, 2, width)]
 
 
 def _notes(history: History) -> Iterator[str]:

@@ -25,7 +25,7 @@ from parse.report.conclusion import conclusion
 from parse.report.reading import read_documents, read_summary
 from parse.report.side_by_side import compare
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
-from parse.report.table import FORMATS, IDEAL, points_tables, speedup_chart, text
+from parse.report.table import FORMATS, IDEAL, of_tables, speedup_chart, text
 from parse.result import Result, Run, against_base, scaling_text
 from parse.summarize import main
 from parse.text import Page
@@ -355,7 +355,7 @@ def test_whatever_the_bases_no_table_and_no_column_has_two(
     ]
     cases = {result.requested.case for result in points}
     results = judge(against_base(points, data.draw(st.sampled_from(["", *sorted(cases)]))))
-    tables = points_tables(results)
+    tables = of_tables(results)
     assert sorted(id(result) for table in tables for result in table) == sorted(map(id, results))
     columns = [tuple(column.points.values()) for comparison in compare(results) for column in comparison.columns]
     for several in (*tables, *columns):

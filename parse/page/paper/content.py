@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from hpc.system.text import first_of, plural
@@ -17,9 +17,9 @@ from parse.report.against import against_lines
 from parse.report.conclusion import conclusion
 from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
 from parse.report.summary import USUAL, Summary, by_unit, labels, names_of_points, provenance, shared, varying
-from parse.report.table import PUBLISHED_COLUMNS, points_cells, points_tables
+from parse.report.table import PUBLISHED_COLUMNS, of_tables, points_tables
 from parse.result import Result, ideal_text
-from parse.text import Head, cut, numbered, shortened, with_settings_folded
+from parse.text import TableData, cut
 
 # How the numbers came to be, in sentences of what is recorded; what is not recorded is not written.
 
@@ -331,23 +331,17 @@ def _tables(summary: Summary, marks: dict[str, list[str]]) -> tuple[list[MarkedT
     tables: list[MarkedTable] = []
     legends: list[str] = []
     differ = varying(summary.results)
-    for number, of_unit in enumerate(points_tables(summary.results)):
-        heads, rows = _chosen_columns(differ, *points_cells(of_unit, differ, summary.against))
-        if len(differ) > MAX_SETTINGS:
-            settings = [at for at, (name, _) in enumerate(heads) if name not in COLUMNS]
-            legend, heads, rows = with_settings_folded(heads, rows, settings, UNWRAPPED)
-        else:
-            legend, rows = numbered([name for name, _ in heads], rows, UNWRAPPED)
+    for number, (table, of_unit) in enumerate(zip(points_tables(summary), of_tables(summary.results), strict=True)):
+        chosen = _chosen_columns(differ, table)
+        legend, shown = chosen.folded(UNWRAPPED) if len(differ) > MAX_SETTINGS else chosen.numbered(UNWRAPPED)
         legends += filter(None, legend)
         several = f" ({of_unit[0].unit})" if number or len(by_unit(summary.results)) > 1 else ""
-        interval = ", its interval and that interval's coverage" if any(name == "interval" for name, _ in heads) else ""
-        table = Table(
-            id=f"scaling-{number}" if number else "scaling",
-            caption=f"Median speed of each case{several}{interval}{_against(of_unit)}",
-            heads=heads,
-            rows=rows,
-        )
-        tables.append(MarkedTable(table=table, marks=[marks.get(result.requested.point, []) for result in of_unit]))
+        has_interval = any(name == "interval" for name, _ in shown.heads)
+        interval = ", its interval and that interval's coverage" if has_interval else ""
+        caption = f"Median speed of each case{several}{interval}{_against(of_unit)}"
+        its_marks = [marks.get(result.requested.point, []) for result in of_unit]
+        named = Table.of(shown, f"scaling-{number}" if number else "scaling", caption)
+        tables.append(MarkedTable(table=named, marks=its_marks))
     return tables, legends
 
 
@@ -357,17 +351,18 @@ def _against(results: Sequence[Result]) -> str:
     return f", speedup against {base.case}, and efficiency" if base else ""
 
 
-def _chosen_columns(
-    differ: Sequence[str], heads: Sequence[Head], rows: Sequence[Sequence[str]]
-) -> tuple[list[Head], list[list[str]]]:
+def _chosen_columns(differ: Sequence[str], table: TableData) -> TableData:
     """The columns of the section: the case, the settings that differ, the numbers."""
-    shown = {*COLUMNS, *differ}
-    at = [place for place, (name, _) in enumerate(heads) if name in shown]
-    at.sort(key=lambda place: heads[place][0] in ("nodes", "devices") or heads[place][0] in COLUMNS[3:])
-    columns = [[row[place] for row in rows] for place in at]
-    short = [shortened(column, VALUE_WIDTH) for column in columns]
-    cells = [[of[cell] for cell in column] for of, column in zip(short, columns, strict=True)]
-    return [heads[place] for place in at], [list(row) for row in zip(*cells, strict=True)]
+    names = [name for name, _ in table.heads]
+    at = [place for place, name in enumerate(names) if name in {*COLUMNS, *differ}]
+    at.sort(key=lambda place: names[place] in ("nodes", "devices") or names[place] in COLUMNS[3:])
+    chosen = replace(
+        table, heads=[table.heads[place] for place in at], rows=[[row[place] for place in at] for row in table.rows],
+        settings=[to for to, place in enumerate(at) if names[place] not in COLUMNS],
+    )  # fmt: skip
+    for place in range(len(at)):
+        chosen = chosen.shortened(place, VALUE_WIDTH)
+    return chosen
 
 
 def _curves(summary: Summary) -> Curves | None:
