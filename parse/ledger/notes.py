@@ -126,6 +126,8 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
     if split is None or loss is None:
         return
     lost = f"compute {write.change(loss)}{_stragglers_part(ledger, split, loss, write)}"
+    if split.fixed >= SMALL * abs(loss.value):
+        lost = f"{lost}, {write.ms(split.fixed, '+')} of it not shrinking with the devices"
     if split.contention is not None and split.interference is not None:
         yield (
             f"{lost}: contention {write.change(split.contention)} (lost with reduction off, too), "
@@ -138,7 +140,7 @@ def _split(ledger: Ledger, write: Figures) -> Iterator[str]:
 
 def _explained(split: ComputeSplit, loss: Mean, write: Figures) -> str:
     """What explains the loss in compute beside the straggler, and what nothing does."""
-    if loss.value - split.straggler < SMALL * loss.value:
+    if loss.value - split.straggler - split.fixed < SMALL * loss.value:
         return ""
     shown = [
         each.quantity if each.explains is None else f"{each.quantity} (up to {write.ms(each.explains)})"
@@ -147,7 +149,11 @@ def _explained(split: ComputeSplit, loss: Mean, write: Figures) -> str:
     text = f"; telemetry differs in what makes it longer: {', '.join(shown)}" if shown else ""
     if split.unexplained < SMALL * loss.value or any(each.explains is None for each in split.explanations):
         return text
-    rest = "unexplained" if not (shown or split.straggler) else f"{write.ms(split.unexplained, '+')} unexplained"
+    rest = (
+        "unexplained"
+        if not (shown or split.straggler or split.fixed)
+        else f"{write.ms(split.unexplained, '+')} unexplained"
+    )
     none = "no no-sync run (hpc.sweep --no-sync) to separate contention from interference"
     return f"{text}{'; ' if shown else ': '}{rest}; {none}"
 

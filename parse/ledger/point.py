@@ -11,7 +11,7 @@ Ledger                     ─▶ sentences                                     
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -27,12 +27,12 @@ from parse.ledger.standalone import beside_nccl_tests, standalone_reduction
 from parse.ledger.straggler import PointVerdicts, point_verdicts
 from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
-from parse.ledger.terms import PointTerms, compute_split, point_terms, together_with_wait
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, NoLoss, StragglerAtBase
+from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
+from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, StragglerAtBase
 from parse.ledger.what_if import without_straggler
 from parse.logs.nccl_tests import NcclTest
 from parse.processes import each_in_processes, processes_for
-from parse.result import Result
+from parse.result import Result, by_setting
 
 if TYPE_CHECKING:
     from parse.load_logs import Progress
@@ -78,7 +78,7 @@ class PointEvidence:
     points measured of the same ranks and network.
 
     `base` has no runs where there is none, or where the point is its own; `base_verdicts` is None where it has no runs
-    or one rank.
+    or one rank. `compute_by_devices` is mean compute at each size of its setting, under strong scaling alone.
     """
 
     result: Result
@@ -89,6 +89,7 @@ class PointEvidence:
     base_ranks: int | None = None
     base_verdicts: PointVerdicts | None = None
     base_no_sync: tuple[StepBreakdown, ...] = ()
+    compute_by_devices: tuple[tuple[int, Mean], ...] = ()
     collectives: tuple[Result, ...]
     nccl_tests: tuple[NcclTest, ...]
     other_networks: tuple[NetworkReading, ...]
@@ -144,6 +145,7 @@ class _Points:
             base=self.runs(base) if base else PointRuns(), base_ranks=base.run.ranks if base else None,
             base_verdicts=self._judged(several) if several else None,
             base_no_sync=self._no_sync(several) if several else (),
+            compute_by_devices=tuple(self._compute_by_devices(result)),
             collectives=self._collectives, nccl_tests=self._nccl_tests,
             other_networks=tuple(network for point, network in self._networks if point != result.requested.point),
         )  # fmt: skip
@@ -166,6 +168,16 @@ class _Points:
         requested = dataclasses.replace(result.requested, run=dataclasses.replace(result.run, reduction="off"))
         no_sync = self._results.get(requested.point)
         return self.runs(no_sync).breakdowns if no_sync else ()
+
+    def _compute_by_devices(self, result: Result) -> Iterator[tuple[int, Mean]]:
+        if result.run.scaling == "strong":
+            for each in self._by_setting[result.requested.setting]:
+                if (mean := mean_compute(self.runs(each).breakdowns)) is not None:
+                    yield each.run.devices, mean
+
+    @cached_property
+    def _by_setting(self) -> dict[str, list[Result]]:
+        return by_setting(result for result in self._results.values() if not result.run.diagnostic)
 
     @cached_property
     def _networks(self) -> list[tuple[str, NetworkReading]]:
@@ -190,6 +202,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in runs.breakdowns]),
         verdict=verdicts.verdict, further=verdicts.further, runs=verdicts.runs,
         straggler_at_base=_straggler_at_base(evidence, terms), split=split,
+        fixed_compute=fixed_compute(evidence.compute_by_devices, result.run.devices, terms.scale) if split else None,
         telemetry=compare_conditions(runs.conditions, base.conditions), contention=tuple(contention(base.conditions)),
         core_wait=core_wait(runs.conditions, base.conditions), shares_cores=shares_cores(result, runs.conditions),
         input=input_of_point(runs.inputs, terms.step.value),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from hpc.system.text import capitalized, inflect, plural
+from hpc.system.text import capitalized, first_of, inflect, plural
 from parse.ledger.figures import (
     NAMED,
     SMALL,
@@ -90,6 +90,21 @@ def late_input(reading: InputReading, write: Figures) -> Iterator[str]:
             yield f"To do: --option workers={reading.enough}"
 
 
+def _fixed_compute(ledger: Ledger, lost: float, write: Figures) -> str:
+    """`13.00 ms [12.10, 13.90] (covers 95 %) of compute do not shrink with the devices, …`; empty where that is not
+    known, and where it is little of the ms `lost`."""
+    known = ledger.fixed_compute
+    if known is None or known.of_loss < SMALL * abs(lost):
+        return ""
+    fixed = write.ms(known.fixed.value)
+    interval = f"{write.interval(known.fixed)} (covers {coverage_text(known.fixed.coverage)})"
+    sizes = first_of([*map(str, known.devices)], NAMED)
+    return (
+        f"{fixed} {interval} of compute do not shrink with the devices, {write.ms(known.of_loss)} of what is lost: "
+        f"on {sizes} devices it is {fixed} + {write.ms(known.shared)} / devices"
+    )
+
+
 def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
     """What telemetry or no-sync runs show of the ms `lost` in compute; that nothing does, and what would."""
     split = ledger.split
@@ -98,7 +113,7 @@ def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
     if split.contention is not None and split.interference is not None:
         parts = f"contention {write.change(split.contention)}, interference {write.change(split.interference)}"
         return f"Of compute, by its no-sync runs: {parts}"
-    if lost - split.straggler < SMALL * lost:
+    if lost - split.straggler - split.fixed < SMALL * lost:
         return ""
     if split.explanations:
         shown = split.explanations[0]
@@ -107,7 +122,7 @@ def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
         return f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip() + usual + up_to
     if split.unexplained < SMALL * lost:
         return ""
-    unexplained = f"Of compute {write.ms(split.unexplained)} are" if split.straggler else "Compute is"
+    unexplained = f"Of compute {write.ms(split.unexplained)} are" if split.straggler or split.fixed else "Compute is"
     return f"{unexplained} unexplained. To do: hpc.sweep --no-sync, to separate contention from interference"
 
 
@@ -226,9 +241,11 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield _slower(ledger, loss.value, write)
         yield from _straggler(ledger, write, "Cause: ", has_headline=has_headline)
         yield "" if has_headline else f"By terms: {by_terms}"
+        yield _fixed_compute(ledger, loss.value, write)
     else:
         yield _slower(ledger, loss.value, write)
         yield "" if has_headline else f"By terms: {by_terms}"
+        yield _fixed_compute(ledger, loss.value, write)
         yield from explanation(ledger, write)
         yield from _straggler(ledger, write)
     yield from network_sentences(ledger.network)

@@ -287,12 +287,15 @@ def explained(ledger: Ledger) -> ComputeSplit | None:
     names = [term.name for term in ledger.terms]
     term = ledger.terms[names.index("compute")]
     part = max(0.0, stragglers_part(ledger.verdict, names, ledger.ranks) - ledger.straggler_at_base.compute)
+    fixed = 0.0 if ledger.fixed_compute is None else ledger.fixed_compute.of_loss
     if split.contention is not None or term.loss is None:
-        return replace(split, straggler=part)
-    remaining = max(0.0, term.loss.value - part)
+        return replace(split, straggler=part, fixed=fixed)
+    remaining = max(0.0, term.loss.value - part - fixed)
     explanations = tuple(_explanations(ledger, term.mean.value, remaining))
     known = sum(explanation.explains or 0.0 for explanation in explanations)
-    return replace(split, straggler=part, explanations=explanations, unexplained=max(0.0, remaining - known))
+    return replace(
+        split, straggler=part, fixed=fixed, explanations=explanations, unexplained=max(0.0, remaining - known)
+    )
 
 
 def stragglers_part(verdict: Verdict, names: Sequence[str], ranks: Sequence[Place]) -> float:

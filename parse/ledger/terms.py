@@ -11,7 +11,7 @@ import numpy as np
 from parse import stats
 from parse.ledger.arrivals import Floats, LastArrivals
 from parse.ledger.breakdown import StepBreakdown, merge, names
-from parse.ledger.types import NOTABLE_CAUSE, ComputeSplit, Mean, Merged, Place, Repeats, Term, Verdict
+from parse.ledger.types import NOTABLE_CAUSE, ComputeSplit, FixedCompute, Mean, Merged, Place, Repeats, Term, Verdict
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +82,39 @@ def compute_split(
     if base_ranks != 1:
         interference = _less(interference, _difference(theirs, of_base))
     return ComputeSplit(contention=_difference(unreduced, of_base), interference=interference, unexplained=0.0)
+
+
+LEAST_MARGIN = 1e-6
+"""The least margin of a mean that others are fitted with, as a share of it."""
+
+
+def mean_compute(breakdowns: Sequence[StepBreakdown]) -> Mean | None:
+    """Of runs that have compute as a term; None where none has."""
+    values = _compute(breakdowns)
+    return _mean(values) if len(values) else None
+
+
+def fixed_compute(by_devices: Sequence[tuple[int, Mean]], devices: int, scale: float) -> FixedCompute | None:
+    """What of the compute of a point on so many devices does not shrink with them, by mean compute at several numbers
+    of devices; `scale` is its base's share of the devices.
+
+    The line through the means over 1 / devices, by least squares with their margins. None with fewer than three numbers
+    of devices, where a mean is farther from the line than its margin, and where 0 is in the interval of what remains.
+    """
+    known = [(number, mean.value, mean.high - mean.value, mean.coverage) for number, mean in by_devices if mean.high]
+    if len({number for number, *_ in known}) < 3:
+        return None
+    numbers, values, margins = (np.array(column, float) for column in [*zip(*known, strict=True)][:3])
+    margins = np.maximum(margins, LEAST_MARGIN * values)
+    solution = np.linalg.pinv(np.stack([1 / margins, 1 / (numbers * margins)], axis=1))
+    fixed, shared = (solution @ (values / margins)).tolist()
+    margin = float(np.linalg.norm(solution[0]))
+    if fixed <= margin or shared <= 0 or (abs(values - fixed - shared / numbers) > margins).any():
+        return None
+    return FixedCompute(
+        fixed=_with_margin(fixed, margin, min(coverage or 0.0 for *_, coverage in known)), shared=shared,
+        devices=tuple(sorted({number for number, *_ in known})), of_loss=fixed * (1 - scale),
+    )  # fmt: skip
 
 
 def _compute(no_sync: Sequence[StepBreakdown]) -> Floats:

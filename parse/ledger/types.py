@@ -247,14 +247,27 @@ class ComputeSplit:
     """The parts of the loss in compute. `contention` is the loss of the same ranks in the no-sync run,
     `interference` the loss added by concurrent reduction; None without such runs, of the base too where it has several
     ranks. `straggler` is what the straggler's ranks add to the mean beyond the median rank, less what they do at the
-    base, 0 where there is none, `explanations` are what telemetry shows of all ranks, and `unexplained` is what neither
-    of these accounts for."""
+    base, 0 where there is none, `fixed` what comes of the compute that does not shrink with the devices under strong
+    scaling, 0 where that is not known, `explanations` are what telemetry shows of all ranks, and `unexplained` is what
+    none of these accounts for."""
 
     contention: Mean | None
     interference: Mean | None
     straggler: float = 0.0
+    fixed: float = 0.0
     explanations: tuple[Explanation, ...] = ()
     unexplained: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedCompute:
+    """What of compute does not shrink with the devices under strong scaling: at all these numbers of `devices` a step's
+    compute is `fixed` + `shared` / devices, in ms. `of_loss` is what of it the point loses against its base."""
+
+    fixed: Mean
+    shared: float
+    devices: tuple[int, ...]
+    of_loss: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -387,7 +400,8 @@ class Ledger:
     `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `further` are stragglers behind it,
     the latest first, `symptoms` what distinguishes its ranks in the telemetry, `straggler_input` their input, where
     data makes them late, `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what
-    the base loses to one already. `telemetry` are the differences from the base's clocks, power and load, `contention`
+    the base loses to one already. `fixed_compute` is None where fewer than three numbers of devices show it.
+    `telemetry` are the differences from the base's clocks, power and load, `contention`
     what shows that the base was disturbed, `core_wait` that the point's ranks lack cores, `shares_cores` whether
     what one rank no longer takes others get,
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
@@ -408,6 +422,7 @@ class Ledger:
     ranks: tuple[Place, ...]
     nodes: tuple[Place, ...]
     split: ComputeSplit | None = None
+    fixed_compute: FixedCompute | None = None
     standalone: Standalone | None = None
     further: tuple[Verdict, ...] = ()
     symptoms: tuple[Symptom, ...] = ()

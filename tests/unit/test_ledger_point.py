@@ -136,6 +136,50 @@ def test_a_straggler_that_the_base_has_not_is_the_cause(tmp_path: Path) -> None:
     assert "Cause: rank 1 " in sentence(ledger, "2n2g")
 
 
+def strongly(devices: int, compute_ms: float, repeats_: int = 2) -> list[Trace]:
+    """Runs on so many devices of one node, all with the same global batch."""
+    ms = compute_ms - 9.0  # what PHASES has of compute
+    run = run_of(nodes=1, ranks_per_node=devices, scaling="strong", batch_size=16)
+    return repeated(run, repeats_, make(noise=0.2, backward=on(*range(devices), ms=ms)))
+
+
+def test_strong_scaling_names_the_compute_that_does_not_shrink(tmp_path: Path) -> None:
+    traces = [trace for n in (1, 2, 4) for trace in strongly(n, 13 + 47 / n)]
+    ledger = by_case(tmp_path, traces)["1n4g"]
+    known = ledger.fixed_compute
+    assert known is not None and known.devices == (1, 2, 4) and known.fixed.resolved
+    assert known.fixed.value == pytest.approx(13, abs=0.2) and known.shared == pytest.approx(47, abs=0.5)
+    assert known.of_loss == pytest.approx(0.75 * known.fixed.value)
+    assert ledger.split is not None and ledger.split.unexplained < 0.5
+    text = sentence(ledger, "1n4g")
+    assert " (covers 90 %) of compute do not shrink with the devices, 9.7" in text
+    assert ": on 1, 2, 4 devices it is 1" in text and "unexplained" not in text
+
+
+@pytest.mark.parametrize(
+    "compute_ms",
+    [
+        pytest.param({1: 60.0, 2: 36.5}, id="two sizes"),
+        pytest.param({1: 60.0, 2: 30.0, 4: 15.0}, id="all of it shrinks"),
+        pytest.param({1: 60.0, 2: 30.0, 4: 28.0}, id="the line does not hold"),
+        pytest.param({1: 20.0, 2: 30.0, 4: 35.0}, id="it grows"),
+    ],
+)
+def test_no_fixed_compute_where_the_sizes_do_not_show_it(tmp_path: Path, compute_ms: dict[int, float]) -> None:
+    traces = [trace for n, ms in compute_ms.items() for trace in strongly(n, ms)]
+    ledger = by_case(tmp_path, traces)[f"1n{max(compute_ms)}g"]
+    assert ledger.fixed_compute is None and "do not shrink" not in sentence(ledger, "point")
+
+
+def test_under_weak_scaling_compute_has_no_fixed_part(tmp_path: Path) -> None:
+    traces = [
+        trace
+        for n in (1, 2, 4)
+        for trace in repeated(run_of(nodes=1, ranks_per_node=n), 2, make(noise=0.2, backward=on(*range(n), ms=47 / n)))
+    ]
+    assert all(ledger.fixed_compute is None for ledger in by_case(tmp_path, traces).values())
+
+
 def test_strong_scaling_takes_the_base_s_share_of_the_devices(tmp_path: Path) -> None:
     strong = {"scaling": "strong", "batch_size": 16}
     base = dataclasses.replace(PAIR, **strong)
