@@ -232,6 +232,8 @@ def network_notes(network: Network | None) -> Iterator[str]:
         return
     if figures := [*_figures(network)]:
         yield f"network: {'; '.join(figures)}"
+    for slow in network.noted:
+        yield f"network: {finding_text(slow)}; it costs nothing today: what is exposed is too little to be its doing"
     reasons: dict[Unknown, list[str]] = {}
     for missing in network.unknown:
         if missing.reason not in MUTE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil, log2
@@ -99,6 +99,8 @@ SOFTWARE_MS = 0.02
 WORTH = 0.1
 """A link that costs less than this share of exposed communication is none that is waited for. Its latency counts as
 often as an all-reduce through a tree of nodes goes by it, its bandwidth for the bytes of the gradients."""
+NOTED = 0.01
+"""A link that would cost less than this share of a step is not noted either."""
 FAR = 3.0
 """Latencies that differ by a smaller factor are alike: ranks that wait for a core differ by as much."""
 ON_THE_WAY = 4.0
@@ -258,11 +260,14 @@ class NotKnown:
 class Network:
     """The findings on a point's network, the figures behind them, and why a kind without a finding is not known.
 
+    `noted` are slow links that cost nothing today: less is exposed than they would take, or compute hides it.
+
     `bandwidth` is that of a node in GB/s: the bytes that an all-reduce of the gradients must send from each node, over
     the exposed communication.
     """
 
     findings: tuple[NetworkFinding, ...]
+    noted: tuple[NetworkFinding, ...] = ()
     round_trips: tuple[RoundTrip, ...]
     reduction: Reduction | None
     bandwidth: float | None
@@ -275,17 +280,20 @@ class Network:
 
 def judge(measured: MeasuredNetwork, gradient_bytes: int) -> Network:
     """The findings, the most specific first: a slow link and loss replace what they do to all-reduces."""
-    slow, no_slow = _slow_links(measured, gradient_bytes)
+    places, no_slow = _slow_links(measured, gradient_bytes)
+    slow = _each_once(finding for finding in places if _costs(finding, measured, gradient_bytes))
+    noted = [each for each in _each_once(places) if each.nodes not in {finding.nodes for finding in slow}]
     lost, no_lost = _loss(measured)
     promised = _broken_promises(measured)
     bound, no_bound = _bound_by(measured) if not slow and not lost else ((), None)
     kinds = {finding.kind for finding in promised}
     findings = (*slow, *lost, *promised, *(finding for finding in bound if finding.kind not in kinds))
     unknown = {Fault.SLOW_LINK: no_slow, Fault.LOSS: no_lost, Fault.LATENCY: no_bound, Fault.BANDWIDTH: no_bound}
-    named = {finding.kind for finding in findings}
+    named = {finding.kind for finding in (*findings, *places)}
     exposed = measured.exposed_ms
     return Network(
         findings=findings,
+        noted=tuple(noted),
         round_trips=tuple(RoundTrip(node=node, ms=ms) for node, ms in measured.round_trips_ms.items()),
         reduction=measured.reduction,
         bandwidth=node_bandwidth(gradient_bytes, exposed, measured.nodes) if gradient_bytes and exposed else None,
@@ -416,9 +424,8 @@ def _slow_links(measured: MeasuredNetwork, gradient_bytes: int) -> tuple[tuple[N
     """By pairs of nodes; without them by the round trips from the first node, which show its own links only."""
     if measured.nodes < 3:
         return (), Unknown.TWO_NODES
-    exposed = measured.exposed_ms
-    worth_ms = WORTH * (NOTABLE * measured.step_ms if exposed is None else exposed)
-    way_ms = max(SOFTWARE_MS, worth_ms / (2 * measured.reductions * ceil(log2(measured.nodes))))
+    worth_ms = min(_worth_ms(measured), NOTED * measured.step_ms)
+    way_ms = max(SOFTWARE_MS, worth_ms / _messages(measured))
     if measured.links:
         latencies = {link.nodes: link.latency_ms for link in measured.links}
         slow = [*_findings(slow_places(latencies, way_ms, FAR), Fault.LATENCY, Basis.PAIRS)]
@@ -428,12 +435,43 @@ def _slow_links(measured: MeasuredNetwork, gradient_bytes: int) -> tuple[tuple[N
             by_bandwidth = _findings(
                 slow_places(ms_per_mb, worth_ms * 1e6 / gradient_bytes), Fault.BANDWIDTH, Basis.PAIRS
             )
-            slow += [link for link in by_bandwidth if link.nodes not in [known.nodes for known in slow]]
+            slow += by_bandwidth
         return tuple(slow), None
     if len(measured.round_trips_ms) < 2:
         return (), Unknown.NO_PAIRS
     one_way_ms = [((node,), ms / 2) for node, ms in measured.round_trips_ms.items()]
     return (*_findings(exceptions(one_way_ms, way_ms, FAR), Fault.LATENCY, Basis.ROUND_TRIPS),), None
+
+
+def _each_once(slow: Iterable[NetworkFinding]) -> tuple[NetworkFinding, ...]:
+    """The first of each node or link."""
+    return tuple({finding.nodes: finding for finding in [*slow][::-1]}.values())[::-1]
+
+
+def _messages(measured: MeasuredNetwork) -> int:
+    """How often a step's all-reduces go by a link, through a tree of nodes."""
+    return 2 * measured.reductions * ceil(log2(measured.nodes))
+
+
+def _worth_ms(measured: MeasuredNetwork) -> float:
+    """What a link must cost to be waited for."""
+    exposed = measured.exposed_ms
+    return WORTH * (NOTABLE * measured.step_ms if exposed is None else exposed)
+
+
+def _costs(slow: NetworkFinding, measured: MeasuredNetwork, gradient_bytes: int) -> bool:
+    """Whether a slow link can be what is waited for today; where exposed communication is not known, it may.
+
+    That is notable then, and no shorter than the one message that at least goes by the link after the last rank came.
+    """
+    exposed, usual = measured.exposed_ms, slow.usual or 0.0
+    if slow.quantity is Fault.BANDWIDTH:
+        message_ms, cost_ms = 0.0, gradient_bytes / 1e6 * (1 / slow.value - 1 / usual)
+    else:
+        message_ms = slow.value - usual
+        cost_ms = message_ms * _messages(measured)
+    is_exposed = exposed is None or (exposed >= NOTABLE * measured.step_ms and exposed >= message_ms)
+    return is_exposed and cost_ms > _worth_ms(measured)
 
 
 def _findings(slow: Sequence[SlowPlace], quantity: Fault, basis: Basis) -> Iterator[NetworkFinding]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parse.ledger.figures import network_notes
 from parse.ledger.network import (
     Basis,
     Fault,
@@ -98,26 +99,47 @@ def test_a_slow_node_is_named_with_its_figures() -> None:
     )
 
 
-def test_a_slow_link_that_costs_nothing_is_none() -> None:
+def test_a_slow_link_that_is_nothing_of_what_is_exposed_is_none() -> None:
     """An all-reduce of three nodes goes by a link four times: 0.12 ms more are nothing of the 5 ms that are exposed."""
-    assert judge(with_times({("n1", "n2"): 0.17}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings == ()
-    assert len(judge(with_times({("n1", "n2"): 0.19}, exposed_ms=5.0, step_ms=110.0), VOLUME).findings) == 1
+    network = judge(with_times({("n1", "n2"): 0.17}, exposed_ms=5.0, step_ms=90.0), VOLUME)
+    assert (Fault.SLOW_LINK, Basis.PAIRS) not in kinds(network) and network.noted == ()
+    costly = judge(with_times({("n1", "n2"): 0.19}, exposed_ms=5.0, step_ms=90.0), VOLUME)
+    assert kinds(costly) == [(Fault.SLOW_LINK, Basis.PAIRS)]
     assert judge(with_times({("n1", "n2"): 0.14}, exposed_ms=0.1, step_ms=110.0), VOLUME).findings == ()  # not far
     merged = with_times({("n1", "n2"): 0.19}, exposed_ms=None, step_ms=100.0)
     assert judge(merged, VOLUME).findings[0].kind is Fault.SLOW_LINK
+
+
+@pytest.mark.parametrize(
+    ("exposed_ms", "step_ms"),
+    [pytest.param(0.9, 12.0, id="less is exposed than a message takes"), pytest.param(3.5, 90.0, id="hidden")],
+)
+def test_a_slow_link_that_costs_nothing_today_is_a_note(exposed_ms: float, step_ms: float) -> None:
+    slow = {("n0", "n2"): 3.14, ("n1", "n2"): 3.2}
+    network = judge(with_times(slow, exposed_ms=exposed_ms, step_ms=step_ms), VOLUME)
+    assert (Fault.SLOW_LINK, Basis.PAIRS) not in kinds(network) and Fault.SLOW_LINK not in unknowns(network)
+    assert [finding.nodes for finding in network.noted] == [("n2",)] and "slow" not in as_text(network)
+    (note,) = [line for line in network_notes(network) if "slow" in line]
+    assert note.startswith(
+        "network: the links of node n2 are slow: 3.14 ms for a small message, others 50.0 µs; it cost"
+    )
+    costly = judge(with_times(slow, exposed_ms=13.0, step_ms=90.0), VOLUME)
+    assert len(costly.findings) == 1 and costly.noted == ()
 
 
 def test_a_node_with_a_slow_card_is_known_by_its_bandwidth() -> None:
     links = tuple(
         dataclasses.replace(link, bandwidth=0.0025 if "n1" in link.nodes else 1.0) for link in links_of(3, 0.05, 1.0)
     )
-    network = judge(measured(3, 0.05, 1.0, links=links), VOLUME)
+    network = judge(measured(3, 0.05, 1.0, links=links, exposed_ms=500.0, step_ms=560.0), VOLUME)
     assert as_text(network) == "The links of node n1 are slow: 20 Mbit/s each way, others 8 Gbit/s"
     far = tuple(
         dataclasses.replace(link, latency_ms=3.0 if "n1" in link.nodes else 0.05) for link in links
     )  # what is far is slow as well, and named once
-    (finding,) = judge(measured(3, 0.05, 1.0, links=far), VOLUME).findings
+    (finding,) = judge(measured(3, 0.05, 1.0, links=far, exposed_ms=20.0, step_ms=80.0), VOLUME).findings
     assert finding.quantity is Fault.LATENCY
+    (finding,) = judge(measured(3, 0.05, 1.0, links=far, exposed_ms=500.0, step_ms=560.0), VOLUME).findings
+    assert finding.quantity is Fault.BANDWIDTH  # its messages are nothing of so much
 
 
 def test_without_pairs_the_clocks_tell_the_links_of_the_first_node() -> None:
