@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
+from hpc.model.data_source import LOADER_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
@@ -56,6 +57,9 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
         data_ns = trace.stamps[rank, :, BATCH_READY] - trace.stamps[rank, :, BEGIN]
         slept_ns = np.array(truth["slept_ns"][:70])
         assert (data_ns[WARMUP:] >= slept_ns[WARMUP:]).all()
+        assert trace.input is not None and list(trace.input_names) == [*LOADER_FIGURES]
+        loaders_ns = trace.input[rank, WARMUP:, 0]
+        assert (slept_ns[WARMUP:] <= loaders_ns).all() and (loaders_ns <= data_ns[WARMUP:]).all()
     verdict = persistent_straggler(attempt.traces)
     assert verdict["ranks"] == [1]
     assert max(verdict["cause"], key=lambda name: verdict["cause"][name]) == "data"
