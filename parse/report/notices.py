@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ from parse import stats
 from parse.alarms.text import of_runs
 from parse.report.bandwidths import problems
 from parse.report.nodes import nodes_alarms
-from parse.report.summary import Summary, labels, measured_in, named, no_speedup_text, requested_values
-from parse.result import Result
+from parse.report.summary import SIZE, Summary, labels, measured_in, named, no_speedup_text, requested_values
+from parse.result import Result, by_setting, size
 from parse.text import cut, shortened, wrapped
 
 NAMED = 3
@@ -24,6 +25,11 @@ NAMED = 3
 FILE_FIRST = re.compile(r"(?P<file>(?:not read: )?[^\s:]*/[^\s:]*): (?P<text>.+)", re.DOTALL)
 LABEL_SHARE = 0.4
 """Share of a shortened line that names take, at most."""
+DECIDED = {
+    "cpus_per_rank": "--cpus-per-rank", "batch_size": "--batch-size", "warmup_steps": "--warmup",
+    "measured_steps": "--steps",
+}  # fmt: skip
+"""Sizes that a sweep decides by its machine and cases where they are not requested, and the options that set them."""
 IN_THE_HEAD = {
     "oversubscribed": "case",
     "nodes_simulated": "case",
@@ -153,6 +159,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
         Notice(text=f"{placeholder} in place of a figure: {first_of(of, NAMED)}") for placeholder, of in blank.items()
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
+    notices += _sizes_apart(summary)
     notices += _strong_logs(summary)
     notices += _meetings(summary)
     notices += _utilisation(summary)
@@ -172,6 +179,31 @@ def _of_alarm(alarm: Finding, label: str, *, is_count: bool) -> Notice:
     if not runs or len(runs) != alarm.figures["of"]:
         return notice
     return replace(notice, shared=alarm.text.removeprefix(f"{of_runs(alarm.figures)}: "), runs=len(runs))
+
+
+def _sizes_apart(summary: Summary) -> Iterator[Notice]:
+    """Cases that have no baseline in common for sizes alone that sweeps decide, as where each was measured by a sweep
+    of its own: which sizes, and the options that set them."""
+    settings = by_setting(result for result in summary.results if not result.requested.partly).values()
+    for alike in grouped((_apart_from_sizes(setting[0]), setting) for setting in settings).values():
+        for smaller, larger in itertools.combinations(sorted(alike, key=lambda setting: size(setting[0])), 2):
+            cases = [[result.requested.case for result in setting] for setting in (smaller, larger)]
+            if min(map(len, cases)) == 1 and not {*cases[0]} & {*cases[1]}:
+                text = f"no baseline in common with {first_of(cases[0], NAMED)}: {_sizes_text(smaller[0], larger[0])}"
+                yield Notice(labels=tuple(cases[1]), text=text)
+
+
+def _apart_from_sizes(result: Result) -> frozenset[tuple[str, str]]:
+    values = requested_values(result)
+    return frozenset((name, value) for name, value in values.items() if name not in (*SIZE, *DECIDED))
+
+
+def _sizes_text(other: Result, result: Result) -> str:
+    """`cpus_per_rank is 4 there and 2 here; measure both with one --cpus-per-rank`."""
+    theirs, ours = requested_values(other), requested_values(result)
+    differ = [name for name in DECIDED if theirs.get(name) != ours.get(name)]
+    values = ", ".join(f"{name} is {theirs.get(name)} there and {ours.get(name)} here" for name in differ)
+    return f"{values}; measure both with one {' and '.join(DECIDED[name] for name in differ)}"
 
 
 def _strong_logs(summary: Summary) -> Iterator[Notice]:

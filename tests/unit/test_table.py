@@ -123,6 +123,34 @@ def test_absent_speedups_are_empty_and_give_their_reason():
     assert "1n8g: no speedup: no other case with all else equal is here" in written
 
 
+def apart(**changes):
+    """1n1g, and 2n2g measured by a sweep of its own with these changes."""
+    others = {"nodes": 2, "ranks_per_node": 2, "cpus_per_rank": 4} | changes
+    runs = (make_run(cpus_per_rank=4), make_run(**others))
+    return Summary(results=judged([make_trace(repeat) for run in runs for repeat in repeats(run, 2)]))
+
+
+def test_cases_measured_apart_with_other_sizes_are_told_which_and_how_to_set_them():
+    line = "2n2g: no baseline in common with 1n1g: cpus_per_rank is 4 there and 2 here"
+    assert f"{line}; measure both with one --cpus-per-rank\n" in text(apart(cpus_per_rank=2), Page(width=240))
+    both = text(apart(cpus_per_rank=2, batch_size=64), Page(width=240))
+    assert (
+        f"{line}, batch_size is 4 there and 64 here; measure both with one --cpus-per-rank and --batch-size\n" in both
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="they share them"),
+        pytest.param({"precision": "bf16", "cpus_per_rank": 2}, id="more differs"),
+        pytest.param({"nodes": 1, "ranks_per_node": 1, "cpus_per_rank": 2}, id="one case with several sizes"),
+    ],
+)
+def test_sizes_are_not_named_where_cases_share_them_or_more_differs(changes):
+    assert "no baseline in common" not in text(apart(**changes), Page(width=240))
+
+
 def test_a_point_without_numbers_is_a_row_all_the_same():
     run = make_run(nodes=2)
     written = text(Summary(results=judged([], repeats(run, 5))))
