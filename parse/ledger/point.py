@@ -202,7 +202,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in runs.breakdowns]),
         verdict=verdicts.verdict, further=verdicts.further, runs=verdicts.runs,
         straggler_at_base=_straggler_at_base(evidence, terms), split=split,
-        fixed_compute=fixed_compute(evidence.compute_by_devices, result.run.devices, terms.scale) if split else None,
+        fixed_compute=fixed_compute(evidence.compute_by_devices, terms.scale) if split else None,
         telemetry=compare_conditions(runs.conditions, base.conditions), contention=tuple(contention(base.conditions)),
         core_wait=core_wait(runs.conditions, base.conditions), shares_cores=shares_cores(result, runs.conditions),
         input=input_of_point(runs.inputs, terms.step.value),

@@ -101,7 +101,7 @@ def _fixed_compute(ledger: Ledger, lost: float, write: Figures) -> str:
     sizes = first_of([*map(str, known.devices)], NAMED)
     return (
         f"{fixed} {interval} of compute do not shrink with the devices, {write.ms(known.of_loss)} of what is lost: "
-        f"on {sizes} devices it is {fixed} + {write.ms(known.shared)} / devices"
+        f"on {sizes} devices it is {f'{fixed} + {write.ms(known.shared)} / devices' if known.shared else 'the same'}"
     )
 
 

@@ -94,12 +94,13 @@ def mean_compute(breakdowns: Sequence[StepBreakdown]) -> Mean | None:
     return _mean(values) if len(values) else None
 
 
-def fixed_compute(by_devices: Sequence[tuple[int, Mean]], devices: int, scale: float) -> FixedCompute | None:
-    """What of the compute of a point on so many devices does not shrink with them, by mean compute at several numbers
-    of devices; `scale` is its base's share of the devices.
+def fixed_compute(by_devices: Sequence[tuple[int, Mean]], scale: float) -> FixedCompute | None:
+    """What of a point's compute does not shrink with the devices, by mean compute at several numbers of these; `scale`
+    is its base's share of the devices.
 
-    The line through the means over 1 / devices, by least squares with their margins. None with fewer than three numbers
-    of devices, where a mean is farther from the line than its margin, and where 0 is in the interval of what remains.
+    The line through the means over 1 / devices by least squares with their margins, level where it would rise with the
+    devices. None with fewer than three numbers of devices, where a mean is farther from the line than its margin, and
+    where 0 is in the interval of what remains.
     """
     known = [(number, mean.value, mean.high - mean.value, mean.coverage) for number, mean in by_devices if mean.high]
     if len({number for number, *_ in known}) < 3:
@@ -108,8 +109,11 @@ def fixed_compute(by_devices: Sequence[tuple[int, Mean]], devices: int, scale: f
     margins = np.maximum(margins, LEAST_MARGIN * values)
     solution = np.linalg.pinv(np.stack([1 / margins, 1 / (numbers * margins)], axis=1))
     fixed, shared = (solution @ (values / margins)).tolist()
+    if shared < 0:
+        solution, shared = np.linalg.pinv(1 / margins[:, None]), 0.0
+        fixed = float((solution @ (values / margins)).item())
     margin = float(np.linalg.norm(solution[0]))
-    if fixed <= margin or shared <= 0 or (abs(values - fixed - shared / numbers) > margins).any():
+    if fixed <= margin or (abs(values - fixed - shared / numbers) > margins).any():
         return None
     return FixedCompute(
         fixed=_with_margin(fixed, margin, min(coverage or 0.0 for *_, coverage in known)), shared=shared,

@@ -156,6 +156,17 @@ def test_strong_scaling_names_the_compute_that_does_not_shrink(tmp_path: Path) -
     assert ": on 1, 2, 4 devices it is 1" in text and "unexplained" not in text
 
 
+@pytest.mark.parametrize("seeds", [(1, 2), (3, 4), (5, 6)])
+def test_compute_that_does_not_shrink_at_all_is_fixed(seeds: tuple[int, int], tmp_path: Path) -> None:
+    traces = [
+        trace_of(trace.run, noise=0.2, seed=seeds[at] + n, backward=on(*range(n), ms=31))
+        for n in (1, 2, 4)
+        for at, trace in enumerate(strongly(n, 40))
+    ]
+    known = by_case(tmp_path, traces)["1n4g"].fixed_compute
+    assert known is not None and known.fixed.value == pytest.approx(40, abs=0.5) and 0 <= known.shared < 0.5
+
+
 @pytest.mark.parametrize(
     "compute_ms",
     [
