@@ -32,6 +32,13 @@ def speed_interval(result: Result) -> Interval | None:
     return Interval(result.median_speed * (1 - SINGLE_FIGURE), result.median_speed * (1 + SINGLE_FIGURE), 0.0)
 
 
+def _basis(result: Result, other: Result) -> FigureValues:
+    """Whether a speed of the two is a single published figure; else what both of their intervals cover at least."""
+    if result.interval is None or other.interval is None:
+        return {"single_figures": True}
+    return {"single_figures": False, "coverage": min(result.interval.coverage, other.interval.coverage)}
+
+
 def base_of(result: Result, neighbours: Neighbours) -> Result | None:
     """Returns the point that its speedup is measured against."""
     point = result.base.point if result.base else None
@@ -49,7 +56,7 @@ def superlinear(result: Result, neighbours: Neighbours) -> Iterator[FigureValues
             "speedup": result.speedup,
             "speedup_low": speedup_low,
             "devices": result.run.devices,
-            "single_figures": not (result.interval and of_base.interval),
+            **_basis(result, of_base),
         }
 
 
@@ -75,7 +82,7 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
             "smaller_per_device_high": high,
             "speed_ratio": result.median_speed / other.median_speed,
             "device_ratio": devices / other.run.devices,
-            "single_figures": not (result.interval and other.interval),
+            **_basis(result, other),
         }
 
 
@@ -96,7 +103,7 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
             "smaller_case": other.requested.case,
             "smaller_devices": other.run.devices,
             "smaller_speed_low": low,
-            "single_figures": not (result.interval and other.interval),
+            **_basis(result, other),
         }
 
 

@@ -21,14 +21,20 @@ def sentence(name: str, figures: FigureValues, unit: str = "samples/s") -> str:
         return form(**figures)
     parts = {name: _listed(value) if isinstance(value, list) else value for name, value in figures.items()}
     parts |= {"runs": of_runs(figures)} if "of" in figures else {}
-    single = figures.get("single_figures")
     return form.format(
         **parts,
         unit=unit,
         noun=unit.removesuffix("/s"),
-        margin=_ALLOWED if single else "",
-        by=_ALLOWED if single else " by the intervals",
+        by=_basis(figures),
     )
+
+
+def _basis(figures: FigureValues) -> str:
+    """What the bounds of speeds are taken from; empty where there are none."""
+    if figures.get("single_figures"):
+        return _ALLOWED
+    coverage: Any = figures.get("coverage")
+    return "" if coverage is None else f" by intervals that cover {coverage * 100:.3g} %"
 
 
 def of_runs(figures: FigureValues) -> str:
@@ -137,12 +143,12 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "superlinear": "speedup {speedup:.2f} on {devices} devices, at least {speedup_low:.2f}{by}: more than linear",
     "rising": (
         "{per_device_low:.4g} {unit} per device or more, on {smaller_case} at most {smaller_per_device_high:.4g}"
-        "{margin}: speed per device rises with the number of devices; {speed_ratio:.2f} times the speed on "
+        "{by}: speed per device rises with the number of devices; {speed_ratio:.2f} times the speed on "
         "{device_ratio:.4g} times the devices"
     ),
     "falling": (
         "{speed_high:.2f} {unit} at most on {devices} devices, on {smaller_devices} ({smaller_case}) "
-        "{smaller_speed_low:.2f} or more{margin}: more devices, less throughput"
+        "{smaller_speed_low:.2f} or more{by}: more devices, less throughput"
     ),
     "average_and_median": "average {average:.2f} and median {median:.2f} are {difference:+.1%} apart",
     "average_and_median of document": (

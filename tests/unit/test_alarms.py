@@ -69,7 +69,7 @@ def bounded(bound_ns: float) -> tuple[Result, ...]:
 CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] = [
     (
         "superlinear", scaled(g1=FIVE, g2=times(2.2)),
-        {"speedup": 2.2, "speedup_low": 2.16, "devices": 2, "single_figures": False},
+        {"speedup": 2.2, "speedup_low": 2.16, "devices": 2, "single_figures": False, "coverage": 0.9375},
         scaled(g1=FIVE, g2=times(2.02)),
     ),
     (  # PLSC's published rows: 1n8g 2545.3 (start-up averaged in), 2n8g 5953.84, of 397.78 on one device
@@ -301,8 +301,9 @@ def test_every_rule_has_a_test_and_a_sentence(rule):
 
 
 TEXTS = {
-    "superlinear": "speedup 2.20 on 2 devices, at least 2.16 by the intervals: more than linear",
-    "falling": "6078.64 samples/s at most on 16 devices, on 8 (1n8g) 6793.55 or more: more devices, less throughput",
+    "superlinear": "speedup 2.20 on 2 devices, at least 2.16 by intervals that cover 93.8 %: more than linear",
+    "falling": "6078.64 samples/s at most on 16 devices, on 8 (1n8g) 6793.55 or more by intervals that cover 93.8 %: "
+    "more devices, less throughput",
     "average_and_median": "average 2014.63 and median 2802.14 are -28.1% apart",
     "disagreement": "runs or ranks differ in driver: 535.0 and 570.1 (run 1)",
     "baseline_elsewhere": "1n1g, which it is measured against, ran with another driver: 535.0, not 570.1",
