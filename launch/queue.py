@@ -14,7 +14,7 @@ from typing import Protocol
 from hpc.model.outcome import RecordError, read_object
 from hpc.system.atomic import write_atomic
 from launch.cluster.lock import FolderLock, user_name
-from launch.cluster.query import JobState, JobStates
+from launch.cluster.query import JobsSeen, JobState
 from launch.cluster.slurm import TransientSubmitError
 from launch.jobs.plan import WrittenJob
 
@@ -28,8 +28,31 @@ UNKNOWN_FOR_GOOD = 3
 MEMORY = ".job.json"
 
 
-class Scheduler(JobStates, Protocol):
+class Scheduler(Protocol):
     """The scheduler that runs jobs: Slurm, or this machine."""
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two queries."""
+
+    @property
+    def max_jobs(self) -> int | None:
+        """The maximum of jobs of a sweep at the same time; None for any number."""
+
+    @property
+    def queued(self) -> bool:
+        """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
+
+    @property
+    def error(self) -> str:
+        """The errors of its commands if they did not answer last, else empty."""
+
+    @property
+    def reasons(self) -> Mapping[str, str]:
+        """By job: the scheduler's reason why it is pending, as of the last query; not every job has one."""
+
+    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+        """Every job's state now."""
 
     def name_of(self, job: WrittenJob) -> str:
         """The job's name in the scheduler."""
@@ -48,7 +71,7 @@ class Scheduler(JobStates, Protocol):
 
 
 class Runs(Protocol):
-    """The state of a sweep's runs, and what the events of its queue come to."""
+    """The state of a sweep's runs."""
 
     def remaining(self, job: WrittenJob) -> Sequence[str]:
         """The job's runs that are not final now."""
@@ -58,9 +81,6 @@ class Runs(Protocol):
 
     def cancelled(self) -> bool:
         """Whether the sweep has been cancelled since it began."""
-
-    def handle(self, event: Event) -> bool:
-        """Whether the script of an event, one of jobs that have ended, is submitted again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +133,7 @@ class Released:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    script: str  # who handles this may have it submitted again
+    script: str  # who handles this may have the queue submit it again
     job_ids: tuple[str, ...]
 
 
@@ -142,11 +162,10 @@ class SubmissionRecord:
 class Queue:
     """The jobs of a sweep, by the names of their scripts. A job that could not be submitted yet counts as pending.
 
-    `advance` and `poll` yield events; they work only while their events are consumed, as `submit` and `states` do.
+    `advance` and `poll` yield events, and work only while these are consumed. `job_states` are those of the last poll.
     """
 
     def __init__(self, scheduler: Scheduler, jobs: Sequence[WrittenJob], runs: Runs, lock: FolderLock) -> None:
-        self.poll_s, self.max_jobs, self.queued = scheduler.poll_s, scheduler.max_jobs, scheduler.queued
         self._scheduler, self._runs, self._lock = scheduler, runs, lock
         self._jobs = {job.script.name: job for job in jobs}
         self._names = {script: scheduler.name_of(job) for script, job in self._jobs.items()}
@@ -161,16 +180,16 @@ class Queue:
         self.job_states: dict[str, JobState] = {}
 
     @property
-    def error(self) -> str:
-        """The errors of the scheduler's commands if they did not answer last, else empty."""
-        return self._scheduler.error or (self.refusal if self._silent else "")
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """By script: the scheduler's reasons why its jobs are pending, as of the last query."""
+    def seen(self) -> JobsSeen:
+        """The jobs as of the last poll; the reasons are the scheduler's, of those that are in its queue."""
         known = self._scheduler.reasons
-        reasons = {script: ", ".join(known[each] for each in ids if each in known) for script, ids in self._ids.items()}
-        return {script: reason for script, reason in reasons.items() if reason and script not in self._waiting}
+        reasons = {
+            script: ", ".join(known[each] for each in ids if each in known)
+            for script, ids in self._ids.items()
+            if script not in self._waiting
+        }
+        error = self._scheduler.error or (self.refusal if self._silent else "")
+        return JobsSeen(states=self.job_states, reasons=reasons, error=error)
 
     @property
     def waiting(self) -> list[str]:
@@ -186,19 +205,9 @@ class Queue:
     def all_job_ids(self) -> list[str]:
         return [job_id for ids in self._ids.values() for job_id in ids]
 
-    def submit(self) -> None:
-        """Joins or submits waiting jobs, up to `max_jobs`."""
-        self._handle(self.advance())
-
-    def states(self, scripts: Sequence[str]) -> dict[str, JobState]:
-        """Submits as many jobs as `max_jobs` allows, then returns the states."""
-        self._handle(self.poll())
-        return {script: self.job_states[script] for script in scripts}
-
-    def _handle(self, events: Iterable[Event]) -> None:
-        for event in events:
-            if self._runs.handle(event) and isinstance(event, Ended):
-                self._waiting[event.script] = True
+    def submit_again(self, script: str) -> None:
+        """Has the script of jobs that have ended wait for its submission."""
+        self._waiting[script] = True
 
     def advance(self) -> Iterator[Event]:
         """Joins or submits waiting jobs, up to `max_jobs`. Raises SubmitError on a refusal that is not transient."""
@@ -236,10 +245,9 @@ class Queue:
             gone = state is JobState.ENDED or self._unknown[script] >= UNKNOWN_FOR_GOOD
             if gone and script in self._ids and script not in self._over:
                 yield Ended(script=script, job_ids=self._ids[script])  # once more if handling it raises
-                if script in self._waiting:
-                    self.job_states[script] = JobState.PENDING
-                else:
+                if script not in self._waiting:
                     self._over.add(script)
+                self.job_states[script] = self._state(script, known)
 
     def _pending(self, job_ids: Sequence[str]) -> Iterator[Pending]:
         """Each reason of each job once, except for ORDINARY reasons."""
@@ -252,6 +260,8 @@ class Queue:
     def _state(self, script: str, states: Mapping[str, JobState]) -> JobState:
         if script in self._waiting:
             return JobState.UNREACHABLE if self._silent else JobState.PENDING
+        if script in self._over:
+            return JobState.ENDED
         present = {states[job_id] for job_id in self._ids.get(script, ())}
         order = (JobState.RUNNING, JobState.PENDING, JobState.UNREACHABLE, JobState.UNKNOWN)
         return next((state for state in order if state in present), JobState.ENDED)
@@ -289,8 +299,8 @@ class Queue:
                 yield Submitted(script=script, job_id=job_id, runs=len(remaining), time_min=shorter)
 
     def _has_room(self, active_jobs: Mapping[str, str]) -> bool:
-        names = set(self._names.values())
-        return self.max_jobs is None or sum(name in names for name in active_jobs.values()) < self.max_jobs
+        names, max_jobs = set(self._names.values()), self._scheduler.max_jobs
+        return max_jobs is None or sum(name in names for name in active_jobs.values()) < max_jobs
 
 
 def remember(job: WrittenJob, name: str, job_ids: Sequence[str]) -> SubmissionRecord:

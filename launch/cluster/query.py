@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Protocol
 
 from hpc.model.verdict import JobEnd
 from hpc.system.tool import Failure, run_tool
@@ -41,31 +40,14 @@ class JobState(StrEnum):
     UNREACHABLE = "unreachable"
 
 
-class JobStates(Protocol):
-    """The jobs of a follower: those of Slurm, of this machine, or of a queue before either."""
+@dataclass(frozen=True, kw_only=True)
+class JobsSeen:
+    """The jobs of a sweep as its queue has them now, by script: their states, and why those are pending that have to
+    wait; `error` is of the scheduler's commands where they did not answer."""
 
-    @property
-    def poll_s(self) -> float:
-        """Seconds between two queries."""
-
-    @property
-    def max_jobs(self) -> int | None:
-        """The maximum of jobs of a sweep at the same time; None for any number."""
-
-    @property
-    def queued(self) -> bool:
-        """Whether jobs wait in a queue with those of others, and stay there if this process ends."""
-
-    @property
-    def error(self) -> str:
-        """The errors of its commands if they did not answer last, else empty."""
-
-    @property
-    def reasons(self) -> Mapping[str, str]:
-        """By job: the scheduler's reason why it is pending, as of the last query; not every job has one."""
-
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
-        """Every job's state now."""
+    states: Mapping[str, JobState]
+    reasons: Mapping[str, str]
+    error: str
 
 
 @dataclass(frozen=True, kw_only=True)

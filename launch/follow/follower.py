@@ -18,7 +18,7 @@ from hpc.model.verdict import JobEnd
 from hpc.recovery.folders import attempt_folders
 from hpc.recovery.journal import RankProgress, median_step_s, planned_steps, read_one_rank
 from hpc.system.text import plural
-from launch.cluster.query import HERE, JobState, JobStates, StateError, lives
+from launch.cluster.query import HERE, JobsSeen, JobState, StateError, lives
 from launch.follow.rows import (
     MIN_STEPS_FOR_PACE,
     NEVER_BEGAN,
@@ -83,42 +83,24 @@ class ProgressReader:
 
 
 class Follower:
-    """Reads the records in the traces folder; queries the cluster only for job states."""
+    """Reads the records in the traces folder, and makes rows of them and of the jobs."""
 
     def __init__(
-        self, cluster: JobStates, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED,
-        to_do: Mapping[str, int], now_unix_s: Callable[[], float] = time.time,
+        self, jobs: Mapping[str, WrittenJob], traces: Path, speed_of: SPEED, to_do: Mapping[str, int],
+        max_jobs: int | None = None, *, queued: bool = True, now_unix_s: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        """`to_do` maps the runs that are not final to the last attempt that had ended before."""
-        self._cluster, self._jobs, self._traces, self._speed_of = cluster, jobs, traces, speed_of
-        self._to_do, self._now_unix_s = to_do, now_unix_s
+        """`to_do` maps the runs that are not final to the last attempt that had ended before. `max_jobs` run at the
+        same time; `queued`: they wait in a queue with those of others, and stay there if this process ends."""
+        self._jobs, self._traces, self._speed_of = jobs, traces, speed_of
+        self._to_do, self._max_jobs, self._queued, self._now_unix_s = to_do, max_jobs, queued, now_unix_s
         self._speeds: dict[str, float | None] = {}
         self._records: dict[str, ExitRecord] = {}
-        self.job_states: dict[str, JobState] = dict.fromkeys(jobs, JobState.PENDING)
-        self.outage: Outage | None = None
-        self._outage_began_s = 0.0
-        self._rows: list[Row] = []
         self._steps = ProgressReader(traces)
         self._begins: dict[str, BeginRecord] = {}
         self._first_seen_unix_s: dict[str, float] = {}
-        self.time_left: SweepTimeLeft | None = None
 
-    def rows(self) -> list[Row]:
-        """All runs of the jobs now; the last rows again while the traces cannot be read or written."""
-        self.time_left = None
-        try:
-            self._rows = self._look()
-        except OSError as error:
-            self._note_outage(Unavailable.TRACES, str(error))
-        else:
-            if JobState.UNREACHABLE in self.job_states.values():
-                self._note_outage(Unavailable.SCHEDULER, self._cluster.error)
-            else:
-                self.outage = None
-        return self._rows
-
-    def _look(self) -> list[Row]:
-        self.job_states = self._cluster.states(list(self._jobs))
+    def look(self, seen: JobsSeen) -> tuple[list[Row], SweepTimeLeft | None]:
+        """All runs of the jobs now, and the remaining time. Raises OSError where the traces cannot be read."""
         names = [entry.name for entry in os.scandir(self._traces)]
         for name in names:
             # A record is written once, atomically: it is not read again.
@@ -130,13 +112,15 @@ class Follower:
             latest[record.run_id] = record
         begun = last_attempts(names)
         rows = {
-            job_id: [self._row(run, job_id, latest.get(run.run_id), begun.get(run.run_id, 0)) for run in job.plan.runs]
-            for job_id, job in self._jobs.items()
-        }
-        self.time_left = sweep_time_left(
-            rows, self.job_states, self._durations(), self._cluster.max_jobs, queued=self._cluster.queued
-        )
-        return [row for its in rows.values() for row in its]
+            script: [
+                self._row(run, seen.states[script], seen.reasons.get(script, ""), latest.get(run.run_id),
+                          begun.get(run.run_id, 0))
+                for run in job.plan.runs
+            ]
+            for script, job in self._jobs.items()
+        }  # fmt: skip
+        time_left = sweep_time_left(rows, seen.states, self._durations(), self._max_jobs, queued=self._queued)
+        return [row for its in rows.values() for row in its], time_left
 
     def _durations(self) -> RunDurations:
         """The durations of all attempts of these runs that ended `ok`, in earlier sweeps too."""
@@ -147,8 +131,7 @@ class Follower:
             if record.outcome is Outcome.OK and record.run_id in runs
         )
 
-    def _row(self, run: RunSpec, job_id: str, record: ExitRecord | None, begun: int) -> Row:
-        job = self.job_states[job_id]
+    def _row(self, run: RunSpec, job: JobState, reason: str, record: ExitRecord | None, begun: int) -> Row:
         before = self._to_do.get(run.run_id, 0)
         if record is not None and record.attempt > (before if run.run_id in self._to_do else 0):
             name = record.stem
@@ -169,7 +152,7 @@ class Follower:
         if job in (JobState.PENDING, JobState.RUNNING):
             if begun > before:
                 return self._running(run, begun)
-            return Row(run=run, state=PENDING, reason=self._cluster.reasons.get(job_id, ""))
+            return Row(run=run, state=PENDING, reason=reason)
         return Row(run=run, state=NO_RECORD if begun > before else NEVER_BEGAN)
 
     def _running(
@@ -191,31 +174,15 @@ class Follower:
             steps=self._steps.read(name), elapsed_s=elapsed_s,
         )  # fmt: skip
 
-    @property
-    def poll_s(self) -> float:
-        return self._cluster.poll_s
-
     def describe(self) -> str:
         """The number of runs and jobs, and what an interrupt does to them, as text."""
         runs = [run.run_id for job in self._jobs.values() for run in job.plan.runs]
         to_do, jobs = len(self._to_do.keys() & set(runs)), len(self._jobs)
-        on_interrupt = "leaves them to the scheduler" if self._cluster.queued else "ends them"
+        on_interrupt = "leaves them to the scheduler" if self._queued else "ends them"
         return (
             f"following {plural(len(runs), 'run')} in {plural(jobs, 'job')} ({to_do} to do); "
             f"an interrupt (Ctrl-C) {on_interrupt}"
         )
-
-    def all_ended(self) -> bool:
-        """Whether no job is pending, running or UNREACHABLE."""
-        return {JobState.ENDED, JobState.UNKNOWN}.issuperset(self.job_states.values())
-
-    def _note_outage(self, what: Unavailable, error: str) -> None:
-        if self.outage is None or self.outage.what is not what:
-            self._outage_began_s, since_unix_s = time.monotonic(), time.time()
-        else:
-            since_unix_s = self.outage.since_unix_s
-        lasts_s = time.monotonic() - self._outage_began_s
-        self.outage = Outage(what=what, since_unix_s=since_unix_s, lasts_s=lasts_s, error=error)
 
 
 def last_attempts(names: Sequence[str]) -> dict[str, int]:
@@ -227,28 +194,37 @@ def last_attempts(names: Sequence[str]) -> dict[str, int]:
     return begun
 
 
-def follow(follower: Follower, console: Console, patience_s: float = PATIENCE_S) -> list[Row]:
-    """Shows the runs until every job has ended; returns the last rows.
+def follow(
+    poll: Callable[[], JobsSeen], follower: Follower, console: Console, poll_s: float, patience_s: float = PATIENCE_S
+) -> list[Row]:
+    """The loop of events: has the queue polled and its events handled (`poll`), reads the records, shows the runs,
+    until every job has ended; returns the last rows.
 
-    A job unknown to the scheduler counts as ended after three such answers in a row. While the scheduler does
-    not answer, or the traces cannot be read or written, no job counts as ended. Raises StateError after `patience_s` of
-    that.
+    While the scheduler does not answer, or what `poll` and the follower do in the sweep's folder raises OSError, no job
+    counts as ended, and the last rows are shown. Raises StateError after `patience_s` of that.
     """
-    unknown = 0
+    rows: list[Row] = []
+    outage: Outage | None = None
+    ended = False
     with open_view(console, follower.describe()) as view:
         while True:
-            rows = follower.rows()
-            view.show(rows, follower.outage, follower.time_left)
-            if follower.outage is not None and follower.outage.lasts_s >= patience_s:
-                raise StateError(describe_outage(follower.outage))
-            unknown = unknown + 1 if JobState.UNKNOWN in follower.job_states.values() else 0
-            if follower.outage is None and follower.all_ended() and (unknown == 0 or unknown > 2):
-                # A record may reach a shared file system a little after its job has left the queue.
-                time.sleep(follower.poll_s)
-                rows = follower.rows()
-                view.show(rows, follower.outage, follower.time_left)
+            before, ended, time_left = ended, False, None
+            try:
+                seen = poll()
+                rows, time_left = follower.look(seen)
+            except OSError as error:
+                outage = Outage.after(outage, Unavailable.TRACES, str(error))
+            else:
+                states = set(seen.states.values())
+                silent = JobState.UNREACHABLE in states
+                outage = Outage.after(outage, Unavailable.SCHEDULER, seen.error) if silent else None
+                ended = states <= {JobState.ENDED}
+            view.show(rows, outage, time_left)
+            if outage is not None and outage.lasts_s >= patience_s:
+                raise StateError(describe_outage(outage))
+            if before and ended:  # looked at twice: a record may reach a shared file system after its job has ended
                 return rows
-            time.sleep(follower.poll_s)
+            time.sleep(poll_s)
 
 
 def write_missing_records(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -91,6 +92,16 @@ class Outage:
     since_unix_s: float
     lasts_s: float
     error: str
+    began_s: float = 0.0  # by the monotonic clock
+
+    @classmethod
+    def after(cls, before: Outage | None, what: Unavailable, error: str) -> Outage:
+        """The outage of now: the one before, if it is of the same, else a new one."""
+        now_s = time.monotonic()
+        since_unix_s, began_s = time.time(), now_s
+        if before is not None and before.what is what:
+            since_unix_s, began_s = before.since_unix_s, before.began_s
+        return cls(what=what, since_unix_s=since_unix_s, lasts_s=now_s - began_s, error=error, began_s=began_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,7 +24,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import plural
 from launch.cluster.local import LocalCluster
 from launch.cluster.lock import FolderLock, LockError
-from launch.cluster.query import StateError
+from launch.cluster.query import JobsSeen, StateError
 from launch.cluster.slurm import SlurmCluster, SubmitError, run_on_node, warning_s
 from launch.follow.follower import Follower, follow
 from launch.follow.view import print_line, print_whole
@@ -251,7 +251,7 @@ class Sweep(ABC):
                 return self._submit_and_leave(queue)
             before = {run.run_id: run.ended for run in run_statuses(_ids(written), self._traces) if not run.final}
             with self._ending(queue):
-                queue.submit()
+                self._take(queue, queue.advance())
                 if not here:
                     stack.close()
                 if queue.waiting or queue.job_ids:
@@ -270,12 +270,16 @@ class Sweep(ABC):
     def _last_cancelled(self) -> list[int]:
         return [cancelled_at_ns(self._folders, sweep_id) for sweep_id in self._sweep_ids]
 
-    def handle(self, event: Event) -> bool:
-        """Shows an event; closes the attempts of jobs that have ended, and decides whether their script is submitted
-        again."""
-        if not isinstance(event, Ended):
-            self.say(describe_event(event))
-            return False
+    def _take(self, queue: Queue, events: Iterable[Event]) -> None:
+        """Shows events; has a script submitted again whose jobs have ended and did not do all."""
+        for event in events:
+            if not isinstance(event, Ended):
+                self.say(describe_event(event))
+            elif self._closes(event).resubmits:
+                queue.submit_again(event.script)
+
+    def _closes(self, event: Ended) -> Decision:
+        """Closes the attempts of jobs that have ended, and decides on their script."""
         ends = self.cluster.ends(event.job_ids)
         self._ended[event.script] = ", ".join(f"job {job_id} {end.state}" for job_id, end in ends.items() if end.state)
         close_ended(ends, self._folders, self.say, self._last_lines)
@@ -284,7 +288,7 @@ class Sweep(ABC):
             self._forgotten.add(event.script)
             lost = ", ".join(event.job_ids)
             self.say(f"{event.script}: the scheduler has forgotten job {lost}: submitted again, once")
-        return decision.resubmits
+        return decision
 
     def _history(self, event: Ended, ends: Mapping[str, JobEnd]) -> JobHistory:
         job = self._jobs[event.script]
@@ -304,10 +308,10 @@ class Sweep(ABC):
     def _submit_and_leave(self, queue: Queue) -> int:
         """Submits without following; the exit status, 1 if a job could not be submitted."""
         until_s = time.monotonic() + DETACH_PATIENCE_S
-        queue.submit()
+        self._take(queue, queue.advance())
         while queue.refusal and time.monotonic() < until_s:
-            time.sleep(queue.poll_s)
-            queue.submit()
+            time.sleep(self.cluster.poll_s)
+            self._take(queue, queue.advance())
         if not queue.waiting:
             return 0
         reason = queue.refusal or f"--max-jobs {self._options.max_jobs}"
@@ -319,7 +323,14 @@ class Sweep(ABC):
 
     def _follow(self, queue: Queue, before: Mapping[str, int]) -> None:
         jobs = {script: job for script, job in self._jobs.items() if script in {*queue.waiting, *queue.job_ids}}
-        follow(Follower(queue, jobs, self._traces, _speed, before), self._console)
+        cluster = self.cluster
+        follower = Follower(jobs, self._traces, _speed, before, cluster.max_jobs, queued=cluster.queued)
+
+        def poll() -> JobsSeen:
+            self._take(queue, queue.poll())
+            return queue.seen
+
+        follow(poll, follower, self._console, cluster.poll_s)
         self._close(queue.all_job_ids)
 
     @contextmanager

@@ -4,9 +4,7 @@ import dataclasses
 import io
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from rich.console import Console
@@ -16,7 +14,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.verdict import JobEnd
 from hpc.recovery import folders
 from hpc.recovery.journal import Journal
-from launch.cluster.query import JobState, StateError
+from launch.cluster.query import JobsSeen, JobState, StateError
 from launch.follow.follower import Follower, follow, write_missing_records
 from launch.follow.rows import StepCount, SweepTimeLeft
 from launch.jobs.plan import WrittenJob, plan_jobs
@@ -31,18 +29,12 @@ RUNS = tuple(dataclasses.replace(RUN, repeat=repeat) for repeat in (1, 2, 3))
 
 
 class ScriptedCluster:
-    """A mock scheduler: each query plays the next scene and returns that scene's state of the job."""
-
-    poll_s = 0.0
-    max_jobs = None
-    queued = True
-    error = "squeue: \x1b[31mno"
-    reasons: ClassVar[dict[str, str]] = {"7": "QOSMax\x1b[31mJobs"}
+    """A mock queue: each poll plays the next scene and returns that scene's state of the job."""
 
     def __init__(self, scenes: list[tuple[JobState, list[tuple[str, RunSpec, int, Outcome | None]]]], traces: Path):
         self.scenes, self.traces = scenes, traces
 
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+    def poll(self) -> JobsSeen:
         state, events = self.scenes.pop(0) if len(self.scenes) > 1 else self.scenes[0]
         for kind, run, attempt, outcome in events:
             stem = f"{run.run_id}.{attempt}"
@@ -51,7 +43,7 @@ class ScriptedCluster:
                 (self.traces / f"{stem}.begin.json").write_text(json.dumps(began))
             elif outcome is not None:
                 record(run, attempt, outcome).write(self.traces)
-        return dict.fromkeys(job_ids, state)
+        return JobsSeen(states={"7": state}, reasons={"7": "QOSMax\x1b[31mJobs"}, error="squeue: \x1b[31mno")
 
 
 def record(run: RunSpec, attempt: int, outcome: Outcome) -> ExitRecord:
@@ -71,8 +63,8 @@ def watched(tmp_path: Path, scenes: list, to_do: dict[str, int], terminal: bool 
     cluster = ScriptedCluster(scenes, tmp_path)
     file = Terminal() if terminal else io.StringIO()
     console = Console(file=file, width=200, _environ={"TERM": "xterm"})
-    follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: 12.5, to_do)
-    rows = follow(follower, console)
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: 12.5, to_do)
+    rows = follow(cluster.poll, follower, console, 0.0)
     heading, _, printed = file.getvalue().partition("\n")
     assert heading.strip() == (
         f"following 3 runs in 1 job ({len(to_do)} to do); an interrupt (Ctrl-C) leaves them to the scheduler"
@@ -153,8 +145,8 @@ def test_a_requeued_run_is_running(tmp_path: Path) -> None:
     run_a, _, _ = RUNS
     events = [("begin", run_a, 1, None), ("exit", run_a, 1, Outcome.PREEMPTED), ("begin", run_a, 2, None)]
     scenes = [(JobState.RUNNING, events)]
-    follower = Follower(ScriptedCluster(scenes, tmp_path), {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
-    first = follower.rows()[0]
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
+    first = follower.look(ScriptedCluster(scenes, tmp_path).poll())[0][0]
     assert (first.state, first.ended) == ("running", False)
     assert first.record is not None and first.record.outcome is Outcome.PREEMPTED
 
@@ -177,14 +169,14 @@ def test_a_running_run_shows_its_steps_and_elapsed_time(tmp_path: Path, monkeypa
     journal.samples[0] = journal.samples[1] = 8
     clock = Clock()
     cluster = ScriptedCluster([(JobState.RUNNING, [])], tmp_path)
-    follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL, clock)
-    first = follower.rows()
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL, now_unix_s=clock)
+    first, _ = follower.look(cluster.poll())
     assert [(row.state, row.steps, row.elapsed_s) for row in first] == [
         ("running", StepCount(completed=2, planned=10), 999.0), ("running", None, 0.0), ("pending", None, None),
     ]  # fmt: skip
     clock.now_unix_s += 5
     began(tmp_path, run_b)
-    assert [row.elapsed_s for row in follower.rows()] == [1004.0, 1004.0, None]
+    assert [row.elapsed_s for row in follower.look(cluster.poll())[0]] == [1004.0, 1004.0, None]
     journal.remove()
 
 
@@ -197,32 +189,23 @@ def test_time_left_of_the_sweep_comes_from_runs_that_ended(tmp_path: Path) -> No
         (JobState.RUNNING, []),
         (JobState.ENDED, []),
     ]
-    follower = Follower(ScriptedCluster(scenes, tmp_path), {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
-    times_left = []
-    for _ in range(len(scenes)):
-        follower.rows()
-        times_left.append(follower.time_left)
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
+    cluster = ScriptedCluster(scenes, tmp_path)
+    times_left = [follower.look(cluster.poll())[1] for _ in range(len(scenes))]
     # By the record a run takes 1 s, and the second began in 1970.
     assert times_left == [None, SweepTimeLeft(seconds=1.0), None, SweepTimeLeft(seconds=1.0), None]
 
 
 @pytest.mark.parametrize(("queued", "what"), [(True, "leaves them to the scheduler"), (False, "ends them")])
-def test_the_heading_explains_an_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queued: bool, what: str
-) -> None:
-    monkeypatch.setattr(ScriptedCluster, "queued", queued)
-    cluster = ScriptedCluster([(JobState.RUNNING, [])], tmp_path)
-    follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, {RUNS[0].run_id: 0, "other": 0})
+def test_the_heading_explains_an_interrupt(tmp_path: Path, queued: bool, what: str) -> None:
+    to_do = {RUNS[0].run_id: 0, "other": 0}
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, to_do, queued=queued)
     assert follower.describe() == f"following 3 runs in 1 job (1 to do); an interrupt (Ctrl-C) {what}"
 
 
 def test_final_runs_keep_their_outcome(tmp_path: Path) -> None:
     record(RUNS[0], 3, Outcome.OK).write(tmp_path)
     assert watched(tmp_path, [(JobState.ENDED, [])], {})[0][0] == "ok"
-
-
-def test_an_unknown_job_ends_after_three_queries(tmp_path: Path) -> None:
-    assert watched(tmp_path, [(JobState.UNKNOWN, [])], ALL)[0] == ["never began"] * 3
 
 
 def test_an_outage_is_reported_and_ends_no_job(tmp_path: Path) -> None:
@@ -245,18 +228,18 @@ def test_an_outage_is_reported_and_ends_no_job(tmp_path: Path) -> None:
 
 
 class VanishingFolder(ScriptedCluster):
-    """A mock scheduler that takes the folder of traces away at its second query and brings it back at its fourth."""
+    """A mock queue that takes the folder of traces away at its second poll and brings it back at its fourth."""
 
     queries = 0
 
-    def states(self, job_ids: Sequence[str]) -> dict[str, JobState]:
+    def poll(self) -> JobsSeen:
         self.queries += 1
         away = self.traces.with_name("away")
         if self.queries == 2:
             self.traces.rename(away)
         if self.queries == 4:
             away.rename(self.traces)
-        return super().states(job_ids)
+        return super().poll()
 
 
 def test_a_missing_traces_folder_is_reported_and_waited_for(tmp_path: Path) -> None:
@@ -269,8 +252,9 @@ def test_a_missing_traces_folder_is_reported_and_waited_for(tmp_path: Path) -> N
         (JobState.ENDED, [("exit", RUNS[2], 1, Outcome.OK)]),
     ]
     console = Console(file=io.StringIO(), width=200)
-    follower = Follower(VanishingFolder(scenes, traces), {"7": job(tmp_path)}, traces, lambda path: 12.5, ALL)
-    assert [row.state for row in follow(follower, console)] == ["ok"] * 3
+    follower = Follower({"7": job(tmp_path)}, traces, lambda path: 12.5, ALL)
+    rows = follow(VanishingFolder(scenes, traces).poll, follower, console, 0.0)
+    assert [row.state for row in rows] == ["ok"] * 3
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()[1:]
     assert lines[2].startswith("the traces could not be read or written since") and "No such file" in lines[2]
@@ -278,12 +262,42 @@ def test_a_missing_traces_folder_is_reported_and_waited_for(tmp_path: Path) -> N
     assert len(lines) == 5
 
 
+class FullFolder(ScriptedCluster):
+    """A mock queue whose events cannot be handled at its second poll."""
+
+    queries = 0
+    problem: Exception = OSError(28, "No space left on device")
+
+    def poll(self) -> JobsSeen:
+        self.queries += 1
+        if self.queries == 2:
+            raise self.problem
+        return super().poll()
+
+
+def test_an_event_that_a_full_folder_cannot_record_is_an_outage_and_any_other_error_an_error(tmp_path: Path) -> None:
+    scenes = [(JobState.RUNNING, [("exit", run, 1, Outcome.OK) for run in RUNS]), (JobState.ENDED, [])]
+    printed = io.StringIO()
+    console = Console(file=printed, width=200)
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: 12.5, ALL)
+    queue = FullFolder(scenes, tmp_path)
+    assert [row.state for row in follow(queue.poll, follower, console, 0.0)] == ["ok"] * 3
+    assert queue.queries == 4
+    lines = printed.getvalue().splitlines()[4:]
+    assert "could not be read or written since" in lines[0] and lines[0].endswith("[Errno 28] No space left on device")
+    assert lines[1:] == ["the traces can be read and written again"]
+    queue = FullFolder([(JobState.ENDED, [])], tmp_path)
+    queue.problem, queue.queries = ValueError("a bug"), 1
+    with pytest.raises(ValueError, match="a bug"):
+        follow(queue.poll, follower, console, 0.0)
+
+
 def test_a_long_outage_ends_following(tmp_path: Path) -> None:
     cluster = ScriptedCluster([(JobState.UNREACHABLE, [])], tmp_path)
-    follower = Follower(cluster, {"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
+    follower = Follower({"7": job(tmp_path)}, tmp_path, lambda path: None, ALL)
     with pytest.raises(StateError, match=r"has not answered since \d{4}-.* \(0 s\), .* not known: squeue: .*no"):
-        follow(follower, Console(file=io.StringIO(), width=200), patience_s=0)
-    assert [row.state for row in follower.rows()] == ["unreachable"] * 3
+        follow(cluster.poll, follower, Console(file=io.StringIO(), width=200), 0.0, patience_s=0)
+    assert [row.state for row in follower.look(cluster.poll())[0]] == ["unreachable"] * 3
 
 
 @pytest.mark.parametrize("terminal", [False, True])

@@ -109,14 +109,13 @@ class Sweep:
     def cancelled(self) -> bool:
         return self.is_cancelled
 
-    def handle(self, event: Event) -> bool:
-        self.events.append(event)
-        return isinstance(event, Ended) and event.script in self.resubmitted
-
     def poll(self, queue: Queue) -> dict[str, JobState]:
         """The states of the jobs; only the events of this poll remain."""
         self.events.clear()
-        queue.states([])
+        for event in queue.poll():
+            self.events.append(event)
+            if isinstance(event, Ended) and event.script in self.resubmitted:
+                queue.submit_again(event.script)
         return queue.job_states
 
 
@@ -267,9 +266,10 @@ def test_a_job_unknown_three_times_in_a_row_has_ended(sweep: Sweep) -> None:
     sweep.poll(queue)
     sweep.scheduler.queue.clear()
     sweep.scheduler.forgotten = {"1"}
-    for ended in (False, False, True, False):
-        assert sweep.poll(queue) == {"1n.sh": JobState.UNKNOWN}
+    for ended in (False, False, True):
+        assert sweep.poll(queue) == {"1n.sh": OVER if ended else JobState.UNKNOWN}
         assert bool(sweep.events) == ended
+    assert (sweep.poll(queue), sweep.events) == ({"1n.sh": OVER}, [])
 
 
 def test_an_end_whose_handling_failed_is_reported_again(sweep: Sweep) -> None:
@@ -311,7 +311,7 @@ def test_the_reason_why_a_job_is_pending_is_reported_once_unless_it_is_its_turn(
         sweep.scheduler.reasons = {"2": reason}
         sweep.poll(queue)
         reported += sweep.events
-        assert queue.reasons == {"2n.sh": reason}
+        assert queue.seen.reasons["2n.sh"] == reason
     assert reported == [Pending(job_id="2", reason=reason) for reason in ("JobHeldAdmin", "QOSMaxJobsPerUserLimit")]
 
 
