@@ -31,7 +31,7 @@ def plan_and_render(folders: Folders, write: bool) -> float:
     jobs = plan_jobs(plan.runs, SITE, minutes_per_run=10, time_min=None)
     assert len(plan.runs) == 1000 and len(jobs) == 100
     if write:
-        write_sweep(plan, jobs, folders, lambda job: _render(job, folders))
+        write_sweep(plan, [(job, _render(job, folders)) for job in jobs], folders)
     else:
         for job in jobs:
             _render(job, folders)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from hpc.model.options import MAX_WHOLE, did_you_mean
 from hpc.model.spec import SpecError
-from launch.jobs.site import Site
+from launch.jobs.site import IN_SBATCH
 
 T = TypeVar("T")
 Reader = Callable[[str, object], Any]
@@ -250,8 +250,7 @@ class LaunchOptions:
     @property
     def site_overrides(self) -> dict[str, Any]:
         """The options chosen in place of the site's own."""
-        names = [row.name for row in option_rows(LaunchOptions) if row.name in Site.__dataclass_fields__]
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {name: value for name in IN_SBATCH if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

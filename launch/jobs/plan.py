@@ -20,7 +20,7 @@ from hpc.system.import_guard import is_installed, link_packages
 from hpc.system.regular_file import read_text, read_whole
 from hpc.system.text import grouped, plural
 from launch.jobs.script import Folders
-from launch.jobs.site import Site
+from launch.jobs.site import IN_SBATCH, Site
 
 RequestValue = str | int | bool
 _NAME_CHARACTERS = 40
@@ -180,7 +180,7 @@ def _request(name: str, nodes: int, runs: Sequence[RunSpec], site: Site, minutes
         request["gpus_per_node"] = gpus
     if site.exclusive:
         request["exclusive"] = True
-    for key in ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude"):
+    for key in IN_SBATCH:
         if value := getattr(site, key):
             request[key] = value
     for key, value in request.items():
@@ -199,10 +199,10 @@ def _trained(runs: Sequence[RunSpec]) -> str:
 
 
 def write_sweep(
-    plan: Plan, jobs: Sequence[JobPlan], folders: Folders, render: Callable[[JobPlan], str], *, dry_run: bool = False,
+    plan: Plan, scripts: Sequence[tuple[JobPlan, str]], folders: Folders, *, dry_run: bool = False,
     progress: Callable[[int], None] = lambda written: None,
 ) -> list[WrittenJob]:  # fmt: skip
-    """Writes RUN.json files, the plan and the job scripts. Raises PlanError where the folder cannot take them.
+    """Writes RUN.json files, the plan and the jobs' scripts. Raises PlanError where the folder cannot take them.
 
     The plan is written beside the traces, so that missing runs are known; the plan of a dry run beside the scripts.
     `progress` is called with the number of RUN.json files written so far. A script is never overwritten by another
@@ -216,16 +216,15 @@ def write_sweep(
         for written, (run, text) in enumerate(zip(plan.runs, texts, strict=True), start=1):
             _write_once(folders.run_file(run), text + "\n")
             progress(written)
-        scripts = []
-        for job in jobs:
-            text = render(job)
+        jobs = []
+        for job, text in scripts:
             script, taken = _free(folders.jobs, job.name, plan.sweep_id, text)
             passed_over = tuple(path for path in taken if _has_runs(path, job.runs))
             _write_once(script, text)
-            scripts.append(WrittenJob(plan=job, script=script, text=text, passed_over=passed_over))
+            jobs.append(WrittenJob(plan=job, script=script, text=text, passed_over=passed_over))
     except OSError as error:
         raise PlanError(_cannot_be_written(folders, error)) from None
-    return scripts
+    return jobs
 
 
 def _plan_text(plan: Plan, runs: Sequence[str]) -> str:

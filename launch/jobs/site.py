@@ -20,6 +20,8 @@ SITES = Path(__file__).resolve().parents[2] / "sbatch_templates" / "sites"
 LAUNCHERS = {"srun": ("pmix", "pmi2"), "mpirun": ("openmpi", "mpich")}
 """By launcher: the allowed values of `mpi`."""
 CONTAINERS = ("", "apptainer", "pyxis")
+IN_SBATCH = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude")
+"""The facts of a site that are options of sbatch, too, and so of a sweep."""
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NO_ENV_NAME = "is no name of an environment variable (letters, digits, _)"
 

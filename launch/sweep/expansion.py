@@ -38,10 +38,12 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
     """
     sweep, reduced = _with_sizes(sweep, target)
     points: dict[str, RunSpec] = {}
+    known_anywhere = set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
     for backend, workload, data in product(sweep.backend, sweep.workload, sweep.data):
         steps, lines = _steps_of(sweep, target, workload)
         reduced += tuple(line for line in lines if line not in reduced)
         known = {**options_of(backend, workload), **options_of_files(workload, data)}
+        known_anywhere |= known.keys()
         options, shrunk = _with_options(sweep, known, small=target.gpus_per_node == 0)
         reduced += tuple(line for line in shrunk if line not in reduced)
         for run in _multiply(sweep, target, backend, workload, data, steps, options):
@@ -53,7 +55,7 @@ def expand(sweep: SweepSpec, target: Target, options_of: OptionsOf) -> Plan:
             _refuse_too_many(len(points), sweep)
     reduced += _add_collectives(points, sweep, target)
     _refuse_too_many(len(points), sweep)
-    _refuse_options_nobody_knows(sweep, options_of)
+    _refuse_options_nobody_knows(sweep, known_anywhere)
     _check_whole_training(sweep)
     if sweep.data_cache != ("off",) and not any(map(data_source, sweep.data)):
         raise SpecError(f"data_cache is {', '.join(sweep.data_cache)}, and no --data names files that could be cached")
@@ -180,10 +182,7 @@ def _refuse_too_many(points: int, sweep: SweepSpec) -> None:
         )
 
 
-def _refuse_options_nobody_knows(sweep: SweepSpec, options_of: OptionsOf) -> None:
-    known = {name for pair in product(sweep.backend, sweep.workload) for name in options_of(*pair)}
-    known |= {name for pair in product(sweep.workload, sweep.data) for name in options_of_files(*pair)}
-    known |= set(COLLECTIVE_OPTIONS) if sweep.collectives else set()
+def _refuse_options_nobody_knows(sweep: SweepSpec, known: set[str]) -> None:
     if unknown := sorted(set(sweep.option) - known):
         raise SpecError(
             f"unknown option {', '.join(unknown)}; {', '.join(sweep.backend)} with {', '.join(sweep.workload)} "

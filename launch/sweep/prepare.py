@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 
@@ -93,7 +94,7 @@ class Prepared:
         """The requirements for running ranks that this machine lacks, if it is to run them."""
         return what_is_missing() if self.site is None else []
 
-    @property
+    @cached_property
     def unable(self) -> dict[str, str]:
         """By backend that cannot run: the reason."""
         return cannot_run(self.spec.backend, self.site)
@@ -108,7 +109,8 @@ class Prepared:
 
     def write(self, progress: Callable[[int], None], *, dry_run: bool = False) -> list[WrittenJob]:
         """Writes plan, runs and scripts. Raises PlanError where the folder cannot take them. See launch.jobs.plan."""
-        return write_sweep(self.plan, self.jobs, self.folders, self._render, dry_run=dry_run, progress=progress)
+        scripts = [(job, self._render(job)) for job in self.jobs]
+        return write_sweep(self.plan, scripts, self.folders, dry_run=dry_run, progress=progress)
 
     @property
     def notes(self) -> list[str]:

@@ -248,11 +248,11 @@ def test_plans_that_cannot_be_read_are_named_and_those_beside_them_shown(tmp_pat
 
 def test_a_damaged_plan_is_written_again(folders: Folders) -> None:
     plan = Plan(target=Target(site="here", gpus_per_node=0), runs=(RUN,))
-    write_sweep(plan, [], folders, lambda job: "")
+    write_sweep(plan, [], folders)
     path, run = folders.traces / f"plan.{plan.sweep_id}.json", folders.run_file(RUN)
     texts = path.read_bytes(), run.read_bytes()
     path.write_bytes(b"\xff\xfe\0"), run.write_bytes(b"")
-    write_sweep(plan, [], folders, lambda job: "")
+    write_sweep(plan, [], folders)
     assert (path.read_bytes(), run.read_bytes()) == texts
 
 

@@ -24,7 +24,7 @@ PLAN = Plan(target=Target(site="s", gpus_per_node=2), runs=(RUN,))
 
 def write(out: Path, text: str) -> WrittenJob:
     """The only job of PLAN, written with this text as its script."""
-    [job] = write_sweep(PLAN, plan_jobs(PLAN.runs, SITE, 10, None), Folders.under(out), lambda job: text)
+    [job] = write_sweep(PLAN, [(job, text) for job in plan_jobs(PLAN.runs, SITE, 10, None)], Folders.under(out))
     return job
 
 
@@ -93,13 +93,13 @@ def test_a_script_changed_by_hand_is_kept_and_named(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PlanError, match=r"cannot be written: .*file/jobs"):
-        write_sweep(PLAN, [], Folders.under(tmp_path / "file"), lambda job: "")
+        write_sweep(PLAN, [], Folders.under(tmp_path / "file"))
 
 
 def test_a_plan_is_the_text_of_its_json(tmp_path: Path) -> None:
     plan = Plan(target=Target(site="s", gpus_per_node=2, env={"A": 'a\n "b'}), runs=RUNS, reduced=("ä",))
     for each in (plan, dataclasses.replace(plan, runs=())):
-        write_sweep(each, [], Folders.under(tmp_path), lambda job: "")
+        write_sweep(each, [], Folders.under(tmp_path))
         text = (tmp_path / "traces" / f"plan.{each.sweep_id}.json").read_text()
         assert text == json.dumps(each.to_json(), indent=1) + "\n"
 
@@ -130,7 +130,7 @@ def test_a_disk_that_is_full_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(PlanError, match=rf"written: {tmp_path}/traces/plan\.\w+\.json: No space left on device"):
-        write_sweep(PLAN, [], Folders.under(tmp_path), lambda job: "")
+        write_sweep(PLAN, [], Folders.under(tmp_path))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
