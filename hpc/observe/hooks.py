@@ -20,7 +20,16 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import collectives, stacks
 from . import events as e
-from .observer import Count, Observer, Patches, facts_of, hook_end, nominal_size, outermost
+from .observer import (
+    Count,
+    Observer,
+    Patches,
+    facts_of,
+    hook_end,
+    nominal_size,
+    outermost,
+    wrapped_by_ddp,
+)  # fmt: skip
 
 _is_compiling = torch.compiler.is_compiling
 _is_traced = getattr(torch.compiler, "is_dynamo_compiling", _is_compiling)  # a third of the other's time
@@ -99,13 +108,21 @@ def _hook_forward(o: Observer, kind: type) -> None:
     def make_call(original: Any) -> Any:
         # A class of the script is copied by value (cloudpickle) with this: it may refer to nothing of this package.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if _is_traced() or o.off or id(self) not in o.roots or o.fetching:  # the first ends it for dynamo
+            if _is_traced() or o.off or o.fetching:  # the first ends it for dynamo
                 return original(self, *args, **kwargs)
-            if not _is_grad_enabled():
+            evaluates = not _is_grad_enabled()
+            if id(self) not in o.roots and not (evaluates and id(self) in o.wrapped):
+                return original(self, *args, **kwargs)
+            if evaluates:
+                if o.evaluating:  # DDP calls what it wraps
+                    return original(self, *args, **kwargs)
                 o.note(evaluate_in)
-                result = original(self, *args, **kwargs)
-                o.note(evaluate_out)
-                return result
+                o.evaluating = True
+                try:
+                    return original(self, *args, **kwargs)
+                finally:
+                    o.evaluating = False
+                    o.note(evaluate_out)
             try:
                 if o.updated:
                     o.step_completed()
@@ -131,10 +148,13 @@ def _look(o: Observer) -> None:
         o.recorder.reserve()
     o.looks += 1
     roots = outermost(below=o.backwards > 2 and not o.forward_seen)
-    for kind in {type(root) for root in roots}:
+    wrapped = wrapped_by_ddp(roots)
+    for kind in {type(module) for module in (*roots, *wrapped)}:
         _hook_forward(o, kind)
     o.roots |= {id(root) for root in roots}
+    o.wrapped |= {id(module) for module in wrapped}
     o.lasts.keep(roots, o.roots)
+    o.lasts.drop_dead(wrapped, o.wrapped)
     o.recorder.state(**facts_of(roots))
 
 

@@ -70,6 +70,19 @@ def _ddps(roots: Sequence[Any]) -> list[Any]:
     return [module for root in roots for module in root.modules() if isinstance(module, DistributedDataParallel)]
 
 
+def wrapped_by_ddp(roots: Sequence[Any]) -> list[Any]:
+    """The modules that DDP wraps, which a script may evaluate by themselves; none where something is compiled, whose
+    graphs would be made again for a hook on its classes."""
+    modules = [module for root in roots for module in root.modules()]
+    if any(type(module).__name__ == "OptimizedModule" or _is_compiled(module) for module in modules):
+        return []
+    return [module.module for module in modules if isinstance(module, DistributedDataParallel)]
+
+
+def _is_compiled(module: Any) -> bool:
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
 def _discard(ids: set[int], key: int) -> Callable[[object], None]:
     return lambda _: ids.discard(key)
 
@@ -88,15 +101,19 @@ class LastGradients:
 
     def keep(self, roots: Sequence[Any], ids: set[int]) -> None:
         """Remembers models without keeping them alive; `ids` loses those that die."""
-        known = {id(reference()) for reference in self._roots}
-        for root in roots:
-            if id(root) not in known:
-                self._roots.append(weakref.ref(root, _discard(ids, id(root))))
+        self.drop_dead(roots, ids)
         seen = {id(reference()) for reference, _ in self._ddps}
         for ddp in _ddps(roots):
             if id(ddp) not in seen:
                 parameters = getattr(ddp, "_module_parameters", None) or ddp.module.parameters()
                 self._ddps.append((weakref.ref(ddp), [weakref.ref(p) for p in parameters if p.requires_grad]))
+
+    def drop_dead(self, modules: Sequence[Any], ids: set[int]) -> None:
+        """Removes from `ids` those of these modules that die."""
+        known = {id(reference()) for reference in self._roots}
+        for module in modules:
+            if id(module) not in known:
+                self._roots.append(weakref.ref(module, _discard(ids, id(module))))
 
     def hook(self, complete: Callable[[Any], None], handles: list[Any]) -> bool:
         """Asks each DDP, and hooks the parameter it names unless that has the hook; returns whether one was hooked."""
@@ -200,7 +217,7 @@ class Observer(Patches):
         self.folder, self.after_import = folder, after_import
         self.recorder = e.Recorder(folder)
         self.cells, self.place = self.recorder.cells, self.recorder.place
-        self.fetching = self.in_backward = self.updated = self.forward_seen = False
+        self.fetching = self.in_backward = self.updated = self.forward_seen = self.evaluating = False
         self.closures = False  # an optimizer was stepped with arguments
         self.marked = False  # the script calls step(), which alone ends steps
         self.thread = 0  # that of the first backward: it trains
@@ -208,6 +225,7 @@ class Observer(Patches):
         self.look_again = False
         self.optimizers, self.loaders = ObjectNumbers(), ObjectNumbers()
         self.roots: set[int] = set()
+        self.wrapped: set[int] = set()  # what DDP wraps: its calls count where a script evaluates it by itself
         self.lasts = LastGradients()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -34,6 +34,11 @@ class CollectiveCall:
     bytes: int
     """0 for DDP's buffers, which are not counted."""
 
+    @property
+    def waited_ns(self) -> int:
+        """How long the process waited for its result; 0 where it did not."""
+        return 0 if ABSENT in (self.waits_ns, self.ends_ns) else self.ends_ns - self.waits_ns
+
 
 def collectives_of(recorded: ProcessEvents) -> list[CollectiveCall]:
     """All of a process, in the order of their calls."""
@@ -272,6 +277,8 @@ class Pause:
     kind: str  # "evaluation", "checkpoint", "another loader", joined by " and "
     begin_ns: int
     end_ns: int
+    waited_ns: int = 0
+    """The part of it in which the process waited for the results of collectives."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -465,15 +472,19 @@ def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int]) -> int:
 
 
 def _with_collectives(steps: Sequence[ObservedStep], collectives: Sequence[CollectiveCall]) -> list[ObservedStep]:
-    """Each collective goes to the step in which it is called; those in pauses to none."""
+    """Each collective goes to the step in which it is called; those in pauses to none, but count as waits there."""
     result, at = [], 0
     for step in steps:
+        waited_ns, pause = 0, step.pause
         while at < len(collectives) and collectives[at].arrives_ns < step.stamps[BEGIN]:
+            if pause is not None and collectives[at].arrives_ns >= pause.begin_ns:
+                waited_ns += collectives[at].waited_ns
             at += 1
         first = at
         while at < len(collectives) and collectives[at].arrives_ns < step.stamps[END]:
             at += 1
-        result.append(replace(step, collectives=tuple(collectives[first:at])))
+        pause = None if pause is None else replace(pause, waited_ns=waited_ns)
+        result.append(replace(step, collectives=tuple(collectives[first:at]), pause=pause))
     return result
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from hpc.measure.meetings import Meetings
 from hpc.measure.world import LaunchError, World
 from hpc.model.files import AttemptFiles
 from hpc.model.spec import SCRIPT_STEPS, script_blocks, without_last
-from hpc.model.timestamps import ABSENT, GRADS_READY, MEETING_STAMPS, STAMPS
+from hpc.model.timestamps import ABSENT, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
@@ -206,11 +206,30 @@ def write_steps(journal: Journal, steps: Sequence[ObservedStep], stated: int) ->
 
 
 def pauses_of(steps: Sequence[ObservedStep]) -> list[dict[str, Any]]:
-    """The pauses as facts of the rank: before which step, of what kind, how long."""
+    """The pauses as facts of the rank: before which step, of what kind, how long, how much of it was waiting for other
+    ranks."""
     return [
-        {"step": number, "kind": step.pause.kind, "seconds": (step.pause.end_ns - step.pause.begin_ns) / 1e9}
+        {
+            "step": number, "kind": step.pause.kind, "seconds": (step.pause.end_ns - step.pause.begin_ns) / 1e9,
+            "waited_s": step.pause.waited_ns / 1e9,
+        }
         for number, step in enumerate(steps) if step.pause is not None
     ]  # fmt: skip
+
+
+def waits_at_pauses(steps: Sequence[ObservedStep], paused: Iterable[int]) -> list[dict[str, Any]]:
+    """As facts of the rank: how long it waited in collectives while others paused before these steps, but it did not.
+
+    Counted from the reduction of the step before to its own next gradients.
+    """
+    facts = []
+    for number in sorted(paused):
+        if 0 < number < len(steps) and steps[number].pause is None:
+            since, until = steps[number - 1].stamps[REDUCED], steps[number].stamps[GRADS_READY]
+            calls = [*steps[number - 1].collectives, *steps[number].collectives]
+            waited_ns = sum(call.waited_ns for call in calls if ABSENT != since <= call.waits_ns <= until)
+            facts.append({"step": number, "waited_s": waited_ns / 1e9})
+    return facts
 
 
 def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ...]:
@@ -500,8 +519,10 @@ class ScriptRun:
         kinds = usual_collectives(measured)
         unlike = {step for steps in comm.allgather(unlike_others(recorded.steps, blocks, kinds)) for step in steps}
         blocks = without_last(blocks, unlike)
+        script = {**report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused)}
+        report = replace(report, stamp_bound_ns=0, extra={**report.extra, "script": script})
         return RankPayload(
-            journal=self._journal, clock=self._clock, report=replace(report, stamp_bound_ns=0), losses=None,
+            journal=self._journal, clock=self._clock, report=report, losses=None,
             workload=None, meetings=meetings_of(recorded.steps[:steps], kinds) if kinds else None, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[step.loader_ns for step in recorded.steps[:steps]],

@@ -26,6 +26,7 @@ from parse.ledger.meetings import (
     read_pieces,
     waited_and_exposed,
 )
+from parse.ledger.pauses import RunPauses, run_pauses
 from parse.ledger.types import TERMS, Merged, StampErrors
 from parse.processes import keep_freed_memory
 
@@ -46,7 +47,8 @@ class StepBreakdown:
     `rank_ns` [rank, 5] and `piece_ns` [piece, 5] are mean terms, over steps and over ranks and steps; where a border is
     not known, the time up to the next one that is counts in the later term and 0 in the one before it. `step_ns` is the
     mean step of the ledger, `median_step_ns` the median step from latest end to latest end, `skew_ns` what the
-    throughput's mean step has more than `step_ns`. `arrivals` is None where ranks' t3 cannot be compared.
+    throughput's mean step has more than `step_ns`. `pauses_ns` are those between blocks, `paused` who makes them, where
+    they are a script's own. `arrivals` is None where ranks' t3 cannot be compared.
     """
 
     run_id: str
@@ -58,6 +60,7 @@ class StepBreakdown:
     median_step_ns: float
     skew_ns: float
     pauses_ns: tuple[int, ...]
+    paused: RunPauses | None
     hosts: tuple[str, ...]
     nodes: tuple[int, ...]
     gradient_bytes: int | None
@@ -185,6 +188,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         edges_ns.append((int(begin_ns.max()), int(end_ns.max())))
         skew_ns += _skew(end_ns) - _skew(begin_ns)
     rank_ns /= steps
+    arrivals = collector.arrivals() if collector else None
     return StepBreakdown(
         run_id=trace.run_id, borders=borders, merged=merged, rank_ns=rank_ns, piece_ns=np.array(piece_ns),
         step_ns=float(rank_ns.sum(axis=1).mean()),
@@ -192,7 +196,8 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         skew_ns=skew_ns / steps,
         pauses_ns=tuple(after[0] - before[1] for before, after in pairwise(edges_ns)),
         hosts=tuple(report.hostname or "" for report in trace.reports),
-        nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=collector.arrivals() if collector else None,
+        nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=arrivals,
+        paused=run_pauses(trace, edges_ns, arrivals.bound if arrivals else 0.0) if trace.run.is_script else None,
         problems=checks.errors(ranks * steps),
     )  # fmt: skip
 

@@ -23,6 +23,7 @@ from parse import stats
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
+from parse.ledger.pauses import of_point, speed_with_pauses
 from parse.ledger.standalone import beside_nccl_tests, standalone_reduction
 from parse.ledger.straggler import PointVerdicts, point_verdicts
 from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
@@ -211,6 +212,8 @@ def _ledger(evidence: PointEvidence) -> Ledger:
             result, runs.networks, evidence.other_networks, terms.step.value, terms.exposed, volume,
             evidence.collectives,
         ),
+        rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
+        speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
         remarks=(*runs.remarks, *remarks, *of_tests),
     )  # fmt: skip
     return _explained(ledger, runs)
@@ -227,6 +230,13 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         )  # fmt: skip
     except TraceError as error:  # it has changed since, or has numbers that only this goes into
         return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
+
+
+def _speed_with_pauses(result: Result, breakdowns: Sequence[StepBreakdown]) -> float | None:
+    speeds = {run.requested.run_id: run.measured.throughput for run in result.ok if run.measured is not None}
+    return speed_with_pauses(
+        [breakdown.paused for breakdown in breakdowns], [speeds[breakdown.run_id] for breakdown in breakdowns]
+    )
 
 
 def _straggler_at_base(evidence: PointEvidence, terms: PointTerms) -> StragglerAtBase:

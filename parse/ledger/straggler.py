@@ -92,6 +92,7 @@ def _run_ledger(breakdown: StepBreakdown, verdicts: Sequence[Verdict]) -> RunLed
     return RunLedger(
         run_id=breakdown.run_id, verdict=verdicts[0], step=breakdown.step_ns / 1e6,
         pauses=tuple(pause / 1e6 for pause in breakdown.pauses_ns),
+        rank_pauses=breakdown.paused.by_ranks if breakdown.paused else (),
         bound=None if breakdown.arrivals is None else breakdown.arrivals.bound / 1e6,
         incidents=incidents(breakdown), problems=breakdown.problems,
     )  # fmt: skip

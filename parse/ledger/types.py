@@ -214,8 +214,26 @@ class Incident:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankPauses:
+    """Pauses between the steps of a script that the same `ranks` make while the others wait for them; no ranks: that
+    all make.
+
+    `kinds` are those that hooks recorded (evaluation, checkpoint, another loader), `times` how many there are in a run,
+    `length` by how many ms these ranks are away longer than the median rank, or how long all are. `costs` is what a
+    step of the window takes more for them, `share` of the window with its pauses, 0…1.
+    """
+
+    ranks: tuple[int, ...]
+    kinds: tuple[str, ...]
+    times: float
+    length: float
+    costs: float
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunLedger:
-    """One run of the point. `pauses` are those between its blocks, each in ms.
+    """One run of the point. `pauses` are those between its blocks, each in ms, `rank_pauses` who makes them.
 
     `bound` is the uncertainty from the clocks about which of two ranks was first, for the two with the widest one; None
     if ranks are not compared.
@@ -227,6 +245,7 @@ class RunLedger:
     pauses: tuple[float, ...]
     bound: float | None
     incidents: tuple[Incident, ...] = ()
+    rank_pauses: tuple[RankPauses, ...] = ()
     problems: StampErrors | None = None
 
 
@@ -406,7 +425,8 @@ class Ledger:
     what one rank no longer takes others get,
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
     requested. `nccl_tests` are of the same number of devices, `network` is None of one node.
-    `repeats` are the runs behind the loss.
+    `repeats` are the runs behind the loss. `rank_pauses` are a script's pauses, which are in no step, and
+    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none.
     """
 
     result: Result
@@ -439,6 +459,8 @@ class Ledger:
     what_ifs: tuple[WhatIf, ...] | None = None
     nccl_tests: tuple[BesideNcclTests, ...] = ()
     network: Network | None = None
+    rank_pauses: tuple[RankPauses, ...] = ()
+    speed_with_pauses: float | None = None
 
     @property
     def causes(self) -> tuple[Term, ...]:

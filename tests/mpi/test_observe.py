@@ -61,6 +61,12 @@ def test_a_ddp_loop_is_seen_and_its_losses_are_bit_equal(tmp_path: Path) -> None
             assert [(call.name, call.root) for call in step.collectives] == expected
 
 
+def test_one_rank_that_evaluates_what_ddp_wraps_pauses(tmp_path: Path) -> None:
+    ended = succeeded(run(tmp_path, "ddp_loop.py", "--evaluate-alone-every", "5", ranks=2))
+    assert [pauses(rank) for rank in ended.observed] == [[(5, "evaluation"), (10, "evaluation")], []]
+    assert all(complete(rank) for rank in ended.observed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

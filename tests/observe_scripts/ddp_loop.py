@@ -21,6 +21,7 @@ def main():  # noqa: PLR0915 - as such scripts are
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--no-sync", choices=("around", "late"))
     parser.add_argument("--evaluate-every", type=int, default=0)
+    parser.add_argument("--evaluate-alone-every", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=0)
     parser.add_argument("--overflow-every", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0)
@@ -76,6 +77,9 @@ def main():  # noqa: PLR0915 - as such scripts are
                     correct = sum((model(x).argmax(1) == y).sum().item() for x, y in val_loader)
                 model.train()
                 print(f"rank {rank} correct {correct}")
+            if args.evaluate_alone_every and step % args.evaluate_alone_every == 0 and rank == 0:
+                with torch.no_grad():
+                    model.module(val_set.tensors[0])
             if args.save_every and step % args.save_every == 0 and rank == 0:
                 torch.save(model.state_dict(), os.devnull)
             if args.exit_at and step == args.exit_at and rank == world_size - 1:

@@ -74,6 +74,18 @@ def test_a_checkpoint_is_a_pause() -> None:
     assert [(at, step.pause.kind) for at, step in enumerate(observed.steps) if step.pause] == [(4, "checkpoint")]
 
 
+def test_what_a_rank_waits_in_a_pause_is_known() -> None:
+    script = Script(**DDP)
+    for number in range(6):
+        script.step()
+        if number == 3:
+            script.save()
+            _, waits, ends = script.collective("barrier")
+    pause = script.observed().steps[4].pause
+    assert pause is not None
+    assert pause.waited_ns == ends - waits > 0
+
+
 def test_the_end_of_an_epoch_is_data_of_the_next_step() -> None:
     script = Script(**DDP)
     script.step()

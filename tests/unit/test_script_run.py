@@ -29,6 +29,7 @@ from hpc.run.script import (
     script_environment,
     unlike_others,
     usual_collectives,
+    waits_at_pauses,
     write_steps,
 )
 
@@ -172,7 +173,19 @@ def test_samples_are_those_that_were_seen_else_those_that_were_stated(tmp_path: 
 
 def test_pauses_are_facts() -> None:
     steps = [step(0), step(1, pause=Pause(kind="evaluation", begin_ns=100, end_ns=2_000_000_100))]
-    assert pauses_of(steps) == [{"step": 1, "kind": "evaluation", "seconds": 2.0}]
+    assert pauses_of(steps) == [{"step": 1, "kind": "evaluation", "seconds": 2.0, "waited_s": 0.0}]
+
+
+def test_waits_beside_a_pause_of_others_are_those_between_two_reductions() -> None:
+    """Step 0 is reduced at 80 ns and waits from 10, 20, … 90 ns on; step 1, until its gradients, from 110, … to 150."""
+    steps = [waiting(step(number, *["barrier"] * 9)) for number in range(3)]
+    (facts,) = waits_at_pauses([*steps[:2], replace(steps[2], pause=Pause(kind="x", begin_ns=0, end_ns=1))], {1, 2, 7})
+    assert facts == {"step": 1, "waited_s": (2 + 5) * 5e-9}
+
+
+def waiting(observed: ObservedStep) -> ObservedStep:
+    calls = (replace(call, waits_ns=call.arrives_ns) for call in observed.collectives)
+    return replace(observed, collectives=tuple(calls))
 
 
 def test_a_script_without_torch_has_no_steps_and_the_reason_is_there(tmp_path: Path) -> None:

@@ -1,0 +1,246 @@
+"""Who is away while a script pauses between its steps, and who waits for it: by what hooks recorded and time stamps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+
+from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
+from hpc.model.trace import RankReport, Trace, TraceError
+from parse import stats
+from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Ints
+from parse.ledger.types import NOTABLE_CAUSE, RankPauses
+
+Floats = npt.NDArray[np.float64]
+USUAL_STEPS = 1000
+"""What a rank usually takes between two reductions is known from so many steps."""
+TOGETHER = 0.5
+"""Ranks that are away by at least this part of what the longest is away more than most are away together."""
+CHANCE = 0.01
+"""Of ranks that all pause, some are longest so often by chance with this probability at most."""
+_NOTHING_BESIDE = "another loader"
+"""The loader of an evaluation is no kind beside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPauses:
+    """The pauses of a run by who makes them, what costs most first. `slowdown`: the time that a sample takes with the
+    pauses over that without; None where no samples are known."""
+
+    by_ranks: tuple[RankPauses, ...]
+    slowdown: float | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Pauses:
+    """The pauses of a run: `steps` that follow them, `away` [pause, rank] ms, `kinds` [pause][rank], empty where none
+    was recorded."""
+
+    steps: Sequence[int]
+    away: Floats
+    kinds: Sequence[Sequence[frozenset[str]]]
+
+
+def run_pauses(trace: Trace, blocks_ns: Sequence[tuple[int, int]], bound_ns: float) -> RunPauses | None:
+    """Those inside the window of a script, None where there are none.
+
+    `blocks_ns` are begin and end of its blocks on the global clock, `bound_ns` what the clocks leave open. Raises
+    TraceError where the facts of a rank are damaged.
+    """
+    pauses = _pauses(trace)
+    if pauses is None:
+        return None
+    first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
+    whole_ns = blocks_ns[-1][1] - blocks_ns[0][0]
+    by_ranks = []
+    for ranks, lengths in _by_ranks(pauses, bound_ns / 1e6).items():
+        kinds = {kind for at in lengths for rank, its in enumerate(pauses.kinds[at]) if rank in ranks or not ranks
+                 for kind in its}  # fmt: skip
+        total = sum(lengths.values())
+        by_ranks.append(
+            RankPauses(
+                ranks=ranks, kinds=tuple(sorted(kinds)), times=len(lengths), length=total / len(lengths),
+                costs=total / (stop - first), share=total * 1e6 / whole_ns,
+            )
+        )  # fmt: skip
+    return RunPauses(by_ranks=_dearest_first(by_ranks), slowdown=_slowdown(trace, blocks_ns, whole_ns))
+
+
+def of_point(runs: Sequence[RunPauses | None]) -> tuple[RankPauses, ...]:
+    """The pauses of all runs together: means over these."""
+    by_ranks: dict[tuple[int, ...], list[RankPauses]] = defaultdict(list)
+    for run in runs:
+        for each in run.by_ranks if run else ():
+            by_ranks[each.ranks].append(each)
+    return _dearest_first(
+        RankPauses(
+            ranks=ranks, kinds=tuple(sorted({kind for each in its for kind in each.kinds})),
+            times=sum(each.times for each in its) / len(runs),
+            length=sum(each.times * each.length for each in its) / sum(each.times for each in its),
+            costs=sum(each.costs for each in its) / len(runs), share=sum(each.share for each in its) / len(runs),
+        )
+        for ranks, its in by_ranks.items()
+    )  # fmt: skip
+
+
+def speed_with_pauses(runs: Sequence[RunPauses | None], speeds: Sequence[float]) -> float | None:
+    """The median speed, from those of the runs without their pauses; None where no run has any."""
+    slowdowns = [1.0 if run is None else run.slowdown for run in runs]
+    if not any(runs) or None in slowdowns or not speeds:
+        return None
+    return stats.median([speed / (slowdown or 1.0) for speed, slowdown in zip(speeds, slowdowns, strict=True)])
+
+
+def _dearest_first(pauses: Sequence[RankPauses] | Iterator[RankPauses]) -> tuple[RankPauses, ...]:
+    return tuple(sorted(pauses, key=lambda each: (-each.costs, each.ranks)))
+
+
+def _slowdown(trace: Trace, blocks_ns: Sequence[tuple[int, int]], whole_ns: int) -> float | None:
+    first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
+    inside = sum(int(np.asarray(trace.samples[:, begin:end]).sum()) for begin, end in trace.blocks.tolist())
+    every = int(np.asarray(trace.samples[:, first:stop]).sum())
+    if not inside:
+        return None
+    return (whole_ns / every) / (sum(end - begin for begin, end in blocks_ns) / inside)
+
+
+# How long each rank is away in each pause.
+#
+# Of a rank with a record of its pause: its length less what the rank waited for others in it. Of one without: by how
+# much longer than in other steps it takes from the reduction before to its next gradients, less its waits.
+
+
+def _pauses(trace: Trace) -> _Pauses | None:
+    first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
+    own = [_table(report, rank, "pauses") for rank, report in enumerate(trace.reports)]
+    steps = sorted({step for its in own for step in its if first < step < stop})
+    if not steps:
+        return None
+    waits = [_table(report, rank, "waits_at_pauses") for rank, report in enumerate(trace.reports)]
+    away = np.zeros((len(steps), len(own)))
+    for rank, its in enumerate(own):
+        for at, step in enumerate(steps):
+            if step in its:
+                away[at, rank] = 1e3 * max(0.0, _number(its[step], rank, "seconds") - _number(its[step], rank))
+    unrecorded = np.array([[step not in its for its in own] for step in steps])
+    if unrecorded.any():
+        waited_ms = np.array(
+            [[1e3 * _number(its.get(step, {}), rank) for rank, its in enumerate(waits)] for step in steps]
+        )
+        beyond_usual = _taken_ms(trace, steps) - waited_ms - _usual_ms(trace)
+        away = np.where(unrecorded & (beyond_usual > 0), beyond_usual, away)  # NaN is not: no stamps
+    return _Pauses(
+        steps=steps, away=away,
+        kinds=[[_kinds(its[step]) if step in its else frozenset() for its in own] for step in steps],
+    )  # fmt: skip
+
+
+def _taken_ms(trace: Trace, steps: Sequence[int]) -> Floats:
+    """From the reduction before each step to the rank's gradients in it [step, rank], NaN without stamps."""
+    return np.stack([_between_ms(trace.stamps[:, step - 1 : step + 1])[:, 0] for step in steps])
+
+
+def _usual_ms(trace: Trace) -> Floats:
+    """What each rank takes there in the steps of the blocks, less its waits, in 19 of 20 of these [rank]."""
+    taken, steps = [], 0
+    for first, stop in trace.blocks.tolist():
+        if steps < USUAL_STEPS:
+            stamps = trace.stamps[:, first - 1 : stop]
+            taken.append(_between_ms(stamps) - _waited_ms(trace, stamps, first - 1, stop))
+            steps += stop - first
+    joined = np.concatenate(taken, axis=1)
+    usual = np.full(len(joined), np.nan)
+    known = ~np.isnan(joined).any(axis=1)
+    usual[known] = np.percentile(joined[known], 95, axis=1)
+    return usual
+
+
+def _between_ms(stamps: Ints) -> Floats:
+    """[rank, step] from stamps [rank, 1 + step, 6]."""
+    left, ready = stamps[:, :-1, REDUCED], stamps[:, 1:, GRADS_READY]
+    return np.where((left == ABSENT) | (ready == ABSENT), np.nan, (ready - left) / 1e6)
+
+
+def _waited_ms(trace: Trace, stamps: Ints, first: int, stop: int) -> Floats:
+    """What each rank waits for results of collectives between two reductions [rank, step]."""
+    if trace.meetings is None:
+        return np.zeros((len(stamps), stamps.shape[1] - 1))
+    meetings: Ints = np.asarray(trace.meetings[:, first:stop])
+    begin = np.where(meetings[..., WAITS] == ABSENT, meetings[..., ARRIVES], meetings[..., WAITS])
+    known = (begin != ABSENT) & (meetings[..., ENDS] != ABSENT)
+    waited_ms = np.where(known, meetings[..., ENDS] - begin, 0) / 1e6
+    after, before = begin >= stamps[:, :, None, REDUCED], begin <= stamps[:, :, None, GRADS_READY]
+    waited: Floats = (waited_ms * after)[:, :-1].sum(axis=2) + (waited_ms * before)[:, 1:].sum(axis=2)
+    return waited
+
+
+def _table(report: RankReport, rank: int, name: str) -> dict[int, Mapping[str, object]]:
+    """A list of the script's facts, by step. Raises TraceError where it is none."""
+    script = report.extra.get("script") or {}
+    entries = script.get(name, ()) if isinstance(script, Mapping) else None
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise TraceError(f"{name} of the script of rank {rank} is no list")
+    by_step = {}
+    for entry in entries:
+        step = entry.get("step") if isinstance(entry, Mapping) else None
+        if not isinstance(step, int):
+            raise TraceError(f"{name} of the script of rank {rank} has an entry without a step")
+        by_step[step] = entry
+    return by_step
+
+
+def _number(entry: Mapping[str, object], rank: int, name: str = "waited_s") -> float:
+    value = entry.get(name, 0.0)  # earlier traces have no waits
+    if not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise TraceError(f"{name} of a pause of rank {rank} is {str(value)[:50]}, which is no time")
+    return float(value)
+
+
+def _kinds(entry: Mapping[str, object]) -> frozenset[str]:
+    kinds = {*str(entry.get("kind", "")).split(" and ")} - {""}
+    return frozenset(kinds - {_NOTHING_BESIDE} or kinds)
+
+
+# Who makes the others wait.
+
+
+def _by_ranks(pauses: _Pauses, bound: float) -> dict[tuple[int, ...], dict[int, float]]:
+    """By ranks, and by pause, ms by how much longer than most ranks they are away. No ranks: what all are away."""
+    ranks = pauses.away.shape[1]
+    middle = np.sort(pauses.away, axis=1)[:, (ranks - 1) // 2]
+    longest = pauses.away.max(axis=1)
+    by_ranks: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
+    for at, (usual, most) in enumerate(zip(middle.tolist(), longest.tolist(), strict=True)):
+        common = usual >= NOTABLE_CAUSE * most
+        beyond = most - usual
+        if ranks > 1 and beyond > max(bound, NOTABLE_CAUSE * most):
+            its = tuple(np.flatnonzero(pauses.away[at] - usual >= TOGETHER * beyond).tolist())
+            by_ranks[its][at] = beyond
+        if common:
+            by_ranks[()][at] = usual
+    alike = by_ranks.get((), {})
+    for its in [its for its in by_ranks if its and not _distinguished(pauses, its, by_ranks[its], alike)]:
+        for at, beyond in by_ranks.pop(its).items():
+            by_ranks[()][at] = alike.get(at, 0.0) + beyond  # somebody is the longest
+            alike = by_ranks[()]
+    return {its: lengths for its, lengths in by_ranks.items() if lengths}
+
+
+def _distinguished(
+    pauses: _Pauses, ranks: Sequence[int], lengths: Mapping[int, float], alike: Mapping[int, float]
+) -> bool:
+    """Whether these ranks are away in a way that chance does not explain: while others are not, for something else, or
+    always the same of all that pause."""
+    if any(at not in alike for at in lengths):
+        return True
+    others = [rank for rank in range(pauses.away.shape[1]) if rank not in ranks]
+    if all(pauses.kinds[at][ranks[0]] not in [pauses.kinds[at][rank] for rank in others] for at in lengths):
+        return True
+    share, of = 1 / pauses.away.shape[1], len(alike)
+    tail: float = sum(comb(of, n) * share**n * (1 - share) ** (of - n) for n in range(len(lengths), of + 1))
+    return bool(tail / share <= CHANCE)
