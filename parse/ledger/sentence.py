@@ -21,6 +21,7 @@ from parse.ledger.figures import (
     round_number,
     share,
     small_time,
+    speed_text,
     without_text,
 )
 from parse.ledger.input import InputCause, InputReading
