@@ -117,17 +117,17 @@ def _slowdown(trace: Trace, blocks_ns: Sequence[tuple[int, int]], whole_ns: int)
 
 def _pauses(trace: Trace) -> _Pauses | None:
     first, stop = int(trace.blocks[0, 0]), int(trace.blocks[-1, 1])
-    own = [_table(report, rank, "pauses") for rank, report in enumerate(trace.reports)]
-    steps = sorted({step for its in own for step in its if first < step < stop})
+    recorded = [_table(report, rank, "pauses") for rank, report in enumerate(trace.reports)]
+    steps = sorted({step for its in recorded for step in its if first < step < stop})
     if not steps:
         return None
     waits = [_table(report, rank, "waits_at_pauses") for rank, report in enumerate(trace.reports)]
-    away = np.zeros((len(steps), len(own)))
-    for rank, its in enumerate(own):
+    away = np.zeros((len(steps), len(recorded)))
+    for rank, its in enumerate(recorded):
         for at, step in enumerate(steps):
             if step in its:
                 away[at, rank] = 1e3 * max(0.0, _number(its[step], rank, "seconds") - _number(its[step], rank))
-    unrecorded = np.array([[step not in its for its in own] for step in steps])
+    unrecorded = np.array([[step not in its for its in recorded] for step in steps])
     if unrecorded.any():
         waited_ms = np.array(
             [[1e3 * _number(its.get(step, {}), rank) for rank, its in enumerate(waits)] for step in steps]
@@ -136,7 +136,7 @@ def _pauses(trace: Trace) -> _Pauses | None:
         away = np.where(unrecorded & (beyond_usual > 0), beyond_usual, away)  # NaN is not: no stamps
     return _Pauses(
         steps=steps, away=away,
-        kinds=[[_kinds(its[step]) if step in its else frozenset() for its in own] for step in steps],
+        kinds=[[_kinds(its[step]) if step in its else frozenset() for its in recorded] for step in steps],
     )  # fmt: skip
 
 
@@ -162,8 +162,8 @@ def _usual_ms(trace: Trace) -> Floats:
 
 def _between_ms(stamps: Ints) -> Floats:
     """[rank, step] from stamps [rank, 1 + step, 6]."""
-    left, ready = stamps[:, :-1, REDUCED], stamps[:, 1:, GRADS_READY]
-    return np.where((left == ABSENT) | (ready == ABSENT), np.nan, (ready - left) / 1e6)
+    reduced, ready = stamps[:, :-1, REDUCED], stamps[:, 1:, GRADS_READY]
+    return np.where((reduced == ABSENT) | (ready == ABSENT), np.nan, (ready - reduced) / 1e6)
 
 
 def _waited_ms(trace: Trace, stamps: Ints, first: int, stop: int) -> Floats:
@@ -215,10 +215,10 @@ def _by_ranks(pauses: _Pauses, bound: float) -> dict[tuple[int, ...], dict[int, 
     middle = np.sort(pauses.away, axis=1)[:, (ranks - 1) // 2]
     longest = pauses.away.max(axis=1)
     by_ranks: dict[tuple[int, ...], dict[int, float]] = defaultdict(dict)
-    for at, (usual, most) in enumerate(zip(middle.tolist(), longest.tolist(), strict=True)):
-        common = usual >= NOTABLE_CAUSE * most
-        beyond = most - usual
-        if ranks > 1 and beyond > max(bound, NOTABLE_CAUSE * most):
+    for at, (usual, maximum) in enumerate(zip(middle.tolist(), longest.tolist(), strict=True)):
+        common = usual >= NOTABLE_CAUSE * maximum
+        beyond = maximum - usual
+        if ranks > 1 and beyond > max(bound, NOTABLE_CAUSE * maximum):
             its = tuple(np.flatnonzero(pauses.away[at] - usual >= TOGETHER * beyond).tolist())
             by_ranks[its][at] = beyond
         if common:
