@@ -47,7 +47,7 @@ from launch.doctor.diagnosis import ClusterFacts, as_json, as_text, change, of_j
 from launch.doctor.job import DoctorJob, JobFacts
 from launch.jobs.plan import PlanError, WrittenJob, plan_jobs
 from launch.jobs.script import Folders, import_folder
-from launch.jobs.site import Site, find_site
+from launch.jobs.site import IN_SBATCH, Site, find_site
 
 MINUTES = 5
 """The time limit of the job: its parts take seconds, or are ended."""
@@ -55,7 +55,6 @@ WAIT_MIN = 10
 """Minutes that the job may wait for its nodes, unless --wait says otherwise."""
 LATE_S = 10.0
 """The longest delay in seconds until a file written by a node is visible here."""
-_SITE_OPTIONS = ("partition", "account", "qos")
 
 
 class DoctorError(Exception):
@@ -99,7 +98,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="how many nodes to look at; default: 2, or 1 where there are no more; simulated on this machine"
     )  # fmt: skip
     add("--ranks-per-node", type=int, metavar="N", help="default: a rank per GPU, else 2")
-    for name in _SITE_OPTIONS:
+    for name in IN_SBATCH:
         add(f"--{name}", metavar="NAME", help="as in sbatch, in place of the site's")
     add("--wait", type=float, metavar="MIN",
         help=f"how long the job may wait for its nodes until it is cancelled; default: {WAIT_MIN}")  # fmt: skip
@@ -120,13 +119,13 @@ def _site(args: argparse.Namespace) -> Site | None:
         return None
     if site is None and (reason := why_unreachable()):
         raise SubmitError(f"no Slurm controller answers here: {reason}; --cluster local looks at this machine")
-    changes = {key: getattr(args, key) for key in _SITE_OPTIONS if getattr(args, key) is not None}
+    changes = {key: getattr(args, key) for key in IN_SBATCH if getattr(args, key) is not None}
     return dataclasses.replace(site or Site(name="slurm"), **changes)
 
 
 def _refuse_of_slurm(args: argparse.Namespace, reason: str) -> None:
     """Raises SpecError where an option is given that only a job of Slurm has."""
-    if given := [f"--{name}" for name in ("site", *_SITE_OPTIONS, "wait") if getattr(args, name) is not None]:
+    if given := [f"--{name}" for name in ("site", *IN_SBATCH, "wait") if getattr(args, name) is not None]:
         raise SpecError(f"{', '.join(given)}: of jobs of Slurm, and this machine is looked at, where {reason}")
 
 

@@ -247,13 +247,11 @@ def _test(options: AcceptOptions, reference: Reference, request: Request, consol
 
 def _doctor(launch: LaunchOptions, nodes: int, say: Say) -> tuple[Finding, ...]:
     """What the doctor finds on as many nodes. Raises DoctorError, also for its other errors."""
-    chosen = {"cluster": launch.cluster, "site": launch.site, "out": str(launch.out), "nodes": str(nodes),
-              "partition": launch.partition, "account": launch.account, "qos": launch.qos}  # fmt: skip
+    chosen = {"cluster": launch.cluster, "site": launch.site, "out": launch.out, "nodes": nodes,
+              **launch.site_overrides}  # fmt: skip
     say(f"the doctor looks at {plural(nodes, 'node')}")
     try:
-        return tuple(
-            examine([argument for name, value in chosen.items() if value for argument in (f"--{name}", value)])
-        )
+        return tuple(examine([f"--{name}={value}" for name, value in chosen.items() if value]))
     except DOCTOR_FAILURES as error:
         raise DoctorError(f"the doctor cannot look: {error}") from None
 
