@@ -17,7 +17,6 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from ending import leave
@@ -101,7 +100,7 @@ def sleep(ms):
 
 
 def hog(mib):
-    np.ones(int(mib * 2**17))
+    torch.ones(int(mib * 2**18))
 
 
 def fsync(mib):
@@ -152,19 +151,16 @@ def hold_gil():
 
 
 def work(ms):
-    stop = time.perf_counter_ns() + ms * 1e6
     if args.work == "burn":
         stop_cpu = time.thread_time_ns() + ms * 0.4e6
         while time.thread_time_ns() < stop_cpu:
             pass
         sleep(ms * 0.6)
-    elif args.work == "matmul":
-        for _ in range(int(ms)):
-            torch.mm(square, square)
-            sleep(0.5)
-    else:
-        while time.perf_counter_ns() < stop:
-            sleep(1)
+        return
+    for _ in range(round(ms)):
+        sleep(1)
+    if args.work == "matmul":
+        torch.mm(square, square)
 
 
 def length():
@@ -231,7 +227,7 @@ if "gil" in mine:
 if "quota" in mine:
     (args.cgroup / "cgroup.procs").write_text(str(os.getpid()))
 if "stop" in mine:
-    times = {"parent": os.getpid(), "every": 0.02, "stopped": mine["stop"].amount / 1e3}
+    times = {"parent": os.getpid(), "every": 0.01, "stopped": mine["stop"].amount / 1e3}
     subprocess.Popen([sys.executable, "-S", "-c", STOP.format(**times)])
 batches = iter(DataLoader(Numbers(), batch_sampler=Batches(), num_workers=args.workers))
 for step in range(args.steps):

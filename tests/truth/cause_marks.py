@@ -77,6 +77,14 @@ def noted_of_delays(trace: Trace) -> Noted:
     )  # fmt: skip
 
 
+def fixed_part_ms(folder: Path, warmup: int, sizes: Sequence[int] = (1, 2, 4)) -> float:
+    """What a rank does in a step however many there are: of its work what does not shrink with their number."""
+    read = [noted_of(folder, ranks, warmup) for ranks in sizes]
+    means = [np.mean([run.work.mean() for run in runs]) for runs in read]
+    columns = np.array([[1.0, 1 / ranks] for ranks in sizes])
+    return float(np.linalg.lstsq(columns, np.array(means), rcond=None)[0][0])
+
+
 def _noted(ranks: Sequence[Mapping[str, list[tuple[int, str, int, int]]]], warmup: int) -> Noted:
     step_of = [step for step, *_ in ranks[0]["syncs"]]
     first = step_of.index(warmup) - 1

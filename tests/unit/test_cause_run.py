@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.truth.cause_marks import Noted, noted_of
+from tests.truth.cause_marks import Noted, fixed_part_ms, noted_of
 from tests.truth.cause_run import judge
 from tests.truth.causes import CAUSES, CauseCase, Late
 
@@ -62,6 +62,7 @@ def test_one_behind_another_costs_what_it_hides() -> None:
         ({"limit": 5.0}, "below the limit"),
         ({"limit": None}, "missed"),
         (_named(4.0, rank=1), "missed"),
+        ({"limit": 0.5, "doubt": {"rank": 2}}, "part"),
     ],
 )
 def test_a_cause_is_judged_by_what_is_said(verdict: dict[str, Any], expected: str) -> None:
@@ -78,6 +79,41 @@ def test_who_is_named_without_a_cause_is_invented_unless_the_marks_bear_it_out()
     case = CauseCase(name="nothing")
     assert [bool(its.invented) for its in judge(case, _ledger(**_named(4.0)), [_noted(0.0)])] == [True]
     assert [bool(its.invented) for its in judge(case, _ledger(**_named(4.0)), [_noted(4.0)])] == [False]
+
+
+def test_a_pause_needs_its_owner_kind_and_size() -> None:
+    stretches = np.zeros((RANKS, STEPS))
+    stretches[0, 25::25] = 60.0
+    noted = Noted(steps=STEPS, work=10 + stretches, latency=0 * stretches, stretches={"evaluation": stretches})
+    late = Late(ranks=(0,), phases=("evaluation",))
+    its = {"ranks": [0], "kinds": ["evaluation"], "costs": 1.8}
+    for pauses, expected in (
+        ([], "DENIED"), ([its], "right"), ([its | {"ranks": []}], "DENIED"), ([its | {"costs": 3.0}], "part"),
+        ([its | {"kinds": ["checkpoint"]}], "part"),
+    ):  # fmt: skip
+        assert _verdicts(_ledger() | {"rank_pauses": pauses}, noted, late) == [expected]
+
+
+def test_two_who_are_named_as_one_are_half_right() -> None:
+    noted = _noted(8.0, every=2)
+    other = Late(ranks=(0,), phases=("data",))
+    named = _named(4.0) | {"ranks": [0, 2], "kind": "rotating"}
+    assert _verdicts(_ledger(**named), noted, LATE, other) == ["part", "part"]
+
+
+def test_whoever_is_named_where_it_is_chance_is_invented() -> None:
+    case = CauseCase(name="uneven", nobody=True)
+    assert [bool(its.invented) for its in judge(case, _ledger(**_named(4.0)), [_noted(4.0)])] == [True]
+    assert [bool(its.invented) for its in judge(case, _ledger(), [_noted(4.0)])] == [False]
+
+
+def test_the_part_that_does_not_shrink_is_that_of_the_marks(tmp_path: Path) -> None:
+    for ranks in (1, 2, 4):
+        for rank in range(ranks):
+            work_ns = int((13 + 47 / ranks) * 1e6)
+            syncs = [[at, "reduction", at * work_ns + work_ns, at * work_ns + work_ns] for at in range(5)]
+            (tmp_path / f"1.rank{rank}of{ranks}.json").write_text(json.dumps({"syncs": syncs, "faults": []}))
+    assert fixed_part_ms(tmp_path, warmup=2) == pytest.approx(13.0)
 
 
 def test_marks_are_read_behind_the_warm_up(tmp_path: Path) -> None:
