@@ -10,9 +10,10 @@ import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
-from hpc.observe.events import EVALUATE_OUT, EventFileError, read_events, steps_counted
+from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, steps_counted
 from hpc.observe.stacks import stacks_of
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 from hpc.recovery.folders import attempt_folder
@@ -241,21 +242,109 @@ def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ..
 def unlike_others(
     steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[CollectiveKind]
 ) -> list[int]:
-    """The last steps of blocks with other collectives than `kinds`.
+    """The last steps of blocks with other collectives than `kinds`, and than any step within a block.
 
     Where a pause follows, or nothing, a step ends with its update: it lacks what others call between that and the next.
     """
-    return [stop - 1 for _, stop in blocks if _kinds(steps[stop - 1]) != tuple(kinds)]
+    within = {_kinds(steps[at]) for first, stop in blocks for at in range(first, stop - 1)}
+    return [stop - 1 for _, stop in blocks if _kinds(steps[stop - 1]) not in within | {tuple(kinds)}]
 
 
-def meetings_of(steps: Sequence[ObservedStep], kinds: Sequence[CollectiveKind]) -> Meetings:
-    """The collectives inside the steps; a step with others than these is absent as a whole."""
-    width = len(MEETING_STAMPS)
+MAX_PATTERNS = 64
+"""Of more different lists of collectives in the steps of a script the most frequent are recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCollectives:
+    """Which collectives the steps of all ranks have: `kinds` in their order, of which each step has some, or all;
+    `columns` [step] has the places of a step's calls among them, None of a call that is not recorded.
+
+    `unmatched` has, by the reason, steps of which it is not known who waits for whom in all of their collectives.
+    """
+
+    kinds: tuple[CollectiveKind, ...]
+    columns: Sequence[tuple[int | None, ...]]
+    unmatched: Mapping[str, Sequence[int]]
+
+
+def step_collectives(
+    steps: Sequence[Sequence[CollectiveKind]], measured: Collection[int], differing: Collection[int] = ()
+) -> StepCollectives:
+    """From the collectives of a rank's steps; only those of the `measured` steps are looked for, in others as well.
+
+    `differing` are steps in which ranks call different ones.
+
+    A collective in which it is not known who waits for whom is recorded where most steps have it, so that no rank is
+    accused of what they wait in it; one that only some steps have is not.
+    """
+    alike = [() if number in differing else tuple(kinds) for number, kinds in enumerate(steps)]
+    counts = Counter(alike[number] for number in sorted(measured) if number not in differing)
+    patterns = [kinds for kinds, _ in counts.most_common(MAX_PATTERNS)]
+    usual = {*patterns[0]} if patterns else set()
+    joined: tuple[CollectiveKind, ...] = ()
+    for kinds in patterns:
+        joined = _joined(joined, tuple(kind for kind in kinds if kind[1] != UNCLEAR or kind in usual))
+    columns = {kinds: _places(kinds, joined) for kinds in patterns}
+    unmatched: dict[str, list[int]] = {}
+    for number in sorted(measured):
+        kinds = alike[number]
+        for name in dict.fromkeys(name for name, root in kinds if root == UNCLEAR and (name, root) not in usual):
+            unmatched.setdefault(name, []).append(number)
+        if number not in differing and kinds not in columns:
+            unmatched.setdefault("collectives of too many different steps", []).append(number)
+    if not_alike := sorted({*differing} & {*measured}):
+        unmatched["collectives that differ between ranks"] = not_alike
+    return StepCollectives(
+        kinds=joined, columns=[columns.get(kinds, (None,) * len(kinds)) for kinds in alike], unmatched=unmatched
+    )
+
+
+def _joined(one: tuple[CollectiveKind, ...], other: tuple[CollectiveKind, ...]) -> tuple[CollectiveKind, ...]:
+    """A short list that has both in their order."""
+    joined: list[CollectiveKind] = []
+    for tag, begin, end, its_begin, its_end in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
+        joined += one[begin:end]
+        joined += () if tag == "equal" else other[its_begin:its_end]
+    return tuple(joined)
+
+
+def _places(kinds: Sequence[CollectiveKind], joined: Sequence[CollectiveKind]) -> tuple[int | None, ...]:
+    """Where each of these is in the list that has them in their order; None for one that it lacks."""
+    places: list[int | None] = []
+    begin = 0
+    for kind in kinds:
+        place = joined.index(kind, begin) if kind in joined[begin:] else None
+        places.append(place)
+        begin = begin if place is None else place + 1
+    return tuple(places)
+
+
+Patterns = tuple[Sequence[Sequence[Any]], Sequence[int]]
+"""Different lists of collectives, and by step the number of its own."""
+
+
+def patterns_of(steps: Sequence[Sequence[CollectiveKind]]) -> Patterns:
+    """As a rank tells others which collectives its steps have."""
+    numbers: dict[tuple[CollectiveKind, ...], int] = {}
+    by_step = [numbers.setdefault(tuple(kinds), len(numbers)) for kinds in steps]
+    return [[[name, root] for name, root in kinds] for kinds in numbers], by_step
+
+
+def differing_steps(steps: Sequence[Sequence[CollectiveKind]], others: Patterns) -> list[int]:
+    """The steps that have other collectives than those of another rank."""
+    patterns = [tuple((str(name), int(root)) for name, root in kinds) for kinds in others[0]]
+    pairs = enumerate(zip(steps, others[1], strict=True))
+    return [number for number, (kinds, its) in pairs if tuple(kinds) != patterns[its]]
+
+
+def meetings_of(steps: Sequence[ObservedStep], collectives: StepCollectives) -> Meetings:
+    """The collectives inside the steps; those that a step does not have are absent in it."""
+    kinds, width = collectives.kinds, len(MEETING_STAMPS)
     stamps = array("q", [ABSENT]) * (len(steps) * len(kinds) * width)
-    for number, step in enumerate(steps):
-        if _kinds(step) == tuple(kinds):
-            for at, call in enumerate(step.collectives):
-                first = (number * len(kinds) + at) * width
+    for number, (step, columns) in enumerate(zip(steps, collectives.columns, strict=True)):
+        for column, call in zip(columns, step.collectives, strict=False):  # of steps that differ there are none
+            if column is not None:
+                first = (number * len(kinds) + column) * width
                 stamps[first : first + width] = array("q", (call.arrives_ns, call.waits_ns, call.ends_ns))
     return Meetings.recorded([name for name, _ in kinds], [root for _, root in kinds], memoryview(stamps))
 
@@ -441,6 +530,7 @@ class ScriptRun:
             "reduces": facts.get("size", 1) > 1,
             "gradient_bytes": facts.get("gradient_bytes"),
             "meets_before_gradients": early_collectives(window),
+            "meetings_by_step": True,
             # Where the moment of the gradients is known, so are the collectives before it.
             "unrecorded_collectives": [] if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
         }
@@ -519,14 +609,30 @@ class ScriptRun:
         kinds = usual_collectives(measured)
         unlike = {step for steps in comm.allgather(unlike_others(recorded.steps, blocks, kinds)) for step in steps}
         blocks = without_last(blocks, unlike)
-        script = {**report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused)}
+        inside = {step for first, stop in blocks for step in range(first, stop)}
+        collectives = self._collectives(recorded.steps[:steps], inside | {first - 1 for first, _ in blocks})
+        meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds else None
+        unmatched = {why: len(inside.intersection(its)) for why, its in collectives.unmatched.items()}
+        script = {
+            **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
+            "unmatched_collectives": {why: count for why, count in unmatched.items() if count},
+        }  # fmt: skip
         report = replace(report, stamp_bound_ns=0, extra={**report.extra, "script": script})
         return RankPayload(
             journal=self._journal, clock=self._clock, report=report, losses=None,
-            workload=None, meetings=meetings_of(recorded.steps[:steps], kinds) if kinds else None, agent=agent,
+            workload=None, meetings=meetings, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[step.loader_ns for step in recorded.steps[:steps]],
         )  # fmt: skip
+
+    def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> StepCollectives:
+        """Those of the measured steps of all ranks, matched step by step."""
+        called = [_kinds(step) for step in steps]
+        of_first = self._comm.bcast(patterns_of(called))
+        differing = {step for its in self._comm.allgather(differing_steps(called, of_first)) for step in its}
+        if 2 * len(differing.intersection(measured)) > len(measured):  # which _common_meetings of hpc.run.gather states
+            return step_collectives(called, measured)
+        return step_collectives(called, measured, differing)
 
     def _script_stacks(self) -> list[str]:
         return attempted(self._rank.problems, "the script's stacks", lambda: stacks_of(self._events, STACKS_S), [])

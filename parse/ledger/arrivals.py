@@ -61,32 +61,59 @@ def at_the_reduction(stamps: Ints, borders: frozenset[str]) -> StepSkews:
 
 
 def at_all_meetings(stamps: Ints, meetings: Ints, nodes: Ints) -> StepSkews:
-    """From stamps [rank, 1 + step, 6] and meetings [rank, 1 + step, meeting, 3] on the global clock, all there, of
-    `awaited_calls`; `nodes` [rank] numbers nodes from 0."""
-    course = _Course(stamps, nodes, meetings.shape[2])
-    for event, at, times in _events(stamps, meetings):
-        if event == ARRIVES:
-            course.arrive(at, times[..., ARRIVES])
-        else:
-            course.meet(at, times)
-    return course.skews()
+    """From stamps [rank, 1 + step, 6] and meetings [rank, 1 + step, meeting, 3] on the global clock, of
+    `awaited_calls`; one that is absent on all ranks is none of that step's. `nodes` [rank] numbers nodes from 0.
+
+    Steps are looked at together with those that have the same meetings.
+    """
+    present = meetings[0, :, :, ENDS] != ABSENT
+    placed = [_place(stamps, meetings[:, :, at], present[:, at]) for at in range(meetings.shape[2])]
+    whole = _Course(stamps[:, :-1], stamps[:, 1:], nodes, meetings.shape[2])
+    if present.all():
+        whole.go(_events(stamps[:, 1:], meetings[:, :-1], meetings[:, 1:], placed))
+        return whole.skews()
+    has = np.stack(
+        [present[:-1, at] if place == _AFTER else present[1:, at] for at, place in enumerate(placed)], axis=1
+    )
+    patterns, numbers = np.unique(has, axis=0, return_inverse=True)
+    for number, pattern in enumerate(patterns):
+        steps = np.flatnonzero(numbers.ravel() == number)
+        before, now = stamps[:, steps], stamps[:, steps + 1]
+        its = [place if its_has else _WITHIN for place, its_has in zip(placed, pattern.tolist(), strict=True)]
+        course = _Course(before, now, nodes, meetings.shape[2])
+        course.go(_events(now, meetings[:, steps], meetings[:, steps + 1], its))
+        whole.take(steps, course)
+    return whole.skews()
 
 
-def _events(stamps: Ints, meetings: Ints) -> list[tuple[int, int, Ints]]:
+_BEFORE, _WITHIN, _AFTER = range(3)
+"""Where a meeting is: before a rank's own gradients; within their reduction, of which it is a part; after that."""
+
+
+def _place(stamps: Ints, meeting: Ints, present: Bools) -> int:
+    """Of a meeting [rank, 1 + step, 3], in the mean of the steps in which it is `present` [1 + step]."""
+    steps = slice(1, None) if present.all() else present
+    waits, grads, reduced = (
+        each[:, steps] for each in (meeting[..., WAITS], stamps[..., GRADS_READY], stamps[..., REDUCED])
+    )
+    if not waits.size or float((waits - grads).mean()) < 0:
+        return _BEFORE
+    return _WITHIN if float((waits - reduced).mean()) < 0 else _AFTER
+
+
+def _events(now: Ints, before_ns: Ints, now_ns: Ints, placed: Sequence[int]) -> list[tuple[int, int, Ints]]:
     """What ranks do from one reduction to the end of the next, in its order: (ARRIVES or WAITS, number of the meeting,
     its times [step, rank, 3]). The reduction comes last.
 
-    Those that begin within a reduction are a part of it; those after a reduction belong to the step that follows.
+    `now` are the stamps of the steps, `before_ns` and `now_ns` the meetings of the steps before them and of themselves.
+    Those after a reduction belong to the step that follows.
     """
-    grads, reduced = stamps[:, 1:, GRADS_READY], stamps[:, 1:, REDUCED]
+    grads, reduced = now[:, :, GRADS_READY], now[:, :, REDUCED]
     events = []
-    for at in range(meetings.shape[2]):
-        its = meetings[:, 1:, at]
-        after_grads = float((its[..., WAITS] - grads).mean()) >= 0
-        if after_grads and float((its[..., WAITS] - reduced).mean()) < 0:
+    for at, place in enumerate(placed):
+        if place == _WITHIN:
             continue
-        if after_grads:
-            its = meetings[:, :-1, at]
+        its = (before_ns if place == _AFTER else now_ns)[:, :, at]
         times, when = its.swapaxes(0, 1), -inf
         for event in (ARRIVES, WAITS):
             moment = np.where(its[..., event] == ABSENT, its[..., WAITS], its[..., event])
@@ -94,7 +121,7 @@ def _events(stamps: Ints, meetings: Ints) -> list[tuple[int, int, Ints]]:
             events.append((when, event, at, times))
     ordered = sorted(events, key=lambda each: each[:3])
     reduction = np.stack([grads.T, grads.T, reduced.T], axis=2)
-    last = [(event, meetings.shape[2], reduction) for event in (ARRIVES, WAITS)]
+    last = [(event, len(placed), reduction) for event in (ARRIVES, WAITS)]
     return [(event, at, times) for _, event, at, times in ordered] + last
 
 
@@ -104,8 +131,8 @@ class _Course:
     `parts` add up to `now`, less a number that all ranks of a step have in common.
     """
 
-    def __init__(self, stamps: Ints, nodes: Ints, meetings: int) -> None:
-        before, now = stamps[:, :-1], stamps[:, 1:]
+    def __init__(self, before: Ints, now: Ints, nodes: Ints, meetings: int) -> None:
+        """`before` and `now` are stamps [rank, step, 6] of the steps before these, and of these."""
         self._edges = [edge.T for edge in (before[:, :, REDUCED], before[:, :, END], now[:, :, BATCH_READY])]
         self._edges.append(now[:, :, GRADS_READY].T)
         self.now = self._edges[0]
@@ -119,6 +146,23 @@ class _Course:
         self.caused = np.zeros_like(self.parts)
         self.held_up = np.zeros((steps, ranks), np.int64)
         self.held_up_by_node = np.zeros((steps, int(nodes.max()) + 1), np.int64)
+
+    def go(self, events: Sequence[tuple[int, int, Ints]]) -> None:
+        """Through all of `_events`."""
+        for event, at, times in events:
+            if event == ARRIVES:
+                self.arrive(at, times[..., ARRIVES])
+            else:
+                self.meet(at, times)
+
+    def take(self, steps: Ints, other: _Course) -> None:
+        """Has of these steps what another, of these alone, has come to."""
+        self.late_at[:, steps] = other.late_at
+        for mine, its in (
+            (self.done, other.done), (self.caused, other.caused), (self.held_up, other.held_up),
+            (self.held_up_by_node, other.held_up_by_node),
+        ):  # fmt: skip
+            mine[steps] = its
 
     def _work_until(self, until: Ints) -> None:
         """Adds a rank's own work up to a moment, by the phases in which it lies."""

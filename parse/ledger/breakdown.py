@@ -18,12 +18,15 @@ from parse.ledger.meetings import (
     NO_ROOT,
     UNCLEAR,
     Ints,
+    MeetingKinds,
     StepPiece,
     awaited_calls,
+    lacks_meetings,
     local_meetings,
     meeting_kinds,
     phases,
     read_pieces,
+    unmatched_collectives,
     waited_and_exposed,
 )
 from parse.ledger.pauses import RunPauses, run_pauses
@@ -48,7 +51,8 @@ class StepBreakdown:
     not known, the time up to the next one that is counts in the later term and 0 in the one before it. `step_ns` is the
     mean step of the ledger, `median_step_ns` the median step from latest end to latest end, `skew_ns` what the
     throughput's mean step has more than `step_ns`. `pauses_ns` are those between blocks, `paused` who makes them, where
-    they are a script's own. `arrivals` is None where ranks' t3 cannot be compared.
+    they are a script's own. `arrivals` is None where ranks' t3 cannot be compared. `unmatched`
+    are collectives whose effect on each rank is not known, each with its steps.
     """
 
     run_id: str
@@ -66,6 +70,7 @@ class StepBreakdown:
     gradient_bytes: int | None
     arrivals: Arrivals | None
     problems: StampErrors
+    unmatched: tuple[str, ...] = ()
 
     @property
     def mean_ns(self) -> Floats:
@@ -159,7 +164,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
     kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders else NO_MEETINGS
     collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, kinds) if comparable else None
-    checks = _StampChecks(borders)
+    checks = _StampChecks(borders, kinds)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
     blocks_ns: list[Ints] = []
@@ -198,7 +203,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         hosts=tuple(report.hostname or "" for report in trace.reports),
         nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=arrivals,
         paused=run_pauses(trace, edges_ns, arrivals.bound if arrivals else 0.0) if trace.run.is_script else None,
-        problems=checks.errors(ranks * steps),
+        problems=checks.errors(ranks * steps), unmatched=unmatched_collectives(trace),
     )  # fmt: skip
 
 
@@ -210,8 +215,8 @@ def _skew(ends_ns: Ints) -> float:
 class _StampChecks:
     """Counts time stamps that cannot be right."""
 
-    def __init__(self, borders: frozenset[str]) -> None:
-        self.borders = borders
+    def __init__(self, borders: frozenset[str], kinds: MeetingKinds) -> None:
+        self.borders, self.kinds = borders, kinds
         self.disordered = self.gaps = self.early = 0
         self.worst_ns = 0.0
 
@@ -226,7 +231,8 @@ class _StampChecks:
         Raises TraceError where a step has no end, _StampMissing where a known border or a meeting has no stamp.
         """
         local_ns = piece.local_ns
-        if piece.meetings_ns is not None and piece.meetings_ns.min() == ABSENT:
+        its_ns = piece.meetings_ns
+        if its_ns is not None and its_ns.min() == ABSENT and lacks_meetings(its_ns, self.kinds).any():
             raise _StampMissing
         begin = local_ns[:, 1:, BEGIN]
         gaps = begin != local_ns[:, :-1, END]
@@ -314,7 +320,7 @@ def _missing(trace: Trace) -> Missing:
             total += absent.shape[0] * (stop - first)
             if len(kinds):
                 meetings_ns = local_meetings(trace, kinds, first - 1, stop)
-                missing["meetings"] += int((meetings_ns == ABSENT).any(axis=(2, 3)).sum())
+                missing["meetings"] += int(lacks_meetings(meetings_ns, kinds).sum())
             for border in {*missing} - {"meetings"}:
                 before = border == "reduced" and first == pieces[0][0]
                 missing[border] += int(absent[:, not before :, STAMPS.index(border)].sum())

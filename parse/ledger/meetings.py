@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +26,13 @@ NO_ROOT, UNCLEAR = -1, -2
 @dataclass(frozen=True)
 class MeetingKinds:
     """The collectives of a step that ranks wait for, in the order of their calls: `roots` are the ranks that send to
-    the others, or NO_ROOT, `columns` are their places among those of the trace."""
+    the others, or NO_ROOT, `columns` are their places among those of the trace. Where they are `by_step`, a step has
+    some of them: one that is absent on all ranks is none of that step's."""
 
     names: tuple[str, ...] = ()
     roots: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
+    by_step: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -54,13 +56,40 @@ def meeting_kinds(trace: Trace) -> MeetingKinds:
     if trace.meetings is None or not len(trace.blocks):
         return NO_MEETINGS
     first = int(trace.blocks[0, 0])
-    awaited = (np.asarray(trace.meetings[:, first : first + 1])[..., ENDS] != ABSENT).any(axis=(0, 1))
+    of_first: Ints = np.asarray(trace.meetings[:, first : first + 1])
+    awaited: Bools = np.array((of_first[..., ENDS] != ABSENT).any(axis=(0, 1)), np.bool_)
+    by_step = not awaited.all() and all(report.backend_fact("meetings_by_step") is True for report in trace.reports)
+    if by_step:
+        for begin, stop in trace.blocks.tolist():
+            its: Ints = np.asarray(trace.meetings[:, begin - 1 : stop])
+            awaited = np.logical_or(awaited, (its[..., ENDS] != ABSENT).any(axis=(0, 1)))
     columns = np.flatnonzero(awaited | ~awaited.any()).tolist()
     names, roots = trace.meeting_names, trace.meeting_roots
     return MeetingKinds(
         names=tuple(names[column] for column in columns), roots=tuple(roots[column] for column in columns),
-        columns=tuple(columns),
+        columns=tuple(columns), by_step=by_step,
     )  # fmt: skip
+
+
+def lacks_meetings(meetings: Ints, kinds: MeetingKinds) -> Bools:
+    """Of meetings [rank, step, meeting, 3]: which ranks lack one that the step has [rank, step]."""
+    absent = (meetings == ABSENT).any(axis=3)
+    has = (meetings != ABSENT).any(axis=(0, 3)) if kinds.by_step else True
+    lacking: Bools = np.logical_and(absent, has).any(axis=2)
+    return lacking
+
+
+def unmatched_collectives(trace: Trace) -> tuple[str, ...]:
+    """Those of a script that could not be matched between ranks or steps, each with in how many of the steps."""
+    steps, reasons = int(np.diff(trace.blocks).sum()), dict[str, int]()
+    for report in trace.reports:
+        script = report.extra.get("script")
+        counts = script.get("unmatched_collectives") if isinstance(script, Mapping) else None
+        for why, count in counts.items() if isinstance(counts, Mapping) else ():
+            reasons[str(why)] = max(reasons.get(str(why), 0), count if isinstance(count, int) else steps)
+        if trace.meetings is None and trace.run.is_script and (report.problems or {}).get("meetings"):
+            reasons["collectives that differ between ranks, or are too many"] = steps
+    return tuple(f"{why} in {count} of {steps}" for why, count in reasons.items())
 
 
 def local_meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> Ints:

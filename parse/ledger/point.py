@@ -214,7 +214,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         ),
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
-        remarks=(*runs.remarks, *remarks, *of_tests),
+        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests),
     )  # fmt: skip
     return _explained(ledger, runs)
 
@@ -230,6 +230,15 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         )  # fmt: skip
     except TraceError as error:  # it has changed since, or has numbers that only this goes into
         return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
+
+
+def _unmatched(runs: PointRuns) -> tuple[str, ...]:
+    return tuple(
+        f"{breakdown.run_id}: {', '.join(breakdown.unmatched)} steps not matched between ranks: who is late there is "
+        "not known"
+        for breakdown in runs.breakdowns
+        if breakdown.unmatched
+    )
 
 
 def _speed_with_pauses(result: Result, breakdowns: Sequence[StepBreakdown]) -> float | None:

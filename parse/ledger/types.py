@@ -42,6 +42,7 @@ class Because(StrEnum):
     FEW_STEPS = "steps"
     ONE_RANK = "one rank waits for nobody"
     RUNS_DISAGREE = "the runs disagree"
+    UNMATCHED = "some collectives cannot be matched between ranks"
 
 
 class NoLoss(Enum):

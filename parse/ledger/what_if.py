@@ -41,12 +41,16 @@ from parse.processes import each_in_processes, processes_for
 DATA, COMPUTE, OPTIMIZER = "data", "compute", "optimizer"
 
 
+Present = npt.NDArray[np.bool_]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
     """A rank's own work by phase, each in ns [rank, step], and the event behind it.
 
     At `calls` it calls that meeting, at `waits` it waits for its result, which it has `exposed` [rank, step] after the
-    last whom it waits for; a stage may have both, or none. All wait for `root`, NO_ROOT: for everybody.
+    last whom it waits for; a stage may have both, or none. All wait for `root`, NO_ROOT: for everybody. `present`
+    [step] are the steps that have the event, None for all.
     """
 
     work: Mapping[str, Ints]
@@ -54,11 +58,13 @@ class Stage:
     waits: int | None = None
     root: int = NO_ROOT
     exposed: Ints | None = None
+    present: Present | None = None
 
 
 @dataclass(frozen=True)
 class _Event:
-    """A moment on each rank [rank, step], ns, and what happens then, as in Stage; `leaves` is when a wait is over."""
+    """A moment on each rank [rank, step], ns, and what happens then, as in Stage; `leaves` is when a wait is over. In
+    steps in which it is not `present` these are absent."""
 
     when: Ints
     calls: int | None = None
@@ -66,6 +72,12 @@ class _Event:
     root: int = NO_ROOT
     leaves: Ints | None = None
     exposed: Ints | None = None
+    present: Present | None = None
+
+    def after(self, moments: Ints) -> float:
+        """How long after these [rank, step] it is, in the mean of the steps that have it, ns."""
+        apart = self.when - moments
+        return float((apart if self.present is None else apart[:, self.present]).mean())
 
 
 def stages(
@@ -85,10 +97,10 @@ def stages(
     reduced = edges[OPTIMIZER][0]
     reduction = _Event(entered, len(kinds), len(kinds), NO_ROOT, reduced, reduced - last)
     events, after = [], []
-    for event in () if meetings_ns is None else _events(meetings_ns, kinds):
-        if (event.when - entered).mean() < 0:
+    for event in () if meetings_ns is None else _events(meetings_ns, kinds, entered):
+        if event.after(entered) < 0:
             events.append(event)
-        elif (event.when - reduced).mean() >= 0:
+        elif event.after(reduced) >= 0:
             after.append(event)  # those between are a part of the reduction
     to_reduction = _stages(before, [*events, reduction], {phase: edges[phase] for phase in (DATA, COMPUTE)})
     return to_reduction + _stages(reduced, [*after, _Event(end)], {OPTIMIZER: edges[OPTIMIZER]})
@@ -98,19 +110,28 @@ def _stages(begin: Ints, events: Sequence[_Event], edges: Mapping[str, tuple[Int
     """Those that end with these events; the last one ends the last phase."""
     result = []
     for event in events:
+        when = event.when if event.present is None else np.where(event.present, event.when, begin)
         if len(events) == 1:
             work = {phase: until - since for phase, (since, until) in edges.items()}
         else:
             work = {
-                phase: np.clip(event.when, since, until) - np.clip(begin, since, until)
+                phase: np.clip(when, since, until) - np.clip(begin, since, until)
                 for phase, (since, until) in edges.items()
             }
-        result.append(Stage(work=work, calls=event.calls, waits=event.waits, root=event.root, exposed=event.exposed))
-        begin = event.when if event.leaves is None else event.leaves
+        result.append(
+            Stage(
+                work=work, calls=event.calls, waits=event.waits, root=event.root, exposed=event.exposed,
+                present=event.present,
+            )
+        )  # fmt: skip
+        if event.leaves is None:
+            begin = when
+        else:
+            begin = event.leaves if event.present is None else np.where(event.present, event.leaves, begin)
     return result
 
 
-def _events(meetings_ns: Ints, kinds: MeetingKinds) -> list[_Event]:
+def _events(meetings_ns: Ints, kinds: MeetingKinds, entered: Ints) -> list[_Event]:
     """The calls of the meetings and the waits for them, in their order; both at once where ranks wait at once."""
     events, awaited = [], awaited_calls(meetings_ns, kinds, 0.0)
     for at, root in enumerate(kinds.roots):
@@ -118,11 +139,17 @@ def _events(meetings_ns: Ints, kinds: MeetingKinds) -> list[_Event]:
         for_all = root == NO_ROOT or (awaited[:, :, at, ARRIVES].max(axis=0) == arrives.max(axis=0)).mean() >= 0.5
         its_root = NO_ROOT if for_all else root
         exposed = ends - np.maximum(waits, arrives.max(axis=0) if for_all else arrives[root])
+        present = ends[0] != ABSENT if kinds.by_step else None
+        if present is not None and not present.any():
+            continue
         if (arrives == waits).all():
-            events.append(_Event(waits, at, at, its_root, ends, exposed))
+            events.append(_Event(waits, at, at, its_root, ends, exposed, present))
         else:
-            events += [_Event(arrives, at), _Event(waits, None, at, its_root, ends, exposed)]
-    return sorted(events, key=lambda event: float((event.when - meetings_ns[:, :, 0, ARRIVES]).mean()))
+            events += [
+                _Event(arrives, at, present=present), _Event(waits, None, at, its_root, ends, exposed, present),
+            ]  # fmt: skip
+    first = entered if kinds.by_step else meetings_ns[:, :, 0, ARRIVES]
+    return sorted(events, key=lambda event: event.after(first))
 
 
 def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
@@ -139,6 +166,8 @@ def replay(ends: Ints, cases: Sequence[Sequence[Stage]]) -> Ints:
         called: dict[int, Ints] = {}
         for work, stage, exposed in steps:
             ends = ends + work[step]
+            if stage.present is not None and not stage.present[step]:
+                continue
             if stage.calls is not None:
                 called[stage.calls] = ends
             if stage.waits is not None and exposed is not None:

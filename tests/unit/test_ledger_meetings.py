@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.trace import Trace
 from parse.ledger.breakdown import BORDERS, gradient_bytes, names, step_breakdown, step_terms
 from parse.ledger.meetings import MeetingKinds, awaited_calls
-from parse.ledger.straggler import stragglers, verdict
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TERMS, Merged, Verdict
+from parse.ledger.straggler import point_verdicts, stragglers, verdict
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, TERMS, TRANSIENT, Because, Change, Merged, Verdict
 from parse.ledger.what_if import replayed_speeds
 from tests.unit.simulated import MS, Durations, Simulated, draw_clocks, equal_ranks
 from tests.unit.simulated_meetings import Meeting, of_fsdp, simulate_meetings
@@ -324,3 +325,83 @@ def test_communication_of_several_collectives_is_not_compared_with_an_all_reduce
     several, merged = step_breakdown(trace), step_breakdown(dataclasses.replace(trace, meetings=None, meeting_names=(),
                                                                               meeting_roots=()))  # fmt: skip
     assert (gradient_bytes([several]), gradient_bytes([merged])) == (0, 1000)
+
+
+# Collectives that are not in every step.
+
+METRIC = [Meeting("metric", "optimizer")]
+EVERY = 5
+
+
+def now_and_then(late_ms: float, seed: int = 0, gathers: int = 0) -> Trace:
+    """A metric is reduced in every fifth step, in which rank 3 is late by so much; all-gathers are in every step."""
+    random = np.random.default_rng([seed, 5])
+    durations = equal_ranks(random, RANKS, RUN.steps, spread=0.0, common=0.0)
+    has = np.arange(RUN.steps) % EVERY == EVERY - 1
+    where = np.zeros((RANKS, RUN.steps), bool)
+    where[3, has] = True
+    plan = [*[Meeting("all-gather", "forward")] * gathers, *METRIC]
+    durations = durations.longer("optimizer", where, round(2 * late_ms * MS))  # half of it before the meeting
+    trace = simulate_meetings(RUN, durations, plan, draw_clocks(random, RUN.nodes), random).trace
+    assert trace.meetings is not None
+    meetings = np.array(trace.meetings)
+    meetings[:, ~has, gathers] = ABSENT
+    return by_step(dataclasses.replace(trace, meetings=meetings))
+
+
+def by_step(trace: Trace) -> Trace:
+    backend = {**trace.environment["backend"], "meetings_by_step": True, "meets_before_gradients": []}
+    return dataclasses.replace(trace, environment={**trace.environment, "backend": backend})
+
+
+@pytest.mark.parametrize("gathers", [0, 3])
+def test_who_is_late_at_a_collective_now_and_then_is_named(gathers: int) -> None:
+    trace = now_and_then(20, gathers=gathers)
+    breakdown = step_breakdown(trace)
+    assert names(breakdown.borders) == TERMS
+    named = verdict(breakdown)
+    assert (named.kind, named.ranks) == (TRANSIENT, (3,))
+    assert {(step - 5) % EVERY for step in named.steps} == {0}  # the step that follows
+    assert named.cause["optimizer"] == max(named.cause.values())
+    mean = dict(zip(TERMS, breakdown.mean_ns / MS, strict=True))
+    assert mean["wait"] == pytest.approx(3 / 4 * 2 * 20 / EVERY, rel=0.1)  # there, and for the rest in the reduction
+
+
+def test_its_what_ifs_replay_the_steps_that_have_the_collective() -> None:
+    trace = now_and_then(20, gathers=2)
+    samples, ends = trace.samples[:, 6:].sum(), trace.to_global(END).max(axis=0)
+    recorded = samples / (ends[-1] - ends[5]) * 1e9
+    late = [step for step in range(RUN.steps) if step % EVERY == 0]
+    same, without = replayed_speeds(trace, {*TERMS}, [None, Change.STRAGGLER], [3], late)
+    assert same == pytest.approx(recorded, rel=1e-9)
+    step_ms = (ends[-1] - ends[5]) / MS / (RUN.steps - 6)
+    assert without / same == pytest.approx(step_ms / (step_ms - 2 * 20 / EVERY), rel=0.05)
+
+
+def test_a_collective_that_one_rank_lacks_leaves_terms_unknown() -> None:
+    trace = now_and_then(20)
+    assert trace.meetings is not None
+    trace.meetings[2, 29] = ABSENT
+    breakdown = step_breakdown(trace)
+    assert breakdown.merged is not None
+    assert [name for name, *_ in breakdown.merged.missing] == ["meetings"]
+
+
+def test_a_step_without_the_collectives_of_others_is_unknown_where_steps_were_not_matched() -> None:
+    """As traces have them whose collectives are those of most steps, or none."""
+    trace = now_and_then(0)
+    backend = {**trace.environment["backend"], "meetings_by_step": False}
+    breakdown = step_breakdown(dataclasses.replace(trace, environment={**trace.environment, "backend": backend}))
+    assert breakdown.merged is not None
+
+
+def test_collectives_that_cannot_be_matched_withdraw_the_assurance() -> None:
+    trace = now_and_then(0)
+    ranks = [{**facts, "script": {"unmatched_collectives": {"gather": 3}}} for facts in trace.ranks]
+    breakdown = step_breakdown(dataclasses.replace(trace, ranks=ranks))
+    assert breakdown.unmatched == ("gather in 3 of 80",)
+    judged_point = point_verdicts([breakdown])
+    assert (judged_point.verdict.kind, judged_point.verdict.because) == (CANNOT_TELL, Because.UNMATCHED)
+    assert judged_point.verdict.limit is None
+    assert judged_point.runs[0].verdict.kind == CANNOT_TELL
+    assert point_verdicts([step_breakdown(trace)]).verdict.kind == NONE

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,18 +16,22 @@ import pytest
 from hpc.measure.world import LaunchError
 from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
-from hpc.observe.events import NO_ROOT, STEPS_CELL, Recorder
+from hpc.observe.events import NO_ROOT, STEPS_CELL, UNCLEAR, Recorder
 from hpc.observe.steps import CollectiveCall, ObservedStep, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script import (
+    MAX_PATTERNS,
     SITE,
     ScriptProcess,
     describe_status,
+    differing_steps,
     early_collectives,
     meetings_of,
+    patterns_of,
     pauses_of,
     read_steps,
     script_environment,
+    step_collectives,
     unlike_others,
     usual_collectives,
     waits_at_pauses,
@@ -143,14 +148,55 @@ def test_a_script_that_ignores_sigterm_is_ended_with_its_children(tmp_path: Path
         time.sleep(0.01)
 
 
-def test_collectives_of_a_step_become_its_meetings_and_an_irregular_step_has_none() -> None:
-    steps = [step(0, "all_gather", "reduce_scatter"), step(1, "barrier"), step(2, "all_gather", "reduce_scatter")]
-    kinds = usual_collectives(steps)
-    assert kinds == (("all_gather", NO_ROOT), ("reduce_scatter", NO_ROOT))
-    meetings = meetings_of(steps, kinds)
-    assert meetings.names == ("all_gather", "reduce_scatter")
-    first, last = [10, ABSENT, 15, 20, ABSENT, 25], [210, ABSENT, 215, 220, ABSENT, 225]
-    assert array("q", meetings.stamps).tolist() == [*first, *[ABSENT] * 6, *last]
+def kinds_of(steps: Sequence[ObservedStep]) -> list[tuple[tuple[str, int], ...]]:
+    return [tuple((call.name, call.root) for call in each.collectives) for each in steps]
+
+
+def test_collectives_of_a_step_become_its_meetings_each_in_the_steps_that_have_it() -> None:
+    steps = [step(0, "gather", "scatter"), step(1, "gather", "metric", "scatter"), step(2), step(3, "other")]
+    collectives = step_collectives(kinds_of(steps), measured=range(3))
+    assert collectives.kinds == (("gather", NO_ROOT), ("metric", NO_ROOT), ("scatter", NO_ROOT))
+    assert collectives.columns == [(0, 2), (0, 1, 2), (), (None,)]
+    assert not collectives.unmatched
+    meetings = meetings_of(steps, collectives)
+    assert meetings.names == ("gather", "metric", "scatter")
+    none = [ABSENT] * 3
+    first = [10, ABSENT, 15, *none, 20, ABSENT, 25]
+    second = [110, ABSENT, 115, 120, ABSENT, 125, 130, ABSENT, 135]
+    assert array("q", meetings.stamps).tolist() == [*first, *second, *none * 6]
+
+
+def test_steps_in_which_ranks_call_different_collectives_are_matched_with_nothing() -> None:
+    steps = kinds_of([step(at, "a", *["b"] * (at in (3, 7))) for at in range(10)])
+    others = kinds_of([step(at, "a", *["b"] * (at in (3, 8))) for at in range(10)])
+    differing = differing_steps(steps, patterns_of(others))
+    assert differing == [7, 8]
+    collectives = step_collectives(steps, range(2, 10), differing)
+    assert collectives.kinds == (("a", NO_ROOT), ("b", NO_ROOT))
+    assert collectives.columns[6:9] == [(0,), (), ()]
+    assert collectives.unmatched == {"collectives that differ between ranks": [7, 8]}
+
+
+def test_a_collective_now_and_then_in_which_nobody_knows_who_waits_is_not_matched() -> None:
+    """One that all steps have stays: that ranks' times cannot be compared then is said of the whole run."""
+    seldom = [(("gather", UNCLEAR),) if at == 4 else () for at in range(8)]
+    collectives = step_collectives(seldom, range(8))
+    assert (collectives.kinds, collectives.columns[4]) == ((), (None,))
+    assert collectives.unmatched == {"gather": [4]}
+    always = step_collectives([(("gather", UNCLEAR),)] * 8, range(8))
+    assert (always.kinds, always.unmatched) == ((("gather", UNCLEAR),), {})
+
+
+def test_of_too_many_different_steps_the_rarest_are_not_matched() -> None:
+    steps = [tuple((f"c{number}", NO_ROOT) for number in {0, at}) for at in range(MAX_PATTERNS + 3)]
+    collectives = step_collectives(steps, range(len(steps)))
+    assert collectives.unmatched == {"collectives of too many different steps": [64, 65, 66]}
+
+
+def test_the_last_step_of_a_block_stays_where_others_have_its_collectives() -> None:
+    steps = [step(at, *["metric"] * (at % 3 == 2)) for at in range(9)]
+    assert unlike_others(steps, [[0, 9]], usual_collectives(steps)) == []
+    assert unlike_others(steps[:3], [[0, 3]], usual_collectives(steps[:3])) == [2]
 
 
 def test_early_collectives_are_those_before_the_gradients() -> None:
