@@ -299,11 +299,11 @@ def step_collectives(
     )
 
 
-def _joined(one: tuple[CollectiveKind, ...], other: tuple[CollectiveKind, ...]) -> tuple[CollectiveKind, ...]:
+def _joined(longer: tuple[CollectiveKind, ...], other: tuple[CollectiveKind, ...]) -> tuple[CollectiveKind, ...]:
     """A short list that has both in their order."""
     joined: list[CollectiveKind] = []
-    for tag, begin, end, its_begin, its_end in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
-        joined += one[begin:end]
+    for tag, begin, end, its_begin, its_end in SequenceMatcher(None, longer, other, autojunk=False).get_opcodes():
+        joined += longer[begin:end]
         joined += () if tag == "equal" else other[its_begin:its_end]
     return tuple(joined)
 
@@ -612,10 +612,10 @@ class ScriptRun:
         inside = {step for first, stop in blocks for step in range(first, stop)}
         collectives = self._collectives(recorded.steps[:steps], inside | {first - 1 for first, _ in blocks})
         meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds else None
-        unmatched = {why: len(inside.intersection(its)) for why, its in collectives.unmatched.items()}
+        unmatched = {reason: len(inside.intersection(its)) for reason, its in collectives.unmatched.items()}
         script = {
             **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
-            "unmatched_collectives": {why: count for why, count in unmatched.items() if count},
+            "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
         }  # fmt: skip
         report = replace(report, stamp_bound_ns=0, extra={**report.extra, "script": script})
         return RankPayload(

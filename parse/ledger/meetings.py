@@ -85,11 +85,11 @@ def unmatched_collectives(trace: Trace) -> tuple[str, ...]:
     for report in trace.reports:
         script = report.extra.get("script")
         counts = script.get("unmatched_collectives") if isinstance(script, Mapping) else None
-        for why, count in counts.items() if isinstance(counts, Mapping) else ():
-            reasons[str(why)] = max(reasons.get(str(why), 0), count if isinstance(count, int) else steps)
+        for reason, count in counts.items() if isinstance(counts, Mapping) else ():
+            reasons[str(reason)] = max(reasons.get(str(reason), 0), count if isinstance(count, int) else steps)
         if trace.meetings is None and trace.run.is_script and (report.problems or {}).get("meetings"):
             reasons["collectives that differ between ranks, or are too many"] = steps
-    return tuple(f"{why} in {count} of {steps}" for why, count in reasons.items())
+    return tuple(f"{reason} in {count} of {steps}" for reason, count in reasons.items())
 
 
 def local_meetings(trace: Trace, kinds: MeetingKinds, first: int, stop: int) -> Ints:
