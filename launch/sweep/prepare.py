@@ -25,7 +25,7 @@ from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
 from launch.sweep.expansion import expand, expand_all
 from launch.sweep.recipes import departures, refuse_impossible
-from launch.sweep.refusals import notes, refuse_invalid
+from launch.sweep.refusals import notes, other_cores, refuse_invalid
 from launch.sweep.request import Request
 from launch.sweep.spec import SweepSpec, joined
 from launch.sweep.target import (
@@ -114,9 +114,13 @@ class Prepared:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs, unknown NCCL variables."""
+        """Warnings of a valid plan: odd builds, backends without no-sync runs, idle GPUs, unknown NCCL variables, other
+        cores per rank than those of other cases in the folder."""
         able = [name for name in self.spec.backend if name not in self.unable]
         warnings = notes(self.spec, self.plan, self.site.env if self.site is not None else ())
+        if any(sweep.cpus_per_rank is None for sweep in self.request.sweeps):
+            runs = [run for run in self.plan.runs if run.repeat == 1]
+            warnings += [f"warning: {line}" for line in other_cores(runs, self.folders.traces)]
         return [*odd_builds(able, self.site), *without_no_sync(self.spec), *warnings]
 
     def _render(self, job: JobPlan) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpc.backends import BACKENDS, fsdp_limits, options_of_run, tp_limits
 from hpc.model.data_source import data_source
 from hpc.model.options import OptionError, did_you_mean
+from hpc.model.outcome import MAX_PLAN_BYTES, RecordError, read_object
 from hpc.model.spec import Plan, RunSpec, SpecError
+from hpc.system.text import grouped
 from hpc.workloads import (
     OF_TRAININGS,
     TRAINED,
@@ -55,6 +58,38 @@ def notes(spec: SweepSpec, plan: Plan, site_env: Iterable[str]) -> list[str]:
         idle = [name for name in spec.backend if not BACKENDS[name].uses_gpus]
         lines += [f"backend {name} runs on CPUs: its runs use none of the nodes' GPUs" for name in idle]
     return lines + [f"warning: {line}" for line in unknown_nccl_variables(dict.fromkeys((*spec.env, *site_env)))]
+
+
+def other_cores(runs: Sequence[RunSpec], traces: Path) -> Iterator[str]:
+    """A warning for each setting of which the plans in this folder have other cases with other cores per rank: sweeps
+    decide these by their own cases where nobody requests them."""
+    settings = _by_setting(runs)
+    for path in sorted(traces.glob("plan.*.json")):
+        try:
+            described = read_object(path, MAX_PLAN_BYTES, "a plan of ours")["runs"]
+            planned = _by_setting([RunSpec.from_json(run) for run in described if run["repeat"] == 1])
+        except (RecordError, SpecError, KeyError, TypeError) as error:
+            yield f"{path}: not compared with these runs, since it is no plan of ours ({error})"
+            continue
+        for setting in settings.keys() & planned.keys():
+            (ours, our_cores), (theirs, their_cores) = _sizes(settings[setting]), _sizes(planned[setting])
+            if not {*ours} & {*theirs} and not {*our_cores} & {*their_cores}:
+                yield (
+                    f"{', '.join(theirs)} in this folder has cpus_per_rank {', '.join(their_cores)}, {', '.join(ours)} "
+                    f"here {', '.join(our_cores)}: they will share no baseline; give both one --cpus-per-rank"
+                )
+
+
+def _by_setting(runs: Iterable[RunSpec]) -> dict[str, list[RunSpec]]:
+    """Trainings that differ in size, repeat and cores per rank only."""
+    alike = ((replace(run.baseline(), repeat=1, cpus_per_rank=1).point_id, run) for run in runs)
+    return grouped((setting, run) for setting, run in alike if not run.diagnostic)
+
+
+def _sizes(runs: Iterable[RunSpec]) -> tuple[list[str], list[str]]:
+    """Their cases, and their cores per rank."""
+    cases, cores = zip(*((run.case, str(run.cpus_per_rank)) for run in runs), strict=True)
+    return [*dict.fromkeys(cases)], [*dict.fromkeys(cores)]
 
 
 def unknown_nccl_variables(names: Iterable[str]) -> list[str]:
