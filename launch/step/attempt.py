@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import Signals
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from hpc.model.evidence import (
     STARTED_AGAIN,
@@ -71,22 +71,41 @@ class StepError(Exception):
     """The attempt cannot be recorded; the text has the reason."""
 
 
+ROOT = Path(__file__).resolve().parents[2]
+"""The folder of this code: a checkout, or the packages of an environment."""
+
+
+def _option(help: str, **how: Any) -> Any:
+    """A field that is an option of the command line, as argparse declares it."""
+    return field(metadata={"help": help, **how})
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """The command line. `command` starts the ranks, `container` precedes a program on the nodes."""
+    """The command line. `command` starts the ranks, `container` is what stands before a program on the nodes."""
 
-    run: str
-    traces: Path
-    logs: Path
-    command: tuple[str, ...]
-    launcher: str
-    nodes: int
-    nodelist: str
-    container: tuple[str, ...]
-    force: bool
-    signal: str
-    warning_s: float
+    # fmt: off
+    run: str = _option("the run", required=True, metavar="ID")
+    traces: Path = _option(  # noqa: RUF009 - a field, as dataclasses.field makes it
+        "folder of the traces and records", type=Path, required=True, metavar="DIR")
+    logs: Path = _option("folder of what the ranks print", type=Path, required=True, metavar="DIR")  # noqa: RUF009
+    launcher: str = _option(
+        "what starts a program on each node, to fetch what dead ranks left there",
+        choices=("srun", "openmpi", "mpich", "local"), required=True)
+    nodes: int = _option("how many nodes the run uses (%(default)s)", type=int, default=1, metavar="N")
+    nodelist: str = _option("which ones, with commas (default: those of the job)", default="", metavar="NODES")
+    container: Sequence[str] = _option(
+        "a word of the command in front of a program in a container; may be given several times",
+        action="append", default=[], metavar="WORD")
+    code: Path = _option(  # noqa: RUF009
+        "the checkout that the job script was written by", type=Path, default=ROOT, metavar="DIR")
+    force: bool = _option("begin an attempt of a final run, too", action="store_true")
+    signal: str = _option("the signal that the job script has received before", default="", metavar="SIGNAL")
+    warning_s: float = _option(
+        "how long before its time limit the job gets USR1", type=float, default=60.0, metavar="S")
+    # fmt: on
     limits: RunLimits
+    command: Sequence[str]
 
 
 class Step:

@@ -173,14 +173,6 @@ def test_force_runs_nothing_twice_in_a_requeued_job(tmp_path: Path) -> None:
     assert outcome_of(tmp_path, body, "--force", RANKWISE_JOB_ID="local-h-1-2")[0]["attempt"] == 2
 
 
-def test_a_script_of_an_earlier_version_runs_as_before(tmp_path: Path) -> None:
-    job = write_job(tmp_path, STEM + 'touch "$stem.h5"')
-    job.write_text(job.read_text().replace('--signal "$signal"', '--told "$signal"'))
-    assert "--told" in job.read_text()
-    subprocess.run(["bash", str(job)], check=True, capture_output=True)
-    assert read_exit_record(tmp_path / "traces" / f"{RUN.run_id}.1.exit.json").outcome is Outcome.OK
-
-
 def test_without_python_the_shell_writes_the_record(tmp_path: Path) -> None:
     job = write_job(tmp_path, "exit 7")
     job.write_text(re.sub("(?m)^python=.*$", "python=/nowhere/python", job.read_text()))

@@ -162,7 +162,7 @@ def make_step(tmp_path: Path, body: str, signals: Signals) -> Step:
     command = ("bash", "-c", f"{STEM}{body}", "bash", "--traces", str(tmp_path / "traces"))
     options = StepOptions(
         run=RUN.run_id, traces=tmp_path / "traces", logs=tmp_path / "logs", command=command, launcher="local", nodes=1,
-        nodelist="here", container=(), force=False, signal="", warning_s=60, limits=RunLimits(copy_s=0),
+        nodelist="here", container=(), code=tmp_path, force=False, signal="", warning_s=60, limits=RunLimits(copy_s=0),
     )  # fmt: skip
     return Step(options, Job(job_id="local-here-1-1", nodelist="here"), signals, b"script\n")  # type: ignore[arg-type]
 
