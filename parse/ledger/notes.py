@@ -241,4 +241,5 @@ def _pauses(ledger: Ledger) -> Iterator[str]:
         if run.pauses:
             longest = f", the longest {max(run.pauses):.0f}" if len(run.pauses) > 1 else ""
             count = f"{plural(len(run.pauses), 'pause')} between blocks"
-            yield f"run {repeat_of(run)}: {count}, outside every number: {sum(run.pauses):.0f} ms{longest}"
+            behind = " with the unmeasured steps behind them" if run.rank_pauses else ""
+            yield f"run {repeat_of(run)}: {count}, outside every number: {sum(run.pauses):.0f} ms{behind}{longest}"

@@ -128,6 +128,8 @@ def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
     return f"{unexplained} unexplained. To do: hpc.sweep --no-sync, to separate contention from interference"
 
 
+MOSTLY = 0.5
+"""A transient straggler loses more than this part of it before the collective that is named."""
 NEARLY_ALL = 0.9
 """From this share of the arrival skew on, what is lost before one collective is all."""
 WIDE = 0.1
@@ -415,6 +417,9 @@ def _late(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
 def _at_meeting(verdict: Verdict, write: Figures) -> str:
     """The collective before which it loses most, where ranks meet several times in a step."""
     name, ms = next(iter(verdict.meetings.items()), ("", 0.0))
+    if verdict.kind == TRANSIENT:  # these are means over all steps in which it is late by anything
+        share_there = ms / (sum(each for each in verdict.meetings.values() if each > 0) or 1.0)
+        return f", before {name}" if name and share_there > MOSTLY else ""
     if not name or ms < NOTABLE_CAUSE * verdict.arrival_skew:
         return ""
     return f", {'' if ms >= NEARLY_ALL * verdict.arrival_skew else f'{write.ms(ms)} of it '}before {name}"

@@ -20,9 +20,10 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
-from parse.ledger.types import PERSISTENT
+from parse.ledger.breakdown import names, step_breakdown
+from parse.ledger.types import PERSISTENT, TERMS
 from tests.mpi.attempts import Attempt, Ranks
-from tests.mpi.script_runs import LATE_LOADER, ROOT, WARMUP, by_hand, script_spec
+from tests.mpi.script_runs import LATE_LOADER, ROOT, SCRIPTS, WARMUP, by_hand, script_spec
 
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
 
@@ -64,6 +65,21 @@ def test_a_script_is_measured_as_it_is_and_the_late_rank_is_named(ranks: Ranks, 
     assert verdict["ranks"] == [1]
     assert max(verdict["cause"], key=lambda name: verdict["cause"][name]) == "data"
     assert verdict["cause"]["data"] > 30
+
+
+def test_a_collective_in_every_fifth_step_is_a_meeting_of_these_steps(ranks: Ranks, tmp_path: Path) -> None:
+    words = ("--epochs", "1", "--samples", "640", "--metric-every", "5")
+    run = script_spec(tmp_path, *words, script=SCRIPTS / "ddp_loop.py", telemetry="off")
+    trace = Attempt(ranks, tmp_path, run).trace()
+    assert list(trace.meeting_names) == ["broadcast of buffers", "all-reduce"]
+    assert trace.meetings is not None
+    measured = np.arange(WARMUP, trace.stamps.shape[1])
+    has = trace.meetings[:, WARMUP:, :, 0] != ABSENT
+    assert has[:, :, 0].all()
+    assert (has[:, :, 1] == (measured % 5 == 4)).all()
+    breakdown = step_breakdown(trace)
+    assert names(breakdown.borders) == TERMS
+    assert breakdown.unmatched == ()
 
 
 def persistent_straggler(traces: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hpc.model.spec import SCRIPT, UNKNOWN, script_blocks
 from hpc.model.timestamps import END
 from hpc.model.trace import Trace, TraceError
 from parse.ledger.breakdown import step_breakdown
+from parse.ledger.notes import notes
 from parse.ledger.pauses import RunPauses
 from parse.ledger.point import ledgers
 from parse.ledger.sentence import sentence
@@ -144,4 +145,5 @@ def test_the_sentence_has_who_what_and_the_speeds_and_no_assurance_without_it(tm
     )
     assert "Between pauses no straggler: " in text
     assert "No straggler" not in text
+    assert any("ms with the unmeasured steps behind them, the longest " in line for line in notes(ledger))
     assert ledger.speed_with_pauses == pytest.approx((ledger.result.median_speed or 0) * 0.842, rel=0.01)

@@ -315,6 +315,13 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
             "(one in 10).",
         ),
         (
+            Verdict(
+                kind=TRANSIENT, ranks=(1,), steps=(10, 15), arrival_skew=20.0, cause={"optimizer": 20.0},
+                meetings={"all-reduce": 7.5, "reduction of the gradients": 0.5},
+            ),
+            "than the median rank in steps 10, 15 only, before all-reduce.",
+        ),
+        (
             Verdict(kind=TRANSIENT, ranks=(1,), run_steps=((21,), (7, 9)), arrival_skew=3.0),
             "rank 1 (n0) comes to the reduction 3.00 ms later than the median rank in step 21 of run 1 and steps 7, 9 "
             "of run 2 only.",
