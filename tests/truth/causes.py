@@ -127,7 +127,7 @@ CAUSES: Sequence[CauseCase] = (
     ),
     _slept("slow optimizer", "", 1, 6, "optimizer"),
     _case(
-        "memory hog", "--faults hog:compute:24@1",
+        "memory hog", "--faults hog:compute:40@1",
         Late(ranks=(1,), phases=("compute",), says="page faults|memory"), says_not=CORE,
     ),
     _case(
