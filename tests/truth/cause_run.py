@@ -244,6 +244,8 @@ def _missing(answer: Late, case: CauseCase, ledger: Mapping[str, Any], costs: Se
         yield "named in doubt only" if in_doubt else NOT_NAMED
         return
     verdict = min(named, key=lambda each: len(each["ranks"]))
+    if sum(each["ranks"] == verdict["ranks"] for each in named) > 1:
+        yield "named twice"
     if len(verdict["ranks"]) > len(answer.ranks):
         yield f"named with ranks {verdict['ranks']}"
     if answer.kinds and verdict["kind"] not in answer.kinds:

@@ -133,3 +133,8 @@ def test_marks_are_read_behind_the_warm_up(tmp_path: Path) -> None:
 def test_every_case_has_a_name_of_its_own() -> None:
     names = [case.name for case in CAUSES]
     assert len({*names}) == len(names) >= 35
+
+
+def test_who_is_named_twice_is_half_right() -> None:
+    ledger = _ledger(**_named(4.0)) | {"further": [_named(4.0) | {"shape": None}]}
+    assert _verdicts(ledger, _noted(8.0, every=2), LATE) == ["part"]
