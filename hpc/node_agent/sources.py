@@ -8,14 +8,14 @@ import socket
 import struct
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from math import isnan, nan
+from math import nan
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+
+from hpc.system.text import read_ranges
 
 MAX_CORES = 32
 """The maximum of cores whose frequency and throttling are read: on old kernels each costs milliseconds."""
@@ -35,12 +35,18 @@ UNREADABLE = (OSError, ValueError, LookupError, Unread)
 """The errors of a file that is absent, forbidden, removed meanwhile, or in an unknown form."""
 
 
+def _not_looked_at() -> None:
+    """Of most figures a sample is enough."""
+
+
 @dataclass(frozen=True)
 class SeriesReader:
-    """Some series that are read together: `read` gives one number for each, or raises one of UNREADABLE."""
+    """Some series that are read together: `read` gives one number for each, or raises one of UNREADABLE. `look` is
+    called several times between two samples, raises nothing and costs microseconds."""
 
     series: Sequence[str]
     read: _Read
+    look: Callable[[], None] = _not_looked_at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +93,31 @@ def number_in(path: Path, scale: float = 1.0) -> _Read:
     return lambda: (float(file.text()) * scale,)
 
 
-def processors(ranks_cores: set[int], proc: Path) -> Iterator[SeriesReader]:
-    """Processor time, of all cores and of the ranks' cores; context switches; load."""
+def processors(ranks: Sequence[RankProcess], now: Mapping[int, Sequence[int]], proc: Path) -> Iterator[SeriesReader]:
+    """Processor time, of all cores, of the ranks', and of those that each rank may use; context switches; load.
+
+    `now` has the cores that a rank may use by its place, where they have become others than at its start.
+    """
     stat = KernelFile(proc / "stat")
     load = KernelFile(proc / "loadavg")
+    ranks_cores = {core for rank in ranks for core in rank.cores}
+    last: dict[int, float] = {}
+    busy = [0.0] * len(ranks)
 
     def read() -> list[float]:
         rows = {name: rest for name, *rest in map(str.split, stat.text().splitlines())}
-        cores = [_spent(rows[f"cpu{core}"]) for core in ranks_cores if f"cpu{core}" in rows]
-        on_ranks = [sum(column) for column in zip(*cores, strict=True)] or [nan] * len(_SPENT)
-        return [*_spent(rows["cpu"]), *on_ranks, float(rows["ctxt"][0]), float(rows["procs_running"][0])]
+        spent = {core: _spent(rows[f"cpu{core}"]) for core in ranks_cores if f"cpu{core}" in rows}
+        on_ranks = [sum(column) for column in zip(*spent.values(), strict=True)] or [nan] * len(_SPENT)
+        for place, rank in enumerate(ranks):
+            busy[place] += sum(
+                spent[core][0] - last.get(core, 0.0) for core in now.get(place, rank.cores) if core in spent
+            )
+        last.update((core, its[0]) for core, its in spent.items())
+        return [*_spent(rows["cpu"]), *on_ranks, float(rows["ctxt"][0]), float(rows["procs_running"][0]), *busy]
 
     series = [f"{whose}.{name}" for whose in ("cpu", "ranks_cpu") for name in _SPENT]
-    yield SeriesReader([*series, "cpu.context_switches", "cpu.running_processes"], read)
+    of_ranks = [f"local_rank{place}.cores_busy_s" for place in range(len(ranks))]
+    yield SeriesReader([*series, "cpu.context_switches", "cpu.running_processes", *of_ranks], read)
     yield SeriesReader(("cpu.load_processes",), lambda: (float(load.text().split()[0]),))
 
 
@@ -312,37 +330,205 @@ def _port_speed(rate: KernelFile) -> Sequence[float]:
     return (float(rate.text().split()[0]) * 1e9 / 8,)
 
 
-def processes(ranks: Sequence[RankProcess], proc: Path) -> Iterator[SeriesReader]:
-    """Page faults, time, memory and context switches of the ranks, in the order of their MPI rank."""
+def processes(ranks: Sequence[RankProcess], now: dict[int, Sequence[int]], proc: Path) -> Iterator[SeriesReader]:
+    """Page faults, time, memory and context switches of the ranks, in the order of their MPI rank.
+
+    Keeps the cores that they may use in `now`, by place.
+    """
     this_namespace = pid_namespace(proc)
     for place, rank in enumerate(ranks):
         if not this_namespace or rank.pid_namespace != this_namespace:
-            raise Unread(f"process {rank.pid} is in another network namespace")
-        yield from _process(f"local_rank{place}", proc / str(rank.pid))
+            raise Unread(f"process {rank.pid} is in another PID namespace")
+        yield from _process(place, proc / str(rank.pid), now)
 
 
-def _process(name: str, folder: Path) -> Iterator[SeriesReader]:
+def _process(place: int, folder: Path, cores: dict[int, Sequence[int]]) -> Iterator[SeriesReader]:
+    name = f"local_rank{place}"
     stat, status, schedstat = (KernelFile(folder / name) for name in ("stat", "status", "schedstat"))
+    main_thread = KernelFile(folder / "task" / folder.name / "stat")
 
     def of_process() -> Sequence[float]:
-        # The name in parentheses may hold anything, spaces and parentheses too.
-        fields = stat.text().rpartition(")")[2].split()
-        seconds = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-        return float(fields[7]), float(fields[9]), seconds, float(fields[21]) * _PAGE_BYTES
+        fields = _fields(stat)
+        return float(fields[7]), float(fields[9]), cpu_seconds(fields), float(fields[21]) * _PAGE_BYTES
 
-    def of_main_thread() -> Sequence[float]:
+    def switches() -> Sequence[float]:
         rows = dict(line.split(":", 1) for line in status.text().splitlines())
+        cores[place] = tuple(read_ranges(rows["Cpus_allowed_list"].strip()))
         return float(rows["voluntary_ctxt_switches"]), float(rows["nonvoluntary_ctxt_switches"])
+
+    def scheduled() -> Sequence[float]:
+        ran_ns, queued_ns, _ = schedstat.text().split()
+        return int(ran_ns) / 1e9, int(queued_ns) / 1e9
 
     of_all_threads = ("minor_faults", "major_faults", "cpu_s", "memory_bytes")
     yield SeriesReader([f"{name}.{kind}" for kind in of_all_threads], of_process)
-    switches = ("voluntary_switches", "involuntary_switches")
-    yield SeriesReader([f"{name}.main_thread_{kind}" for kind in switches], of_main_thread)
-    main_thread = KernelFile(folder / "task" / folder.name / "stat")
-    kernel_s = f"{name}.main_thread_kernel_s"
-    yield SeriesReader((kernel_s,), lambda: (int(main_thread.text().rpartition(")")[2].split()[12]) / _TICKS_PER_S,))
-    # Nanoseconds in which the thread could have run and had no core.
-    yield SeriesReader((f"{name}.main_thread_queued_s",), lambda: (int(schedstat.text().split()[1]) / 1e9,))
+    kinds = ("voluntary_switches", "involuntary_switches")
+    yield SeriesReader([f"{name}.main_thread_{kind}" for kind in kinds], switches)
+    yield SeriesReader((f"{name}.main_thread_kernel_s",), lambda: (int(_fields(main_thread)[12]) / _TICKS_PER_S,))
+    # `queued`: could have run and had no core, or a quota of its control group held it back.
+    yield SeriesReader([f"{name}.main_thread_{kind}" for kind in ("cpu_s", "queued_s")], scheduled)
+    states = _States(main_thread)
+    yield SeriesReader([f"{name}.main_thread_{kind}_looks" for kind in _STATES], states.read, states.look)
+    yield _optional((f"{name}.main_thread_storage_s",), lambda: _storage_wait(main_thread, folder.parent))
+    yield _optional([f"{name}.{kind}" for kind in ("read_bytes", "written_bytes")], lambda: _traffic(folder / "io"))
+    yield _optional((f"{name}.children_cpu_s",), lambda: _Children(folder).read)
+    yield _optional((f"{name}.throttled_s",), lambda: _Quota(folder).read)
+
+
+def _optional(series: Sequence[str], open_it: Callable[[], _Read]) -> SeriesReader:
+    """Series that this kernel may not give: absent by themselves then, with the reason."""
+    try:
+        return SeriesReader(series, open_it())
+    except UNREADABLE as error:
+        reason = error
+
+        def unread() -> Sequence[float]:
+            raise reason
+
+        return SeriesReader(series, unread)
+
+
+def _fields(stat: KernelFile) -> list[str]:
+    """The fields of proc_pid_stat(5) from the third on: the name before may hold anything, spaces and parentheses."""
+    return stat.text().rpartition(")")[2].split()
+
+
+def cpu_seconds(fields: Sequence[str]) -> float:
+    """Processor time by these fields of a process, or of a thread."""
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+_STATES = {"running": "R", "sleeping": "SI", "uninterruptible": "D", "stopped": "Tt"}
+"""The states of a thread, by the letters of proc_pid_stat(5); `uninterruptible` mostly waits for storage."""
+
+
+class _States:
+    """Counts in which state a thread is, look by look: no kernel keeps the time in which it is stopped."""
+
+    def __init__(self, stat: KernelFile) -> None:
+        self._stat = stat
+        self._counts = dict.fromkeys(_STATES, 0)
+
+    def look(self) -> None:
+        with suppress(OSError, LookupError):  # it has ended
+            letter = _fields(self._stat)[0]
+            for state, letters in _STATES.items():
+                self._counts[state] += letter in letters
+
+    def read(self) -> Sequence[float]:
+        self.look()
+        return [float(count) for count in self._counts.values()]
+
+
+def _storage_wait(stat: KernelFile, proc: Path) -> _Read:
+    """The seconds in which a thread waited for block devices. Raises Unread where the kernel does not account delays
+    (`kernel.task_delayacct`; kernels without that switch mostly do)."""
+
+    def read() -> Sequence[float]:
+        return (int(_fields(stat)[39]) / _TICKS_PER_S,)
+
+    switch = proc / "sys/kernel/task_delayacct"
+    accounted = switch.read_text().strip() != "0" if switch.exists() else read()[0] > 0
+    if not accounted:
+        raise Unread("the kernel does not account delays (sysctl kernel.task_delayacct)")
+    return read
+
+
+def _traffic(path: Path) -> _Read:
+    """The bytes that a process had storage read and write."""
+    io = KernelFile(path)
+
+    def read() -> Sequence[float]:
+        rows = dict(line.split(": ") for line in io.text().splitlines())
+        return float(rows["read_bytes"]), float(rows["write_bytes"])
+
+    return read
+
+
+class _Children:
+    """Processor time of the processes that a rank's main thread has started, such as workers of a loader."""
+
+    def __init__(self, folder: Path) -> None:
+        self._proc = folder.parent
+        self._children = KernelFile(folder / "task" / folder.name / "children")
+        self._files: dict[str, KernelFile] = {}
+        self._last: dict[str, float] = {}
+        self._ended = 0.0
+
+    def read(self) -> Sequence[float]:
+        live = self._children.text().split()
+        for child in [child for child in self._files if child not in live]:
+            self._ended += self._last.pop(child, 0.0)
+            self._files.pop(child)
+        for child in live:
+            with suppress(OSError, LookupError):  # it ended between the two
+                if child not in self._files:
+                    self._files[child] = KernelFile(self._proc / child / "stat")
+                self._last[child] = cpu_seconds(_fields(self._files[child]))
+        return (self._ended + sum(self._last.values()),)
+
+
+_QUOTA_FIELDS = {"throttled_time": 1e-9, "throttled_usec": 1e-6}
+"""How long the quota of a control group held it back, all cores added up: by version 1 and 2, and in seconds."""
+
+
+class _Quota:
+    """How long quotas held a process back: of its control group, also of one that it joins later, and of all above.
+
+    Raises Unread where the kernel counts nothing of the kind.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._groups = KernelFile(folder / "cgroup")
+        self._mounts = (folder.parent / "self/mountinfo").read_text()
+        self._named: str | None = None
+        self._stats: list[KernelFile] = []
+        self._last: list[float] = []
+        self._sum = 0.0
+
+    def read(self) -> Sequence[float]:
+        if (named := self._groups.text()) != self._named:
+            self._named = named
+            self._stats = [KernelFile(path) for path in _quota_files(named, self._mounts)]
+            self._last = [_throttled_s(stat.text()) or 0.0 for stat in self._stats]
+        if not self._stats:
+            raise Unread("no control group of it counts what quotas hold back")
+        now = [_throttled_s(stat.text()) or 0.0 for stat in self._stats]
+        self._sum += sum(now) - sum(self._last)
+        self._last = now
+        return (self._sum,)
+
+
+def _quota_files(groups: str, mounts: str) -> Iterator[Path]:
+    """The `cpu.stat` of all control groups of a process that count what a quota holds back, by its `cgroup` file and
+    the `mountinfo` of this process: its own, then those above."""
+    of_v1, of_v2 = None, None
+    for line in groups.splitlines():
+        number, controllers, path = line.split(":", 2)
+        if "cpu" in controllers.split(","):
+            of_v1 = path
+        elif number == "0" and not controllers:
+            of_v2 = path
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        root, mounted = before.split()[3:5]
+        kind, _, options = after.split()[:3]
+        group = {"cgroup": of_v1 if "cpu" in options.split(",") else None, "cgroup2": of_v2}.get(kind)
+        if group is None:
+            continue
+        inside = group[len(root) :] if root != "/" and group.startswith(root) else group
+        top = Path(mounted)
+        folder = top / inside.strip("/")
+        for level in (folder, *folder.parents):
+            if (stat := level / "cpu.stat").exists() and _throttled_s(stat.read_text()) is not None:
+                yield stat
+            if level == top:
+                break
+
+
+def _throttled_s(stat: str) -> float | None:
+    rows = dict(line.split() for line in stat.splitlines())
+    return next((float(rows[name]) * scale for name, scale in _QUOTA_FIELDS.items() if name in rows), None)
 
 
 def sources_of_node(
@@ -350,10 +536,11 @@ def sources_of_node(
 ) -> dict[str, Iterator[SeriesReader]]:
     """All sources of this node by name. Each opens its files when iterated, and raises UNREADABLE then."""
     cores = sorted({core for rank in ranks for core in rank.cores})
+    now: dict[int, Sequence[int]] = {}
     some = cores[:: -(-len(cores) // MAX_CORES) or 1]
     cpus = sys / "devices/system/cpu"
     return {
-        "processors": processors(set(cores), proc),
+        "processors": processors(ranks, now, proc),
         "CPU frequency": frequencies(some, cpus),
         "CPU throttling": throttling(some, cpus),
         "CPU power": packages(sys / "class/powercap"),
@@ -361,128 +548,7 @@ def sources_of_node(
         "network": networks(proc),
         "link speed": link_speeds(proc),
         "fabric": fabrics(sys / "class/infiniband"),
-        "processes of ranks": processes(ranks, proc),
+        "processes of ranks": processes(ranks, now, proc),
         # The processor time of this thread: the helper copies journals in another.
         "telemetry": iter([SeriesReader(("telemetry.cpu_s",), lambda: (time.thread_time(),))]),
     }
-
-
-# Readings of the GPUs of a node from NVIDIA's driver, by nvidia-ml-py.
-
-THROTTLE_REASONS = {
-    "gpu_idle": 0x1,
-    "application_clocks": 0x2,
-    "power_cap": 0x4,
-    "hardware_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "software_thermal": 0x20,
-    "hardware_thermal": 0x40,
-    "power_brake": 0x80,
-    "display_clocks": 0x100,
-}
-"""Why a GPU runs slower than it could: the bits of nvmlDeviceGetCurrentClocksThrottleReasons (NVML's manual)."""
-_ALL_LINKS = 0xFFFFFFFF
-# Counters that the driver gives by number: the link that is meant, what turns a count into the unit of its name.
-_COUNTERS = (
-    ("nvlink_sent_bytes", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", _ALL_LINKS, 1024.0),
-    ("nvlink_received_bytes", "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", _ALL_LINKS, 1024.0),
-    ("nvlink_crc_errors", "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 0, 1.0),
-    ("nvlink_replays", "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 0, 1.0),
-    ("nvlink_recoveries", "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", 0, 1.0),
-    ("pcie_sent_bytes", "NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0, 1.0),
-    ("pcie_received_bytes", "NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0, 1.0),
-)
-
-
-def gpus(wanted: Sequence[str], nvml: ModuleType | Any) -> Iterator[SeriesReader]:
-    """Readings of the GPUs with these UUIDs, named `gpu0`, `gpu1` … in their order; of all GPUs if none is given.
-
-    `nvml` is the module pynvml. Raises Unread where there is no driver, or no such GPU.
-    """
-    try:
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        by_uuid = {_bare(nvml.nvmlDeviceGetUUID(handle)): handle for handle in handles}
-    except nvml.NVMLError as error:
-        raise Unread(str(error)) from None
-    if missing := [uuid for uuid in wanted if _bare(uuid) not in by_uuid]:
-        raise Unread(f"the driver shows no GPU {', '.join(missing)}, but {', '.join(by_uuid) or 'none'}")
-    for place, uuid in enumerate(map(_bare, wanted) if wanted else by_uuid):
-        yield from _readings(f"gpu{place}", by_uuid[uuid], nvml)
-
-
-def _bare(uuid: str | bytes) -> str:
-    """The UUID alone: frameworks leave out the driver's prefix, old versions of its module give bytes."""
-    return (uuid.decode() if isinstance(uuid, bytes) else uuid).removeprefix("GPU-").lower()
-
-
-def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[SeriesReader]:
-    """One reading per call of the driver: what this GPU does not support is left out by itself."""
-
-    def reading(kinds: Sequence[str], ask: Callable[[], Sequence[float]]) -> SeriesReader:
-        def read() -> Sequence[float]:
-            try:
-                return ask()
-            except (nvml.NVMLError, AttributeError) as error:  # an old module lacks functions
-                raise Unread(str(error)) from None
-
-        return SeriesReader([f"{name}.{kind}" for kind in kinds], read)
-
-    def utilisation() -> Sequence[float]:
-        rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
-        return rates.gpu, rates.memory
-
-    def throttled() -> Sequence[float]:
-        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
-        return [float(bool(bits & bit)) for bit in THROTTLE_REASONS.values()]
-
-    def ecc_errors() -> Sequence[float]:
-        kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-        return [nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds]
-
-    yield reading(("utilisation_percent", "memory_utilisation_percent"), utilisation)
-    yield reading(("sm_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),))
-    yield reading(("memory_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),))
-    yield reading([f"throttle_{reason}_flag" for reason in THROTTLE_REASONS], throttled)
-    yield reading(("power_w",), lambda: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,))
-    yield reading(("power_limit_w",), lambda: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,))
-    yield reading(("energy_j",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,))
-    yield reading(("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),))
-    yield reading(("memory_used_bytes",), lambda: (nvml.nvmlDeviceGetMemoryInfo(gpu).used,))
-    yield reading(("ecc_corrected_errors", "ecc_uncorrected_errors"), ecc_errors)
-    yield reading(("pcie_generation",), lambda: (nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),))
-    yield reading(("pcie_width_lanes",), lambda: (nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),))
-    yield reading(("pcie_replays",), lambda: (nvml.nvmlDeviceGetPcieReplayCounter(gpu),))
-    yield _counters(name, gpu, nvml)
-
-
-def _counters(name: str, gpu: Any, nvml: Any) -> SeriesReader:
-    """Those of _COUNTERS that this GPU has, read by one call."""
-
-    def ask(counters: Sequence[tuple[str, str, int, float]]) -> list[float]:
-        numbers = [(getattr(nvml, field), scope) for _, field, scope, _ in counters]
-        try:
-            answers = nvml.nvmlDeviceGetFieldValues(gpu, numbers)
-        except nvml.NVMLError as error:
-            raise Unread(str(error)) from None
-        return [_value(answer, nvml) * scale for answer, (*_, scale) in zip(answers, counters, strict=True)]
-
-    had = known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
-    with suppress(Unread):  # then they are absent by their names
-        had = [each for each, value in zip(known, ask(known), strict=True) if not isnan(value)]
-    return SeriesReader([f"{name}.{kind}" for kind, *_ in had], lambda: ask(had))
-
-
-def _value(answer: Any, nvml: Any) -> float:
-    """The number in an answer, NaN where the driver has none."""
-    if answer.nvmlReturn != nvml.NVML_SUCCESS:
-        return nan
-    kinds = {
-        nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-        nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-    }
-    kind = kinds.get(answer.valueType)
-    return nan if kind is None else float(getattr(answer.value, kind))

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -46,7 +47,8 @@ def _trains(module: Any) -> bool:
 
 
 def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
-    """What a process has, as its steps need it: classes of models, strategy, device, rank, bytes of the gradients."""
+    """What a process has, as its steps need it: classes of models, strategy, device, rank, bytes of the gradients,
+    threads."""
     parameters = {id(p): p for root in roots for p in root.parameters() if p.requires_grad}
     joined = dist.is_available() and dist.is_initialized()
     return {
@@ -63,6 +65,8 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "joined": joined,
         "rank": dist.get_rank() if joined else 0,
         "size": dist.get_world_size() if joined else 1,
+        "compute_threads": torch.get_num_threads(),
+        "python_threads": {str(each.native_id): each.name for each in threading.enumerate() if each.native_id},
     }
 
 

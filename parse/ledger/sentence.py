@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
 from hpc.system.text import capitalized, first_of, inflect, plural
+from parse.ledger.causes import Cause
 from parse.ledger.figures import (
     NAMED,
     SMALL,
@@ -55,6 +57,8 @@ def core_wait_text(ledger: Ledger) -> str:
         return ""
     usual = "" if wait.usual is None else f" ({round_number(wait.usual)} % at {ledger.result.base_case})"
     reason = ledger.result.oversubscribed or "too few cores are left to them"
+    if wait.quota is not None:
+        reason = f"CPU quotas hold them back {round_number(wait.quota)} % of the time"
     return f"ranks that are ready to run wait for a core{usual}: {reason}"
 
 
@@ -169,18 +173,75 @@ CONTENTION = {
 
 @dataclass(frozen=True)
 class SymptomText:
-    """A quantity of the telemetry as a clause about the straggler, with its value; what to do about it."""
+    """A quantity of the telemetry as a clause about the straggler, with its value; what to do about it.
+
+    `{}` is the value, `{detail:…}` what is behind it in place of the `%`, nothing where that is not known.
+    """
 
     phrase: str
     advice: str = ""
 
+    def clause(self, value: str, detail: str) -> str:
+        """The clause with these."""
+        return re.sub(
+            r"\{detail:(.*?)\}", lambda match: match[1].replace("%", detail) if detail else "", self.phrase
+        ).format(value)
 
-SYMPTOMS = {
-    "a rank ready to run waits for a core": SymptomText(
-        "it waits for a core {} % of the time",
-        "something else runs on its core: see the check `load`, bind ranks to cores, take nodes exclusively",
+
+SYMPTOMS: Mapping[str, SymptomText] = {
+    Cause.QUOTA: SymptomText(
+        "a CPU quota holds it back {} % of the time",
+        "raise the limit of its control group, or ask for more CPUs (--cpus-per-task, the container's limit)",
     ),
-    "a rank loses its core": SymptomText("it loses its core {} times a second", "something else runs on its core"),
+    Cause.STOPPED: SymptomText(
+        "its process is stopped {} % of the time",
+        "find what stops it: SIGSTOP of a scheduler or script, a debugger, a frozen container",
+    ),
+    Cause.STORAGE: SymptomText(
+        "it waits for storage {} % of the time",
+        "write less often (fsync, checkpoints, logs), in the background, or to faster storage",
+    ),
+    Cause.COMPUTE_THREADS: SymptomText(
+        "its other threads run {} % of a core{detail: (compute threads on cores: %)}",
+        "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use",
+    ),
+    Cause.PYTHON_THREADS: SymptomText(
+        "its Python thread{detail: %} runs {} % of a core",
+        "a Python thread that computes holds the GIL: move its work to another process",
+    ),
+    Cause.OTHER_THREADS: SymptomText(
+        "its other threads run {} % of a core",
+        "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use; a Python thread that "
+        "computes holds the GIL: move its work to another process",
+    ),
+    Cause.CHILDREN: SymptomText(
+        "processes that it started use {} % of a core",
+        "give it more cores (--cpus-per-rank), or start fewer workers",
+    ),
+    Cause.NEIGHBOURS: SymptomText(
+        "other ranks{detail: (%)} use {} % of a core of its cores", "bind every rank to cores of its own"
+    ),
+    Cause.OTHERS: SymptomText(
+        "other processes{detail: (%)} use {} % of a core of its cores",
+        "see the check `load`, bind ranks to cores, take nodes exclusively",
+    ),
+    Cause.SAMPLES: SymptomText(
+        "it trains on {} samples a step",
+        "give every rank as many samples, or as long ones: see its batches and its share",
+    ),
+    Cause.COMPUTES: SymptomText(
+        "its main thread takes {} ms of processor time a step",
+        "compare its work with the others': batch size, lengths, tokens; if equal, its core is slower",
+    ),
+    Cause.SLEEPS: SymptomText(
+        "its main thread sleeps {} ms a step longer in its own work",
+        "find what it waits for: its loader, a lock, a file, the network, another process, a sleep",
+    ),
+    Cause.QUEUED: SymptomText(
+        "it is ready to run but not running {} % of the time",
+        "possible are a CPU quota, threads of its own, another process: see the check `load`, and how ranks are bound",
+    ),
+    "a rank loses its core": SymptomText("it loses its core {} times a second"),
     "minor page faults of a rank": SymptomText(
         "it has {} page faults a second",
         "memory is given back and mapped again while it trains: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
@@ -451,6 +512,8 @@ def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:
 def _symptoms(ledger: Ledger, write: Figures) -> Iterator[str]:
     """The first symptom of the straggler, and what to do about it."""
     for symptom in ledger.symptoms[:1]:
+        if symptom.quantity == Cause.SLEEPS and ledger.straggler_input is not None:
+            continue  # it waits for its batches, of which the input's own sentence says more
         yield _symptom(symptom, write)
         if (known := SYMPTOMS.get(symptom.quantity)) and known.advice:
             yield f"To do: {known.advice}"
@@ -459,9 +522,9 @@ def _symptoms(ledger: Ledger, write: Figures) -> Iterator[str]:
 def _symptom(symptom: Symptom, write: Figures) -> str:
     """What telemetry shows of the straggler: `It waits for a core 54 % of the time (on the others 0.3), which explains
     10.20 ms`."""
-    known = SYMPTOMS.get(symptom.quantity)
-    phrase = known.phrase if known else f"{symptom.quantity} {{}} {symptom.unit}".rstrip()
-    text = f"{phrase.format(round_number(symptom.value))} (on the others {round_number(symptom.usual)})"
+    known = SYMPTOMS.get(symptom.quantity) or SymptomText(f"{symptom.quantity} {{}} {symptom.unit}".rstrip())
+    usual = "" if symptom.quantity == Cause.SLEEPS else f" (on the others {round_number(symptom.usual)})"
+    text = f"{known.clause(round_number(symptom.value), symptom.detail)}{usual}"
     text = text if symptom.explains is None else f"{text}, which explains {write.ms(symptom.explains)}"
     return capitalized(text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
@@ -14,6 +14,7 @@ import numpy as np
 from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates
 from parse.ledger.telemetry import (
     MIN_SAMPLES,
     QUANTITIES,
@@ -46,10 +47,8 @@ MAX_COMPARED = 32
 """As many of the other ranks are compared with, spread over all."""
 MANIFOLD = 1.5
 """A rate or count of the straggler is notable from this multiple of the others' on, beyond the quantity's floor."""
-CORE, LOSES = "a rank ready to run waits for a core", "a rank loses its core"
+CORE, LOSES = Cause.QUEUED.value, "a rank loses its core"
 KERNEL = "a rank is in the kernel"
-POLLS = 1000.0
-"""A rank that loses its core so often in a second polls while it waits for others: it gives the core away each time."""
 LEAST = 0.1
 """What explains less of the delay than that is not its cause."""
 EVENTS = 4
@@ -75,10 +74,18 @@ class _Rule:
     explains: Explains = Explains.UNKNOWN
 
 
+MAJOR = "major page faults of a rank"
+SPECIFIC = {
+    Cause.STORAGE: (MAJOR, "swapped out"),
+    Cause.COMPUTES: ("minor page faults of a rank", "CPU frequency", "the hypervisor takes from the ranks"),
+}
+"""What a cause is by, where telemetry shows it."""
+NAMED_CAUSES = frozenset(Cause) - {Cause.SAMPLES, Cause.COMPUTES, Cause.SLEEPS, Cause.QUEUED}
+"""Those that say more than how a rank's main thread spends its time."""
 RULES = (
     _Rule(quantity=CORE, explains=Explains.WAITING),
     _Rule(quantity=LOSES),
-    _Rule(quantity="major page faults of a rank"),
+    _Rule(quantity=MAJOR),
     _Rule(quantity="minor page faults of a rank", explains=Explains.KERNEL),
     _Rule(quantity="SM clock", explains=Explains.CLOCK),
     _Rule(quantity="CPU frequency", explains=Explains.CLOCK),
@@ -96,13 +103,61 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
     ranks, verdict = ledger.verdict.ranks, ledger.verdict
     if verdict.kind not in (PERSISTENT, TRANSIENT) or len(ranks) >= len(ledger.ranks):
         return ()
-    if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
-        return tuple(_standstill(ledger))
     readings: list[Mapping[str, tuple[float, float]]] = []
+    rates: list[RunRates] = []
     for run in ledger.result.ok:
         if run.trace is not None:
             with open_trace(run.trace) as trace:
                 readings.append(compare_ranks(trace, ranks, _waits(ledger)))
+                rates += _rates(trace, ranks)
+    caused = tuple(_caused(ledger, rates))
+    if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
+        return caused if any(each.quantity in NAMED_CAUSES for each in caused) else tuple(_standstill(ledger))
+    return _together(caused, _compared(ledger, readings), decomposed=bool(rates))
+
+
+def _rates(trace: Trace, ranks: Sequence[int]) -> Iterator[RunRates]:
+    """What the counters of these ranks and of the others grew by, where the run has them."""
+    if trace.telemetry is not None:
+        read = run_rates(
+            trace, ranks, _spread(set(range(len(trace.stamps))) - {*ranks}), places(trace, trace.telemetry)
+        )
+        if read is not None:
+            yield read
+
+
+def _caused(ledger: Ledger, rates: Sequence[RunRates]) -> Iterator[Symptom]:
+    """The causes by what the straggler's main thread did in its own work."""
+    for each in evidence_of(rates, ledger.step.value):
+        explains = each.share * ledger.verdict.arrival_skew
+        yield Symptom(
+            quantity=each.cause, unit=each.unit, value=each.value, usual=each.usual, explains=explains,
+            detail=each.detail,
+        )  # fmt: skip
+
+
+def _together(caused: Sequence[Symptom], compared: Sequence[Symptom], *, decomposed: bool) -> tuple[Symptom, ...]:
+    """The causes, and what else differs, that which explains the most of the delay first.
+
+    Page faults from the disk, and what else makes the same work take more processor time, are why a rank waits for
+    storage, or computes more. Where the time of a rank's main thread is known, waiting for a core is a cause or none.
+    """
+    if decomposed:
+        compared = [each for each in compared if each.quantity not in (CORE, LOSES)]
+    by_name = {each.quantity: each for each in caused}
+    for vague, specific in SPECIFIC.items():
+        shown = next((each for each in compared if each.quantity in specific), None)
+        if vague in by_name and shown is not None:
+            explains = by_name.pop(vague).explains
+            compared = [
+                replace(each, explains=each.explains or explains) if each is shown else each for each in compared
+            ]
+    return tuple(sorted((*by_name.values(), *compared), key=lambda symptom: -(symptom.explains or 0.0)))
+
+
+def _compared(ledger: Ledger, readings: Sequence[Mapping[str, tuple[float, float]]]) -> list[Symptom]:
+    """The quantities of RULES by which the straggler differs from the others."""
+    verdict = ledger.verdict
     in_few = 2 * verdict.in_runs <= verdict.of_runs
     needed = verdict.in_runs if in_few else len(readings) // 2 + 1
     shown = []
@@ -119,7 +174,7 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
             shown.append(
                 Symptom(quantity=quantity.name, unit=quantity.unit, value=value, usual=usual, explains=explains)
             )
-    return tuple(sorted(shown, key=lambda symptom: -(symptom.explains or 0.0)))
+    return shown
 
 
 def _mean_pair(readings: Sequence[Mapping[str, tuple[float, float]]], quantity: str) -> tuple[float, float] | None:
@@ -192,9 +247,7 @@ def compare_ranks(
     if trace.telemetry is None:
         return {}
     figures = _Figures(trace, trace.telemetry, waits)
-    others = [rank for rank in figures.places if rank not in ranks]
-    spread = np.linspace(0, max(len(others) - 1, 0), min(MAX_COMPARED, len(others)))
-    compared = [others[at] for at in spread.round().astype(int).tolist()]
+    compared = _spread({*figures.places} - {*ranks})
     read = {}
     for quantity in QUANTITIES:
         values = figures.of(quantity, ranks)
@@ -202,6 +255,13 @@ def compare_ranks(
         if values and theirs:
             read[quantity.name] = (stats.mean(values), stats.median(theirs))
     return read
+
+
+def _spread(others: Set[int]) -> list[int]:
+    """MAX_COMPARED of these ranks, spread over all."""
+    ordered = sorted(others)
+    spread = np.linspace(0, max(len(ordered) - 1, 0), min(MAX_COMPARED, len(ordered)))
+    return [ordered[at] for at in spread.round().astype(int).tolist()]
 
 
 class _Figures:
@@ -263,14 +323,14 @@ def places(trace: Trace, telemetry: Telemetry) -> dict[int, tuple[int, int]]:
 
 # What is known to explain that a point computes longer than its base: its straggler, and what telemetry shows.
 
-WAITS_FOR_A_CORE = "a rank ready to run waits for a core"
+WAITS_FOR_A_CORE, HELD_BACK = CORE, Cause.QUOTA.value
 CLOCKS = ("SM clock", "CPU frequency")
 """Compute takes longer as these are lower."""
 LOWER = (*CLOCKS, "GPU memory clock", "lowest CPU frequency")
 """Quantities that make compute longer where they are lower than the base's."""
 HIGHER = (
-    WAITS_FOR_A_CORE, "times that heat slowed cores down", "a rank loses its core", "major page faults of a rank",
-    "minor page faults of a rank", "the hypervisor takes from the ranks", "swapped out",
+    WAITS_FOR_A_CORE, HELD_BACK, "times that heat slowed cores down", "a rank loses its core",
+    "major page faults of a rank", "minor page faults of a rank", "the hypervisor takes from the ranks", "swapped out",
 )  # fmt: skip
 """Those that do where they are higher, with all that begin with THROTTLED."""
 THROTTLED = "GPUs throttled"
@@ -357,7 +417,10 @@ def core_wait(point: Sequence[Conditions], base: Sequence[Conditions]) -> CoreWa
     value, usual = _mean(point, WAITS_FOR_A_CORE), _mean(base, WAITS_FOR_A_CORE)
     if value is None or value - (usual or 0.0) < LACKING:
         return None
-    return CoreWait(value=value, usual=usual)
+    quota, usual_quota = _mean(point, HELD_BACK), _mean(base, HELD_BACK)
+    more = None if quota is None else quota - (usual_quota or 0.0)
+    explains = more is not None and more >= EXPLAINS * (value - (usual or 0.0))
+    return CoreWait(value=value, usual=usual, quota=quota if explains else None)
 
 
 def shares_cores(result: Result, point: Sequence[Conditions]) -> bool:

@@ -89,6 +89,7 @@ QUANTITIES = (
     Quantity(name="lowest CPU frequency", series=r"ranks_cpu\.frequency_min_mhz", unit="MHz"),
     _faults("times that heat slowed cores down", r"ranks_cpu\.(package_)?throttles"),
     _rate("a rank ready to run waits for a core", r"local_rank\d+\.main_thread_queued_s", "% of the time", 1, 100),
+    _rate("a quota holds a rank back", r"local_rank\d+\.throttled_s", "% of the time", 1, 100),
     _rate("a rank loses its core", r"local_rank\d+\.main_thread_involuntary_switches", "times a second", 10),
     _rate("major page faults of a rank", r"local_rank\d+\.major_faults", "a second", 1),
     _rate("minor page faults of a rank", r"local_rank\d+\.minor_faults", "a second", 1000),

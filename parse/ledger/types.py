@@ -308,13 +308,15 @@ class Standalone:
 @dataclass(frozen=True, kw_only=True)
 class Symptom:
     """A quantity of the telemetry in which the straggler's ranks, or their nodes, differ from the others in the same
-    runs: its mean, the others' median (`usual`), and how many ms of the arrival skew it `explains`, None if unknown."""
+    runs: its mean, the others' median (`usual`), and how many ms of the arrival skew it `explains`, None if unknown.
+    `detail` names what is behind it, where that is known: a thread, a process, ranks."""
 
     quantity: str
     unit: str
     value: float
     usual: float
     explains: float | None
+    detail: str = ""
 
 
 class Change(StrEnum):
@@ -393,10 +395,12 @@ class Contention:
 
 @dataclass(frozen=True, kw_only=True)
 class CoreWait:
-    """How long ranks that are ready to run wait for a core, % of the time; `usual` at the base, None without one."""
+    """How long ranks that are ready to run wait for a core, % of the time; `usual` at the base, None without one.
+    `quota` is how long CPU quotas hold them back, where that is half of it or more; else None."""
 
     value: float
     usual: float | None
+    quota: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

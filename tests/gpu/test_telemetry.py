@@ -1,4 +1,4 @@
-"""hpc.node_agent.sources on a real driver. Skipped without one."""
+"""hpc.node_agent.gpus on a real driver. Skipped without one."""
 
 from __future__ import annotations
 

@@ -133,16 +133,16 @@ def _wrong(case: FaultCase, ledger: Ledger) -> Iterator[str]:
             yield f"does not name {_who(answer)}"
             continue
         yield from _wrong_finding(verdict, answer)
-        if answer.symptom and not _has_symptom(ledger, answer):
-            yield f"not: {answer.symptom}"
+        if answer.symptoms and not _has_symptom(ledger, answer):
+            yield f"not: {' or '.join(answer.symptoms)}"
     yield from (f"names {_who(each)}" for each in others)
 
 
 def _has_symptom(ledger: Ledger, answer: Answer) -> bool:
-    """Whether it stands first, or behind others that explain a part of the delay: a busy machine takes cores, too."""
+    """Whether one stands first, or behind others that explain a part of the delay: a busy machine takes cores, too."""
     explained = 0.0
     for symptom in ledger.symptoms:
-        if symptom.quantity == answer.symptom:
+        if symptom.quantity in answer.symptoms:
             return explained <= PART * ledger.verdict.arrival_skew
         explained += symptom.explains or 0.0
     return False

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from parse.ledger.causes import Cause
+from parse.ledger.telemetry import STANDSTILL
 from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, ShapeKind
 from tests.truth.cases import NOBODY, Sweep
 from tests.truth.fault_schedule import NOTHING, WARMUP, WINDOW, Fault, parse_faults
 
 WORKLOAD = f"{Path(__file__).with_name('fault_workload.py')}:FaultyWork"
-CORE = "a rank ready to run waits for a core"
-STANDS = "a rank does not run"
-PAGES = "minor page faults of a rank"
+CORE = (Cause.CHILDREN, Cause.QUEUED)
+"""What a busy loop shows that the rank itself started."""
+STANDS = (Cause.STOPPED, STANDSTILL)
+PAGES = ("minor page faults of a rank",)
 STEP_OPEN = 3
 """So many steps a beginning or an end may be off: load moves it."""
 SLOPE_OPEN = 0.25
@@ -22,7 +25,7 @@ SLOPE_OPEN = 0.25
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """One right finding. `shape` None: it makes no difference. `run_positions` are the places in a window, run by run,
-    of the steps that must be named. `symptom` is what telemetry must show."""
+    of the steps that must be named. `symptoms`: telemetry must show one of them."""
 
     kinds: tuple[str, ...]
     ranks: tuple[int, ...]
@@ -33,7 +36,7 @@ class Answer:
     step: int | None = None
     per_100_steps: float | None = None
     run_positions: tuple[tuple[int, ...], ...] = ()
-    symptom: str = ""
+    symptoms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ def _now_and_then(rank: int, phase: str, period: int) -> Answer:
 
 
 def _once(rank: int, phase: str, *run_positions: tuple[int, ...]) -> Answer:
-    return _late(rank, phase, kinds=(TRANSIENT,), shape=None, run_positions=run_positions, symptom=STANDS)
+    return _late(rank, phase, kinds=(TRANSIENT,), shape=None, run_positions=run_positions, symptoms=STANDS)
 
 
 def _case(name: str, fault: str, *answers: Answer) -> FaultCase:
@@ -68,7 +71,7 @@ def _case(name: str, fault: str, *answers: Answer) -> FaultCase:
 def _busy(name: str, rank: int, *nice: int) -> FaultCase:
     """Busy loops on a rank's core."""
     loops = "+".join(f"busy:run:{each}@{rank}" for each in nice)
-    return _case(name, loops, _late(rank, "compute", shape=None, symptom=CORE))
+    return _case(name, loops, _late(rank, "compute", shape=None, symptoms=CORE))
 
 
 BEGINS = WINDOW // 2
@@ -83,7 +86,7 @@ REAL = (
         "stopped for 2 s once in each run", "stop:compute:2000@2/first40+stop:update:2000@2/second60",
         _once(2, "compute", (40,), ()), _once(2, "optimizer", (), (61,)),
     ),
-    _case("storm of page faults", "faults:compute:2500@1", _late(1, "compute", symptom=PAGES)),
+    _case("storm of page faults", "faults:compute:2500@1", _late(1, "compute", symptoms=PAGES)),
     _case("slow reader", "sleep:data:9@1", _late(1, "data")),
     _case("file not in the cache", "read:data:4@3", _late(3, "data")),
     _case("garbage every 20 steps", "collect:compute:200000@0/every20", _now_and_then(0, "compute", 20)),

@@ -34,11 +34,21 @@ PROC = {
     "net/netstat": "TcpExt: TCPDSACKRecv TCPDSACKRecvSegs\nTcpExt: 40 41\nIpExt: InOctets\nIpExt: 7\n",
     # A process may call itself anything.
     "17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 1020 0 33 0 250 50 0 0 20 0 1 0 3593603 2998272 415 1 1 1 1 1\n",
-    "17/task/17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 900 0 30 0 200 75 0 0 20 0 1 0 3593603 2998272 415 1 1\n",
-    "17/status": "Name:\tpy\nState:\tR (running)\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t34\n",
+    # The second last number but one of these are ticks of waiting for block devices.
+    "17/task/17/stat": "17 (py) 3 (x y) R 1 1 1 0 -1 4194304 900 0 30 0 200 75 0 0 20 0 1 0 3593603 2998272 415 1 1 1 "
+    "1 1 0 0 0 0 0 0 0 0 17 1 0 0 120 0 0\n",
+    "17/task/17/children": "21 ",
+    "21/stat": "21 (worker) S 17 1 1 0 -1 4194304 1 0 0 0 30 10 0 0 20 0 1 0 1 1 1 1 1 1 1 1 0 0 0 0 0 0 0 0 17 1 0\n",
+    "17/status": "Name:\tpy\nState:\tR (running)\nCpus_allowed_list:\t1\n"
+    "voluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t34\n",
     "17/schedstat": "5000000000 2500000000 77\n",
+    "17/io": "rchar: 9\nwchar: 9\nsyscr: 1\nsyscw: 1\nread_bytes: 4096\nwrite_bytes: 8192\ncancelled_write_bytes: 0\n",
+    "17/cgroup": "4:memory:/\n0::/pod\n",
+    "sys/kernel/task_delayacct": "1\n",
 }
 SYS = {
+    "fs/cgroup/cpu.stat": "usage_usec 7\n",
+    "fs/cgroup/pod/cpu.stat": "usage_usec 7\nnr_periods 9\nnr_throttled 4\nthrottled_usec 250000\n",
     "class/infiniband/mlx5_0/ports/1/counters/port_rcv_data": "250\n",
     "class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": "1000\n",
     "class/infiniband/mlx5_0/ports/1/counters/symbol_error": "0\n",
@@ -67,6 +77,7 @@ class Node:
         for root, files in ((self.proc, PROC), (self.sys, SYS)):
             for name, text in files.items():
                 self.put(root / name, text)
+        self.put(self.proc / "self/mountinfo", f"35 31 0:31 / {self.sys}/fs/cgroup rw - cgroup2 cgroup2 rw\n")
         self.namespace("pid:[1]")
 
     def put(self, path: Path, text: str) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from parse.ledger.notes import notes
-from parse.ledger.symptoms import LIMITS, WAITS_FOR_A_CORE, contention, core_wait, explained, stragglers_part
+from parse.ledger.sentence import core_wait_text
+from parse.ledger.symptoms import HELD_BACK, LIMITS, WAITS_FOR_A_CORE, contention, core_wait, explained, stragglers_part
 from parse.ledger.telemetry import QUANTITIES, ConditionChange, Conditions, HostMean
 from parse.ledger.types import ROTATING, ComputeSplit, Contention, CoreWait, Ledger, StragglerAtBase
 from tests.unit.ledgers import CROWD, LATE, around, two_nodes
@@ -135,6 +136,18 @@ def test_ranks_that_lack_cores(point: list[float], base: list[float], shown: Cor
         for values in (point, base)
     )
     assert core_wait(*sides) == shown
+
+
+@pytest.mark.parametrize(("held", "shown"), [(40.0, 40.0), (30.0, None), (0.0, None)])
+def test_ranks_that_a_quota_holds_back_lack_no_cores(held: float, shown: float | None) -> None:
+    """Half of what they wait more than the base at least."""
+    point = {WAITS_FOR_A_CORE: {"n0": HostMean(66.0, 0.0)}, HELD_BACK: {"n0": HostMean(held, 0.0)}}
+    base = {WAITS_FOR_A_CORE: {"n0": HostMean(1.0, 0.0)}, HELD_BACK: {"n0": HostMean(0.0, 0.0)}}
+    wait = core_wait([Conditions(figures=point)], [Conditions(figures=base)])
+    assert wait == CoreWait(value=66.0, usual=1.0, quota=shown)
+    text = core_wait_text(two_nodes(core_wait=wait))
+    assert ("CPU quotas hold them back" in text) is (shown is not None)
+    assert ("too few cores" in text) is (shown is None)
 
 
 def test_every_limit_is_of_a_quantity_that_is_read() -> None:

@@ -141,8 +141,8 @@ def single_rank() -> Ledger:
         ),
         pytest.param(
             lambda: two_nodes(verdict=LATE, symptoms=(QUEUED,)),
-            ["ms a step. It waits for a core 54 % of the time (on the others 0.3), which explains 10.20 ms. To do: "
-             "something else runs on its core", ". By terms: "],
+            ["ms a step. It is ready to run but not running 54 % of the time (on the others 0.3), which explains 10.20 "
+             "ms. To do: possible are a CPU quota, threads of its own, another process", ". By terms: "],
             id="why, and what to do",
         ),
         pytest.param(

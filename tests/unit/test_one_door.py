@@ -98,7 +98,7 @@ READERS = {
     "hpc/data/image_set.py": "the set that it has just written",
     "hpc/data/photographs.py": "pictures of an installed package",
     "hpc/measure/clock.py": "/proc",
-    "hpc/node_agent/telemetry.py": "/sys",
+    "hpc/node_agent/telemetry.py": "/proc and /sys",
     "hpc/node_agent/sources.py": "/proc and /sys",
     "hpc/observe/stacks.py": "/proc, and the stacks of its own process in its private folder",
     "hpc/preflight/facts.py": "/proc and /sys",

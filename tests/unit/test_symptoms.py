@@ -35,8 +35,8 @@ def test_a_rank_without_a_core_is_in_the_sentence_with_what_it_explains(tmp_path
     assert (symptom.quantity, symptom.value, symptom.usual) == (QUEUED, pytest.approx(30), pytest.approx(0.2))
     assert symptom.explains == pytest.approx(0.298 * ledger.step.value, rel=0.01)
     text = sentence(ledger, "2n2g")
-    assert ". It waits for a core 30 % of the time (on the others 0.2), which explains 6." in text
-    assert " ms. To do: something else runs on its core" in text
+    assert ". It is ready to run but not running 30 % of the time (on the others 0.2), which explains 6." in text
+    assert " ms. To do: possible are a CPU quota, threads of its own, another process" in text
 
 
 def test_what_explains_a_small_part_of_the_delay_is_not_its_cause(tmp_path):

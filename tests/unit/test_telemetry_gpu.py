@@ -1,4 +1,4 @@
-"""hpc.node_agent.sources: against a FAKE driver where there is none; and nvidia-ml-py where it finds no driver."""
+"""hpc.node_agent.gpus: against a FAKE driver where there is none; and nvidia-ml-py where it finds no driver."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import isnan
 
 import pytest
 
-from hpc.node_agent.sources import THROTTLE_REASONS, gpus
+from hpc.node_agent.gpus import THROTTLE_REASONS, gpus
 from hpc.node_agent.telemetry import Readings
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 

@@ -21,7 +21,7 @@ from hpc.node_agent.sources import (
     link_speed,
     sources_of_node,
 )
-from hpc.node_agent.telemetry import Readings
+from hpc.node_agent.telemetry import Census, Readings
 from tests.unit.telemetry_nodes import OF_THIS_MACHINE, PAGE_BYTES, PROC, RANK, Node
 
 
@@ -61,6 +61,11 @@ def test_all_that_a_node_tells_in_the_units_of_the_names(node):
             "local_rank0.memory_bytes": 415 * PAGE_BYTES,
             "local_rank0.main_thread_voluntary_switches": 12, "local_rank0.main_thread_involuntary_switches": 34,
             "local_rank0.main_thread_queued_s": 2.5, "local_rank0.main_thread_kernel_s": 0.75,
+            "local_rank0.main_thread_cpu_s": 5.0, "local_rank0.main_thread_storage_s": 1.2,
+            "local_rank0.main_thread_running_looks": 2, "local_rank0.main_thread_sleeping_looks": 0,
+            "local_rank0.main_thread_uninterruptible_looks": 0, "local_rank0.main_thread_stopped_looks": 0,
+            "local_rank0.read_bytes": 4096, "local_rank0.written_bytes": 8192, "local_rank0.children_cpu_s": 0.4,
+            "local_rank0.cores_busy_s": 10.2, "local_rank0.throttled_s": 0.0,
         }
     )  # fmt: skip
 
@@ -93,7 +98,7 @@ def test_energy_goes_on_where_its_counter_begins_anew(node):
 def test_a_process_of_another_namespace_is_not_taken_for_the_rank(node):
     node.namespace("pid:[2]")
     readings = node.readings()
-    assert not [name for name in readings.series if name.startswith("local_rank")]
+    assert [name for name in readings.series if name.startswith("local_rank")] == ["local_rank0.cores_busy_s"]
     assert "namespace" in readings.absent["processes of ranks"]
 
 
@@ -204,3 +209,112 @@ def test_a_series_that_fails_at_first_is_absent_and_one_that_fails_later_is_nan(
     state["fails"] = True
     np.testing.assert_equal(readings.read(), [np.nan, np.nan, 3.0])
     assert readings.failed == {"a.x_s": "Input/output error"}
+
+
+def test_in_which_state_a_thread_is_is_counted_look_by_look(node):
+    readings = node.readings()
+    stat = node.proc / "17/task/17/stat"
+    for letter in "RSDTt":
+        stat.write_text(stat.read_text().replace("(x y) R", f"(x y) {letter}"))
+        readings.look()
+        stat.write_text(PROC["17/task/17/stat"])
+    counts = dict(zip(readings.series, readings.read(), strict=True))
+    states = ("running", "sleeping", "uninterruptible", "stopped")
+    looks = [counts[f"local_rank0.main_thread_{state}_looks"] for state in states]
+    assert looks == [3, 1, 1, 2]  # each reading is a look, too
+
+
+def quota(node: Node, groups: str, mount: str, levels: dict[str, str]) -> None:
+    """A process with these control groups; `levels` are their files in the folder where they are mounted."""
+    node.put(node.proc / "17/cgroup", groups)
+    node.put(node.proc / "self/mountinfo", mount.replace("{}", str(node.sys / "fs/cgroup")))
+    for path, text in levels.items():
+        node.put(node.sys / "fs/cgroup" / path, text)
+
+
+V1 = "33 31 0:29 / {}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n34 31 0:30 / {}/pids rw - cgroup cgroup rw,pids\n"
+V2 = "35 31 0:31 / {} rw,nosuid shared:4 - cgroup2 cgroup2 rw\n"
+
+
+def test_a_quota_holds_back_by_the_group_of_a_process_and_all_above(node):
+    """In version 1 nanoseconds, in version 2 microseconds; the root of version 2 has no such figure."""
+    idle = "nr_periods 5\nnr_throttled 0\nthrottled_time 0\n"
+    held = "nr_periods 9\nnr_throttled 4\nthrottled_time {}\n"
+    its = "cpu/slurm/job_1/cpu.stat"
+    quota(node, "2:cpu,cpuacct:/slurm/job_1\n", V1, {"cpu/cpu.stat": idle, "cpu/slurm/cpu.stat": idle, its: idle})
+    readings = node.readings()
+    at = readings.series.index("local_rank0.throttled_s")
+    node.put(node.sys / "fs/cgroup" / its, held.format(1_500_000_000))
+    assert readings.read()[at] == pytest.approx(1.5)
+    node.put(node.sys / "fs/cgroup/cpu/slurm/cpu.stat", held.format(500_000_000))
+    assert readings.read()[at] == pytest.approx(2.0)
+
+
+def test_a_quota_of_version_2_and_of_a_group_that_a_process_joins_later(node):
+    v2 = "usage_usec 7\nnr_periods 9\nnr_throttled 4\nthrottled_usec {}\n"
+    levels = {"cpu.stat": "usage_usec 7\n", "pod/cpu.stat": v2.format(10), "pod/a/cpu.stat": v2.format(7_000_000)}
+    quota(node, "0::/pod\n", V2, levels)
+    readings = node.readings()
+    at = readings.series.index("local_rank0.throttled_s")
+    node.put(node.proc / "17/cgroup", "0::/pod/a\n")
+    assert readings.read()[at] == 0  # what the group lost before is not the rank's
+    node.put(node.sys / "fs/cgroup/pod/a/cpu.stat", v2.format(7_250_000))
+    assert readings.read()[at] == pytest.approx(0.25)
+
+
+def test_a_container_s_group_is_below_what_it_has_mounted(node):
+    """Without a namespace of groups the path is the machine's, the mount begins at the container's."""
+    mount = "35 31 0:29 /docker/abc {}/cpu rw - cgroup cgroup rw,cpu\n"
+    stat = {"cpu/cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_time 3000000000\n"}
+    quota(node, "2:cpu:/docker/abc\n", mount, stat)
+    assert "local_rank0.throttled_s" in node.readings().series
+
+
+def test_where_the_kernel_accounts_no_delays_the_wait_for_storage_is_absent(node):
+    node.put(node.proc / "sys/kernel/task_delayacct", "0\n")
+    assert "task_delayacct" in node.readings().absent["local_rank0.main_thread_storage_s"]
+    (node.proc / "sys/kernel/task_delayacct").unlink()
+    assert "local_rank0.main_thread_storage_s" in node.readings().series  # it has waited, so it is counted
+
+
+def test_the_time_of_children_stays_where_one_ends(node):
+    readings = node.readings()
+    at = readings.series.index("local_rank0.children_cpu_s")
+    node.put(node.proc / "17/task/17/children", "22 ")
+    node.put(node.proc / "22/stat", PROC["21/stat"].replace("21 (worker)", "22 (worker)"))
+    assert readings.read()[at] == pytest.approx(0.8)
+
+
+def test_files_of_a_rank_that_may_not_be_read_are_absent_by_themselves(node):
+    for name in ("17/io", "17/cgroup", "17/task/17/children"):
+        (node.proc / name).unlink()
+    readings = node.readings()
+    lacking = {"read_bytes", "written_bytes", "throttled_s", "children_cpu_s"}
+    assert {f"local_rank0.{name}" for name in lacking} <= set(readings.absent)
+    assert "local_rank0.main_thread_queued_s" in readings.series
+
+
+def test_a_census_names_the_threads_of_a_rank_its_cores_and_who_ran_beside_it(node):
+    for task, name, ran_ns in ((17, "python3", 9e9), (18, "Thread-1", 4e9), (19, "idle", 1e8)):
+        node.put(node.proc / f"17/task/{task}/schedstat", f"{ran_ns:.0f} 0 0\n")
+        node.put(node.proc / f"17/task/{task}/comm", f"{name}\n")
+    stat = "{} ({}) R {} 1 1 0 -1 4194304 1 0 0 0 {} 0 0 0 20 0 1 0 1 1 1 1 1 1 1 1 0 0 0 0 0 0 0 0 17 1 0\n"
+    node.put(node.proc / "30/stat", stat.format(30, "stress (1)", 1, 500))
+    census = Census([RANK], node.proc)
+    node.put(node.proc / "30/stat", stat.format(30, "stress (1)", 1, 800))
+    node.put(node.proc / "31/stat", stat.format(31, "of a child", 21, 900))
+    assert census.end() == {
+        "threads": {"0": [(18, "Thread-1", 4.0)]}, "cores": {"0": [1]}, "beside": [(30, "stress (1)", 3.0, 1)],
+    }  # fmt: skip
+
+
+def test_a_census_keeps_what_it_saw_of_a_rank_that_has_ended(node):
+    census = Census([RANK], node.proc)
+    census.take()
+    (node.proc / "17/status").unlink()
+    assert census.end()["cores"] == {"0": [1]}
+
+
+def test_without_a_group_that_has_a_quota_what_quotas_hold_back_is_absent(node):
+    node.put(node.proc / "17/cgroup", "4:memory:/\n0::/\n")
+    assert node.readings().absent["local_rank0.throttled_s"] == "no control group of it counts what quotas hold back"
