@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, GRADS_READY, REDUCED
 from hpc.model.trace import Telemetry, Trace
+from hpc.system.text import plural
 from parse.ledger.meetings import ARRIVES, ENDS, READ_STAMPS, meeting_kinds
 from parse.ledger.telemetry import MIN_SAMPLES, samples_in_window
 
@@ -218,7 +219,7 @@ class _Counted:
             yield Cause.PYTHON_THREADS, named
         threads = script.get("compute_threads", self._reports[rank].backend_fact("threads"))
         if isinstance(threads, int) and cores and threads > len(cores):
-            yield Cause.COMPUTE_THREADS, f"{threads} on {len(cores)}"
+            yield Cause.COMPUTE_THREADS, f"{threads} on {plural(len(cores), 'core')}"
         sharing = [str(other) for other in self._places if other not in ranks and self._cores[other] & cores]
         yield Cause.NEIGHBOURS, ", ".join(sharing)
         beside = [each for each in _rows(facts.get("beside")) if len(each) > 3 and each[3] in cores]

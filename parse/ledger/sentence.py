@@ -202,7 +202,7 @@ SYMPTOMS: Mapping[str, SymptomText] = {
         "write less often (fsync, checkpoints, logs), in the background, or to faster storage",
     ),
     Cause.COMPUTE_THREADS: SymptomText(
-        "its other threads run {} % of a core{detail: (compute threads on cores: %)}",
+        "its other compute threads{detail: (%)} run {} % of a core",
         "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use",
     ),
     Cause.PYTHON_THREADS: SymptomText(
