@@ -58,8 +58,8 @@ def meeting_kinds(trace: Trace) -> MeetingKinds:
     first = int(trace.blocks[0, 0])
     of_first: Ints = np.asarray(trace.meetings[:, first : first + 1])
     awaited: Bools = np.array((of_first[..., ENDS] != ABSENT).any(axis=(0, 1)), np.bool_)
-    by_step = not awaited.all() and all(report.backend_fact("meetings_by_step") is True for report in trace.reports)
-    if by_step:
+    by_step = all(report.backend_fact("meetings_by_step") is True for report in trace.reports)
+    if by_step and not awaited.all():
         for begin, stop in trace.blocks.tolist():
             its: Ints = np.asarray(trace.meetings[:, begin - 1 : stop])
             awaited = np.logical_or(awaited, (its[..., ENDS] != ABSENT).any(axis=(0, 1)))

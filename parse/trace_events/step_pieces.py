@@ -28,6 +28,7 @@ from parse.ledger.meetings import (
     UNCLEAR,
     WAITS,
     awaited_calls,
+    lacks_meetings,
     local_meetings,
     meeting_kinds,
 )
@@ -123,19 +124,15 @@ def window_of(trace: Trace, requested: tuple[int, int] | None) -> StepWindow:
 @dataclass(frozen=True, eq=False)
 class Piece:
     """Steps from `first` on: stamps [rank, step, 6] on the file's axis with their bounds, meetings [rank, step,
-    meeting, 3]. `arrivals`: by the number of a meeting, the last to come to it; the reduction's number is after all."""
+    meeting, 3]. `met` [step]: whether no rank lacks a meeting of the step. `arrivals`: by the number of a meeting, the
+    last to come to it; the reduction's number is after all."""
 
     first: int
     stamps: Ints
     bounds: Floats
     meetings: Ints
+    met: Bools
     arrivals: Mapping[int, LastRanks]
-
-    @cached_property
-    def met(self) -> Bools:
-        """In which steps [step] all ranks have all meetings; in all where there are none."""
-        complete: Bools = (self.meetings != ABSENT).all(axis=(0, 2, 3))
-        return complete
 
 
 class StepReader:
@@ -190,7 +187,8 @@ class StepReader:
         stamps, bounds = self.on_axis(local_ns), self._bounds_of(local_ns)
         if not len(self.kinds):
             arrivals = self._arrivals_at_reduction(stamps, bounds)
-            return Piece(first, stamps, bounds, np.empty((*stamps.shape[:2], 0, 3), np.int64), arrivals)
+            meetings = np.empty((*stamps.shape[:2], 0, 3), np.int64)
+            return Piece(first, stamps, bounds, meetings, np.ones(stamps.shape[1], np.bool_), arrivals)
         local_ns = local_meetings(self.trace, self.kinds, first, stop)
         meetings, meeting_bounds = self.on_axis(local_ns), self._bounds_of(local_ns)
         awaited = awaited_calls(meetings, self.kinds, 2 * float(np.nanmax(bounds, initial=0.0)))
@@ -201,7 +199,8 @@ class StepReader:
             for at, root in enumerate(self.kinds.roots)
             if root != UNCLEAR
         }
-        return Piece(first, stamps, bounds, meetings, arrivals | self._arrivals_at_reduction(stamps, bounds))
+        met: Bools = np.logical_not(lacks_meetings(local_ns, self.kinds).any(axis=0))
+        return Piece(first, stamps, bounds, meetings, met, arrivals | self._arrivals_at_reduction(stamps, bounds))
 
     def _bounds_of(self, local_ns: Ints) -> Floats:
         return self.trace.bounds_of(local_ns.reshape(len(local_ns), -1)).reshape(local_ns.shape)

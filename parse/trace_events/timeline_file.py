@@ -174,6 +174,8 @@ class RunTracks:
         meetings = []
         for at, label in enumerate(self.kinds.labels):
             begin, end = (int(piece.meetings[rank, step, at, stamp]) for stamp in (WAITS, ENDS))
+            if begin == ABSENT:
+                continue  # this step does not have it
             arrivals, inside = piece.arrivals.get(at), []
             if arrivals is not None and arrivals.waits[rank, step]:
                 last_ns = min(int(arrivals.moment_ns[step]), end)

@@ -405,3 +405,11 @@ def test_collectives_that_cannot_be_matched_withdraw_the_assurance() -> None:
     assert judged_point.verdict.limit is None
     assert judged_point.runs[0].verdict.kind == CANNOT_TELL
     assert point_verdicts([step_breakdown(trace)]).verdict.kind == NONE
+
+
+def test_a_collective_of_the_first_step_that_a_later_one_lacks_is_matched_too() -> None:
+    trace = by_step(now_and_then(0))
+    assert trace.meetings is not None
+    first = next(step for step in range(6, RUN.steps) if trace.meetings[0, step, 0, 0] != ABSENT)
+    breakdown = step_breakdown(dataclasses.replace(trace, blocks=np.array([[first, RUN.steps]])))
+    assert names(breakdown.borders) == TERMS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -229,6 +230,16 @@ def test_collectives_inside_a_step_stand_in_their_phase(tmp_path):
     (step, *_) = [args for args in drawn.args("straggler") if args["step"] == 8]
     assert (step["rank"], step["at"]) == (1, "all-gather 1 of 2")
     assert {args["meetings_across_phases_left_out"] for args in drawn.args(f"{trace.run_id}.1")} == {0}
+
+
+def test_a_step_without_a_collective_that_others_have_has_its_order_all_the_same(tmp_path):
+    trace = meetings_trace(1, "data")
+    assert trace.meetings is not None
+    trace.meetings[:, 8, 2] = ABSENT
+    backend = {**trace.environment["backend"], "meetings_by_step": True}
+    drawn = draw(tmp_path, dataclasses.replace(trace, environment={**trace.environment, "backend": backend}))
+    assert sum(name == "norm" for name, _, _ in drawn.slices("rank 2")) == trace.run.steps - 1
+    assert next(args["rank"] for args in drawn.args("straggler") if args["step"] == 8) == 1
 
 
 def test_collectives_across_phases_or_each_other_are_left_out_and_counted(tmp_path, capsys):
