@@ -61,7 +61,7 @@ def _evaluated(way: str) -> CauseCase:
     return _case(f"evaluation on rank 0 by the {way}", arguments, late)
 
 
-THREADS = r"threads? of its own|own threads?|second thread|other threads?|GIL"
+THREADS = r"threads? of its own|own threads?|Python thread|other (compute )?threads?|GIL"
 WORK = r"more samples|larger batch|longer batch|more work|batch\w* [^.]*larger"
 
 CAUSES: Sequence[CauseCase] = (
