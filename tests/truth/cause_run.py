@@ -158,16 +158,18 @@ def _cgroup_parent() -> Path | None:
 
 
 def _make_cgroup() -> Path:
-    """A new cgroup that has a fifth of a core."""
+    """A new cgroup that has a fifth of a core, and that before all others: nothing but the quota holds it back."""
     parent = _cgroup_parent()
     assert parent is not None
     cgroup = parent / f"rankwise-truth-{os.getpid()}"
     cgroup.mkdir()
     if (cgroup / "cpu.max").exists():
         (cgroup / "cpu.max").write_text(f"{QUOTA_US} {PERIOD_US}")
+        (cgroup / "cpu.weight").write_text("10000")
     else:
         (cgroup / "cpu.cfs_period_us").write_text(str(PERIOD_US))
         (cgroup / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
+        (cgroup / "cpu.shares").write_text("262144")
     return cgroup
 
 
