@@ -261,6 +261,10 @@ MATERIAL = 0.01
 """A straggler costs at least this share of the step: no rank equals another to the ns."""
 LATE_IN = 0.6
 """A rank that is typically late is so in at least this share of the steps of a piece."""
+OFTEN_IN = 0.3
+"""One that is often late, in this share."""
+LATEST = 8
+"""As many of a step's latest ranks are kept: behind a straggler that is taken out stand others."""
 NEVER = 41.0
 """Probabilities below e to the minus this are left out: less than a double resolves beside 1."""
 POOL = 1_000_000
@@ -274,13 +278,15 @@ class LastArrivals:
     Per step [step]: its number (`last`), its delay after the next latest (`gap`, ns) and the sum of the two clocks'
     bounds. `typical` [rank, piece]: the delay after the median rank of a rank, or of a node's earliest, in LATE_IN of
     a piece's steps; where ranks meet several times what that adds up to over the meetings, less that of the median
-    rank. `alternation`: the longest work of the steps added up, its expectation by chance, its variance.
+    rank. `often` is the same in OFTEN_IN of a piece's steps. `alternation`: the longest work of the steps added up, its
+    expectation by chance, its variance.
     """
 
     last: Ints
     gap: Ints
     gap_bound: Floats
     typical: Floats
+    often: Floats
     alternation: Floats
 
     @property
@@ -297,17 +303,20 @@ class LastArrivals:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Arrivals:
-    """All times in ns. Per step [step]: its number; `skew`, the delay of the last rank after the median rank, with the
-    sum of the two clocks' bounds; `cause` [step, 4], the parts of the skew, named by `causes`; `margin`, the delay of
-    rank step mod ranks, as of any, after the last of the others. `usual` [piece]: the delay of such a rank after the
-    median of the others, in LATE_IN of a piece's steps. The median rank is the lower one of an even number.
+    """All times in ns. Per step [step]: its number; `margin`, the delay of rank step mod ranks, as of any, after the
+    last of the others. `usual` [piece]: the delay of such a rank after the median of the others, in LATE_IN of a
+    piece's steps. The median rank is the lower one of an even number.
 
-    `rank_meetings` [rank, meeting] are the parts of its skew in these steps that arise at each meeting, named by
-    `meetings`; without any where ranks meet at the reduction alone.
+    `latest` [step, LATEST] are the latest ranks of a step, the last one first; `late` [step, LATEST] is their delay
+    after the median rank, `late_bound` the sum of the two clocks' bounds, `parts` [step, LATEST, 4] the parts of the
+    delay, named by `causes`.
 
     `late_steps` [rank] counts the steps in which a rank is provably later than the median rank, by MATERIAL of a step
-    at least; `rank_cause` [rank, 4] are the mean parts of its skew in these. `bound` is the mean uncertainty from the
+    at least; `rank_meetings` [rank, meeting] are the mean parts of its delay in these that arise at each meeting, named
+    by `meetings`; without any where ranks meet at the reduction alone. `rank_cause` [rank, 4] are the mean parts of its
+    delay after the median of the others in all steps. `bound` is the mean uncertainty from the
     clocks about which of two ranks was first, for the two with the widest one; 0 if all read one clock.
+    `scatter` is the mean standard deviation of the ranks' arrivals in a step.
     `run` [step] and `piece_run` [piece] number the runs, where several are pooled.
     """
 
@@ -317,16 +326,33 @@ class Arrivals:
     steps: Ints
     ranks: LastArrivals
     nodes: LastArrivals
-    skew: Ints
-    skew_bound: Floats
-    cause: Ints
+    latest: Ints
+    late: Ints
+    late_bound: Floats
+    parts: Ints
     margin: Ints
     usual: Floats
     late_steps: Ints
     rank_cause: Floats
     bound: float
+    scatter: float = 0.0
     meetings: tuple[str, ...] = ()
     rank_meetings: Floats = field(default_factory=lambda: np.empty((0, 0)))
+
+    @property
+    def skew(self) -> Ints:
+        """The delay of the last rank after the median rank [step]."""
+        return self.late[:, 0]
+
+    @property
+    def skew_bound(self) -> Floats:
+        """What the clocks leave open about it [step]."""
+        return self.late_bound[:, 0]
+
+    @property
+    def cause(self) -> Ints:
+        """Its parts [step, 4]."""
+        return self.parts[:, 0]
 
 
 class ArrivalCollector:
@@ -348,13 +374,13 @@ class ArrivalCollector:
         self.numbers = np.searchsorted(self.names, nodes)
         self.borders, self.kinds = borders, kinds
         self.columns: list[tuple[npt.NDArray[np.generic], ...]] = []
-        self.typical: list[tuple[Floats, Floats]] = []
+        self.typical: list[tuple[Floats, Floats, Floats, Floats]] = []
         self.usual: list[Floats] = []
         self.late_steps = np.zeros(len(nodes), np.int64)
-        self.late_sum = np.zeros((len(nodes), len(CAUSES)))
+        self.cause_sum = np.zeros((len(nodes), len(CAUSES)))
         self.meeting_sum = np.zeros((len(nodes), len(kinds) + 1))
         self.steps = 0
-        self.bounds = np.zeros(len(nodes))
+        self.bounds, self.scatter_sum = np.zeros(len(nodes)), 0.0
         self.alternation, self.node_alternation = Alternation(), Alternation()
 
     def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats, meetings_ns: Ints | None) -> None:
@@ -369,21 +395,28 @@ class ArrivalCollector:
         arrive = np.ascontiguousarray(skews.late.T)
         steps, ranks = arrive.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
-        order = np.argpartition(arrive, sorted({middle, middle + 1, ranks - 2, ranks - 1}), axis=1)
+        count = min(LATEST, ranks)
+        places = {middle + at for at in (-1, 0, 1)} | {ranks - count, ranks - 2, ranks - 1}
+        order = np.argpartition(arrive, sorted(place for place in places if place >= 0), axis=1)
         median, second, last = order[:, middle], order[:, ranks - 2], order[:, ranks - 1]
+        latest = order[:, : -count - 1 : -1]
+        latest = np.take_along_axis(latest, np.argsort(-np.take_along_axis(arrive, latest, 1), 1, kind="stable"), 1)
         sampled = row % ranks
         self.steps += steps
+        self.scatter_sum += float(arrive.std(axis=1).sum())
         self.bounds += bound.sum(axis=0)
         skew = skews.late - arrive[row, median]
         ends = stamps_ns[:, :, END]
         least_ns = MATERIAL * float((ends[:, -1] - ends[:, 0]).mean()) / steps
-        of_median = np.stack(skews.parts(median, row), axis=1)
-        self._add_late(skews, skew, bound, median, of_median, least_ns)
+        self._add_late(skews, skew, bound, median, least_ns)
+        self._add_causes(skews, skew, order)
+        at, of_median = row[:, None], np.stack(skews.parts(median, row), axis=-1)
         gap = arrive[row, last] - arrive[row, second] if skews.held_up is None else skews.held_up[last, row]
         self.columns.append(
             (
-                first + row, skew[last, row], self._between(bound[row, last], last, bound[row, median], median),
-                np.stack(skews.parts(last, row), axis=1) - of_median,
+                first + row, latest, skew[latest, at],
+                self._between(bound[at, latest], latest, bound[row, median][:, None], median[:, None]),
+                np.stack(skews.parts(latest, at), axis=-1) - of_median[:, None],
                 arrive[row, sampled] - arrive[row, np.where(sampled == last, second, last)], last,
                 gap, self._between(bound[row, last], last, bound[row, second], second),
                 *self._last_nodes(skews, bound, row),
@@ -406,32 +439,45 @@ class ArrivalCollector:
         What they add up to is compared with the median rank's: what comes and goes at other meetings hides no delay.
         """
         ranks, steps = skews[0][0].shape
-        at, row = int((1 - LATE_IN) * steps), np.arange(steps)
-        typical, of_nodes, usual = np.zeros(ranks), np.zeros(len(self.starts)), np.zeros(1)
+        at, row = [int((1 - share) * steps) for share in (LATE_IN, OFTEN_IN)], np.arange(steps)
+        of_ranks, of_nodes, usual = np.zeros((2, ranks)), np.zeros((2, len(self.starts))), np.zeros(1)
         for skew, next_late in skews:
-            typical += _smallest(skew, at)
+            of_ranks += _smallest(skew, at)
             of_nodes += _smallest(self._by_node(np.minimum, skew), at)
             of_sampled = skew[sampled, row]
-            usual += _smallest((of_sampled - np.where(of_sampled > 0, 0, next_late))[None], at)
-        centre = np.sort(typical)[(ranks - 1) // 2] if len(skews) > 1 else 0.0
-        self.typical.append((typical - centre, of_nodes - centre))
-        self.usual.append(usual - centre)
+            usual += _smallest((of_sampled - np.where(of_sampled > 0, 0, next_late))[None], at)[0]
+        centre = np.sort(of_ranks)[:, [(ranks - 1) // 2]] if len(skews) > 1 else np.zeros((2, 1))
+        self.typical.append((*(of_ranks - centre), *(of_nodes - centre)))
+        self.usual.append(usual - centre[0])
 
-    def _add_late(
-        self, skews: StepSkews, skew: Ints, bound: Floats, median: Ints, of_median: Ints, least_ns: float
-    ) -> None:
-        """Adds where ranks are later than the median rank, provably and by `least_ns`, and what made them so; `skew`
-        [rank, step] is by how much, `of_median` [step, 4] are the parts of that of the median rank."""
-        all_of = slice(None)
+    def _add_late(self, skews: StepSkews, skew: Ints, bound: Floats, median: Ints, least_ns: float) -> None:
+        """Adds where ranks are later than the median rank, provably and by `least_ns`, and before which meetings;
+        `skew` [rank, step] is by how much."""
         of_others = bound[np.arange(len(median)), median][:, None]
         open_ns = self._between(bound, np.arange(len(skew)), of_others, median[:, None])
         by_step = skew.T
         late = (by_step > least_ns) & (by_step > open_ns)
         self.late_steps += late.sum(axis=0)
-        for cause, ns in enumerate(skews.parts(all_of, all_of)):
-            self.late_sum[:, cause] += np.where(late, ns.T - of_median[:, [cause]], 0).sum(axis=0)
         for meeting, ns in enumerate(() if skews.meetings is None else skews.meetings):
             self.meeting_sum[:, meeting] += np.where(late, ns.T, 0).sum(axis=0)
+
+    def _add_causes(self, skews: StepSkews, skew: Ints, order: Ints) -> None:
+        """Adds the parts of the delays `skew` [rank, step] after the median of the other ranks, the mean of the middle
+        two of an even number; `order` [step, rank] has the ranks in the order of their arrival about the middle."""
+        ranks, row = len(skew), np.arange(skew.shape[1])
+        middle = (ranks - 1) // 2
+        below, median, above = (
+            np.stack(skews.parts(order[:, place], row), axis=1)
+            for place in (max(0, middle - 1), middle, min(ranks - 1, middle + 1))
+        )
+        later, earlier = (skew > 0).astype(np.int64), (skew < 0).astype(np.int64)
+        is_median = 1 - later - earlier  # whoever is as late as it counts as the median rank
+        if ranks % 2:
+            twice = later @ (below + median) + is_median @ (below + above) + earlier @ (median + above)
+        else:
+            twice = 2 * (later @ median + (is_median + earlier) @ above)
+        of_ranks = np.stack([ns.sum(axis=1) for ns in skews.parts(slice(None), slice(None))], axis=1)
+        self.cause_sum += of_ranks - twice / 2
 
     def _by_node(self, reduce: np.ufunc, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """[node, step] from [rank, step]."""
@@ -467,27 +513,26 @@ class ArrivalCollector:
 
     def arrivals(self) -> Arrivals:
         """The collected arrivals."""
-        steps, skew, skew_bound, cause, margin, *others = (
+        steps, latest, late, late_bound, parts, margin, *others = (
             np.concatenate(column) for column in zip(*self.columns, strict=True)
         )
+        levels = [np.stack(level, axis=1) for level in zip(*self.typical, strict=True)]
         groups = [
             LastArrivals(
-                last=last, gap=gap, gap_bound=gap_bound, typical=np.stack(typical, axis=1),
-                alternation=alternation.finish(),
+                last=last, gap=gap, gap_bound=gap_bound, typical=typical, often=often, alternation=alternation.finish()
             )
-            for (last, gap, gap_bound), typical, alternation in zip(
-                (others[:3], others[3:]),
-                zip(*self.typical, strict=True),
-                (self.alternation, self.node_alternation),
+            for (last, gap, gap_bound), (typical, often), alternation in zip(
+                (others[:3], others[3:]), (levels[:2], levels[2:]), (self.alternation, self.node_alternation),
                 strict=True,
             )
         ]  # fmt: skip
         return Arrivals(
             causes=_names(self.borders), run=np.zeros_like(steps), piece_run=np.zeros(len(self.typical), np.int64),
-            steps=steps, ranks=groups[0], nodes=groups[1], skew=skew,
-            skew_bound=skew_bound, cause=cause, margin=margin, usual=np.concatenate(self.usual),
-            late_steps=self.late_steps, rank_cause=self.late_sum / np.maximum(1, self.late_steps)[:, None],
-            bound=self._widest(), meetings=tuple(labels_of(self.kinds)) if len(self.kinds) else (),
+            steps=steps, ranks=groups[0], nodes=groups[1], latest=latest, late=late, late_bound=late_bound, parts=parts,
+            margin=margin, usual=np.concatenate(self.usual),
+            late_steps=self.late_steps, rank_cause=self.cause_sum / max(1, self.steps),
+            bound=self._widest(), scatter=self.scatter_sum / max(1, self.steps),
+            meetings=tuple(labels_of(self.kinds)) if len(self.kinds) else (),
             rank_meetings=self.meeting_sum / np.maximum(1, self.late_steps)[:, None],
         )  # fmt: skip
 
@@ -529,6 +574,9 @@ class Alternation:
         return self.sums
 
 
+_BY_STEP = ("steps", "latest", "late", "late_bound", "parts", "margin")
+
+
 def pooled(runs: Sequence[Arrivals]) -> Arrivals:
     """The arrivals of several runs of equal ranks with the same time stamps, one run after the other."""
     if len(runs) == 1:
@@ -540,21 +588,24 @@ def pooled(runs: Sequence[Arrivals]) -> Arrivals:
     groups = [
         LastArrivals(
             **{name: joined(name, of) for name in ("last", "gap", "gap_bound")},
-            typical=joined("typical", of, axis=1), alternation=np.sum([each.alternation for each in of], axis=0),
+            **{name: joined(name, of, axis=1) for name in ("typical", "often")},
+            alternation=np.sum([each.alternation for each in of], axis=0),
         )
         for of in ([each.ranks for each in runs], [each.nodes for each in runs])
     ]  # fmt: skip
     late_steps = np.sum([each.late_steps for each in runs], axis=0)
-    late_sum = np.sum([each.rank_cause * each.late_steps[:, None] for each in runs], axis=0)
+    cause_sum = np.sum([each.rank_cause * len(each.steps) for each in runs], axis=0)
     meeting_sum = np.sum([each.rank_meetings * each.late_steps[:, None] for each in runs], axis=0)
     run = [np.full(len(each.steps), number) for number, each in enumerate(runs)]
     piece_run = [np.full(len(each.piece_run), number) for number, each in enumerate(runs)]
     return Arrivals(
         causes=runs[0].causes, run=np.concatenate(run), piece_run=np.concatenate(piece_run), ranks=groups[0],
         nodes=groups[1], late_steps=late_steps,
-        **{name: joined(name, runs) for name in ("steps", "skew", "skew_bound", "cause", "margin", "usual")},
-        rank_cause=late_sum / np.maximum(1, late_steps)[:, None],
-        bound=max(each.bound for each in runs), meetings=runs[0].meetings,
+        **{name: joined(name, runs) for name in _BY_STEP}, usual=joined("usual", runs),
+        rank_cause=cause_sum / sum(len(each.steps) for each in runs),
+        bound=max(each.bound for each in runs),
+        scatter=sum(each.scatter * len(each.steps) for each in runs) / sum(len(each.steps) for each in runs),
+        meetings=runs[0].meetings,
         rank_meetings=meeting_sum / np.maximum(1, late_steps)[:, None],
     )  # fmt: skip
 
@@ -586,9 +637,9 @@ def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
     return mean, float((chance * (values - mean) ** 2).sum())
 
 
-def _smallest(values: npt.NDArray[Any], at: int) -> Floats:
-    """The value of each row that has `at` values below or equal to it."""
-    values_at: Floats = np.partition(values, at, axis=1)[:, at].astype(np.float64)
+def _smallest(values: npt.NDArray[Any], at: Sequence[int]) -> Floats:
+    """The values of each row [row] that have so many values `at` [place] below or equal to them: [place, row]."""
+    values_at: Floats = np.partition(values, at, axis=1)[:, at].T.astype(np.float64)
     return values_at
 
 

@@ -36,9 +36,11 @@ from parse.ledger.types import (
     ROTATING,
     TRANSIENT,
     Because,
+    Doubt,
     Floor,
     Ledger,
     Lowering,
+    Mean,
     RankPauses,
     ShapeKind,
     Symptom,
@@ -70,6 +72,11 @@ def explanation(ledger: Ledger, write: Figures) -> Iterator[str]:
         yield from late_input(ledger.input, write)
     elif name == "compute":
         yield _compute(ledger, largest, write)
+    elif name == "wait" and ledger.verdict.kind is NONE:
+        yield f"{write.ms(largest)} are ranks that wait for whichever is the slowest in that step, no fixed one"
+        scatter = ledger.verdict.scatter
+        if scatter is not None:
+            yield f"Within a step the ranks scatter by ± {write.ms(scatter)}: batches of unequal work?"
     elif name == "communication" and ledger.standalone is not None:
         yield f"An all-reduce of these gradients takes {write.ms(ledger.standalone.standalone)} standalone"
 
@@ -125,7 +132,9 @@ def _compute(ledger: Ledger, lost: float, write: Figures) -> str:
         shown = split.explanations[0]
         usual = "" if shown.usual is None else f" ({round_number(shown.usual)} at the base)"
         up_to = "" if shown.explains is None else f", which explains up to {write.ms(shown.explains)} of compute"
-        return f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip() + usual + up_to
+        rest = f"; {write.ms(split.unexplained)} are unexplained" if split.unexplained >= SMALL * lost else ""
+        shows = f"Telemetry shows: {shown.quantity} {round_number(shown.value)} {shown.unit}".rstrip()
+        return shows + usual + up_to + rest
     if split.unexplained < SMALL * lost:
         return ""
     unexplained = f"Of compute {write.ms(split.unexplained)} are" if split.straggler or split.fixed else "Compute is"
@@ -295,13 +304,7 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
             yield from _straggler(ledger, write)
         yield f"No loss is given: {no_loss_text(ledger)}"
     elif loss.low is not None and not loss.resolved:
-        slower = _slower(ledger, loss.value, write)
-        if ledger.core_wait is None:
-            yield slower if has_headline else f"{slower}, which is within the scatter: no cause of it is named"
-        else:
-            yield f"{slower}, which is within the scatter"
-            yield "" if has_headline else _core_wait(ledger)
-        yield from _straggler(ledger, write)
+        yield from _within_scatter(ledger, loss, write, has_headline=has_headline)
     elif straggler_first(ledger):
         yield _slower(ledger, loss.value, write)
         yield from _straggler(ledger, write, "Cause: ", has_headline=has_headline)
@@ -315,6 +318,21 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield from _straggler(ledger, write)
     yield from network_sentences(ledger.network)
     yield from _confidence(ledger, write)
+
+
+def _within_scatter(ledger: Ledger, loss: Mean, write: Figures, *, has_headline: bool) -> Iterator[str]:
+    """What is known first, the straggler or ranks that lack cores; then that the loss is not."""
+    if ledger.verdict.ranks:
+        yield from _straggler(ledger, write)
+        yield f"How much slower than {ledger.result.base_case} a step is, the runs cannot tell"
+        return
+    slower = _slower(ledger, loss.value, write)
+    if ledger.core_wait is None:
+        yield slower if has_headline else f"{slower}, which is within the scatter: no cause of it is named"
+    else:
+        yield f"{slower}, which is within the scatter"
+        yield "" if has_headline else _core_wait(ledger)
+    yield from _straggler(ledger, write)
 
 
 def _core_wait(ledger: Ledger) -> str:
@@ -415,8 +433,10 @@ def _straggler(
     if len(ledger.ranks) < 2:
         return
     if verdict.kind == NONE:
-        text = _no_straggler(verdict, write)
-        yield text.replace("No straggler", "Between pauses no straggler") if pauses_named(ledger) else text
+        yield _no_straggler(verdict, ledger, write)
+        return
+    if verdict.doubt is not None and verdict.kind == CANNOT_TELL:
+        yield f"Who is waited for is not known: {_doubt(verdict.doubt, ledger, write)}"
         return
     if verdict.kind == CANNOT_TELL:
         because = because_text(verdict)
@@ -440,12 +460,28 @@ def _straggler(
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
 
 
-def _no_straggler(verdict: Verdict, write: Figures) -> str:
-    """`No straggler: one that is late by 1.80 ms in every step would have been detected; 4 times as many …`."""
+def _no_straggler(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
+    """`No straggler: one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been detected;
+    4 times as many …`."""
+    nobody = "Between pauses no straggler" if pauses_named(ledger) else "No straggler"
     if verdict.limit is None:
-        return "No straggler: no rank is late more than equal ranks would be"
-    text = f"No straggler: one that is late by {write.ms(verdict.limit)} in every step would have been detected"
+        return f"{nobody}: no rank is late more than equal ranks would be"
+    seldom = "" if verdict.seldom_limit is None else f", or by {write.ms(verdict.seldom_limit)} in one of ten,"
+    text = f"{nobody}: one that is late by {write.ms(verdict.limit)} in every step{seldom} would have been detected"
+    if verdict.seldom_limit is None:
+        text += ", but not one that is late in a few of them: the steps are too few"
+    if verdict.doubt is not None:
+        text += f". Yet {_doubt(verdict.doubt, ledger, write)}"
     return text if verdict.lowering is None else f"{text}; {_lower(verdict.limit, verdict.lowering, write)}"
+
+
+def _doubt(doubt: Doubt, ledger: Ledger, write: Figures) -> str:
+    """`rank 2 (node1) costs 1.53 ms a step more than the median rank, half of it in 2 of 240 steps: too few to tell it
+    from chance`."""
+    host = host_of(ledger, doubt.rank)
+    who = f"rank {doubt.rank}{f' ({host})' if host else ''}"
+    where = f"half of it in {doubt.steps} of {plural(doubt.of_steps, 'step')}"
+    return f"{who} costs {write.ms(doubt.costs)} a step more than the median rank, {where}: that may be chance"
 
 
 def _lower(limit: float, lowering: Lowering, write: Figures) -> str:
@@ -459,20 +495,27 @@ def _lower(limit: float, lowering: Lowering, write: Figures) -> str:
     return f"{lowest}: {'the clocks leave as much open' if lowering.floor is Floor.CLOCK else share}"
 
 
+OFTEN, NEARLY_EVERY = 0.3, 0.95
+"""From these shares on the steps of a delay are no longer named one by one; what it is on average it is in each."""
+
+
 def _late(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
-    """`rank 3 (node2) computes 30.25 ms longer than the median rank in 100 % of the steps`."""
+    """`rank 3 (node2) computes 30.25 ms longer than the median rank on average, in 90 % of the steps`."""
     in_share = f"in {'less than 1' if verdict.share < 0.005 else f'{verdict.share * 100:.0f}'} % of the steps"
     if verdict.kind == ROTATING:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
         phases = _phases(verdict, singular=True, write=write)
-        return f"{who} take turns: {in_share} one of them {phases} than the median rank"
+        return f"{who} take turns{_course(verdict, write)}: {in_share} one of them {phases} than the median rank"
     who, singular = _who(verdict, ledger)
-    when = f"{in_share}{_in_runs(verdict)}"
-    if verdict.kind == TRANSIENT:
-        when = f"in {_steps(verdict, ledger)} only"
     longer = f"{_phases(verdict, singular, write)} than the median rank"
-    return f"{who} {longer} {when}{_course(verdict, write)}{_at_meeting(verdict, write)}"
+    if verdict.kind == TRANSIENT:
+        when = f" in {_steps(verdict, ledger)} only" if verdict.share < OFTEN else f" {in_share}"
+    elif verdict.share >= NEARLY_EVERY or (verdict.shape and verdict.shape.step is not None):
+        when = f" {in_share}"
+    else:
+        when = f" on average, late {in_share}"
+    return f"{who} {longer}{when}{_in_runs(verdict)}{_course(verdict, write)}{_at_meeting(verdict, write)}"
 
 
 def _at_meeting(verdict: Verdict, write: Figures) -> str:
@@ -534,6 +577,8 @@ def _course(verdict: Verdict, write: Figures) -> str:
     shape = verdict.shape
     if shape is None or shape.kind is ShapeKind.CONSTANT:
         return ""
+    if shape.kind is ShapeKind.BLOCKS:
+        return f" every {shape.period} steps or so"
     if shape.period is not None:
         return f" (one in {shape.period})"
     if shape.per_100_steps is not None:

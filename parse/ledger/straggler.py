@@ -15,29 +15,19 @@ from typing import Any
 import numpy as np
 
 from parse import stats
-from parse.ledger.arrivals import MATERIAL, Arrivals, Floats, pooled
+from parse.ledger.arrivals import MATERIAL, OFTEN_IN, Arrivals, Floats, pooled
 from parse.ledger.breakdown import PIECES, StepBreakdown
-from parse.ledger.meetings import Ints
-from parse.ledger.transient import (
-    Pool,
-    Suspect,
-    course,
-    incidents,
-    meetings_of,
-    named,
-    pool_of,
-    rhythm,
-    rotating,
-    single_events,
-    transients,
-)
+from parse.ledger.limit import all_exchanges, detection_limit_ns, lowering, seldom_limit_ns
+from parse.ledger.pool import Bools, HowOften, Pool, Suspect, meetings_of, named, pool_of
+from parse.ledger.shape import course, rhythm
+from parse.ledger.transient import ALONE, COSTLY, FEW, SPIKE, incidents, rotating, shows, single_events, transient
 from parse.ledger.types import (
     CANNOT_TELL,
     NONE,
     PERSISTENT,
+    TRANSIENT,
     Because,
-    Floor,
-    Lowering,
+    Doubt,
     RunLedger,
     Shape,
     ShapeKind,
@@ -61,8 +51,12 @@ latest."""
 COSTLY_IN_FEW = 0.1
 """A persistent straggler of half of the runs or fewer is the point's where it costs this share of its step: load that
 lasts makes ranks late in single runs."""
+MOST_FOUND = 12
+"""So many are looked for, one behind another."""
 PROVABLE_IN = 0.3
 """A persistent straggler is provably late, beyond the clocks' bounds, in at least this share of the steps."""
+NOT_LATE, NOT_LATE_IN = 0.2, 0.3
+"""A delay comes and goes where in this share of the steps it is less than this part of what it is in many."""
 TOGETHER = 0.5
 """Ranks that are late by at least this part of the latest rank's delay are late together."""
 
@@ -173,7 +167,8 @@ def verdict(run: StepBreakdown) -> Verdict:
 def stragglers(runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]] | None = None) -> tuple[Verdict, ...]:
     """The verdict on the runs of a point, by the evidence of all of them together; `by_run` are those on each alone.
 
-    Behind that on the straggler that costs most stand those on others. One that names nobody has the detection limit.
+    Behind that on the straggler that costs most stand those on others. One that names nobody has detection limits, and
+    is no assurance where a rank costs as much as would have been detected.
     Empty where runs cannot be put together: they differ in the time stamps or meetings that they have, or in which
     ranks share a node.
     """
@@ -195,7 +190,36 @@ def stragglers(runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]
         pool.arrivals, least_ns=MATERIAL * pool.step_ns, bound_ns=pool.bound_ns, chance=_max_chance(pool.runs),
         shuffles=SHUFFLES,
     )  # fmt: skip
-    return (replace(first, limit=None if limit_ns is None else limit_ns / 1e6),)
+    doubt = _doubt(pool)
+    if doubt and limit_ns is not None and doubt.costs * 1e6 < limit_ns:
+        doubt = None
+    if doubt and (doubt.steps > FEW or limit_ns is None):
+        return (Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, bound=first.bound, doubt=doubt),)
+    seldom_ns = None if limit_ns is None else seldom_limit_ns(pool)
+    return (
+        replace(
+            first, limit=_ms(limit_ns), seldom_limit=_ms(seldom_ns), doubt=doubt, scatter=_ms(pool.arrivals.scatter)
+        ),
+    )
+
+
+def _ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+def _doubt(pool: Pool) -> Doubt | None:
+    """The rank that costs the most in the steps in which it comes last, beyond what the median rank does in its own;
+    None where that is less than MATERIAL."""
+    group, steps = pool.arrivals.ranks, len(pool.arrivals.steps)
+    late = group.provable
+    costs_ns = np.bincount(group.last[late], weights=group.gap[late], minlength=len(pool.nodes)) / steps
+    rank = int(costs_ns.argmax())
+    more_ns = float(costs_ns[rank] - np.sort(costs_ns)[(len(costs_ns) - 1) // 2])
+    if more_ns < MATERIAL * pool.step_ns:
+        return None
+    largest_first = np.sort(group.gap[late & (group.last == rank)])[::-1].cumsum()
+    half = int(np.searchsorted(largest_first, TOGETHER * largest_first[-1])) + 1
+    return Doubt(rank=rank, costs=more_ns / 1e6, steps=half, of_steps=steps)
 
 
 def _in_some_runs(
@@ -222,19 +246,28 @@ def _verdicts(runs: Sequence[StepBreakdown]) -> tuple[Verdict, ...]:
 
 
 def _judged(pool: Pool) -> tuple[Verdict, ...]:
-    """The verdicts: single events, and what all other steps show, what costs most first."""
+    """The verdicts, what costs most first: each costs what is lost to it when those before it are taken out."""
     turns = rotating(pool)
-    if turns:
-        return (turns,)
     events = [*single_events(pool)]
-    rest = pool.without(np.any([its for _, its in events], axis=0)) if events else pool
-    usual = _apart(_persistent(rest), transients(rest))
-    persistent = next((each for each in usual if each.kind == PERSISTENT), None)
-    behind = [*_behind(rest, persistent)] if persistent else []
-    known = {rank for each in behind for rank in each.ranks}
-    candidates = [*(event for event, _ in events), *(each for each in usual if not {*each.ranks} & known)]
-    if candidates:
-        return (*sorted(candidates, key=lambda candidate: -candidate.costs), *behind)
+    known: list[Verdict] = []
+    if turns:
+        known, pool = [turns], pool.without(turns.ranks, np.full(len(pool.arrivals.steps), np.inf))
+    for event, its in events:
+        pool = pool.without(event.ranks, _beyond_usual(pool, event.ranks, its))
+    clock = None
+    for _ in range(MOST_FOUND):
+        candidates = _candidates(pool, known)
+        clock = clock or next((each for each in candidates if each.kind is CANNOT_TELL), None)
+        best = max((each for each in candidates if each.ranks), key=lambda each: each.costs, default=None)
+        if best is None:
+            break
+        delay_ns = _delay_ns(pool, best)
+        if not _is_of_another(best, known, pool.step_ns):
+            known.append(best)
+        pool = pool.without(best.ranks, delay_ns)
+    first = [*sorted([*(event for event, _ in events), *known[:1]], key=lambda each: -each.costs)]
+    if first or clock:
+        return (*first, *known[1:]) if first else (clock,) if clock else ()
     bound = pool.bound_ns / 1e6
     if bound * 1e6 > UNRESOLVED * pool.step_ns:
         return (Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=bound),)
@@ -244,63 +277,122 @@ def _judged(pool: Pool) -> tuple[Verdict, ...]:
     return (Verdict(kind=NONE, bound=bound),)
 
 
-def _apart(persistent: Verdict | None, transient: Sequence[Verdict]) -> list[Verdict]:
-    """All of them, but of the same rank only one: the transient one if its other steps cost less. The steps that stand
-    out are in the costs of the persistent one, too."""
-    if persistent is None:
-        return [*transient]
-    same = [each for each in transient if {*each.ranks} <= {*persistent.ranks}]
-    others = [each for each in transient if each not in same]
-    if same and persistent.costs < 2 * sum(each.costs for each in same):
-        return [*same, *others]
-    return [persistent, *others]
+def _candidates(pool: Pool, stragglers: Sequence[Verdict]) -> list[Verdict]:
+    """Who may be the next straggler, behind those that are known: late in most steps, in many, in few."""
+    usual = sorted({rank for each in stragglers if each.share >= OFTEN_IN for rank in each.ranks})
+    of_any = sorted({rank for each in stragglers for rank in each.ranks})
+    persistent = _usual(pool, HowOften.MOST, usual)
+    frequent = _usual(pool, HowOften.MANY, of_any)
+    seldom = transient(pool)
+    if persistent and frequent and (not persistent.ranks or {*frequent.ranks} & {*persistent.ranks}):
+        frequent = None
+    if persistent and seldom and {*seldom.ranks} <= {*persistent.ranks} and persistent.costs < 2 * seldom.costs:
+        persistent = None  # its other steps cost less
+    if frequent and seldom and {*frequent.ranks} & {*seldom.ranks}:
+        frequent, seldom = (None, seldom) if seldom.costs >= ALONE * frequent.costs else (frequent, None)
+    return [each for each in (persistent, frequent, seldom) if each is not None]
 
 
-def _persistent(pool: Pool, known: Sequence[int] = ()) -> Verdict | None:
-    """A rank, several, or a node that are late in nearly all of the window, in more than half of the runs.
+def _is_of_another(verdict: Verdict, known: Sequence[Verdict], step_ns: float) -> bool:
+    """Whether it is what is left of a straggler that is known."""
+    same = any({*verdict.ranks} <= {*each.ranks} for each in known)
+    return same and verdict.costs * 1e6 < COSTLY * step_ns
+
+
+def _delay_ns(pool: Pool, verdict: Verdict) -> Floats:
+    """What to take from a straggler's arrival [step], so that it is like the others."""
+    if verdict.kind is TRANSIENT and verdict.share < OFTEN_IN:
+        as_late = pool.delay(verdict.ranks) >= TOGETHER * verdict.arrival_skew * 1e6
+        return _beyond_usual(pool, verdict.ranks, pool.steps_of(verdict) | as_late)
+    return np.full(len(pool.arrivals.steps), np.inf)
+
+
+def _beyond_usual(pool: Pool, ranks: Sequence[int], its: Bools) -> Floats:
+    """How late they are in these steps [step] beyond what they are in most."""
+    usual_ns = max(0.0, float(pool.typical(HowOften.MOST)[0][list(ranks)].mean()))
+    return np.where(its, np.maximum(0, pool.delay(ranks) - usual_ns), 0)
+
+
+def _usual(pool: Pool, level: HowOften, known: Sequence[int] = ()) -> Verdict | None:
+    """A rank, several, or a node that are late in most of the steps, or in many, in more than half of the runs.
 
     `known` are ranks that are stragglers already: the others are compared with one another.
     """
-    arrivals = pool.arrivals
     compared = [rank for rank in range(len(pool.nodes)) if rank not in known]
-    suspect = _usual_suspect(pool, compared)
+    suspect = _usual_suspect(pool, compared, level) if not known or len(known) < len(pool.nodes) // 2 else None
     if suspect is None:
         return None
     ranks = list(suspect.ranks)
-    typical = arrivals.ranks.typical
-    typical_ns = float(typical[ranks].mean())
-    costs_ns = _further_costs_ns(pool, ranks, compared) if known else _costs_ns(arrivals, suspect)
-    if min(typical_ns, costs_ns) < MATERIAL * pool.step_ns:  # a few bad steps alone cost much, too
-        return None
-    in_runs = sum(_shows(pool, run, ranks, compared) for run in range(pool.runs))
-    if 2 * in_runs <= pool.runs:
+    typical, of_nodes = pool.typical(level)
+    typical_ns, costs_ns = float(typical[ranks].mean()), _costs_ns(pool.arrivals, suspect)
+    shown = [run for run in range(pool.runs) if _shows(pool, run, ranks, compared, level)]
+    # A few bad steps alone cost much, too.
+    if min(typical_ns, costs_ns) < MATERIAL * pool.step_ns or 2 * len(shown) <= pool.runs:
         return None
     chance = _chance(typical[compared], pool.runs)
     if suspect.node is not None and not known:
-        chance = min(chance, _chance(arrivals.nodes.typical, pool.runs))
+        chance = min(chance, _chance(of_nodes, pool.runs))
     if chance > _max_chance(pool.runs):
         return None
-    bound_ns = pool.bound_ns
-    late_steps, causes = arrivals.late_steps[ranks], arrivals.rank_cause[ranks]
+    often_ns = float(pool.typical(HowOften.MANY)[0][ranks].mean())
+    if level is HowOften.MANY or _comes_and_goes(pool, suspect, shown, often_ns):
+        return _often(pool, suspect, often_ns, chance)
+    return _persistent(pool, suspect, typical_ns, costs_ns, chance, len(shown))
+
+
+def _persistent(
+    pool: Pool, suspect: Suspect, typical_ns: float, costs_ns: float, chance: float, in_runs: int
+) -> Verdict:
+    """The verdict on one that is late in most steps; that the clocks do not show it, where they do not."""
+    arrivals, ranks, bound_ns = pool.arrivals, list(suspect.ranks), pool.bound_ns
+    late_steps = arrivals.late_steps[ranks]
     if typical_ns <= bound_ns or late_steps.mean() < PROVABLE_IN * len(arrivals.steps):
         return Verdict(
             kind=CANNOT_TELL, because=Because.CLOCK, bound=bound_ns / 1e6, arrival_skew=typical_ns / 1e6, chance=chance
         )
-    weights = late_steps / max(1, late_steps.sum())
+    shape, steps = _course(pool, suspect), arrivals.steps
+    if shape.kind in (ShapeKind.BEGINS, ShapeKind.ENDS) and shape.step is not None:
+        causes = pool.parts(ranks, (steps >= shape.step) == (shape.kind is ShapeKind.BEGINS))
+    else:
+        causes = arrivals.rank_cause[ranks].mean(axis=0)
+    skew_ms = float(causes.sum()) / 1e6
     return Verdict(
         kind=PERSISTENT, ranks=suspect.ranks, node=pool.host(suspect), in_runs=in_runs, of_runs=pool.runs,
-        shape=_course(pool, suspect),
-        arrival_skew=float(causes.sum(axis=1) @ weights) / 1e6,
-        cause=named(arrivals, weights @ causes), meetings=meetings_of(arrivals, ranks),
+        shape=shape, arrival_skew=skew_ms,
+        cause=named(arrivals, causes), meetings=meetings_of(arrivals, ranks, skew_ms),
         share=float(late_steps.mean()) / len(arrivals.steps), costs=costs_ns / 1e6, bound=bound_ns / 1e6,
         chance=chance,
     )  # fmt: skip
 
 
-def _shows(pool: Pool, run: int, ranks: Sequence[int], compared: Sequence[int]) -> bool:
+def _comes_and_goes(pool: Pool, suspect: Suspect, shown: Sequence[int], often_ns: float) -> bool:
+    """Whether one that is late by `often_ns` in many steps is not late at all in NOT_LATE_IN of them, all over the
+    windows of the runs that show it. What comes and goes at other meetings, or scatter that is as large, hides that.
+    """
+    others_ns = pool.delay([rank for rank in range(len(pool.nodes)) if rank not in suspect.ranks])
+    scatter_ns = float(np.median(others_ns[others_ns > 0])) if others_ns.any() else 0.0
+    if pool.arrivals.meetings or often_ns < SPIKE * scatter_ns:
+        return False
+    delay_ns = pool.delay(suspect.ranks)[np.isin(pool.arrivals.run, shown)]
+    not_late = float((delay_ns < NOT_LATE * often_ns).mean())
+    return not_late >= NOT_LATE_IN and _course(pool, suspect).kind is ShapeKind.CONSTANT
+
+
+def _often(pool: Pool, suspect: Suspect, typical_ns: float, chance: float) -> Verdict | None:
+    """The verdict on one that is late in many steps: those in which it is last by TOGETHER of what it is in them."""
+    arrivals = pool.arrivals
+    group, who = (arrivals.ranks, suspect.ranks) if suspect.node is None else (arrivals.nodes, (suspect.node,))
+    its = np.isin(group.last, who) & group.provable & (arrivals.skew >= TOGETHER * typical_ns)
+    if not pool.is_material(its, group):
+        return None
+    verdict = pool.in_steps(suspect, its, group, chance)
+    return verdict if shows(pool, verdict) else None
+
+
+def _shows(pool: Pool, run: int, ranks: Sequence[int], compared: Sequence[int], level: HowOften) -> bool:
     """Whether a run shows that these ranks are late: typically by SHOWS of MATERIAL there, and no less than the others
     compared. What differs between runs may make other ranks late in each."""
-    usual = pool.arrivals.ranks.typical[:, pool.arrivals.piece_run == run].mean(axis=1)
+    usual = pool.typical(level)[0][:, pool.arrivals.piece_run == run].mean(axis=1)
     others = [usual[rank] for rank in compared if rank not in ranks]
     late_ns = float(usual[list(ranks)].mean())
     return bool(late_ns >= max(SHOWS * MATERIAL * pool.step_ns, *others))
@@ -321,20 +413,10 @@ def _course(pool: Pool, suspect: Suspect) -> Shape:
     return by_steps if by_steps.kind is shape.kind else shape
 
 
-def _behind(pool: Pool, first: Verdict) -> Iterator[Verdict]:
-    """Further persistent stragglers, each among the ranks that are none so far."""
-    known = [*first.ranks]
-    while len(known) < len(pool.nodes) // 2 and (further := _persistent(pool, known)):
-        if further.kind != PERSISTENT:
-            return
-        yield further
-        known += further.ranks
-
-
-def _usual_suspect(pool: Pool, compared: Sequence[int]) -> Suspect | None:
+def _usual_suspect(pool: Pool, compared: Sequence[int], level: HowOften) -> Suspect | None:
     """The rank of those compared whose typical arrival skew is the largest, with those near it whose skew has the same
     main cause; a node where they are all of its ranks."""
-    usual = pool.arrivals.ranks.typical.mean(axis=1)
+    usual = pool.typical(level)[0].mean(axis=1)
     latest = max(compared, key=lambda rank: usual[rank])
     if usual[latest] <= 0:
         return None
@@ -347,13 +429,6 @@ def _usual_suspect(pool: Pool, compared: Sequence[int]) -> Suspect | None:
     if len(nodes) == 1 and len({*pool.nodes}) > 1 and (whole := pool.node(nodes.pop())).ranks == ranks:
         return whole
     return Suspect(ranks=ranks)
-
-
-def _further_costs_ns(pool: Pool, ranks: Sequence[int], compared: Sequence[int]) -> float:
-    """The mean time that these ranks typically come after the latest of the others compared."""
-    usual = pool.arrivals.ranks.typical.mean(axis=1)
-    others = [rank for rank in compared if rank not in ranks]
-    return float(usual[list(ranks)].mean() - max((usual[rank] for rank in others), default=0.0))
 
 
 def _costs_ns(arrivals: Arrivals, suspect: Suspect) -> float:
@@ -410,153 +485,3 @@ def _log_chance(typical: Floats, least: float) -> float:
         for t in (times / reach for times in TIMES)
     ]
     return log(len(typical)) + min(limits)
-
-
-# How late a rank would have to be to be named: the detection limit of the test for persistent stragglers.
-
-SIGMAS_OF_POWER = 1.2816 * 2**0.5
-"""Standard errors above a critical value at which nine of ten other measurements are beyond it: the limit is itself
-measured, with the same error (normal distribution)."""
-RANKS = 8
-"""As many ranks are tried in the role of the late one, spread over all."""
-LIMIT_SHUFFLED = 1_000_000
-"""So many values are shuffled, or more where 1 in `chance` shuffles take them."""
-MANY, OF_MANY = 5_000, 100
-"""Of more values (ranks × pieces) so many shuffles show how the largest mean scatters; it bounds time and memory."""
-FEW = 4096
-"""So many permutations are all tried."""
-HALVINGS = 30
-MAX_TIMES = 100.0
-"""More runs or steps than so many times as many are no advice."""
-
-
-def detection_limit_ns(
-    arrivals: Arrivals, *, least_ns: float, bound_ns: float, chance: float, shuffles: int
-) -> float | None:
-    """The delay in every step, in ns, from which a rank is named persistent in nine of ten measurements like this one.
-
-    As in the test, the rank must be beyond what permuted names of ranks show with probability `chance`, beyond the
-    clocks' bounds `bound_ns`, and typically late by `least_ns` and cost as much. None where no delay would be enough.
-    """
-    by_chance_ns = _beyond_chance_ns(arrivals.ranks.typical, chance, shuffles)
-    if by_chance_ns is None:
-        return None
-    usual, runs = arrivals.usual, arrivals.piece_run
-    late_ns = (
-        max(by_chance_ns, least_ns, bound_ns) - float(usual.mean()) + SIGMAS_OF_POWER * _standard_error(usual, runs)
-    )
-    return max(late_ns, _costing_ns(arrivals.margin, least_ns))
-
-
-def lowering(arrivals: Arrivals, *, limit_ns: float, least_ns: float, bound_ns: float) -> Lowering:
-    """How many times as many runs or steps would halve the limit of `detection_limit_ns`, which had these arguments.
-
-    The scatter of what permuted names show and all standard errors fall with the square root of the number; the clocks'
-    bounds, the least delay and the costs that make a straggler do not.
-    """
-    usual, typical = float(arrivals.usual.mean()), float(arrivals.ranks.typical.mean())
-    error_ns = SIGMAS_OF_POWER * _standard_error(arrivals.usual, arrivals.piece_run)
-    by_chance_ns = limit_ns + usual - error_ns  # or less, where the costs make the limit
-
-    def limit(times: float) -> float:
-        falls_by = float(times**0.5)
-        chance_ns = typical + (by_chance_ns - typical) / falls_by
-        late_ns = max(chance_ns, least_ns, bound_ns) - usual + error_ns / falls_by
-        return float(max(late_ns, _costing_ns(arrivals.margin, least_ns, times)))
-
-    floor_ns = limit(float("inf"))
-    by_clock = bound_ns > max(least_ns, typical) and bound_ns - usual >= floor_ns
-    floor = Floor.CLOCK if by_clock else Floor.SHARE
-    low, high = 1.0, MAX_TIMES
-    if limit(high) > limit_ns / 2:
-        return Lowering(times=None, least=floor_ns / 1e6, floor=floor)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if limit(middle) > limit_ns / 2 else (low, middle)
-    return Lowering(times=high, least=floor_ns / 1e6, floor=floor)
-
-
-def _costing_ns(margin: Ints, cost_ns: float, times: float = 1.0) -> float:
-    """How late a rank must be to add `cost_ns` to a step on average, in nine of ten windows of `times` as many
-    steps."""
-
-    def costs(delay: float) -> float:
-        lost = np.maximum(margin + delay, 0)
-        return float(lost.mean() - SIGMAS_OF_POWER * lost.std() / (times * len(lost)) ** 0.5)
-
-    low, high = 0.0, cost_ns + float(-margin.min(initial=0)) + float(np.ptp(margin))
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if costs(middle) < cost_ns else (low, middle)
-    return high
-
-
-def _beyond_chance_ns(typical: Floats, chance: float, shuffles: int) -> float | None:
-    """The mean that a late rank needs to exceed those of permuted names: the median over ranks in that role."""
-    ranks, pieces = typical.shape
-    shuffles = max(round(1 / chance), min(shuffles, LIMIT_SHUFFLED // typical.size))
-    random = np.random.default_rng(ranks * 1_000_003 + pieces)
-    if typical.size > MANY:  # of so many ranks none is dealt several of the late one's pieces
-        largest = [float(random.permuted(typical, axis=0).mean(axis=1).max()) for _ in range(OF_MANY)]
-        return _exceeded_by(chance, largest)
-    exchanges = all_exchanges(ranks, pieces)
-    if exchanges is not None:
-        order, allowed = np.stack([exchanges < 0, exchanges > 0], axis=1).astype(np.int64), int(chance * len(exchanges))
-    else:
-        order = random.permuted(np.broadcast_to(np.arange(ranks)[:, None], (shuffles, ranks, pieces)), axis=1)
-        allowed = int(chance * (1 + shuffles)) - 1
-    shuffled = np.take_along_axis(typical[None], order, axis=1).mean(axis=2)
-    limits = []
-    for late in {*np.linspace(0, ranks - 1, min(RANKS, ranks)).round().astype(int).tolist()}:
-        takes = (order == late).mean(axis=2)
-        limit = _exceeding(shuffled - float(typical[late].mean()) * takes, takes, allowed)
-        if limit is not None:
-            limits.append(limit)
-    return float(np.median(limits)) if limits else None
-
-
-def _exceeded_by(chance: float, maxima: Sequence[float]) -> float:
-    """What maxima of many values, of which these are some, exceed with this probability.
-
-    By Gumbel's distribution with their mean and standard deviation (Coles, An Introduction to Statistical Modeling of
-    Extreme Values, 2001, 3.1). Means of several values reach it slowly: for these it is a few per cent too large.
-    """
-    scale = float(np.std(maxima, ddof=1)) * 6**0.5 / np.pi
-    return float(np.mean(maxima)) - scale * (np.euler_gamma + float(np.log(-np.log1p(-chance))))
-
-
-def all_exchanges(ranks: int, pieces: int) -> Ints | None:
-    """Of two ranks all ways to permute their names in every piece, none changed first: [way, piece] 1 or, changed, -1;
-    None where there are more ranks, or more ways than FEW."""
-    if ranks != 2 or pieces > FEW.bit_length() - 1:
-        return None
-    return 1 - 2 * (np.arange(2**pieces)[:, None] >> np.arange(pieces) & 1)
-
-
-def _exceeding(shuffled: Floats, takes: Floats, allowed: int) -> float | None:
-    """The delay in ns that exceeds the largest mean of all but `allowed` of the shuffles [shuffle, rank], of which each
-    rank `takes` a share of the delay with it; None if none does."""
-
-    def is_beyond(delay: float) -> bool:
-        return int(((shuffled + delay * takes).max(axis=1) >= delay).sum()) <= allowed
-
-    low, high = 0.0, max(float(shuffled.max()), 1.0)
-    for _ in range(HALVINGS):
-        if is_beyond(high):
-            break
-        low, high = high, 2 * high
-    else:
-        return None
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_beyond(middle) else (middle, high)
-    return high
-
-
-def _standard_error(values: Floats, runs: Ints) -> float:
-    """That of the mean over pieces [piece]; where there are three runs the larger one, of pieces or of runs."""
-    errors = [float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0]
-    means = [float(values[runs == run].mean()) for run in np.unique(runs)]
-    if len(means) > 2:
-        errors.append(float(np.std(means, ddof=1)) / len(means) ** 0.5)
-    return max(errors)

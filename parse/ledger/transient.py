@@ -2,256 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
 from math import exp, lgamma, log, log1p
 
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, Floats, LastArrivals, pooled
+from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, Floats, LastArrivals
 from parse.ledger.breakdown import StepBreakdown
 from parse.ledger.meetings import Ints
-from parse.ledger.types import CANNOT_TELL, NONE, ROTATING, TRANSIENT, Because, Incident, Shape, ShapeKind, Verdict
-
-# How a straggler's delay runs over the steps: constant, growing or falling, from a step on, or every so many steps.
-
-PIECES = 10
-"""The window is judged in so many pieces: steps follow one another and are no independent evidence."""
-BETTER = 25.0
-"""A slope or a jump is real where it explains so many times the variance that it leaves, each by its degrees of
-freedom (F): among ten pieces that differ by chance a slope does in one of a thousand cases."""
-CHANGE = 0.5
-"""The delay changes over the window by this part of its mean at least."""
-KEEPS_TO_PERIOD = 0.8
-"""This part of the steps keep to the period, and of the steps that the period gives are late."""
-MIN_EVENTS = 4
-SHORTEST_PERIOD = 2
-
-
-def course(delays: Sequence[Floats], first_step: int) -> Shape:
-    """The shape of a delay in ms [step] of each run, of windows that begin at `first_step`; in means over runs."""
-    steps = min(map(len, delays))
-    constant = Shape(kind=ShapeKind.CONSTANT)
-    if steps < 2 * PIECES:
-        return constant
-    means = np.mean([delay[:steps] for delay in delays], axis=0)
-    pieces = _pieces(means)
-    at = np.arange(PIECES) - (PIECES - 1) / 2
-    slope = float(at @ pieces / (at @ at))
-    cut = _jump(means)
-    before, after = float(means[:cut].mean()), float(means[cut:].mean())
-    whole, by_slope, by_jump = (
-        float(((values - values.mean()) ** 2).sum())
-        for values in (pieces, pieces - slope * at, _pieces(means - np.where(np.arange(steps) < cut, before, after)))
-    )
-    grows = by_slope <= by_jump
-    residual, parameters = (by_slope, 2) if grows else (by_jump, 3)  # a jump has a place, too
-    change = slope * PIECES if grows else after - before
-    explained = (whole - residual) / (parameters - 1)
-    if explained <= BETTER * residual / (PIECES - parameters) or abs(change) < CHANGE * abs(pieces.mean()):
-        return constant
-    if grows:
-        kind = ShapeKind.GROWING if slope > 0 else ShapeKind.FALLING
-        return Shape(kind=kind, per_100_steps=slope * PIECES / steps * 100)
-    return Shape(kind=ShapeKind.BEGINS if after > before else ShapeKind.ENDS, step=first_step + cut)
-
-
-def _pieces(values: Floats) -> Floats:
-    return np.array([part.mean() for part in np.array_split(values, PIECES)])
-
-
-def _jump(values: Floats) -> int:
-    """The place before and from which the means differ so that they leave the least squares."""
-    before = np.arange(1, len(values))
-    after = len(values) - before
-    sums = np.cumsum(values)[:-1]
-    return 1 + int((before * after * (sums / before - (values.sum() - sums) / after) ** 2).argmax())
-
-
-def rhythm(run_steps: Sequence[Sequence[int]]) -> Shape | None:
-    """The period of the steps in which a straggler is late, run by run; None where they have none."""
-    gaps = Counter(after - before for steps in run_steps for before, after in pairwise(steps))
-    if sum(map(len, run_steps)) < MIN_EVENTS or not gaps:
-        return None
-    period, _ = gaps.most_common(1)[0]
-    if period < SHORTEST_PERIOD:
-        return None
-    regular = expected = 0
-    for steps in filter(None, run_steps):
-        phase, in_phase = Counter(step % period for step in steps).most_common(1)[0]
-        regular += in_phase
-        expected += len(range(min(step for step in steps if step % period == phase), max(steps) + 1, period))
-    if regular < KEEPS_TO_PERIOD * len([*chain.from_iterable(run_steps)]) or regular < KEEPS_TO_PERIOD * expected:
-        return None
-    return Shape(kind=ShapeKind.PERIODIC, period=period)
-
-
-# The evidence of a point's runs together, and the verdict on those who are late in some of its steps.
-
-Bools = npt.NDArray[np.bool_]
-MEETINGS_NAMED = 5
-"""As many of a step's meetings are named, at which a straggler is late the most."""
-SUSTAINED, BEYOND = 0.8, 2.0
-"""A typical delay beyond this multiple of what is not exceeded in this share of the pieces counts as that multiple: a
-single long stall decides nothing about all other pieces."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suspect:
-    """Ranks that may be the straggler; `node` where they are all of one node with several."""
-
-    ranks: tuple[int, ...]
-    node: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Pool:
-    """The evidence of all runs together; `step_ns` is their mean step, `nodes` and `hosts` are those of the ranks."""
-
-    arrivals: Arrivals
-    step_ns: float
-    nodes: tuple[int, ...]
-    hosts: tuple[str, ...]
-    runs: int
-
-    @property
-    def bound_ns(self) -> float:
-        """What the clocks usually leave open about the skew of the last rank."""
-        return float(np.median(self.arrivals.skew_bound))
-
-    def node(self, number: int) -> Suspect:
-        """The ranks of a node."""
-        ranks = tuple(rank for rank, on in enumerate(self.nodes) if on == number)
-        return Suspect(ranks=ranks, node=number if len(ranks) > 1 else None)
-
-    def host(self, suspect: Suspect) -> str:
-        """The host name of a node that is late as a whole."""
-        return "" if suspect.node is None else self.hosts[suspect.ranks[0]] or f"node {suspect.node}"
-
-    def groups(self) -> tuple[LastArrivals, ...]:
-        """The arrivals of ranks and, where there are several, of nodes."""
-        return (self.arrivals.ranks, self.arrivals.nodes)[: 1 + (len({*self.nodes}) > 1)]
-
-    def suspect(self, group: LastArrivals, number: int) -> Suspect:
-        """The rank or node of that number in the group."""
-        return Suspect(ranks=(number,)) if group is self.arrivals.ranks else self.node(number)
-
-    def names(self, group: LastArrivals) -> int:
-        """The number of ranks or nodes in the group."""
-        return len(self.nodes) if group is self.arrivals.ranks else len({*self.nodes})
-
-    def is_material(self, its: Bools, group: LastArrivals) -> bool:
-        """Whether these steps [step] of one of the group cost MATERIAL of a step, as a mean over all steps."""
-        return bool(its.any() and group.gap[its].sum() >= MATERIAL * self.step_ns * len(its))
-
-    def without(self, its: Bools) -> Pool:
-        """The same without these steps [step], what their last ranks were late in them included."""
-        arrivals = self.arrivals
-        counts = arrivals.late_steps.copy()
-        sums = arrivals.rank_cause * counts[:, None]
-        for step in np.flatnonzero(its & arrivals.ranks.provable):
-            rank = arrivals.ranks.last[step]
-            counts[rank] -= 1
-            sums[rank] -= arrivals.cause[step]
-
-        def rest(group: LastArrivals) -> LastArrivals:
-            return replace(group, last=group.last[~its], gap=group.gap[~its], gap_bound=group.gap_bound[~its])
-
-        arrays = {
-            name: getattr(arrivals, name)[~its] for name in ("run", "steps", "skew", "skew_bound", "cause", "margin")
-        }
-        remaining = replace(
-            arrivals, **arrays, ranks=rest(arrivals.ranks), nodes=rest(arrivals.nodes), late_steps=counts,
-            rank_cause=sums / np.maximum(1, counts)[:, None],
-        )  # fmt: skip
-        return replace(self, arrivals=remaining)
-
-    def course(self, late: Bools) -> Shape:
-        """The shape of a delay: in these steps [step] it is the skew, in the others 0."""
-        late_ms = np.where(late, self.arrivals.skew, 0) / 1e6
-        return course([late_ms[self.arrivals.run == run] for run in range(self.runs)], int(self.arrivals.steps[0]))
-
-    def in_steps(
-        self, suspect: Suspect, its: Bools, group: LastArrivals, chance: float | None = None, period: int | None = None
-    ) -> Verdict:
-        """The verdict on those who are late in these steps [step], every `period` steps where that is known."""
-        arrivals = self.arrivals
-        run_steps = tuple(tuple(arrivals.steps[its & (arrivals.run == run)].tolist()) for run in range(self.runs))
-        return Verdict(
-            kind=TRANSIENT, ranks=suspect.ranks, node=self.host(suspect),
-            steps=run_steps[0] if len({*run_steps}) == 1 else (), run_steps=run_steps,
-            in_runs=sum(map(bool, run_steps)), of_runs=self.runs,
-            shape=Shape(kind=ShapeKind.PERIODIC, period=period) if period else self._shape(its, run_steps),
-            arrival_skew=float(arrivals.skew[its].mean()) / 1e6,
-            cause=named(arrivals, arrivals.cause[its].mean(axis=0)), meetings=meetings_of(arrivals, suspect.ranks),
-            share=float(its.mean()), costs=float(group.gap[its].sum()) / len(its) / 1e6,
-            bound=self.bound_ns / 1e6, chance=chance,
-        )  # fmt: skip
-
-    def _shape(self, its: Bools, run_steps: Sequence[Sequence[int]]) -> Shape | None:
-        """Periodic, or from a step on or until it; None for what has no such shape."""
-        periodic = rhythm(run_steps)
-        if periodic is not None:
-            return periodic
-        shape = self.course(its)
-        return shape if shape.kind in (ShapeKind.BEGINS, ShapeKind.ENDS) else None
-
-
-def pool_of(runs: Sequence[StepBreakdown]) -> Pool | Verdict:
-    """The evidence of these runs, which are alike; the verdict where ranks cannot be compared."""
-    if len(runs[0].nodes) == 1:
-        return Verdict(kind=NONE, because=Because.ONE_RANK)
-    arrivals = [run.arrivals for run in runs if run.arrivals is not None]
-    if not arrivals:
-        return Verdict(kind=CANNOT_TELL, because=runs[0].merged)
-    hosts = zip(*(run.hosts for run in runs), strict=True)
-    return Pool(
-        arrivals=_without_stalls(pooled(arrivals)), step_ns=float(np.mean([run.step_ns for run in runs])),
-        nodes=runs[0].nodes,
-        hosts=tuple(names[0] if len({*names}) == 1 else "" for names in hosts), runs=len(runs),
-    )  # fmt: skip
-
-
-def _without_stalls(arrivals: Arrivals) -> Arrivals:
-    """The same with typical delays, early ones too, up to BEYOND times what is SUSTAINED: those of ranks by the latest
-    rank of each piece, those of nodes by the latest node, whichever it is."""
-
-    def bounded(values: Floats, of_piece: Floats) -> Floats:
-        limit = BEYOND * _quantile(of_piece, SUSTAINED)
-        return np.clip(values, -limit, limit)
-
-    ranks, nodes = arrivals.ranks.typical, arrivals.nodes.typical
-    of_ranks = np.abs(ranks).max(axis=0)
-    return replace(
-        arrivals, usual=bounded(arrivals.usual, of_ranks),
-        ranks=replace(arrivals.ranks, typical=bounded(ranks, of_ranks)),
-        nodes=replace(arrivals.nodes, typical=bounded(nodes, np.abs(nodes).max(axis=0))),
-    )  # fmt: skip
-
-
-def _quantile(values: Floats, share: float) -> float:
-    """As numpy.quantile, which imports numpy.ma: a fifth of the time of a ledger of 1024 ranks."""
-    ordered = np.sort(values)
-    return float(np.interp(share * (len(ordered) - 1), np.arange(len(ordered)), ordered))
-
-
-def named(arrivals: Arrivals, cause_ns: Floats) -> Mapping[str, float]:
-    """By name, ms; what no stamp separates from the next is in that."""
-    return {name: float(ns) / 1e6 for name, ns in zip(arrivals.causes, cause_ns, strict=True) if name}
-
-
-def meetings_of(arrivals: Arrivals, ranks: Sequence[int]) -> Mapping[str, float]:
-    """By meeting, ms: how late these ranks are at it in the steps in which they are late."""
-    its_steps = arrivals.late_steps[list(ranks)]
-    if not arrivals.meetings or not its_steps.any():
-        return {}
-    ms = its_steps / its_steps.sum() @ arrivals.rank_meetings[list(ranks)] / 1e6
-    largest = np.argsort(-ms, kind="stable")[:MEETINGS_NAMED].tolist()
-    return {arrivals.meetings[at]: float(ms[at]) for at in largest if ms[at] > 0}
-
+from parse.ledger.pool import Bools, Pool, Suspect
+from parse.ledger.shape import MIN_EVENTS
+from parse.ledger.types import ROTATING, Incident, Shape, ShapeKind, Verdict
 
 # Delays that recur: the period under which the worst steps of a rank fall into one phase, if not by chance.
 
@@ -361,13 +124,13 @@ SPIKE_CHANCE, SEVERE_CHANCE = 0.005, 0.02
 than the many tests at all sizes."""
 
 
-def transients(pool: Pool) -> tuple[Verdict, ...]:
+def transient(pool: Pool) -> Verdict | None:
     """Who is late in some of the steps: the rank or node whose delays recur, or on whom those fall that stand out."""
     recurring, standing_out = _recurring(pool), _standing_out(pool)
     if recurring and standing_out and recurring.costs < ALONE * standing_out.costs:
         recurring = None  # what stands out has no period, or another
     candidate = recurring or standing_out
-    return (candidate,) if candidate and shows(pool, candidate) else ()
+    return candidate if candidate and shows(pool, candidate) else None
 
 
 def shows(pool: Pool, verdict: Verdict) -> bool:
@@ -404,21 +167,41 @@ def _recurrences(
             yield int(number), recurring
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outstanding:
+    """The steps `its` [step] that stand out in which one of the `group` is last; `chance` is the probability of so many
+    or more on anybody."""
+
+    suspect: Suspect
+    its: Bools
+    group: LastArrivals
+    chance: float
+
+
 def _standing_out(pool: Pool) -> Verdict | None:
+    candidates = standing_out(pool)
+    return (
+        None
+        if candidates is None
+        else pool.in_steps(candidates.suspect, candidates.its, candidates.group, candidates.chance)
+    )
+
+
+def standing_out(pool: Pool) -> Outstanding | None:
     """Steps that stand out, and the rank or node on which more of them fall than by chance."""
     arrivals = pool.arrivals
     skew = arrivals.skew
-    verdicts: list[Verdict] = []
+    candidates: list[Outstanding] = []
     sizes = 0
     least_ns = smallest_ns = np.maximum(SPIKE * float(np.median(skew)), arrivals.skew_bound)
     while (out := skew > least_ns).any():
         if out.mean() <= SELDOM:
-            verdicts += _most_of(pool, out, SPIKE_CHANCE, smallest_ns)
+            candidates += _most_of(pool, out, SPIKE_CHANCE, smallest_ns)
             sizes += 1
         least_ns = np.maximum(1.0, 2 * least_ns)  # small incidents of others hide no large ones
-    if verdicts:
-        best = min(verdicts, key=lambda candidate: candidate.chance or 0.0)
-        return replace(best, chance=min(1.0, sizes * (best.chance or 0.0)))
+    if candidates:
+        best = min(candidates, key=lambda candidate: candidate.chance)
+        return replace(best, chance=min(1.0, sizes * best.chance))
     if (severe := _severe(arrivals)).any() and severe.mean() <= SELDOM:
         return next(_most_of(pool, severe, SEVERE_CHANCE), None)
     return None
@@ -480,7 +263,7 @@ def _severe(arrivals: Arrivals) -> Bools:
     return (arrivals.skew > SEVERE * float(np.median(arrivals.skew))) & (arrivals.skew > arrivals.skew_bound)
 
 
-def _most_of(pool: Pool, out: Bools, limit: float, smallest_ns: Floats | None = None) -> Iterator[Verdict]:
+def _most_of(pool: Pool, out: Bools, limit: float, smallest_ns: Floats | None = None) -> Iterator[Outstanding]:
     """The rank and the node with most of these steps, if so many by chance are no likelier than `limit`.
 
     An incident of another rank may leave only larger steps to it. With `smallest_ns`, the skew [step] from which one
@@ -497,7 +280,7 @@ def _most_of(pool: Pool, out: Bools, limit: float, smallest_ns: Floats | None = 
         names = pool.names(group)
         chance = names * tail(len(events), int((events == number).sum()), 1 / names)
         if chance <= limit and pool.is_material(its, group):
-            yield pool.in_steps(pool.suspect(group, number), its, group, chance)
+            yield Outstanding(suspect=pool.suspect(group, number), its=its, group=group, chance=chance)
 
 
 def first_of_events(steps: Bools, who: Ints) -> npt.NDArray[np.intp]:
@@ -523,8 +306,12 @@ def rotating(pool: Pool) -> Verdict | None:
         if group.exclusive >= SIGMAS and provable.mean() > MOSTLY:
             in_turn = [_takes_turns(group.last[provable & (arrivals.run == run)]) for run in range(pool.runs)]
             if 2 * sum(in_turn) > pool.runs:
-                counts = np.bincount(group.last[provable])
-                return _in_turn(pool, group, np.flatnonzero(counts >= counts.max() / 2).tolist(), provable)
+                counts, costs = (
+                    np.bincount(group.last[provable], weights=weights) for weights in (None, group.gap[provable])
+                )
+                by_turns = np.flatnonzero((counts >= counts.max() / 2) & (costs >= costs.max() / 2)).tolist()
+                if len(by_turns) > 1:
+                    return _in_turn(pool, group, by_turns, provable)
         by_period = _strict_turns(pool, group)
         if by_period:
             return _in_turn(pool, group, by_period, provable & np.isin(group.last, by_period))
@@ -535,8 +322,11 @@ def _strict_turns(pool: Pool, group: LastArrivals) -> list[int]:
     """Those of the group whose delays recur with one period, each in a phase of its own, and who are together last in
     most of the steps; empty where there are none."""
     for _, recurring in _recurrences(pool, group, regular=IN_TURN):
-        phases = {number: member.phase for number, member in _recurrences(pool, group, recurring.period, IN_TURN)}
-        if 1 < len(phases) == len({*phases.values()}) and len(phases) > MOSTLY * recurring.period:
+        members = dict(_recurrences(pool, group, recurring.period, IN_TURN))
+        phases = {number: member.phase for number, member in members.items()}
+        costs = [float(group.gap[member.its].sum()) for member in members.values()]
+        in_turn = 1 < len(phases) == len({*phases.values()}) and len(phases) > MOSTLY * recurring.period
+        if in_turn and min(costs) >= max(costs) / 2:
             return sorted(phases)
     return []
 
@@ -548,7 +338,19 @@ def _in_turn(pool: Pool, group: LastArrivals, often: list[int], its: Bools) -> V
         ranks = [rank for rank, node in enumerate(pool.nodes) if node in often]
         hosts = ", ".join(pool.host(pool.node(node)) for node in often)
     in_steps = pool.in_steps(Suspect(ranks=tuple(ranks)), its, group)
-    return replace(in_steps, kind=ROTATING, steps=(), run_steps=(), shape=None, node=hosts)
+    return replace(in_steps, kind=ROTATING, steps=(), run_steps=(), shape=_blocks(group.last[its]), node=hosts)
+
+
+BLOCK = 4
+"""Where one and the same is late for so many steps before another is, they take turns by blocks."""
+
+
+def _blocks(last: Ints) -> Shape | None:
+    """How many steps one is late before another; None where turns are shorter than BLOCK."""
+    lengths = np.diff(np.flatnonzero(np.diff(last, prepend=-1, append=-1)))
+    of_step = np.repeat(lengths, lengths)  # the length of the turn in which a step lies
+    usual = int(np.median(of_step)) if len(of_step) else 0
+    return Shape(kind=ShapeKind.BLOCKS, period=usual) if usual >= BLOCK else None
 
 
 def _takes_turns(last: Ints) -> bool:

@@ -43,6 +43,7 @@ class Because(StrEnum):
     ONE_RANK = "one rank waits for nobody"
     RUNS_DISAGREE = "the runs disagree"
     UNMATCHED = "some collectives cannot be matched between ranks"
+    SOME_STEPS = "in some steps"
 
 
 class NoLoss(Enum):
@@ -120,12 +121,13 @@ class ShapeKind(StrEnum):
     BEGINS = "begins"
     ENDS = "ends"
     PERIODIC = "periodic"
+    BLOCKS = "blocks"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """The shape of a delay: by how many ms it changes `per_100_steps`, the `step` from which on it is there or is gone,
-    or the `period` in steps."""
+    the `period` in steps, or after how many steps, its `period`, another is late."""
 
     kind: ShapeKind
     per_100_steps: float | None = None
@@ -152,18 +154,32 @@ class Lowering:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """A rank that `costs` as many ms a step as would have been detected, beyond the median rank, half of it in `steps`
+    of the steps: too few, or too irregular, to tell it from chance."""
+
+    rank: int
+    costs: float
+    steps: int
+    of_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The verdict on a run's straggler.
 
     `ranks` are the straggler's; `node` is its host name where a whole node is late, or the names of nodes that
     alternate. `steps` are those in which a transient straggler is late, `run_steps` the same run by run; where runs
     differ in them, `steps` is empty. A straggler is late `in_runs` of `of_runs`. `arrival_skew` is how much later than
-    the median rank it arrives in the steps in which it is late, `cause` its parts, by CAUSES, `meetings` those of its
+    the median of the others it arrives: on average of all steps, a transient one in the steps in which it is late;
+    `cause` its parts, by CAUSES, `meetings` those of its
     parts that arise at the meetings of a step where ranks meet several times, the largest first; `bound` is its
     uncertainty from the clocks. `share` of the window's steps, 0…1. `costs` is the mean time that it adds to a step of
     the window, `shape` how it runs over the steps, None where that is not known. `chance` is the probability of as much
     among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been detected in
-    nine of ten such measurements; `lowering` is what would lower it.
+    nine of ten such measurements, and by `seldom_limit` in one of ten steps, None where no such delay would have been;
+    `lowering` is what would lower `limit`. `doubt` is the rank that costs as much in some steps, if only by chance,
+    `scatter` the mean standard deviation of the ranks' arrivals in a step.
 
     Raises ValueError for a transient one without steps.
     """
@@ -185,6 +201,9 @@ class Verdict:
     shape: Shape | None = None
     chance: float | None = None
     limit: float | None = None
+    seldom_limit: float | None = None
+    doubt: Doubt | None = None
+    scatter: float | None = None
     lowering: Lowering | None = None
 
     def __post_init__(self) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from parse.ledger.arrivals import MATERIAL, Arrivals, pooled
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.straggler import CHANCE, MAX_TIMES, OF_MANY, SHUFFLES, _exceeded_by, detection_limit_ns, lowering
+from parse.ledger.limit import MAX_TIMES, OF_MANY, _exceeded_by, detection_limit_ns, lowering
+from parse.ledger.straggler import CHANCE, SHUFFLES
 from parse.ledger.types import Floor, Lowering
 from tests.unit.ledger_traces import run_of, trace_of
 

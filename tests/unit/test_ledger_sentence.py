@@ -10,7 +10,7 @@ import pytest
 
 from parse.ledger.figures import merged_text, numbers, problem_texts, share
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.sentence import sentence
+from parse.ledger.sentence import sentence, sentences
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -22,10 +22,12 @@ from parse.ledger.types import (
     ComputeSplit,
     Contention,
     CoreWait,
+    Doubt,
     Explanation,
     Floor,
     Ledger,
     Lowering,
+    Mean,
     Merged,
     NoLoss,
     Repeats,
@@ -148,8 +150,8 @@ def single_rank() -> Ledger:
         pytest.param(
             lambda: two_nodes(verdict=dataclasses.replace(LATE, ranks=(1, 3), in_runs=2, of_runs=3), further=(BEHIND,)),
             ["ranks 1, 3 compute 30.00 ms longer than the median rank in 97 % of the steps of 2 of 3 runs, which costs",
-             ". Behind it rank 0 (n0) waits 9.00 ms longer for its data than the median rank in 80 % of the steps, "
-             "which costs 8.00 ms a step more. "],
+             ". Behind it rank 0 (n0) waits 9.00 ms longer for its data than the median rank on average, late in "
+             "80 % of the steps, which costs 8.00 ms a step more. "],
             id="two stragglers",
         ),
         pytest.param(
@@ -193,8 +195,35 @@ def test_what_more_runs_would_give(margin: float, repeats: Repeats, text: str) -
     ],
 )  # fmt: skip
 def test_none_is_a_limit(lowering: Lowering | None, text: str) -> None:
-    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, lowering=lowering)), "2n2g")
-    assert f"No straggler: one that is late by 1.80 ms in every step would have been detected{text}" in line
+    line = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, seldom_limit=9.0, lowering=lowering)), "2n2g")
+    limits = "one that is late by 1.80 ms in every step, or by 9.00 ms in one of ten, would have been detected"
+    assert f"No straggler: {limits}{text}" in line
+
+
+def test_an_assurance_is_withdrawn_where_a_rank_costs_as_much():
+    doubt = Doubt(rank=2, costs=3.0, steps=2, of_steps=80)
+    text = "rank 2 (n1) costs 3.00 ms a step more than the median rank, half of it in 2 of 80 steps: that may be chance"
+    unknown = Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, doubt=doubt)
+    assert f"Who is waited for is not known: {text}." in sentence(two_nodes(verdict=unknown), "2n2g")
+    limited = sentence(two_nodes(verdict=Verdict(kind=NONE, limit=1.8, doubt=doubt)), "2n2g")
+    assert f"detected, but not one that is late in a few of them: the steps are too few. Yet {text}." in limited
+
+
+def test_within_the_scatter_the_straggler_is_first():
+    loss = Mean(value=2.0, low=-36.0, high=40.0)
+    straggler = Verdict(kind=PERSISTENT, ranks=(3,), share=1.0, arrival_skew=1.7, cause={"optimizer": 1.7}, costs=1.7)
+    first, *others = sentences(two_nodes(loss=loss, verdict=straggler))
+    assert first.startswith("Straggler: rank 3 (n1) takes 1.70 ms longer for its previous optimizer step")
+    assert "How much slower than 1n1g a step is, the runs cannot tell." in others
+
+
+def test_nobody_constant_makes_the_wait():
+    """Ranks wait for whichever is the slowest in a step."""
+    ledger = two_nodes(verdict=Verdict(kind=NONE, limit=1.0, scatter=3.5))
+    losses = {term.name: Mean(value=4.0 if term.name == "wait" else 0.1) for term in ledger.terms}
+    terms = tuple(dataclasses.replace(term, loss=losses[term.name]) for term in ledger.terms)
+    line = sentence(dataclasses.replace(ledger, terms=terms), "2n2g")
+    assert "4.00 ms are ranks that wait for whichever is the slowest in that step, no fixed one. Within a step" in line
 
 
 READING = InputReading(
@@ -281,8 +310,8 @@ def test_a_term_beyond_its_scatter_has_no_share_of_a_loss_within_it():
         ),
         (
             Verdict(kind=PERSISTENT, ranks=(1, 3), arrival_skew=3.0, share=0.8, costs=2.5),
-            "ranks 1, 3 come to the reduction 3.00 ms later than the median rank in 80 % of the steps, which costs "
-            "2.50 ms a step.",
+            "ranks 1, 3 come to the reduction 3.00 ms later than the median rank on average, late in 80 % of the "
+            "steps, which costs 2.50 ms a step.",
         ),
         (
             Verdict(

@@ -9,7 +9,7 @@ import pytest
 
 from parse.ledger.breakdown import StepBreakdown, step_breakdown
 from parse.ledger.straggler import _averaged, stragglers
-from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, Verdict
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, ROTATING, TRANSIENT, ShapeKind, Verdict
 from tests.truth.limits import Count, Size, count, drawn
 from tests.unit.ledger_traces import Change, on, run_of, trace_of
 from tests.unit.traces import make_run
@@ -64,6 +64,60 @@ def test_steps_are_named_run_by_run():
     first, *_ = stragglers(breakdowns(late(1), late(2), noise=0.1, measured_steps=60))
     assert (first.kind, first.ranks, first.steps) == (TRANSIENT, (2,), ())
     assert [[step % 9 for step in steps] for steps in first.run_steps] == [[1] * 7, [2] * 7]
+
+
+@pytest.mark.parametrize("share", [0.4, 0.45, 0.5, 0.55, 0.6])
+def test_a_rank_that_is_late_in_about_half_of_the_steps_is_named(share):
+    chosen = np.random.default_rng(round(100 * share)).random(200) < share
+    delays = {"backward": lambda rank, step: 20.0 * (rank == 2 and chosen[step])}
+    first, *further = stragglers(breakdowns(delays, delays, noise=0.5, measured_steps=120))
+    assert (first.ranks, further) == ((2,), [])
+    assert first.share == pytest.approx(chosen[6:126].mean(), abs=0.03)
+    assert first.costs == pytest.approx(20 * first.share, rel=0.05)
+
+
+def test_every_second_step_is_a_period():
+    first, *further = stragglers(breakdowns(*[{"backward": on(2, ms=20, every=2)}] * 2, measured_steps=120))
+    assert (first.kind, first.ranks, first.shape and first.shape.period, further) == (TRANSIENT, (2,), 2, [])
+
+
+def test_one_straggler_is_behind_another_in_steps_of_its_own():
+    def late(rank: int, step: int) -> float:
+        return 20.0 * ((rank == 1 and step % 7 == 0) or (rank == 2 and step % 10 == 0))
+
+    verdicts = stragglers(breakdowns(*[{"backward": late}] * 2, measured_steps=140, noise=0.3))
+    assert [(each.kind, each.ranks, each.shape and each.shape.period) for each in verdicts] == [
+        (TRANSIENT, (1,), 7), (TRANSIENT, (2,), 10)
+    ]  # fmt: skip
+
+
+def test_delays_of_one_rank_stand_out_behind_those_of_another_in_every_step():
+    seldom = np.random.default_rng(3).random(200) < 0.1
+    delays = {"backward": on(1, ms=20), "data": lambda rank, step: 40.0 * (rank == 2 and seldom[step])}
+    verdicts = stragglers(breakdowns(delays, delays, measured_steps=120))
+    assert [(each.kind, each.ranks) for each in verdicts] == [(PERSISTENT, (1,)), (TRANSIENT, (2,))]
+    assert verdicts[1].arrival_skew == pytest.approx(40, abs=0.5)
+
+
+def test_turns_of_many_steps_are_blocks():
+    first, *_ = stragglers(
+        breakdowns(*[{"backward": lambda rank, step: 10.0 * (rank == step // 30 % 4)}] * 2, measured_steps=120)
+    )
+    assert first.kind == ROTATING
+    assert first.shape is not None
+    assert (first.shape.kind, first.shape.period) == (ShapeKind.BLOCKS, pytest.approx(30, abs=6))
+
+
+def test_where_a_rank_costs_as_much_as_the_limit_there_is_no_assurance():
+    def late(rank: int, step: int) -> float:
+        return 30.0 * ((rank == 1 and step in {20, 33}) or (rank == 2 and step in {15, 40, 66, 79, 80, 81}))
+
+    first, *further = stragglers(breakdowns({"backward": late}, {}, measured_steps=120))
+    assert not first.ranks or first.ranks == (2,)
+    assert further == []
+    if first.limit is not None and not first.ranks:
+        assert first.doubt is not None
+        assert first.doubt.rank == 2
 
 
 def once(rank: int, step: int, ms: float) -> Change:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parse.ledger.shape import course, rhythm
 from parse.ledger.straggler import stragglers
-from parse.ledger.transient import course, rhythm
 from parse.ledger.types import PERSISTENT, Shape, ShapeKind
 from tests.unit.test_pooled_verdict import breakdowns
 
