@@ -262,7 +262,7 @@ def _judged(pool: Pool) -> tuple[Verdict, ...]:
         if best is None:
             break
         delay_ns = _delay_ns(pool, best)
-        if not _is_of_another(best, known, pool.step_ns):
+        if not _is_rest_of_one(best, known, pool.step_ns):
             known.append(best)
         pool = pool.without(best.ranks, delay_ns)
     first = [*sorted([*(event for event, _ in events), *known[:1]], key=lambda each: -each.costs)]
@@ -293,10 +293,10 @@ def _candidates(pool: Pool, stragglers: Sequence[Verdict]) -> list[Verdict]:
     return [each for each in (persistent, frequent, seldom) if each is not None]
 
 
-def _is_of_another(verdict: Verdict, known: Sequence[Verdict], step_ns: float) -> bool:
+def _is_rest_of_one(verdict: Verdict, known: Sequence[Verdict], step_ns: float) -> bool:
     """Whether it is what is left of a straggler that is known."""
-    same = any({*verdict.ranks} <= {*each.ranks} for each in known)
-    return same and verdict.costs * 1e6 < COSTLY * step_ns
+    same = [each for each in known if {*verdict.ranks} <= {*each.ranks}]
+    return any(each.share >= OFTEN_IN for each in same) or (bool(same) and verdict.costs * 1e6 < COSTLY * step_ns)
 
 
 def _delay_ns(pool: Pool, verdict: Verdict) -> Floats:
@@ -304,7 +304,7 @@ def _delay_ns(pool: Pool, verdict: Verdict) -> Floats:
     if verdict.kind is TRANSIENT and verdict.share < OFTEN_IN:
         as_late = pool.delay(verdict.ranks) >= TOGETHER * verdict.arrival_skew * 1e6
         return _beyond_usual(pool, verdict.ranks, pool.steps_of(verdict) | as_late)
-    return np.full(len(pool.arrivals.steps), np.inf)
+    return np.full(len(pool.arrivals.steps), verdict.arrival_skew * 1e6 if verdict.kind is PERSISTENT else np.inf)
 
 
 def _beyond_usual(pool: Pool, ranks: Sequence[int], its: Bools) -> Floats:

@@ -148,9 +148,21 @@ def _recurring(pool: Pool) -> Verdict | None:
             if latest.max() >= ALONE * its.sum():
                 of, suspect = pool.arrivals.ranks, Suspect(ranks=(int(latest.argmax()),))
                 its = its & (of.last == latest.argmax())
+            its = its | _behind_it_another(pool, recurring, its, of)
             if its.mean() <= SELDOM and pool.is_material(its, of):
                 verdicts.append(pool.in_steps(suspect, its, of, recurring.chance * len(pool.nodes), recurring.period))
     return min(verdicts, key=lambda each: each.chance or 0.0, default=None)
+
+
+def _behind_it_another(pool: Pool, recurring: Recurrence, its: Bools, group: LastArrivals) -> Bools:
+    """The steps of the phase in which the same one is as late, but another nearly so."""
+    if not its.any():
+        return its
+    arrivals, number = pool.arrivals, group.last[its][0]
+    as_late = arrivals.skew >= TOGETHER * float(np.median(arrivals.skew[its]))
+    in_phase = arrivals.steps % recurring.period == recurring.phase
+    steps: Bools = in_phase & as_late & group.provable & (group.last == number)
+    return steps
 
 
 def _recurrences(
