@@ -14,7 +14,7 @@ from parse.attempt import Attempt
 from parse.logs.engine.intervals import numbered
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import opened
-from parse.logs.window import Reading, Window, remark_text
+from parse.logs.window import Reading, Window
 
 MAX_LINE_BYTES = 1 << 26
 """Longer lines are read in parts, so that memory is bounded."""
@@ -39,7 +39,7 @@ def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     wanted = list(reading.facts_at.values())
     lines = lines_at(path, wanted + ([window.begin_offset, window.end_offset] if window else []))
     format_name = f"{reading.log_format.name} ({reading.log_format.title})"
-    remarks = attempt.log.remarks if attempt.log else tuple(map(remark_text, reading.remarks))
+    remarks = attempt.log.remarks if attempt.log else tuple(each.text for each in reading.remarks)
     parts = [
         [plain(str(path)), f"recognised as {format_name}, {_printed_lines(reading)}"],
         _facts(reading, lines),

@@ -21,7 +21,7 @@ from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, epochs
 from parse.logs.path_facts import PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
-from parse.logs.window import Window, remark_text
+from parse.logs.window import Window
 
 if TYPE_CHECKING:
     from parse.logs.window import Protocol, Reading
@@ -245,7 +245,7 @@ def attempt_of(
     `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. The attempt
     belongs to no point (`requested` is None) if the number of devices is unknown; then a remark names the remedy.
     """
-    remarks = [*place.remarks, *map(remark_text, reading.remarks), *_pauses(reading.window)]
+    remarks = [*place.remarks, *(each.text for each in reading.remarks), *_pauses(reading.window)]
     size = _size(reading, place, otherwise, remarks)
     whole = whole_training(reading, size)
     speeds = _speeds(reading.log_format, reading.window, size, remarks)

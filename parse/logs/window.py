@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hpc.model.findings import Finding, Severity
 from hpc.system.text import plural
 from parse.logs.engine.intervals import (
     NO_POINTS,
@@ -28,46 +28,15 @@ from parse.logs.engine.log_format import Floats, Integers, LogError, LogFormat, 
 from parse.logs.engine.reader import batches
 from parse.logs.engine.step_merge import StepMerge
 
-# What is odd about a log and its window: kinds with their figures, and the sentence of each.
+# What is odd about a log and its window: findings by the name of their sentence.
 
 
-class Oddity(StrEnum):
-    """The kinds of remarks on a log and its window."""
-
-    OF_FORMAT = "of its format"
-    CONTRADICTION = "contradiction"
-    STAMPS_GO_BACK = "stamps go back"
-    STAMPS_STAND_STILL = "stamps stand still"
-    COARSE_STAMPS = "coarse stamps"
-    MEANS_OF_STEPS = "means of steps"
-    ANOTHER_RUN = "another run"
-    IMPOSSIBLE_LINES = "impossible lines"
-    LATE_LINES = "late lines"
-    UNSTAMPED_STEPS = "unstamped steps"
-    EPOCHS_OF_UNKNOWN_LENGTH = "epochs of unknown length"
-    MORE_PAUSES = "more pauses"
-    REPEATED_STEPS = "repeated steps"
-    LATE_FIRST_STEP = "late first step"
-    DROPPED_RECORDS = "dropped records"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowRemark:
-    """An oddity; `figures` are the arguments of its sentence. Steps are pairs of epoch and step, -1 without epochs."""
-
-    kind: Oddity
-    figures: Mapping[str, Any] = field(default_factory=dict)
-
-
-def remark(kind: Oddity, **figures: Any) -> WindowRemark:
-    """The remark with these figures."""
-    return WindowRemark(kind=kind, figures=figures)
-
-
-def remark_text(of: WindowRemark) -> str:
-    """The sentence of a remark."""
-    sentence = _SENTENCES[of.kind]
-    return sentence.format(**of.figures) if isinstance(sentence, str) else sentence(**of.figures)
+def remark(name: str, /, **figures: Any) -> Finding:
+    """The remark of that name; its figures are the arguments of its sentence. Steps are pairs of epoch and step, -1
+    without epochs."""
+    sentence = SENTENCES[name]
+    text = sentence.format(**figures) if isinstance(sentence, str) else sentence(**figures)
+    return Finding(name=name, text=text, severity=Severity.NOTE, figures=figures)
 
 
 def _another_run(passed: tuple[int, int], to: tuple[int, int], byte: int) -> str:
@@ -95,26 +64,24 @@ def _late_first_step(first: tuple[int, int], warmup: int) -> str:
     )
 
 
-_SENTENCES: Mapping[Oddity, str | Callable[..., str]] = {
-    Oddity.OF_FORMAT: "{text}",
-    Oddity.CONTRADICTION: "{name} is {value} and {other} (byte {byte}) in it; the first counts",
-    Oddity.STAMPS_GO_BACK: "time stamps go back between steps {begin} and {end}: there is no wall clock",
-    Oddity.STAMPS_STAND_STILL: "time stamps do not advance in the window: there is no wall clock",
-    Oddity.COARSE_STAMPS: (
+SENTENCES: Mapping[str, str | Callable[..., str]] = {
+    "of_format": "{text}",
+    "contradiction": "{name} is {value} and {other} (byte {byte}) in it; the first counts",
+    "stamps_go_back": "time stamps go back between steps {begin} and {end}: there is no wall clock",
+    "stamps_stand_still": "time stamps do not advance in the window: there is no wall clock",
+    "coarse_stamps": (
         "time stamps of {resolution_s:g} s do not resolve intervals of {interval_s:.3g} s: there are no step times"
     ),
-    Oddity.MEANS_OF_STEPS: "step times are means over {stride} printed numbers each",
-    Oddity.ANOTHER_RUN: _another_run,
-    Oddity.IMPOSSIBLE_LINES: lambda lines: f"{plural(lines, 'step line')} with impossible numbers left out",
-    Oddity.LATE_LINES: lambda lines: (
-        f"{plural(lines, 'step line')} left out that came long after others of their steps"
-    ),
-    Oddity.UNSTAMPED_STEPS: lambda steps: f"{plural(steps, 'printed step')} left out that bear no time stamp",
-    Oddity.EPOCHS_OF_UNKNOWN_LENGTH: _unknown_length,
-    Oddity.MORE_PAUSES: "{more} more pauses are kept out than are listed",
-    Oddity.REPEATED_STEPS: _repeated,
-    Oddity.LATE_FIRST_STEP: _late_first_step,
-    Oddity.DROPPED_RECORDS: "{records} evaluations and marks beyond the first {most} are not kept",
+    "means_of_steps": "step times are means over {stride} printed numbers each",
+    "another_run": _another_run,
+    "impossible_lines": lambda lines: f"{plural(lines, 'step line')} with impossible numbers left out",
+    "late_lines": lambda lines: f"{plural(lines, 'step line')} left out that came long after others of their steps",
+    "unstamped_steps": lambda steps: f"{plural(steps, 'printed step')} left out that bear no time stamp",
+    "epochs_of_unknown_length": _unknown_length,
+    "more_pauses": "{more} more pauses are kept out than are listed",
+    "repeated_steps": _repeated,
+    "late_first_step": _late_first_step,
+    "dropped_records": "{records} evaluations and marks beyond the first {most} are not kept",
 }
 
 
@@ -201,7 +168,7 @@ class Reading:
     facts_at: Mapping[str, int]
     window: Window | None
     reason: str
-    remarks: tuple[WindowRemark, ...]
+    remarks: tuple[Finding, ...]
     step_lines: int
     last: tuple[int, int] | None
     records: tuple[LogRecord, ...]
@@ -250,7 +217,7 @@ class _Reader:
         self.contradictions: dict[str, tuple[str, int]] = {}
         self.records: list[LogRecord] = []
         self.dropped_records = 0
-        self.remarks: list[WindowRemark] = []
+        self.remarks: list[Finding] = []
 
     def take(self, batch: LogPart) -> None:
         self.step_lines += len(batch.steps.step)
@@ -270,7 +237,7 @@ class _Reader:
                 if known != value and name in SHARED:
                     self.contradictions.setdefault(name, (value, record.offset))
         elif record.kind == "remark":
-            self.remarks.append(remark(Oddity.OF_FORMAT, text=record.values["text"]))
+            self.remarks.append(remark("of_format", text=record.values["text"]))
         elif record.kind in RECORD_KINDS:
             if len(self.records) < MAX_RECORDS:
                 self.records.append(record)
@@ -361,9 +328,7 @@ class _Reader:
         facts = {name: fact for name, fact in self.facts.items() if fact[1] <= end}
         for name, (value, offset) in self.contradictions.items():
             if offset <= end:
-                self.remarks.append(
-                    remark(Oddity.CONTRADICTION, name=name, value=facts[name][0], other=value, byte=offset)
-                )
+                self.remarks.append(remark("contradiction", name=name, value=facts[name][0], other=value, byte=offset))
         self.remarks += self._remarks()
         return Reading(
             log_format=self.log_format,
@@ -378,7 +343,7 @@ class _Reader:
             steady_run=self._window(self.steady_run, []) if window and self.steady_run else None,
         )
 
-    def _window(self, window_sum: WindowSum | None, remarks: list[WindowRemark]) -> Window:
+    def _window(self, window_sum: WindowSum | None, remarks: list[Finding]) -> Window:
         assert window_sum is not None and window_sum.begin is not None and window_sum.end is not None
         seconds = self._seconds(window_sum, remarks)
         numbers = (
@@ -412,19 +377,19 @@ class _Reader:
             taken_in=window_sum.taken_in if window_sum.taken_in > 0 else None,
         )
 
-    def _seconds(self, window_sum: WindowSum, remarks: list[WindowRemark]) -> float | None:
+    def _seconds(self, window_sum: WindowSum, remarks: list[Finding]) -> float | None:
         if not self.stamped:
             return None
         if window_sum.backwards:
             begin, end = window_sum.backwards
-            remarks.append(remark(Oddity.STAMPS_GO_BACK, begin=begin, end=end))
+            remarks.append(remark("stamps_go_back", begin=begin, end=end))
             return None
         if not window_sum.seconds > 0:
-            remarks.append(remark(Oddity.STAMPS_STAND_STILL))
+            remarks.append(remark("stamps_stand_still"))
             return None
         return window_sum.seconds
 
-    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[WindowRemark]) -> Floats:
+    def _step_s(self, window_sum: WindowSum, seconds: float | None, remarks: list[Finding]) -> Floats:
         """Step times by time stamps where these resolve them, else as printed."""
         intervals = max(window_sum.times.count, 1)
         if seconds is not None and seconds / intervals >= RESOLVED * window_sum.resolution_s:
@@ -433,33 +398,33 @@ class _Reader:
             times = window_sum.durations
             if seconds is not None and not times.count:
                 resolution_s, interval_s = window_sum.resolution_s, seconds / intervals
-                remarks.append(remark(Oddity.COARSE_STAMPS, resolution_s=resolution_s, interval_s=interval_s))
+                remarks.append(remark("coarse_stamps", resolution_s=resolution_s, interval_s=interval_s))
         if times.stride > 1:
-            remarks.append(remark(Oddity.MEANS_OF_STEPS, stride=times.stride))
+            remarks.append(remark("means_of_steps", stride=times.stride))
         return times.values
 
-    def _remarks(self) -> Iterator[WindowRemark]:
+    def _remarks(self) -> Iterator[Finding]:
         step_merge, window_sum = self.step_merge, self.window_sum
         assert window_sum is not None
         if back := step_merge.back:
             passed, to = epoch_and_step(back.passed), epoch_and_step(back.to)
-            yield remark(Oddity.ANOTHER_RUN, passed=passed, to=to, byte=back.offset)
+            yield remark("another_run", passed=passed, to=to, byte=back.offset)
         if step_merge.unusable:
-            yield remark(Oddity.IMPOSSIBLE_LINES, lines=step_merge.unusable)
+            yield remark("impossible_lines", lines=step_merge.unusable)
         if step_merge.late_lines:
-            yield remark(Oddity.LATE_LINES, lines=step_merge.late_lines)
+            yield remark("late_lines", lines=step_merge.late_lines)
         if self.unstamped_points:
-            yield remark(Oddity.UNSTAMPED_STEPS, steps=self.unstamped_points)
+            yield remark("unstamped_steps", steps=self.unstamped_points)
         if window_sum.borders:
-            yield remark(Oddity.EPOCHS_OF_UNKNOWN_LENGTH, ends=window_sum.borders)
+            yield remark("epochs_of_unknown_length", ends=window_sum.borders)
         if window_sum.more_pauses:
-            yield remark(Oddity.MORE_PAUSES, more=window_sum.more_pauses)
+            yield remark("more_pauses", more=window_sum.more_pauses)
         if self.lines_per_step == 1 and window_sum.repeated:
-            yield remark(Oddity.REPEATED_STEPS, steps=window_sum.repeated)
+            yield remark("repeated_steps", steps=window_sum.repeated)
         if not self.whole and self.first and self.first[1] > self.warmup + self.printed_every:
-            yield remark(Oddity.LATE_FIRST_STEP, first=self.first, warmup=self.warmup)
+            yield remark("late_first_step", first=self.first, warmup=self.warmup)
         if self.dropped_records:
-            yield remark(Oddity.DROPPED_RECORDS, records=self.dropped_records, most=MAX_RECORDS)
+            yield remark("dropped_records", records=self.dropped_records, most=MAX_RECORDS)
 
 
 def _from_zero(step: Integers, printed_every: int) -> bool:

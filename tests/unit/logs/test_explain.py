@@ -14,7 +14,7 @@ from hpc.model.outcome import Outcome
 from parse.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
 from parse.logs.explain import MAX_LISTED, MAX_TEXT, explain, lines_at
-from parse.logs.window import Protocol, Reading, read_log, remark_text
+from parse.logs.window import Protocol, Reading, read_log
 
 FORMAT = LogFormat(
     name="made",
@@ -83,7 +83,7 @@ def attempt(
             window="",
             wall_clock=wall_clock,
             printed=printed,
-            remarks=remarks or tuple(map(remark_text, reading.remarks)),
+            remarks=remarks or tuple(each.text for each in reading.remarks),
         ),
     )
 

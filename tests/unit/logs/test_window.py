@@ -15,7 +15,7 @@ from parse.logs import window as window_module
 from parse.logs.engine import intervals
 from parse.logs.engine.intervals import CompactSeries
 from parse.logs.engine.log_format import LogError
-from parse.logs.window import Oddity, Protocol, remark
+from parse.logs.window import Protocol, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, WIDTH, OtherLine, Row, read, steady, window_of
 from tests.unit.logs.text_logs import LOGS
 
@@ -164,7 +164,7 @@ def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
     ]
     reading = read(lines)
     assert dict(reading.facts) == {"batch_size": "64", "gpu": "0"}
-    assert reading.remarks == (remark(Oddity.CONTRADICTION, name="batch_size", value="64", other="32", byte=WIDTH),)
+    assert reading.remarks == (remark("contradiction", name="batch_size", value="64", other="32", byte=WIDTH),)
 
 
 def test_the_number_of_records_is_bounded() -> None:
@@ -178,17 +178,17 @@ def test_the_number_of_records_is_bounded() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_module, "MAX_RECORDS", 10)
         reading = read(lines)
-    assert len(reading.records) == 10 and remark(Oddity.DROPPED_RECORDS, records=20, most=10) in reading.remarks
+    assert len(reading.records) == 10 and remark("dropped_records", records=20, most=10) in reading.remarks
 
 
 def test_remarks_of_the_reader_are_passed_on() -> None:
     assert read([*steady(range(200)), OtherLine("remark", values=(("text", "cut off"),))]).remarks == (
-        remark(Oddity.OF_FORMAT, text="cut off"),
+        remark("of_format", text="cut off"),
     )
 
 
 def test_a_log_that_begins_far_beyond_the_warm_up_is_remarked() -> None:
-    assert remark(Oddity.LATE_FIRST_STEP, first=(0, 5000), warmup=20) in read(steady(range(5000, 5300))).remarks
+    assert remark("late_first_step", first=(0, 5000), warmup=20) in read(steady(range(5000, 5300))).remarks
     assert read(steady(range(100, 900, 100))).remarks == ()
 
 
@@ -200,7 +200,7 @@ def test_many_pauses_are_counted_beyond_those_listed() -> None:
         patch.setattr(intervals, "MAX_PAUSES", 3)
         reading = read(lines)
     assert reading.window is not None and len(reading.window.pauses) == 3 and reading.window.steps == 50
-    assert remark(Oddity.MORE_PAUSES, more=47) in reading.remarks
+    assert remark("more_pauses", more=47) in reading.remarks
 
 
 @given(st.lists(st.lists(st.integers(0, 100), max_size=30), max_size=20))
@@ -230,4 +230,4 @@ def test_a_long_series_is_means_over_neighbours() -> None:
         patch.setattr(intervals, "MAX_TIMES", 50)
         reading = read(steady(range(0, 200)))
     assert reading.window is not None and len(reading.window.step_s) == 50
-    assert remark(Oddity.MEANS_OF_STEPS, stride=2) in reading.remarks
+    assert remark("means_of_steps", stride=2) in reading.remarks

@@ -9,7 +9,7 @@ import pytest
 from parse.logs import window as window_module
 from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
-from parse.logs.window import Oddity, remark
+from parse.logs.window import remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, THROUGH, WHOLE, OtherLine, Row, read, steady, window_of
 
 PATTERNS = [
@@ -149,7 +149,7 @@ def test_without_steps_per_epoch_only_intervals_within_epochs_count(fact) -> Non
     assert reading.window is not None
     assert (reading.window.begin_epoch, reading.window.begin) == (1, 8)  # 12 steps in an epoch's prints
     assert reading.window.steps == 100 and reading.window.seconds == pytest.approx(100)
-    assert [each.kind for each in reading.remarks] == [Oddity.EPOCHS_OF_UNKNOWN_LENGTH]
+    assert [each.name for each in reading.remarks] == ["epochs_of_unknown_length"]
 
 
 def test_whole_counts_over_epochs_where_their_steps_are_known() -> None:
@@ -157,7 +157,7 @@ def test_whole_counts_over_epochs_where_their_steps_are_known() -> None:
     assert (window.steps, window.seconds) == (20 * 13 - 1, pytest.approx(19 * 18 + 12))
     reading = read(short_epochs(False), PER_EPOCH, WHOLE)
     assert reading.window is not None and reading.window.steps == 20 * 12
-    assert len(reading.window.pauses) == 19 and remark(Oddity.EPOCHS_OF_UNKNOWN_LENGTH, ends=19) in reading.remarks
+    assert len(reading.window.pauses) == 19 and remark("epochs_of_unknown_length", ends=19) in reading.remarks
 
 
 def test_a_number_beyond_the_epochs_steps_does_not_count_backwards() -> None:

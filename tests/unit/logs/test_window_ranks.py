@@ -11,7 +11,7 @@ import pytest
 from parse.logs import window as window_module
 from parse.logs.engine import step_merge
 from parse.logs.engine.log_format import NO_NUMBER
-from parse.logs.window import Oddity, Reading, remark
+from parse.logs.window import Reading, remark
 from tests.unit.logs.made_lines import PER_EPOCH, T0, WHOLE, WIDTH, OtherLine, Row, batch, read, steady, window_of
 
 
@@ -45,7 +45,7 @@ def test_a_ranks_late_line_does_not_make_a_log_go_back() -> None:
 
 def goes_back(reading: Reading) -> tuple[tuple[int, int], tuple[int, int]]:
     """From and to which (epoch, step) the log goes back."""
-    (back,) = (each.figures for each in reading.remarks if each.kind is Oddity.ANOTHER_RUN)
+    (back,) = (each.figures for each in reading.remarks if each.name == "another_run")
     return back["passed"], back["to"]
 
 
@@ -91,7 +91,7 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, se
 
     lines = [*run(0, stopped + 1, T0, 0.5), *run(second_run, 400, T0 + 1000, 1.0)]
     reading = read(lines, cut=11 if small else 1000)
-    back = remark(Oddity.ANOTHER_RUN, passed=(0, stopped), to=(0, second_run), byte=(stopped + 1) * WIDTH)
+    back = remark("another_run", passed=(0, stopped), to=(0, second_run), byte=(stopped + 1) * WIDTH)
     assert back in reading.remarks
     assert reading.last == (0, stopped) and reading.step_lines == len(lines)
     if stopped < 120:
@@ -206,7 +206,7 @@ def test_facts_of_the_second_run_are_dropped() -> None:
     ]
     reading = read(lines)
     assert dict(reading.facts) == {"batch_size": "64"} and dict(reading.facts_at) == {"batch_size": 0}
-    assert Oddity.CONTRADICTION not in {each.kind for each in reading.remarks}
+    assert "contradiction" not in {each.name for each in reading.remarks}
 
 
 def test_repeated_numbers_of_one_rank_do_not_become_steps() -> None:
@@ -218,10 +218,10 @@ def test_repeated_numbers_of_one_rank_do_not_become_steps() -> None:
     assert reading.window is not None
     assert (reading.window.begin, reading.window.end, reading.window.steps) == (20, 120, 100)
     assert reading.window.seconds == pytest.approx(103)  # what the skipped steps took counts
-    assert remark(Oddity.REPEATED_STEPS, steps=1) in reading.remarks
+    assert remark("repeated_steps", steps=1) in reading.remarks
     reading = read([*steady(range(0, 20)), *steady([20]) * 4, *steady(range(21, 200))])
     assert reading.window is not None and reading.window.steps == 100
-    assert remark(Oddity.REPEATED_STEPS, steps=1) in reading.remarks
+    assert remark("repeated_steps", steps=1) in reading.remarks
 
 
 def test_a_garbled_number_far_ahead_is_left_out() -> None:
@@ -230,14 +230,14 @@ def test_a_garbled_number_far_ahead_is_left_out() -> None:
     reading = read(lines)
     assert reading.window is not None and reading.last == (0, 199)
     assert (reading.window.steps, reading.window.seconds) == (100, pytest.approx(50))
-    assert remark(Oddity.IMPOSSIBLE_LINES, lines=1) in reading.remarks
+    assert remark("impossible_lines", lines=1) in reading.remarks
 
 
 def test_numbers_beyond_counting_are_left_out() -> None:
     lines = [Row(1 << 50), Row(5, epoch=1 << 40), Row(-7), *steady(range(0, 200))]
     reading = read(lines)
     assert reading.window is not None and reading.window.steps == 100
-    assert remark(Oddity.IMPOSSIBLE_LINES, lines=3) in reading.remarks
+    assert remark("impossible_lines", lines=3) in reading.remarks
 
 
 def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
@@ -248,7 +248,7 @@ def test_ranks_whose_lines_lie_too_far_apart_to_wait_for() -> None:
         patch.setattr(step_merge, "LIMIT", 64)
         reading = read(lines, protocol=WHOLE, cut=10)
     assert reading.window is not None and reading.window.steps == 399
-    assert Oddity.LATE_LINES in {each.kind for each in reading.remarks}
+    assert "late_lines" in {each.name for each in reading.remarks}
     assert read(lines, protocol=WHOLE).remarks == ()
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.intervals import resolution_s
-from parse.logs.window import Oddity, remark
+from parse.logs.window import remark
 from tests.unit.logs.made_lines import T0, OtherLine, Row, read, steady, window_of
 
 
@@ -40,13 +40,13 @@ def test_whole_dates_are_never_moved() -> None:
     lines = [dataclasses.replace(row, time=row.time - (200_000 if row.step >= 60 else 0)) for row in lines]
     reading = read(lines)
     assert reading.window is not None and reading.window.seconds is None and reading.window.rate == 100.0
-    assert remark(Oddity.STAMPS_GO_BACK, begin=59, end=60) in reading.remarks
+    assert remark("stamps_go_back", begin=59, end=60) in reading.remarks
 
 
 def test_stamps_that_stand_still_are_no_clock() -> None:
     reading = read([Row(step, time=T0, rate=5.0) for step in range(200)])
     assert reading.window is not None and reading.window.seconds is None and reading.window.rate == 5.0
-    assert remark(Oddity.STAMPS_STAND_STILL) in reading.remarks
+    assert remark("stamps_stand_still") in reading.remarks
 
 
 def test_stamps_that_go_back_where_a_pause_is_do_not_matter() -> None:
@@ -64,7 +64,7 @@ def test_lines_without_a_stamp_among_those_with_one_are_left_out() -> None:
     reading = read(lines)
     assert reading.window is not None and (reading.window.begin, reading.window.end) == (21, 121)
     assert reading.window.seconds == pytest.approx(50)
-    assert remark(Oddity.UNSTAMPED_STEPS, steps=2) in reading.remarks
+    assert remark("unstamped_steps", steps=2) in reading.remarks
 
 
 def test_a_log_with_hardly_any_stamp_has_no_wall_clock() -> None:
@@ -97,6 +97,6 @@ def test_stamps_of_seconds_do_not_make_step_times() -> None:
     assert reading.window is not None and reading.window.resolution_s == 1.0
     assert reading.window.seconds == pytest.approx(30, abs=1) and not len(reading.window.step_s)
     (coarse,) = reading.remarks
-    assert (coarse.kind, coarse.figures["resolution_s"]) == (Oddity.COARSE_STAMPS, 1.0)
+    assert (coarse.name, coarse.figures["resolution_s"]) == ("coarse_stamps", 1.0)
     durations = [dataclasses.replace(row, duration=0.3) for row in lines]
     assert window_of(durations).step_s.tolist() == [0.3] * 100
