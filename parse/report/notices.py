@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from hpc.model.findings import Finding
@@ -160,10 +161,13 @@ def below_the_table(summary: Summary) -> list[Notice]:
     ]
     notices += [Notice(labels=tuple(of), text=f"no speedup: {reason}") for reason, of in without.items()]
     notices += _sizes_apart(summary)
-    notices += _strong_logs(summary)
-    notices += _meetings(summary)
-    notices += _utilisation(summary)
-    notices += _input_costs(summary)
+    points = {result.requested.point: result for result in summary.results}
+    for notes in (_strong_log, _meetings, _utilisation, partial(_input_cost, points)):
+        notices += [
+            Notice(labels=(label,), text=text, is_warning=False)
+            for result, label in zip(summary.results, labels(summary.results), strict=True)
+            for text in notes(result)
+        ]
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
     notices += [
@@ -206,60 +210,49 @@ def _sizes_text(other: Result, result: Result) -> str:
     return f"{values}; measure both with one {' and '.join(DECIDED[name] for name in differ)}"
 
 
-def _strong_logs(summary: Summary) -> Iterator[Notice]:
-    """Which logs are taken as strong scaling, which they do not state."""
-    for result, label in zip(summary.results, labels(summary.results), strict=True):
-        if result.requested.strong:
-            text = f"strong scaling: these logs have one global batch size, {result.run.global_batch_size}"
-            yield Notice(labels=(label,), text=text, is_warning=False)
+def _strong_log(result: Result) -> Iterator[str]:
+    """That logs are taken as strong scaling, which they do not state."""
+    if result.requested.strong:
+        yield f"strong scaling: these logs have one global batch size, {result.run.global_batch_size}"
 
 
-def _meetings(summary: Summary) -> Iterator[Notice]:
+def _meetings(result: Result) -> Iterator[str]:
     """What the collectives inside forward and backward take of a step, where there are several ranks."""
-    for result, label in zip(summary.results, labels(summary.results), strict=True):
-        if not result.meetings_ms or result.run.devices == 1:
-            continue
-        step_ms = stats.mean([float(run.measured.step_s.mean()) * 1e3 for run in result.ok if run.measured])
-        total_ms = sum(result.meetings_ms.values())
-        of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
-        text = (
-            f"collectives inside forward and backward take {total_ms:.2f} ms of a step of {step_ms:.2f} ms "
-            f"({total_ms / step_ms * 100:.1f} %), waiting for the last rank included: {of_each} ms"
-        )
-        yield Notice(labels=(label,), text=text, is_warning=False)
+    if not result.meetings_ms or result.run.devices == 1:
+        return
+    step_ms = stats.mean([float(run.measured.step_s.mean()) * 1e3 for run in result.ok if run.measured])
+    total_ms = sum(result.meetings_ms.values())
+    of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
+    yield (
+        f"collectives inside forward and backward take {total_ms:.2f} ms of a step of {step_ms:.2f} ms "
+        f"({total_ms / step_ms * 100:.1f} %), waiting for the last rank included: {of_each} ms"
+    )
 
 
-def _utilisation(summary: Summary) -> Iterator[Notice]:
+def _utilisation(result: Result) -> Iterator[str]:
     """What an MFU is a share of, or why a point has none."""
-    for result, label in zip(summary.results, labels(summary.results), strict=True):
-        if result.no_mfu:
-            yield Notice(labels=(label,), text=f"no MFU: {result.no_mfu}", is_warning=False)
-        elif result.mfu is not None:
-            peak = next(run.measured.utilisation for run in result.ok if run.measured)
-            text = f"MFU {result.mfu * 100:.1f} % of {peak.peak_tflops:g} TFLOPS a device: {peak.source}"
-            yield Notice(labels=(label,), text=text, is_warning=False)
+    if result.no_mfu:
+        yield f"no MFU: {result.no_mfu}"
+    elif result.mfu is not None:
+        peak = next(run.measured.utilisation for run in result.ok if run.measured)
+        yield f"MFU {result.mfu * 100:.1f} % of {peak.peak_tflops:g} TFLOPS a device: {peak.source}"
 
 
-def _input_costs(summary: Summary) -> Iterator[Notice]:
-    """What reading files costs a point, where the same point with its input cached is here."""
-    points = {result.requested.point: result for result in summary.results}
-    for result, label in zip(summary.results, labels(summary.results), strict=True):
-        if result.run.data_cache != "off":
-            continue
-        fields = replace(result.run, data_cache="device")
-        cached = points.get(replace(result.requested, run=fields).point)
-        if cached is None or cached.median_speed is None or result.median_speed is None:
-            continue
-        share = 1 - result.median_speed / cached.median_speed
-        speeds = f"{result.median_speed:.2f} {result.unit} against {cached.median_speed:.2f} with --data-cache device"
-        ours, theirs = result.interval, cached.interval
-        if ours is None or theirs is None:
-            text = f"input costs you {share * 100:.0f} %: {speeds}; too few runs to exclude scatter"
-        elif ours.high < theirs.low:
-            text = f"input costs you {share * 100:.0f} %: {speeds}"
-        else:
-            text = f"input costs nothing beyond the scatter of the runs: {speeds}"
-        yield Notice(labels=(label,), text=text, is_warning=False)
+def _input_cost(points: Mapping[str, Result], result: Result) -> Iterator[str]:
+    """What reading files costs a point, where the same point with its input cached is among the `points`."""
+    fields = replace(result.run, data_cache="device")
+    cached = points.get(replace(result.requested, run=fields).point) if result.run.data_cache == "off" else None
+    if cached is None or cached.median_speed is None or result.median_speed is None:
+        return
+    share = 1 - result.median_speed / cached.median_speed
+    speeds = f"{result.median_speed:.2f} {result.unit} against {cached.median_speed:.2f} with --data-cache device"
+    ours, theirs = result.interval, cached.interval
+    if ours is None or theirs is None:
+        yield f"input costs you {share * 100:.0f} %: {speeds}; too few runs to exclude scatter"
+    elif ours.high < theirs.low:
+        yield f"input costs you {share * 100:.0f} %: {speeds}"
+    else:
+        yield f"input costs nothing beyond the scatter of the runs: {speeds}"
 
 
 def _of_file(line: str) -> Notice:
