@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from itertools import zip_longest
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 
@@ -171,6 +173,25 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 def _csv_cell(text: str) -> str:
     return f"'{plain(text)}" if _FORMULA.match(text) else plain(text)
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass by their names."""
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
+def json_value(value: Any, members: Callable[[Any], Any] = fields_of) -> Any:
+    """A value as JSON has it: a dataclass by its `members`, numbers with nine digits, which is more than any clock here
+    resolves, None in the place of those that are not finite."""
+    if is_dataclass(value):
+        value = members(value)
+    if isinstance(value, Mapping):
+        return {name: json_value(item, members) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [json_value(item, members) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    return value.value if isinstance(value, Enum) else value
 
 
 def markdown_text(text: str) -> str:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import Enum
-from typing import Any
 from xml.etree import ElementTree
 
 from hpc.model.findings import Finding
@@ -16,6 +12,7 @@ from hpc.system.sanitize import plain
 from parse.comparison.text import conclusion, difference_text, point_text, reason_text
 from parse.comparison.types import ComparedPoint, Comparison
 from parse.comparison.verdict import ComparisonVerdict
+from parse.text import json_value
 
 SCHEMA, SCHEMA_VERSION = "rankwise-comparison", 1
 PREFIX = "rankwise_compare"
@@ -29,26 +26,16 @@ def as_json(comparison: Comparison) -> str:
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "status": comparison.status,
-        **_value(comparison),
+        **json_value(comparison),
     }
     content["points"] = [
-        {**_value(point), "reason": point.reason and point.reason.name.lower(), "text": plain(reason_text(point))}
+        {**json_value(point), "reason": point.reason and point.reason.name.lower(), "text": plain(reason_text(point))}
         for point in comparison.points
     ]
-    content["differences"] = [{**_value(each), "text": plain(difference_text(each))} for each in comparison.differences]
+    content["differences"] = [
+        {**json_value(each), "text": plain(difference_text(each))} for each in comparison.differences
+    ]
     return json.dumps(content, indent=1, allow_nan=False) + "\n"
-
-
-def _value(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {field.name: _value(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple):
-        return [_value(item) for item in value]
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float):
-        return float(f"{value:.9g}") if math.isfinite(value) else None
-    return value
 
 
 def as_openmetrics(comparison: Comparison) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,7 +37,7 @@ from parse.report.summary import (
 )
 from parse.report.trainings import trainings
 from parse.result import Result, Run
-from parse.text import csv_text
+from parse.text import csv_text, fields_of, json_value
 
 TOKENS = "tokens/s"
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
@@ -94,11 +92,11 @@ def as_json(summary: Summary) -> str:
         "results": [_as_json(result, summary.against) for result in summary.results],
         "diagnostics": [{"diagnostic": result.run.diagnostic, **_as_json(result)} for result in summary.diagnostics],
         "comparisons": [_comparison_as_json(comparison) for comparison in compare(summary.results)],
-        "nodes": [_significant(_fields(site)) for site in per_node(summary.results)],
-        "trainings": [_significant(_fields(row)) for row in trainings(summary.results)],
-        "largest": [_fields(row) for row in largest(summary.diagnostics)],
-        "drifts": [_significant(_fields(drift)) for drift in drifts(summary.results)],
-        "nccl_tests": _fields(summary.nccl_tests),
+        "nodes": [_json(site) for site in per_node(summary.results)],
+        "trainings": [_json(row) for row in trainings(summary.results)],
+        "largest": [_json(row) for row in largest(summary.diagnostics)],
+        "drifts": [_json(drift) for drift in drifts(summary.results)],
+        "nccl_tests": _json(summary.nccl_tests),
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),
@@ -215,7 +213,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
     if result.mfu is not None or result.no_mfu:
         content |= {"mfu": result.mfu, "no_mfu": result.no_mfu}
     content |= {name: speed for name in LOG_SPEEDS if (speed := of_logs(result, name)) is not None}
-    return {name: _significant(value) for name, value in content.items()}
+    return dict(_json(content))
 
 
 def _alarms_as_json(result: Result) -> list[dict[str, Any]]:
@@ -267,8 +265,8 @@ def _comparison_as_json(comparison: SideBySide) -> dict[str, Any]:
             {
                 "case": case,
                 "column": column.name,
-                "speed": _significant(column.points[case].median_speed),
-                "speedup": _significant(column.points[case].speedup),
+                "speed": _json(column.points[case].median_speed),
+                "speedup": _json(column.points[case].speedup),
                 "base": column.points[case].base_case or None,
                 "outcome": outcomes(column.points[case])[0],
                 "point_id": _point_id(column.points[case]),
@@ -292,39 +290,23 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
         "sentence": plain(sentence(ledger, name)),
         **_members(ledger),
     }
-    return {name: _significant(value) for name, value in content.items()}
+    return dict(_json(content))
 
 
-def _fields(value: Any) -> Any:
-    """A value as JSON: a dataclass by its fields, enums and reasons as text, what is no finite number as none."""
-    if isinstance(value, Mapping):
-        return {name: _fields(item) for name, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [_fields(item) for item in value]
-    if isinstance(value, ConditionChange | TooFewSamples):
-        return telemetry_text(value)
-    if dataclasses.is_dataclass(value):
-        return _members(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _json(value: Any) -> Any:
+    return json_value(value, _members)
 
 
-def _members(record: Any) -> dict[str, Any]:
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    fields |= {name: text(record) for name, text in AS_TEXT.get(type(record), {}).items()}
-    return {name: _fields(value) for name, value in fields.items() if not isinstance(value, Result)}
+def _members(record: Any) -> Any:
+    """The fields of a dataclass but for results, and what is made of several; the text of a condition."""
+    if isinstance(record, ConditionChange | TooFewSamples):
+        return telemetry_text(record)
+    fields = fields_of(record) | {name: text(record) for name, text in AS_TEXT.get(type(record), {}).items()}
+    return {name: value for name, value in fields.items() if not isinstance(value, Result)}
 
 
 def _point_id(result: Result) -> str:
     return result.requested.run_id.rpartition("_r")[0]
-
-
-def _significant(value: Any) -> Any:
-    """Rounds numbers at any depth to nine digits: more than the resolution of any clock here."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, dict):
-        return {name: _significant(item) for name, item in value.items()}
-    return [_significant(item) for item in value] if isinstance(value, list) else value
 
 
 def _run_as_json(run: Run) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse.comparison.text import difference_text
-from parse.text import TableData, TextBlock, csv_text, markdown_of, markdown_text, number, text_of, unitless
+from parse.text import TableData, TextBlock, csv_text, json_value, markdown_of, markdown_text, number, text_of, unitless
 from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
 NAME_WIDTH = 40
@@ -145,7 +145,7 @@ def as_json(history: History) -> str:
         "remarks": history.remarks,
         "refusals": history.refusals,
     }
-    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+    return json.dumps(json_value(content), indent=1, allow_nan=False) + "\n"
 
 
 def _series(series: Series) -> dict[str, Any]:
@@ -164,11 +164,11 @@ def _sample(sample: Sample) -> dict[str, Any]:
     return {
         "begin": begin_text(sample),
         "folder": sample.folder,
-        "median": _rounded(sample.median),
-        "low": interval and _rounded(interval.low),
-        "high": interval and _rounded(interval.high),
-        "coverage": interval and _rounded(interval.coverage),
-        "speeds": [_rounded(speed) for speed in sample.speeds],
+        "median": sample.median,
+        "low": interval and interval.low,
+        "high": interval and interval.high,
+        "coverage": interval and interval.coverage,
+        "speeds": sample.speeds,
     }
 
 
@@ -178,13 +178,13 @@ def _change(change: DatedChange, unit: str) -> dict[str, Any]:
         "begin": begin_text(change.first),
         "folder": change.first.folder,
         "previous_folder": change.previous.folder,
-        "percent": _rounded(100 * level.size),
-        "low_percent": interval and _rounded(100 * (interval.low - 1)),
-        "high_percent": interval and _rounded(100 * (interval.high - 1)),
-        "coverage": interval and _rounded(interval.coverage),
-        "before": _rounded(level.before),
-        "after": _rounded(level.after),
-        "p_value": _rounded(level.p_value),
+        "percent": 100 * level.size,
+        "low_percent": interval and 100 * (interval.low - 1),
+        "high_percent": interval and 100 * (interval.high - 1),
+        "coverage": interval and interval.coverage,
+        "before": level.before,
+        "after": level.after,
+        "p_value": level.p_value,
         "differences": [
             {"name": each.name, "base": each.base, "new": each.new, "text": plain(difference_text(each))}
             for each in change.differences
@@ -202,21 +202,17 @@ def as_csv(history: History) -> str:
             change, interval = changes.get(sample), sample.interval
             rows.append(
                 (
-                    series.name, series.unit, begin_text(sample), sample.folder, _rounded(sample.median),
-                    *((_rounded(interval.low), _rounded(interval.high), _rounded(interval.coverage)) if interval
+                    series.name, series.unit, begin_text(sample), sample.folder, sample.median,
+                    *((interval.low, interval.high, interval.coverage) if interval
                       else ("", "", "")),
                     len(sample.speeds),
-                    *((_rounded(100 * change.size), _rounded(change.p_value)) if change else ("", "")),
+                    *((100 * change.size, change.p_value) if change else ("", "")),
                     series.verdict.value,
                 )
             )  # fmt: skip
-    return csv_text(rows)
+    return csv_text(json_value(rows))
 
 
 def begin_text(sample: Sample) -> str:
     """When its first run began, in UTC."""
     return datetime.fromtimestamp(sample.begin_unix_s, UTC).isoformat()
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.9g}")
