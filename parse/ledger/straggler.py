@@ -51,6 +51,8 @@ latest."""
 COSTLY_IN_FEW = 0.1
 """A persistent straggler of half of the runs or fewer is the point's where it costs this share of its step: load that
 lasts makes ranks late in single runs."""
+NEAR_LIMIT = 0.75
+"""A rank that costs this part of the limit of every step in some of them takes the assurance away."""
 MOST_FOUND = 12
 """So many are looked for, one behind another."""
 PROVABLE_IN = 0.3
@@ -191,7 +193,7 @@ def stragglers(runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]
         shuffles=SHUFFLES,
     )  # fmt: skip
     doubt = _doubt(pool)
-    if doubt and limit_ns is not None and doubt.costs * 1e6 < limit_ns:
+    if doubt and limit_ns is not None and doubt.costs * 1e6 < NEAR_LIMIT * limit_ns:
         doubt = None
     if doubt and (doubt.steps > FEW or limit_ns is None):
         return (Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, bound=first.bound, doubt=doubt),)
