@@ -305,6 +305,9 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield f"No loss is given: {no_loss_text(ledger)}"
     elif loss.low is not None and not loss.resolved:
         yield from _within_scatter(ledger, loss, write, has_headline=has_headline)
+    elif ledger.loses_little:
+        yield f"{_slower(ledger, loss.value, write)}: less than 1 % of the step, nothing worth naming"
+        yield from _straggler(ledger, write)
     elif straggler_first(ledger):
         yield _slower(ledger, loss.value, write)
         yield from _straggler(ledger, write, "Cause: ", has_headline=has_headline)

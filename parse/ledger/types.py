@@ -18,6 +18,8 @@ CAUSES = ("release", "optimizer", "data", "compute")
 """Why a rank arrives late at the reduction: late release from the one before, its optimizer step, data, compute."""
 
 
+WORTH_NAMING = 0.01
+"""Of a loss that is a smaller share of the step no cause is named."""
 NOTABLE_CAUSE = 0.1
 """A smaller share of the arrival skew is not named beside the largest cause."""
 
@@ -494,6 +496,11 @@ class Ledger:
             return self.terms
         joined = {*together.name.split("+")}
         return (*(term for term in self.terms if not {*term.name.split("+")} <= joined), together)
+
+    @property
+    def loses_little(self) -> bool:
+        """Whether what a step loses is less than WORTH_NAMING of it."""
+        return self.loss is not None and 0 < self.loss.value < WORTH_NAMING * self.step.value
 
     @property
     def straggler_loss(self) -> float:

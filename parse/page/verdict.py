@@ -147,8 +147,10 @@ def _cause(ledger: Ledger) -> tuple[str, str, bool]:
     loss = ledger.loss
     if loss is None:
         return _without_baseline(ledger)
-    if loss.value <= 0:
-        return "nothing", f"is lost against {ledger.result.base_case}: a step takes no longer", False
+    if loss.value <= 0 or ledger.loses_little:
+        base = ledger.result.base_case
+        little = f"worth naming is lost against {base}: less than 1 % of a step"
+        return "nothing", f"is lost against {base}: a step takes no longer" if loss.value <= 0 else little, False
     if loss.low is not None and not loss.resolved:
         if ledger.core_wait is not None:
             return f"{ledger.core_wait.value:.0f} %", f"of the time {core_wait_text(ledger)}", False

@@ -217,6 +217,14 @@ def test_within_the_scatter_the_straggler_is_first():
     assert "How much slower than 1n1g a step is, the runs cannot tell." in others
 
 
+def test_of_a_loss_below_one_per_cent_nothing_is_worth_naming():
+    ledger = two_nodes(verdict=Verdict(kind=NONE, limit=1.0, seldom_limit=9.0))
+    little = dataclasses.replace(ledger, loss=Mean(value=0.3, low=0.2, high=0.4))
+    first, second, *_ = sentences(little)
+    assert first.endswith(": less than 1 % of the step, nothing worth naming.")
+    assert second.startswith("No straggler")
+
+
 def test_nobody_constant_makes_the_wait():
     """Ranks wait for whichever is the slowest in a step."""
     ledger = two_nodes(verdict=Verdict(kind=NONE, limit=1.0, scatter=3.5))
