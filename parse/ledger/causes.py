@@ -394,7 +394,7 @@ def _judged(
         ]
         named = [each for _, each in sorted(indirect, key=lambda pair: -pair[0])]
     yield from sorted(named, key=lambda each: -each.share)
-    if more_samples and not named and (on_gpu or computes >= EXPLAINS * delay):
+    if more_samples and not named and (on_gpu or queued < EXPLAINS * delay):
         named = [more_samples]
         yield more_samples
     if named or (on_gpu and queued < EXPLAINS * delay):
