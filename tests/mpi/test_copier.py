@@ -131,7 +131,7 @@ def test_a_folder_that_is_gone_at_the_end_costs_no_trace(
     assert collect(made.traces, made.stem) == 2
     assert made.notes() == []  # rank 0's, which named the place of the trace, went when the trace was home
     assert recover([str(made.traces), "--stem", made.stem]) == 0
-    assert "its trace is there and whole" in capsys.readouterr().out
+    assert "its trace is whole; journals beside it: removed" in capsys.readouterr().out
     trace = read_trace(made.traces / f"{made.stem}.h5")
     assert (trace.outcome, trace.recovered) == (Outcome.OK, False)
     assert trace.steps_completed.tolist() == [STEPS, STEPS]

@@ -115,7 +115,7 @@ def test_an_impossible_run_is_refused_with_the_reason(ranks: Ranks, fields: dict
 
 
 SILENT: tuple[tuple[str, str], ...] = (
-    ("without_mpi", "InvalidRun: this horovod.torch was built without MPI: make horovod"),
+    ("without_mpi", "InvalidRun: this horovod.torch was built without MPI: rebuild it by make horovod"),
     ("without_nccl", "InvalidRun: this Horovod was built without NCCL and would reduce on the host"),
     ("unseen", "InvalidRun: Horovod says rank 0 of 1 where MPI says 0 of 2"),
     ("twice", "InvalidRun: Horovod and mpi4py do not share their MPI (/opt/a/libmpi.so.12 and "),

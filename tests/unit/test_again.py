@@ -41,7 +41,7 @@ def request(traces: Path, **options: object) -> list[str]:
     ("text", "message"),
     [
         ("timeout", "such runs are repeated without retry"),
-        ("oom,lost", "retry lost: a run that ended so is run again"),
+        ("oom,lost", "retry lost: such runs are repeated without retry"),
         ("ok", "what ended ok is measured; --force runs everything again"),
         ("fail", "retry 'fail' is no outcome; it takes invalid, oom, rank_fail"),
         (" , ", "retry names no outcome"),

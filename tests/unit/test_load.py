@@ -198,7 +198,7 @@ def test_the_exit_record_stands_over_the_trace(tmp_path):
     loaded = load([tmp_path])
     assert only(loaded).outcome is Outcome.TIMEOUT
     assert not only(loaded).counts
-    assert any("says ok, its exit record, written later, timeout" in remark for remark in loaded.remarks)
+    assert any("says ok; its exit record, written later, says timeout" in remark for remark in loaded.remarks)
 
 
 def test_a_contradicting_second_exit_record_is_remarked(tmp_path):

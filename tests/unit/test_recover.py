@@ -147,7 +147,7 @@ def test_a_leftover_beside_a_whole_trace_is_removed(tmp_path: Path, capsys: pyte
     before = (tmp_path / f"{STEM}.h5").read_bytes()
     leave(tmp_path, 0, completed=4, points=1)
     assert main([str(tmp_path)]) == 0
-    assert "its trace is there and whole" in capsys.readouterr().out
+    assert "its trace is whole; journals beside it: removed" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == [f"{STEM}.h5"]
     assert (tmp_path / f"{STEM}.h5").read_bytes() == before
 
