@@ -62,7 +62,7 @@ def _evaluated(way: str) -> CauseCase:
 
 
 THREADS = r"threads? of its own|own threads?|Python thread|other (compute )?threads?|GIL"
-WORK = r"more samples|larger batch|longer batch|more work|batch\w* [^.]*larger"
+WORK = r"more samples|samples a step|larger batch|longer batch|more work|batch\w* [^.]*larger"
 
 CAUSES: Sequence[CauseCase] = (
     _case(
