@@ -17,6 +17,8 @@ from parse.ledger.shape import course, rhythm
 from parse.ledger.types import CANNOT_TELL, NONE, TRANSIENT, Because, Shape, ShapeKind, Verdict
 
 Bools = npt.NDArray[np.bool_]
+FEW_UNTOUCHED = 0.1
+"""Below this share of all steps, some are no measure of what is usual."""
 MEETINGS_NAMED = 5
 """As many of a step's meetings are named, at which a straggler is late the most."""
 SUSTAINED, BEYOND = 0.8, 2.0
@@ -41,18 +43,28 @@ class HowOften(Enum):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
-    """The evidence of all runs together; `step_ns` is their mean step, `nodes` and `hosts` are those of the ranks."""
+    """The evidence of all runs together; `step_ns` is their mean step, `nodes` and `hosts` are those of the ranks.
+    `untouched` [step] are the steps from whose last rank nothing has been taken."""
 
     arrivals: Arrivals
     step_ns: float
     nodes: tuple[int, ...]
     hosts: tuple[str, ...]
     runs: int
+    untouched: Bools
 
     @property
     def bound_ns(self) -> float:
         """What the clocks usually leave open about the skew of the last rank."""
         return float(np.median(self.arrivals.skew_bound))
+
+    @property
+    def usual_skew_ns(self) -> float:
+        """What the last rank is usually late by: in untouched steps, or in the others where it is less. A rank whose
+        delay is taken out comes with the median rank: steps in which nobody is later than that show no scatter."""
+        skew = self.arrivals.skew
+        groups = (skew[self.untouched], skew[~self.untouched & (skew > 0)])
+        return min((float(np.median(its)) for its in groups if len(its) >= FEW_UNTOUCHED * len(skew)), default=0.0)
 
     def node(self, number: int) -> Suspect:
         """The ranks of a node."""
@@ -96,7 +108,8 @@ class Pool:
             arrivals, parts=arrivals.parts - removed.astype(np.int64), late_steps=np.maximum(0, counts),
             rank_cause=causes,
         )  # fmt: skip
-        return replace(self, arrivals=fewer)._in_order(rest)
+        untouched = self.untouched & (less[:, 0] == 0)
+        return replace(self, arrivals=fewer, untouched=untouched)._in_order(rest)
 
     def with_delay(self, rank: int, delay_ns: Floats) -> Pool:
         """The same if this rank arrived later by `delay_ns` [step]; one that is not among the latest does so after the
@@ -213,6 +226,7 @@ def pool_of(runs: Sequence[StepBreakdown]) -> Pool | Verdict:
         arrivals=_without_stalls(pooled(arrivals)), step_ns=float(np.mean([run.step_ns for run in runs])),
         nodes=runs[0].nodes,
         hosts=tuple(names[0] if len({*names}) == 1 else "" for names in hosts), runs=len(runs),
+        untouched=np.ones(sum(len(each.steps) for each in arrivals), np.bool_),
     )  # fmt: skip
 
 

@@ -388,6 +388,8 @@ def _often(pool: Pool, suspect: Suspect, typical_ns: float, chance: float) -> Ve
     if not pool.is_material(its, group):
         return None
     verdict = pool.in_steps(suspect, its, group, chance)
+    if len(suspect.ranks) > 1 and suspect.node is None:
+        verdict = replace(verdict, costs=verdict.share * verdict.arrival_skew)  # up to the median rank
     return verdict if shows(pool, verdict) else None
 
 

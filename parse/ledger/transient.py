@@ -205,7 +205,7 @@ def standing_out(pool: Pool) -> Outstanding | None:
     skew = arrivals.skew
     candidates: list[Outstanding] = []
     sizes = 0
-    least_ns = smallest_ns = np.maximum(SPIKE * float(np.median(skew)), arrivals.skew_bound)
+    least_ns = smallest_ns = np.maximum(SPIKE * pool.usual_skew_ns, arrivals.skew_bound)
     while (out := skew > least_ns).any():
         if out.mean() <= SELDOM:
             candidates += _most_of(pool, out, SPIKE_CHANCE, smallest_ns)
@@ -214,7 +214,7 @@ def standing_out(pool: Pool) -> Outstanding | None:
     if candidates:
         best = min(candidates, key=lambda candidate: candidate.chance)
         return replace(best, chance=min(1.0, sizes * best.chance))
-    if (severe := _severe(arrivals)).any() and severe.mean() <= SELDOM:
+    if (severe := _severe(arrivals, pool.usual_skew_ns)).any() and severe.mean() <= SELDOM:
         return next(_most_of(pool, severe, SEVERE_CHANCE), None)
     return None
 
@@ -223,7 +223,9 @@ def single_events(pool: Pool) -> Iterator[tuple[Verdict, Bools]]:
     """Events of one rank that are ONCE as late as all other steps, and their steps [step]: those for one cause
     together, the others apart."""
     arrivals = pool.arrivals
-    events = sorted(_events(_severe(arrivals), arrivals), key=lambda its: -int(arrivals.skew[its].max()))
+    events = sorted(
+        _events(_severe(arrivals, pool.usual_skew_ns), arrivals), key=lambda its: -int(arrivals.skew[its].max())
+    )
     for count in range(min(FEW, len(events)), 0, -1):
         rest = np.ones(len(arrivals.skew), np.bool_)
         for its in events[:count]:
@@ -258,7 +260,7 @@ def incidents(breakdown: StepBreakdown) -> tuple[Incident, ...]:
     arrivals = breakdown.arrivals
     if arrivals is None:
         return ()
-    severe = _severe(arrivals)
+    severe = _severe(arrivals, float(np.median(arrivals.skew)))
     lost_ns = arrivals.ranks.gap[severe].sum()
     if not severe.any() or lost_ns < MATERIAL * breakdown.step_ns * len(severe) or severe.mean() > SELDOM:
         return ()
@@ -271,8 +273,8 @@ def incidents(breakdown: StepBreakdown) -> tuple[Incident, ...]:
     )
 
 
-def _severe(arrivals: Arrivals) -> Bools:
-    return (arrivals.skew > SEVERE * float(np.median(arrivals.skew))) & (arrivals.skew > arrivals.skew_bound)
+def _severe(arrivals: Arrivals, usual_ns: float) -> Bools:
+    return (arrivals.skew > SEVERE * usual_ns) & (arrivals.skew > arrivals.skew_bound)
 
 
 def _most_of(pool: Pool, out: Bools, limit: float, smallest_ns: Floats | None = None) -> Iterator[Outstanding]:

@@ -99,6 +99,24 @@ def test_delays_of_one_rank_stand_out_behind_those_of_another_in_every_step():
     assert verdicts[1].arrival_skew == pytest.approx(40, abs=0.5)
 
 
+@pytest.mark.parametrize(("nodes", "ranks", "late"), [(2, 1, (1,)), (2, 2, (2, 3))])
+def test_who_is_left_is_no_straggler_for_that(nodes, ranks, late):
+    """Ranks that come last by scatter, since the straggler is taken out of half of the steps, are not late."""
+    chosen = np.random.default_rng(1).random(200) < 0.5
+    delays = {"backward": lambda rank, step: 20.0 * (rank in late and chosen[step])}
+    size = {"nodes": nodes, "ranks_per_node": ranks, "measured_steps": 120}
+    first, *further = stragglers(breakdowns(delays, delays, noise=0.5, **size))
+    assert (first.ranks, further) == (late, [])
+
+
+def test_ranks_that_are_late_together_cost_what_they_are_later_than_the_others():
+    chosen = np.random.default_rng(1).random(200) < 0.5
+    delays = {"backward": lambda rank, step: 20.0 * (rank in {0, 3, 5} and chosen[step])}
+    first, *_ = stragglers(breakdowns(delays, delays, noise=0.5, nodes=4, measured_steps=120))
+    assert first.ranks == (0, 3, 5)
+    assert first.costs == pytest.approx(20 * first.share, rel=0.05)
+
+
 def test_turns_of_many_steps_are_blocks():
     first, *_ = stragglers(
         breakdowns(*[{"backward": lambda rank, step: 10.0 * (rank == step // 30 % 4)}] * 2, measured_steps=120)
