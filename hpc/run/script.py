@@ -8,30 +8,25 @@ import signal
 import subprocess
 import sys
 import time
-from array import array
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import ConnectionLost
-from hpc.measure.meetings import Meetings
 from hpc.measure.world import LaunchError, World
 from hpc.model.files import AttemptFiles
 from hpc.model.spec import SCRIPT_STEPS, script_blocks, without_last
-from hpc.model.timestamps import ABSENT, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
+from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
-from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, steps_counted
 from hpc.observe.stacks import stacks_of
-from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
+from hpc.observe.steps import ObservedStep
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.agreement import Agreement
@@ -44,6 +39,23 @@ from hpc.run.rank_end import (
     attempted,
     limit_exit,
     outcome_of,
+)
+from hpc.run.script_steps import (
+    RankSteps,
+    StepCollectives,
+    count_steps,
+    differing_steps,
+    early_collectives,
+    kinds_of,
+    meetings_of,
+    patterns_of,
+    pauses_of,
+    read_steps,
+    step_collectives,
+    unlike_others,
+    usual_collectives,
+    waits_at_pauses,
+    write_steps,
 )
 from hpc.system.text import grouped, plural
 
@@ -142,224 +154,6 @@ def script_environment(
 
 
 # What the hooks recorded in the processes of a script, as the steps of its rank.
-
-_WIDTH = len(STAMPS)
-CollectiveKind = tuple[str, int]
-"""Name and root of a collective."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankSteps:
-    """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated."""
-
-    observed: ObservedSteps
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    evaluated: int = 0
-
-    @property
-    def steps(self) -> Sequence[ObservedStep]:
-        return self.observed.steps
-
-
-def count_steps(folder: Path) -> int:
-    """The steps that the script has made so far, by the count of its hooks."""
-    return max(map(_counted, folder.glob("*.events")), default=0)
-
-
-def read_steps(folder: Path) -> RankSteps:
-    """The steps that the script has made so far. Without any, `observed.reason` is why nothing is measured."""
-    paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
-    if not paths:
-        reason = "no process of the script imported torch where hooks could see it (python -I and -E keep them out)"
-        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason))
-    training = [path for path in paths if _counted(path)]
-    if len(training) > 1:
-        reason = (
-            f"{len(training)} processes of one rank's script train, and a rank is one process that trains: "
-            "start as many ranks instead (--ranks-per-node)"
-        )
-        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason))
-    try:
-        recorded = read_events(paths[0])
-    except (EventFileError, OSError) as error:
-        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=str(error)))
-    evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
-    return RankSteps(observed=steps_of(recorded), facts=recorded.facts, evaluated=evaluated)
-
-
-def _counted(path: Path) -> int:
-    try:
-        return steps_counted(path)
-    except OSError:  # it is being made
-        return 0
-
-
-def write_steps(journal: Journal, steps: Sequence[ObservedStep], stated: int) -> int:
-    """Stores the steps in the journal, as far as it reaches; returns how many it has now.
-
-    `stated` are the samples of a step of which it was not seen how many it takes.
-    """
-    count = min(len(steps), len(journal.samples))
-    for number, step in enumerate(steps[:count]):
-        journal.stamps[number * _WIDTH : (number + 1) * _WIDTH] = array("q", step.stamps)
-        journal.samples[number] = stated if step.samples is None else step.samples
-    return count
-
-
-def pauses_of(steps: Sequence[ObservedStep]) -> list[dict[str, Any]]:
-    """The pauses as facts of the rank: before which step, of what kind, how long, how much of it was waiting for other
-    ranks."""
-    return [
-        {
-            "step": number, "kind": step.pause.kind, "seconds": (step.pause.end_ns - step.pause.begin_ns) / 1e9,
-            "waited_s": step.pause.waited_ns / 1e9,
-        }
-        for number, step in enumerate(steps) if step.pause is not None
-    ]  # fmt: skip
-
-
-def waits_at_pauses(steps: Sequence[ObservedStep], paused: Iterable[int]) -> list[dict[str, Any]]:
-    """As facts of the rank: how long it waited in collectives while others paused before these steps, but it did not.
-
-    Counted from the reduction of the step before to its own next gradients.
-    """
-    facts = []
-    for number in sorted(paused):
-        if 0 < number < len(steps) and steps[number].pause is None:
-            since, until = steps[number - 1].stamps[REDUCED], steps[number].stamps[GRADS_READY]
-            calls = [*steps[number - 1].collectives, *steps[number].collectives]
-            waited_ns = sum(call.waited_ns for call in calls if ABSENT != since <= call.waits_ns <= until)
-            facts.append({"step": number, "waited_s": waited_ns / 1e9})
-    return facts
-
-
-def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ...]:
-    """The collectives of most of these steps, in the order of their calls."""
-    counts = Counter(_kinds(step) for step in steps)
-    return counts.most_common(1)[0][0] if counts else ()
-
-
-def unlike_others(
-    steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[CollectiveKind]
-) -> list[int]:
-    """The last steps of blocks with other collectives than `kinds`, and than any step within a block.
-
-    Where a pause follows, or nothing, a step ends with its update: it lacks what others call between that and the next.
-    """
-    within = {_kinds(steps[at]) for first, stop in blocks for at in range(first, stop - 1)}
-    return [stop - 1 for _, stop in blocks if _kinds(steps[stop - 1]) not in within | {tuple(kinds)}]
-
-
-MAX_PATTERNS = 64
-"""Of more different lists of collectives in the steps of a script the most frequent are recorded."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepCollectives:
-    """Which collectives the steps of all ranks have: `kinds` in their order, of which each step has some, or all;
-    `columns` [step] has the places of a step's calls among them, None of a call that is not recorded.
-
-    `unmatched` has, by the reason, steps of which it is not known who waits for whom in all of their collectives.
-    """
-
-    kinds: tuple[CollectiveKind, ...]
-    columns: Sequence[tuple[int | None, ...]]
-    unmatched: Mapping[str, Sequence[int]]
-
-
-def step_collectives(
-    steps: Sequence[Sequence[CollectiveKind]], measured: Collection[int], differing: Collection[int] = ()
-) -> StepCollectives:
-    """From the collectives of a rank's steps; only those of the `measured` steps are looked for, in others as well.
-
-    `differing` are steps in which ranks call different ones.
-
-    A collective in which it is not known who waits for whom is recorded where most steps have it, so that no rank is
-    accused of what they wait in it; one that only some steps have is not.
-    """
-    alike = [() if number in differing else tuple(kinds) for number, kinds in enumerate(steps)]
-    counts = Counter(alike[number] for number in sorted(measured) if number not in differing)
-    patterns = [kinds for kinds, _ in counts.most_common(MAX_PATTERNS)]
-    usual = {*patterns[0]} if patterns else set()
-    joined: tuple[CollectiveKind, ...] = ()
-    for kinds in patterns:
-        joined = _joined(joined, tuple(kind for kind in kinds if kind[1] != UNCLEAR or kind in usual))
-    columns = {kinds: _places(kinds, joined) for kinds in patterns}
-    unmatched: dict[str, list[int]] = {}
-    for number in sorted(measured):
-        kinds = alike[number]
-        for name in dict.fromkeys(name for name, root in kinds if root == UNCLEAR and (name, root) not in usual):
-            unmatched.setdefault(name, []).append(number)
-        if number not in differing and kinds not in columns:
-            unmatched.setdefault("collectives of too many different steps", []).append(number)
-    if not_alike := sorted({*differing} & {*measured}):
-        unmatched["collectives that differ between ranks"] = not_alike
-    return StepCollectives(
-        kinds=joined, columns=[columns.get(kinds, (None,) * len(kinds)) for kinds in alike], unmatched=unmatched
-    )
-
-
-def _joined(longer: tuple[CollectiveKind, ...], other: tuple[CollectiveKind, ...]) -> tuple[CollectiveKind, ...]:
-    """A short list that has both in their order."""
-    joined: list[CollectiveKind] = []
-    for tag, begin, end, its_begin, its_end in SequenceMatcher(None, longer, other, autojunk=False).get_opcodes():
-        joined += longer[begin:end]
-        joined += () if tag == "equal" else other[its_begin:its_end]
-    return tuple(joined)
-
-
-def _places(kinds: Sequence[CollectiveKind], joined: Sequence[CollectiveKind]) -> tuple[int | None, ...]:
-    """Where each of these is in the list that has them in their order; None for one that it lacks."""
-    places: list[int | None] = []
-    begin = 0
-    for kind in kinds:
-        place = joined.index(kind, begin) if kind in joined[begin:] else None
-        places.append(place)
-        begin = begin if place is None else place + 1
-    return tuple(places)
-
-
-Patterns = tuple[Sequence[Sequence[Any]], Sequence[int]]
-"""Different lists of collectives, and by step the number of its own."""
-
-
-def patterns_of(steps: Sequence[Sequence[CollectiveKind]]) -> Patterns:
-    """As a rank tells others which collectives its steps have."""
-    numbers: dict[tuple[CollectiveKind, ...], int] = {}
-    by_step = [numbers.setdefault(tuple(kinds), len(numbers)) for kinds in steps]
-    return [[[name, root] for name, root in kinds] for kinds in numbers], by_step
-
-
-def differing_steps(steps: Sequence[Sequence[CollectiveKind]], others: Patterns) -> list[int]:
-    """The steps that have other collectives than those of another rank."""
-    patterns = [tuple((str(name), int(root)) for name, root in kinds) for kinds in others[0]]
-    pairs = enumerate(zip(steps, others[1], strict=True))
-    return [number for number, (kinds, its) in pairs if tuple(kinds) != patterns[its]]
-
-
-def meetings_of(steps: Sequence[ObservedStep], collectives: StepCollectives) -> Meetings:
-    """The collectives inside the steps; those that a step does not have are absent in it."""
-    kinds, width = collectives.kinds, len(MEETING_STAMPS)
-    stamps = array("q", [ABSENT]) * (len(steps) * len(kinds) * width)
-    for number, (step, columns) in enumerate(zip(steps, collectives.columns, strict=True)):
-        for column, call in zip(columns, step.collectives, strict=False):  # of steps that differ there are none
-            if column is not None:
-                first = (number * len(kinds) + column) * width
-                stamps[first : first + width] = array("q", (call.arrives_ns, call.waits_ns, call.ends_ns))
-    return Meetings.recorded([name for name, _ in kinds], [root for _, root in kinds], memoryview(stamps))
-
-
-def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
-    """In words, the collectives that a rank calls before its own gradients are complete, as of most steps."""
-    early: Counter[str] = Counter()
-    for step in steps:
-        complete_ns = step.stamps[GRADS_READY]
-        early.update(call.name for call in step.collectives if complete_ns == ABSENT or call.arrives_ns < complete_ns)
-    return [f"{count / len(steps):.3g} {name} a step" for name, count in sorted(early.items())]
-
-
-def _kinds(step: ObservedStep) -> tuple[CollectiveKind, ...]:
-    return tuple((call.name, call.root) for call in step.collectives)
 
 
 LOOK_S = 0.2
@@ -627,7 +421,7 @@ class ScriptRun:
 
     def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> StepCollectives:
         """Those of the measured steps of all ranks, matched step by step."""
-        called = [_kinds(step) for step in steps]
+        called = [kinds_of(step) for step in steps]
         of_first = self._comm.bcast(patterns_of(called))
         differing = {step for its in self._comm.allgather(differing_steps(called, of_first)) for step in its}
         if 2 * len(differing.intersection(measured)) > len(measured):  # which _common_meetings of hpc.run.gather states

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import ceil, expm1, inf
+from math import inf
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
-from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Bools, Ints, MeetingKinds
+from parse.ledger.alternation import Alternation
+from parse.ledger.meetings import ARRIVES, ENDS, WAITS, Bools, Floats, Ints, MeetingKinds
 from parse.ledger.types import CAUSES
 
 # How late each rank is in each step, and what made it late: at the one reduction of a step, or at all its meetings.
@@ -255,8 +256,6 @@ def labels_of(kinds: MeetingKinds) -> Sequence[str]:
     return (*kinds.labels, REDUCTION)
 
 
-Floats = npt.NDArray[np.float64]
-
 MATERIAL = 0.01
 """A straggler costs at least this share of the step: no rank equals another to the ns."""
 LATE_IN = 0.6
@@ -265,10 +264,6 @@ OFTEN_IN = 0.3
 """One that is often late, in this share."""
 LATEST = 8
 """As many of a step's latest ranks are kept: behind a straggler that is taken out stand others."""
-NEVER = 41.0
-"""Probabilities below e to the minus this are left out: less than a double resolves beside 1."""
-POOL = 1_000_000
-"""The maximum of (ranks × steps) that are shuffled together; it bounds the memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -537,43 +532,6 @@ class ArrivalCollector:
         )  # fmt: skip
 
 
-class Alternation:
-    """Whether ranks alternate in taking long, so that each step has exactly one that does.
-
-    Compares the longest work of each step with that of work dealt out to ranks and steps by chance. The longest
-    1 / (2 · ranks) of all work counts as long as the rest's maximum: half of the work of ranks that alternate is in it,
-    and a few far longer delays, which anybody has, would hide the rest.
-    """
-
-    def __init__(self) -> None:
-        self.pool: list[Ints] = []
-        self.sums = np.zeros(3)  # over all pools: the longest work of the steps, its expectation, its variance
-
-    def add(self, work: Ints) -> None:
-        """Adds a piece [rank, step]."""
-        if self.pool and sum(work_of_pool.size for work_of_pool in self.pool) + work.size > POOL:
-            self._shuffle()
-        self.pool.append(work)
-
-    def _shuffle(self) -> None:
-        ranks = len(self.pool[0])
-        longest = np.concatenate([work.max(axis=0) for work in self.pool])
-        work = np.concatenate([work.ravel() for work in self.pool])
-        self.pool = []
-        order_largest(work, ranks)
-        maximum = work[-1 - work.size // (2 * ranks)]
-        longest = np.minimum(longest, maximum)
-        expected, variance = longest_of(np.minimum(work, maximum, out=work), ranks)
-        steps = len(longest)
-        self.sums += (float((longest - int(work[0])).sum()), steps * expected, steps * variance)
-
-    def finish(self) -> Floats:
-        """The longest work of the steps added up, its expectation by chance, and the variance of that."""
-        if self.pool:
-            self._shuffle()
-        return self.sums
-
-
 _BY_STEP = ("steps", "latest", "late", "late_bound", "parts", "margin")
 
 
@@ -608,33 +566,6 @@ def pooled(runs: Sequence[Arrivals]) -> Arrivals:
         meetings=runs[0].meetings,
         rank_meetings=meeting_sum / np.maximum(1, late_steps)[:, None],
     )  # fmt: skip
-
-
-def order_largest(pool: Ints, ranks: int) -> None:
-    """Brings the least to the begin, and those to the end, in order, that `longest_of` looks at."""
-    looked_at = _looked_at(len(pool), ranks)
-    pool.partition((0, len(pool) - looked_at))
-    pool[-looked_at:].sort()
-
-
-def _looked_at(n: int, ranks: int) -> int:
-    return min(n - ranks + 1, ceil(n * -expm1(-NEVER / ranks)) + 1)  # below these F is less than e^-NEVER
-
-
-def longest_of(pool: Ints, ranks: int) -> tuple[float, float]:
-    """Mean and variance of the largest of `ranks` values drawn without replacement from a pool, less its least; after
-    `order_largest`.
-
-    It is among the j smallest of n with probability F(j) = C(j, ranks) / C(n, ranks); F(j−1) = F(j) · (j−ranks) / j.
-    """
-    n = len(pool)
-    tried = _looked_at(n, ranks)
-    j = np.arange(n, n - tried + 1, -1)
-    among = np.exp(np.concatenate([[0.0], np.cumsum(np.log1p(-ranks / j))]))
-    chance = -np.diff(among, append=0.0)
-    values = (pool[n - tried :][::-1] - pool[0]).astype(np.float64)
-    mean = float((chance * values).sum())  # `@` would start threads
-    return mean, float((chance * (values - mean) ** 2).sum())
 
 
 def _smallest(values: npt.NDArray[Any], at: Sequence[int]) -> Floats:

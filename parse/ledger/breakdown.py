@@ -10,13 +10,14 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.arrivals import ArrivalCollector, Arrivals, Floats
+from parse.ledger.arrivals import ArrivalCollector, Arrivals
 from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
     NO_MEETINGS,
     NO_ROOT,
     UNCLEAR,
+    Floats,
     Ints,
     MeetingKinds,
     StepPiece,

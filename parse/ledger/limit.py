@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from parse.ledger.arrivals import MATERIAL, Arrivals, Floats
-from parse.ledger.meetings import Ints
+from parse.ledger.arrivals import MATERIAL, Arrivals
+from parse.ledger.meetings import Floats, Ints
 from parse.ledger.pool import Pool
 from parse.ledger.transient import standing_out
 from parse.ledger.types import Floor, Lowering

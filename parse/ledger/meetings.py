@@ -12,6 +12,7 @@ import numpy.typing as npt
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 ARRIVES, WAITS, ENDS = range(3)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.arrivals import MATERIAL, Arrivals, Floats, LastArrivals, pooled
+from parse.ledger.arrivals import MATERIAL, Arrivals, LastArrivals, pooled
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.meetings import Ints
+from parse.ledger.meetings import Floats, Ints
 from parse.ledger.shape import course, rhythm
 from parse.ledger.types import CANNOT_TELL, NONE, TRANSIENT, Because, Shape, ShapeKind, Verdict
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -12,7 +11,9 @@ from parse.ledger.causes import Cause
 from parse.ledger.figures import (
     NAMED,
     SMALL,
+    SYMPTOMS,
     Figures,
+    SymptomText,
     because_text,
     coverage_text,
     host_of,
@@ -178,100 +179,6 @@ CONTENTION = {
     "swapped out": "it swaps out {} MB a second",
 }
 """By the quantities of `parse.ledger.symptoms.LIMITS`."""
-
-
-@dataclass(frozen=True)
-class SymptomText:
-    """A quantity of the telemetry as a clause about the straggler, with its value; what to do about it.
-
-    `{}` is the value, `{detail:…}` what is behind it in place of the `%`, nothing where that is not known.
-    """
-
-    phrase: str
-    advice: str = ""
-
-    def clause(self, value: str, detail: str) -> str:
-        """The clause with these."""
-        return re.sub(
-            r"\{detail:(.*?)\}", lambda match: match[1].replace("%", detail) if detail else "", self.phrase
-        ).format(value)
-
-
-SYMPTOMS: Mapping[str, SymptomText] = {
-    Cause.QUOTA: SymptomText(
-        "a CPU quota holds it back {} % of the time",
-        "raise the limit of its control group, or ask for more CPUs (--cpus-per-task, the container's limit)",
-    ),
-    Cause.STOPPED: SymptomText(
-        "its process is stopped {} % of the time",
-        "find what stops it: SIGSTOP of a scheduler or script, a debugger, a frozen container",
-    ),
-    Cause.STORAGE: SymptomText(
-        "it waits for storage {} % of the time",
-        "write less often (fsync, checkpoints, logs), in the background, or to faster storage",
-    ),
-    Cause.COMPUTE_THREADS: SymptomText(
-        "its other compute threads{detail: (%)} run {} % of a core",
-        "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use",
-    ),
-    Cause.PYTHON_THREADS: SymptomText(
-        "its Python thread{detail: %} runs {} % of a core",
-        "a Python thread that computes holds the GIL: move its work to another process",
-    ),
-    Cause.OTHER_THREADS: SymptomText(
-        "its other threads run {} % of a core",
-        "set OMP_NUM_THREADS or torch.set_num_threads to the number of cores that it may use; a Python thread that "
-        "computes holds the GIL: move its work to another process",
-    ),
-    Cause.CHILDREN: SymptomText(
-        "processes that it started use {} % of a core",
-        "give it more cores (--cpus-per-rank), or start fewer workers",
-    ),
-    Cause.NEIGHBOURS: SymptomText(
-        "other ranks{detail: (%)} use {} % of a core of its cores", "bind every rank to cores of its own"
-    ),
-    Cause.OTHERS: SymptomText(
-        "other processes{detail: (%)} use {} % of a core of its cores",
-        "see the check `load`, bind ranks to cores, take nodes exclusively",
-    ),
-    Cause.SAMPLES: SymptomText(
-        "it trains on {} samples a step",
-        "give every rank as many samples, or as long ones: see its batches and its share",
-    ),
-    Cause.COMPUTES: SymptomText(
-        "its main thread takes {} ms of processor time a step",
-        "compare its work with the others': batch size, lengths, tokens; if equal, its core is slower",
-    ),
-    Cause.SLEEPS: SymptomText(
-        "its main thread sleeps {} ms a step longer in its own work",
-        "find what it waits for: its loader, a lock, a file, the network, another process, a sleep",
-    ),
-    Cause.QUEUED: SymptomText(
-        "it is ready to run but not running {} % of the time",
-        "possible are a CPU quota, threads of its own, another process: see the check `load`, and how ranks are bound",
-    ),
-    "a rank loses its core": SymptomText("it loses its core {} times a second"),
-    "minor page faults of a rank": SymptomText(
-        "it has {} page faults a second",
-        "memory is given back and mapped again while it trains: keep buffers, raise MALLOC_TRIM_THRESHOLD_ and "
-        "MALLOC_MMAP_THRESHOLD_, or preload another allocator",
-    ),
-    "a rank does not run": SymptomText(
-        "its process does not run for {} s",
-        "it was stopped (SIGSTOP, a debugger, a container that is frozen), or waits for storage: see its node's log",
-    ),
-    "major page faults of a rank": SymptomText(
-        "it reads {} pages a second from the disk",
-        "too little memory on its node, or mapped files that the cache does not hold",
-    ),
-    "SM clock": SymptomText("its SM clock is {} MHz", "see its power limit, temperature and throttle reasons"),
-    "CPU frequency": SymptomText("its CPU frequency is {} MHz", "see the node's power settings and temperature"),
-    "swapped out": SymptomText("its node swaps out {} MB a second", "too little memory on its node"),
-    "the hypervisor takes from the ranks": SymptomText(
-        "the hypervisor takes {} cores from its node", "the machine below the node is shared"
-    ),
-}
-"""By the names of `parse.ledger.telemetry.QUANTITIES`; a phrase holds the unit of its quantity."""
 
 
 def sentence(ledger: Ledger, name: str) -> str:

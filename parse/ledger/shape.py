@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from parse.ledger.arrivals import Floats
+from parse.ledger.meetings import Floats
 from parse.ledger.types import Shape, ShapeKind
 
 PIECES = 10

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from parse import stats
-from parse.ledger.arrivals import MATERIAL, OFTEN_IN, Arrivals, Floats, pooled
+from parse.ledger.arrivals import MATERIAL, OFTEN_IN, Arrivals, pooled
 from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.limit import all_exchanges, detection_limit_ns, lowering, seldom_limit_ns
+from parse.ledger.meetings import Floats
 from parse.ledger.pool import Bools, HowOften, Pool, Suspect, meetings_of, named, pool_of
 from parse.ledger.shape import course, rhythm
 from parse.ledger.transient import ALONE, COSTLY, FEW, SPIKE, incidents, rotating, shows, single_events, transient

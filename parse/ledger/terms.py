@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from parse import stats
-from parse.ledger.arrivals import Floats, LastArrivals
+from parse.ledger.arrivals import LastArrivals
 from parse.ledger.breakdown import StepBreakdown, merge, names
+from parse.ledger.meetings import Floats
 from parse.ledger.types import NOTABLE_CAUSE, ComputeSplit, FixedCompute, Mean, Merged, Place, Repeats, Term, Verdict
 
 

@@ -9,9 +9,9 @@ from math import exp, lgamma, log, log1p
 import numpy as np
 import numpy.typing as npt
 
-from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, Floats, LastArrivals
+from parse.ledger.arrivals import LATE_IN, MATERIAL, Arrivals, LastArrivals
 from parse.ledger.breakdown import StepBreakdown
-from parse.ledger.meetings import Ints
+from parse.ledger.meetings import Floats, Ints
 from parse.ledger.pool import Bools, Pool, Suspect
 from parse.ledger.shape import MIN_EVENTS
 from parse.ledger.types import ROTATING, Incident, Shape, ShapeKind, Verdict

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpc.model.trace import Trace
-from parse.ledger.arrivals import longest_of
+from parse.ledger.alternation import longest_of
 from parse.ledger.breakdown import step_breakdown
 from parse.ledger.straggler import verdict
 from parse.ledger.transient import first_of_events, incidents, tail

@@ -19,18 +19,15 @@ from hpc.model.timestamps import ABSENT
 from hpc.observe.events import NO_ROOT, STEPS_CELL, UNCLEAR, Recorder
 from hpc.observe.steps import CollectiveCall, ObservedStep, Pause
 from hpc.recovery.journal import Journal
-from hpc.run.script import (
+from hpc.run.script import SITE, ScriptProcess, describe_status, script_environment
+from hpc.run.script_steps import (
     MAX_PATTERNS,
-    SITE,
-    ScriptProcess,
-    describe_status,
     differing_steps,
     early_collectives,
     meetings_of,
     patterns_of,
     pauses_of,
     read_steps,
-    script_environment,
     step_collectives,
     unlike_others,
     usual_collectives,
