@@ -5,29 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, Protocol
 
 from hpc.measure.meetings import Meetings
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
+from hpc.observe.device_clock import TRIES, Anchor, DeviceEvent, elapsed_ns, take_anchors
 
 # Time stamps taken by a device: events on its stream, converted to the host's clock.
-
-_ANCHORS = 5
-
-
-class DeviceEvent(Protocol):
-    """The part of `torch.cuda.Event(enable_timing=True)` that is used."""
-
-    def record(self, stream: Any) -> None:
-        """Asks the device to note the time when the stream gets here."""
-
-    def synchronize(self) -> None:
-        """Waits until the device has been here."""
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds, a float32, from this event to a later one."""
 
 
 class DeviceStamps:
@@ -54,7 +39,7 @@ class DeviceStamps:
             event.record(stream)  # CUDA makes an event when it is first recorded: now, not inside a step
         self._order: dict[int, None] = {}  # places, in the order in which their events were last recorded
         self._first = 0
-        self._start: tuple[DeviceEvent, int] | None = None
+        self._start: Anchor | None = None
         self._rests = False
 
     def rest(self) -> None:
@@ -80,33 +65,20 @@ class DeviceStamps:
         """Ends the segment before this place: turns its events into time stamps. Waits for the device."""
         if self._start is None:
             return
-        (first, first_host_ns), (last, last_host_ns) = self._start, self._anchor()
+        first, last = self._start, self._anchor()
         self._start = None
         taken = [at for at in self._order if self._first <= at < stop]
-        events = [first, *(self._events[at] for at in taken), last]
-        device_ns = [0.0]
-        for before, after in pairwise(events):
-            device_ns.append(device_ns[-1] + before.elapsed_time(after) * 1e6)
-        drift = (last_host_ns - first_host_ns - device_ns[-1]) / max(device_ns[-1], 1.0)
-        for at, elapsed_ns in zip(taken, device_ns[1:-1], strict=True):
-            self.stamps[at] = first_host_ns + round(elapsed_ns * (1 + drift))
+        device_ns = elapsed_ns([first.event, *(self._events[at] for at in taken), last.event])
+        drift = (last.middle_ns - first.middle_ns - device_ns[-1]) / max(device_ns[-1], 1.0)
+        for at, since_ns in zip(taken, device_ns[1:-1], strict=True):
+            self.stamps[at] = first.middle_ns + round(since_ns * (1 + drift))
 
-    def _anchor(self) -> tuple[DeviceEvent, int]:
-        """An event and its time on the host's clock: the tightest of a few tries on an idle device."""
-        best: tuple[int, DeviceEvent, int] | None = None
-        for _ in range(1 + _ANCHORS):
-            event = self._make_event()
-            before_ns = self._clock()
-            event.record(self._stream)
-            event.synchronize()
-            after_ns = self._clock()
-            # The first try waits for pending work of the device; it is a candidate like the others.
-            if best is None or after_ns - before_ns < best[0]:
-                best = (after_ns - before_ns, event, (before_ns + after_ns) // 2)
-        assert best is not None
-        width_ns, event, host_ns = best
-        self.bound_ns = max(self.bound_ns, -(-width_ns // 2))
-        return event, host_ns
+    def _anchor(self) -> Anchor:
+        """The tightest of a few tries. The first waits for pending work of the device; it is one like the others."""
+        anchors = take_anchors((self._make_event() for _ in range(1 + TRIES)), self._stream, self._clock, wait_ns=None)
+        best = min(anchors, key=lambda anchor: anchor.width_ns)
+        self.bound_ns = max(self.bound_ns, -(-best.width_ns // 2))
+        return best
 
 
 _WIDTH = len(STAMPS)
