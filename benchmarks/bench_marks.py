@@ -24,6 +24,10 @@ class _EmptyEvent:
     def record(self, stream: Any) -> None:
         """Nothing."""
 
+    def query(self) -> bool:
+        """Always there."""
+        return True
+
     def synchronize(self) -> None:
         """Nothing."""
 
