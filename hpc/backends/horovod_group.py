@@ -155,7 +155,8 @@ def _check_before(hvd: Any, framework: str, run: RunSpec) -> None:
         )
     if run.gpus_per_node and not hvd.nccl_built():
         raise InvalidRun(
-            "this Horovod was built without NCCL and would reduce on the host: HOROVOD_GPU_OPERATIONS=NCCL make horovod"
+            "this Horovod was built without NCCL and would reduce on the host: HOROVOD_GPU_OPERATIONS=NCCL make "
+            "horovod, on AMD GPUs with HOROVOD_GPU=ROCM too"
         )
 
 

@@ -69,9 +69,10 @@ def take_device(paddle: Any, index: int | None, run: RunSpec, world: World) -> A
             )
         paddle.set_device("cpu")
         return paddle.CPUPlace()
-    has_cuda = paddle.is_compiled_with_cuda()
+    name, has_cuda = f"Paddle {paddle.__version__}", paddle.is_compiled_with_cuda()
+    checks.check_nvidia_only(run, name, paddle.is_compiled_with_rocm())
     visible = paddle.device.cuda.device_count() if has_cuda else 0
-    checks.check_sees_gpus(visible, run, world, f"Paddle {paddle.__version__}", has_cuda, "a CUDA build of Paddle")
+    checks.check_sees_gpus(visible, run, world, name, "" if has_cuda else "CUDA", "a CUDA build of Paddle")
     if index >= visible:
         raise InvalidRun(
             f"{run.ranks_per_node} ranks of {world.hostname} need a GPU each; rank {world.rank} sees {visible}"

@@ -42,9 +42,10 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> str:
         tf.config.set_visible_devices([], "GPU")
         return CPU
     checks.check_one_gpu_per_rank(run)
-    gpus = tf.config.list_physical_devices("GPU")
     name, build = f"TensorFlow {tf.__version__}", "a CUDA build (pip install tensorflow[and-cuda])"
-    checks.check_sees_gpus(len(gpus), run, world, name, tf.test.is_built_with_cuda(), build)
+    checks.check_nvidia_only(run, name, tf.test.is_built_with_rocm())
+    gpus = tf.config.list_physical_devices("GPU")
+    checks.check_sees_gpus(len(gpus), run, world, name, "" if tf.test.is_built_with_cuda() else "CUDA", build)
     index = checks.index_of_rank(world, len(gpus))
     checks.check_not_shared(world, comm, _uuid(index))
     tf.config.set_visible_devices(gpus[index], "GPU")

@@ -46,22 +46,34 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
     checks.check_one_gpu_per_rank(run)
     device = torch.device("cuda", checks.index_of_rank(world, visible_gpus(run, world)))
     torch.cuda.set_device(device)
-    checks.check_not_shared(world, comm, str(torch.cuda.get_device_properties(device).uuid))
+    checks.check_not_shared(world, comm, str(describe_device(device).uuid))
     return device
 
 
 def visible_gpus(run: RunSpec, world: World) -> int:
     """The number of GPUs that this rank sees. Raises InvalidRun where it sees none."""
+    if is_rocm():
+        checks.check_amd_data(run)
+        checks.check_visible_once()
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    name, has_cuda = f"torch {torch.__version__}", torch.version.cuda is not None
-    checks.check_sees_gpus(visible, run, world, name, has_cuda, "a CUDA build of torch")
+    lacking = "" if is_rocm() or torch.version.cuda is not None else "CUDA and ROCm"
+    build = "the ROCm build of torch" if is_rocm() else "a CUDA or ROCm build of torch"
+    checks.check_sees_gpus(visible, run, world, f"torch {torch.__version__}", lacking, build)
     return visible
+
+
+def is_rocm() -> bool:
+    """Whether this torch drives AMD GPUs; its functions have the names of CUDA all the same."""
+    return torch.version.hip is not None
 
 
 def check_precision(precision: str, device: torch.device) -> None:
     """Raises InvalidRun where the device lacks the precision: it is never replaced by another one."""
     if device.type == "cpu":
         checks.check_cpu_precision(precision, fp16_slowdown=30)
+    elif is_rocm():
+        properties = torch.cuda.get_device_properties(device)
+        checks.check_amd_precision(precision, properties.name, properties.gcnArchName)
     else:
         name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
         checks.check_gpu_precision(precision, name, capability)
@@ -74,20 +86,23 @@ def set_tf32(allowed: bool) -> None:
 
 
 def versions() -> dict[str, Any]:
-    """Versions of the libraries that determine the speed; None for one that this torch lacks."""
-    nccl = torch.cuda.nccl.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]  # torch has none
-    return {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]  # torch has none
-        "nccl": nccl and ".".join(map(str, nccl)),
-    }
+    """Versions of the libraries that determine the speed; None for one that this torch lacks.
+
+    On ROCm torch answers by the same functions for the libraries that stand in for NVIDIA's.
+    """
+    version = torch.cuda.nccl.version() if torch.cuda.is_available() else None  # type: ignore[no-untyped-call]  # torch has none
+    collectives = version and ".".join(map(str, version))
+    convolutions = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch has none
+    if is_rocm():
+        return {"torch": torch.__version__, "hip": torch.version.hip, "miopen": convolutions, "rccl": collectives}
+    return {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": convolutions, "nccl": collectives}
 
 
 def describe_device(device: torch.device) -> DeviceFacts:
     if device.type == "cpu":
         return CPU_DEVICE
-    return DeviceFacts.of_gpu(torch.cuda.get_device_properties(device))
+    properties = torch.cuda.get_device_properties(device)
+    return DeviceFacts.of_amd_gpu(properties) if is_rocm() else DeviceFacts.of_gpu(properties)
 
 
 # What a torch training needs to go on elsewhere, as NumPy arrays: model, optimizer, loss scale.

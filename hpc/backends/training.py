@@ -22,7 +22,10 @@ _JSON_NAMES = {"early_collectives": "meets_before_gradients"}
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceFacts:
-    """The device of a rank; a CPU has none of the other fields. `memory_bytes` is None where it is unknown."""
+    """The device of a rank; a CPU has none of the other fields. `memory_bytes` is None where it is unknown.
+
+    `capability` is the compute capability of an NVIDIA GPU, the architecture of an AMD one.
+    """
 
     kind: str
     name: str | None = None
@@ -41,6 +44,12 @@ class DeviceFacts:
             capability=f"{properties.major}.{properties.minor}",
         )
 
+    @classmethod
+    def of_amd_gpu(cls, properties: Any) -> DeviceFacts:
+        """From the properties that torch returns on ROCm: with the architecture, and the UUID as ROCm writes it."""
+        uuid = _amd_uuid(str(properties.uuid))
+        return replace(cls.of_gpu(properties), uuid=uuid, capability=properties.gcnArchName)
+
     def as_json(self) -> dict[str, Any]:
         if self.kind == "cpu":
             return {"kind": "cpu"}
@@ -49,6 +58,16 @@ class DeviceFacts:
 
 
 CPU_DEVICE = DeviceFacts(kind="cpu")
+
+
+def _amd_uuid(uuid: str) -> str:
+    """`GPU-0325447e39149eba` for torch's 30333235-3434-3765-3339-313439656261: HIP's 16 bytes are the digits of the
+    GPU's unique id. Any other form stays as it is."""
+    try:
+        digits = bytes.fromhex(uuid.replace("-", "")).decode("ascii")
+        return f"GPU-{int(digits, 16):016x}"
+    except ValueError:
+        return uuid
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -363,15 +363,20 @@ def ranks_per_node(seen: Seen) -> CheckResult:
     return failed(f"{run.nodes} nodes with {run.ranks_per_node} ranks each requested; {len(ranks_on)} with {placement}")
 
 
+_COLLECTIVES = ("nccl", "rccl")
+
+
 def same_nccl(seen: Seen) -> CheckResult | None:
-    """Compares the NCCL versions that the framework has loaded."""
-    versions = {rank.rank: rank.software["nccl"] for rank in seen.ranks if rank.software.get("nccl")}
-    return alike(seen.ranks, versions, "NCCL") if versions else None
+    """Compares the versions of NCCL, on AMD GPUs of RCCL, that the framework has loaded."""
+    for library in _COLLECTIVES:
+        if versions := {rank.rank: version for rank in seen.ranks if (version := rank.software.get(library))}:
+            return alike(seen.ranks, versions, library.upper())
+    return None
 
 
 def same_framework(seen: Seen) -> CheckResult | None:
     """Compares all other software versions."""
-    names = sorted({name for rank in seen.ranks for name in rank.software} - {"nccl"})
+    names = sorted({name for rank in seen.ranks for name in rank.software} - {*_COLLECTIVES})
     apart = []
     for name in names:
         result = alike(seen.ranks, {rank.rank: rank.software.get(name, "none") for rank in seen.ranks}, name)

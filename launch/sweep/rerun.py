@@ -32,7 +32,7 @@ from launch.sweep.request import SweepOptions
 # Changes since a run was measured that this machine can see: packages, Python, MPI, the project.
 
 _TIMEOUT_S = 60
-_FRAMEWORK_OWN = frozenset({"cuda", "cudnn", "nccl"})
+_FRAMEWORK_OWN = frozenset({"cuda", "cudnn", "hip", "miopen", "nccl", "rccl"})
 """Versions that a framework reports of the libraries it was built with or loads; no package of that name has them."""
 _VERSIONS = """
 import json, platform, sys

@@ -1,0 +1,129 @@
+"""What torch backends make of AMD GPUs, on a torch that is made to answer as its ROCm build does.
+
+The answers are MADE after the documentation of torch and ROCm and never came from such a machine, but for the UUID: of
+one GPU by torch, rocm-smi and amdsmi, recorded in public code (`torch_uuid_to_unique_id` of Triton-distributed).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpc.backends import InvalidRun
+from hpc.backends.training import DeviceFacts
+from hpc.measure.world import World
+from hpc.model.spec import RunSpec
+
+torch = pytest.importorskip("torch")
+
+MI250X = SimpleNamespace(
+    name="AMD Instinct MI250X", uuid="30333235-3434-3765-3339-313439656261", total_memory=64 << 30, major=9, minor=0,
+    gcnArchName="gfx90a:sramecc+:xnack-",
+)  # fmt: skip
+RUN = RunSpec(
+    nodes=1, ranks_per_node=2, gpus_per_node=2, cpus_per_rank=1, backend="torch-ddp", workload="resnet50", batch_size=4,
+    precision="bf16", scaling="weak", warmup_steps=6, measured_steps=6, repeat=1, seed=0, site="here",
+)  # fmt: skip
+RUN_ON_CPUS = dataclasses.replace(RUN, gpus_per_node=0)
+
+
+class OneRank:
+    """A communicator of one rank."""
+
+    def allgather(self, value: Any) -> list[Any]:
+        return [value]
+
+
+def world(local_rank: int = 1) -> World:
+    return World(
+        rank=local_rank, size=2, node_rank=0, nodes=1, local_rank=local_rank, local_size=2, hostname="nid005001",
+        nodes_simulated=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def rocm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch for ROCm that sees two GPUs."""
+    for variable in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(torch.version, "hip", "6.2.41134")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: MI250X)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 20, 5))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 30200)
+
+
+def test_a_rank_gets_its_amd_gpu(rocm: None) -> None:
+    from hpc.backends import torch_loop
+
+    assert torch_loop.device_of_rank(RUN, world(), OneRank()) == torch.device("cuda", 1)  # type: ignore[arg-type]
+
+
+def test_the_facts_of_an_amd_gpu_have_its_architecture_and_its_uuid_as_rocm_writes_it(rocm: None) -> None:
+    from hpc.backends import torch_loop
+
+    assert torch_loop.describe_device(torch.device("cuda", 0)) == DeviceFacts(
+        kind="gpu", name="AMD Instinct MI250X", uuid="GPU-0325447e39149eba", memory_bytes=64 << 30,
+        capability="gfx90a:sramecc+:xnack-",
+    )  # fmt: skip
+    assert torch_loop.versions() == {
+        "torch": torch.__version__, "hip": "6.2.41134", "miopen": 30200, "rccl": "2.20.5",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "amp-fp16"])
+def test_an_amd_gpu_trains_in_what_it_has(rocm: None, precision: str) -> None:
+    from hpc.backends import torch_loop
+
+    torch_loop.check_precision(precision, torch.device("cuda", 0))
+
+
+def test_tf32_is_refused_on_an_amd_gpu(rocm: None) -> None:
+    from hpc.backends import torch_loop
+
+    with pytest.raises(InvalidRun, match=r"tf32 was requested; .* AMD Instinct MI250X \(gfx90a\) is an AMD GPU"):
+        torch_loop.check_precision("tf32", torch.device("cuda", 0))
+
+
+def test_gpus_that_are_hidden_twice_are_named_before_two_ranks_share_one(
+    rocm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpc.backends import torch_loop
+
+    # As Slurm sets them without Flags=amd_gpu_env for the second half of a node whose devices are not confined.
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1,2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,2")
+    with pytest.raises(
+        InvalidRun, match="leaves 2 GPUs, and HIP looks for CUDA_VISIBLE_DEVICES=1,2 among these, of wh"
+    ):
+        torch_loop.visible_gpus(RUN, world())
+
+
+def test_a_torch_of_neither_kind_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc.backends import torch_loop
+
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidRun, match="this torch was built without CUDA and ROCm"):
+        torch_loop.visible_gpus(RUN, world())
+
+
+def test_a_rocm_build_without_a_gpu_is_not_taken_for_a_cpu_build(rocm: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpc.backends import torch_loop
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InvalidRun, match=r"no driver or no visible GPU\)\. Install the ROCm build of torch"):
+        torch_loop.visible_gpus(RUN, world())
+
+
+def test_dali_is_refused_on_amd_gpus(rocm: None) -> None:
+    from hpc.backends import torch_loop
+
+    with pytest.raises(InvalidRun, match="not on AMD GPUs: take imagefolder:/data/set"):
+        torch_loop.visible_gpus(dataclasses.replace(RUN, data="dali:/data/set"), world())
