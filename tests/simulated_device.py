@@ -128,6 +128,7 @@ class SimulatedStream:
     def __init__(self, device: SimulatedDevice, of_training: bool) -> None:
         self.device, self.of_training, self.destroyed = device, of_training, False
         self.last: Work | None = None
+        self.queued = 0
         self.pending: deque[Work] = deque()
 
     def wait_event(self, event: SimulatedEvent) -> None:
@@ -223,12 +224,13 @@ class SimulatedDevice:
         """How often the host waited for work of the training's streams."""
         self.fails = ""
         """Where not empty, nothing can be queued any more: the text of the error."""
+        self.captures = False
         self._latency = latencies(0) if latency_ns is None else latency_ns
         self._start_ns = self.clock.now_ns()
         self._process = os.getpid()
         self._changed = threading.Condition(threading.RLock())
         self._of_thread = threading.local()
-        self._streams: list[SimulatedStream] = []
+        self.streams: list[SimulatedStream] = []
         self.default_stream = self.training_stream()
 
     def time_ns(self, true_ns: int) -> float:
@@ -249,6 +251,10 @@ class SimulatedDevice:
     def current_stream(self) -> SimulatedStream:
         """That of the thread."""
         return getattr(self._of_thread, "stream", self.default_stream)
+
+    def is_capturing(self) -> bool:
+        """Whether the thread captures a graph: where a test sets `captures`."""
+        return self.captures
 
     # What a training does.
 
@@ -290,7 +296,7 @@ class SimulatedDevice:
         return event
 
     def synchronize(self) -> None:
-        for stream in list(self._streams):
+        for stream in list(self.streams):
             stream.synchronize()
 
     def queue(self, stream: SimulatedStream, duration_ns: int, after: Sequence[Work] = (), missing: int = 0) -> Work:
@@ -313,6 +319,7 @@ class SimulatedDevice:
             work.follow([*after, *([] if stream.last is None else [stream.last])])
             stream.last = work
             stream.pending.append(work)
+            stream.queued += 1
             return work
 
     def is_done(self, work: Work) -> bool:
@@ -342,7 +349,7 @@ class SimulatedDevice:
         if self.fails:
             raise RuntimeError(self.fails)
         stream = SimulatedStream(self, of_training)
-        self._streams.append(stream)
+        self.streams.append(stream)
         return stream
 
 

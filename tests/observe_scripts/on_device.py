@@ -1,0 +1,194 @@
+"""A training on a simulated accelerator by DDP, FSDP2 or all-reduces by hand, with known delays of host or device."""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import simulated_torch
+import torch
+import torch.distributed as dist
+from delays import Delays
+from ending import leave
+from simulated_torch import device, marked
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--plan", type=Path, required=True)
+parser.add_argument("--truth", type=Path, required=True)
+parser.add_argument("--parallel", choices=("ddp", "fsdp2", "by-hand"), required=True)
+parser.add_argument("--ahead", type=int, default=3, help="steps that the host may be ahead of the device")
+parser.add_argument("--layers", type=int, default=4)
+parser.add_argument("--forward-ms", type=float, default=1.0, help="of a layer; its backward takes twice as long")
+parser.add_argument("--update-ms", type=float, default=1.0)
+args = parser.parse_args()
+BATCH = 4
+
+
+class DeviceDelays(Delays):
+    """Marks are events of the device, whose true times are written at the end; `ms` is for kernels."""
+
+    def ms(self, place):
+        noted = self.slept_ns.setdefault(place, [])
+        at = min(len(noted) // self.window, len(self.windows) - 1)
+        where, rank, ms = self.windows[at] or ("", -1, 0)
+        noted.append(int(ms * 1e6) if (place, self.rank) == (where, rank) else 0)
+        return noted[-1] / 1e6
+
+    def here(self, place):
+        """Whether the plan has it here now, whatever its amount."""
+        steps = len(self.marks_ns.get("end", []))
+        where, rank, _ = self.windows[min(steps // self.window, len(self.windows) - 1)] or ("", -1, 0)
+        return (place, self.rank) == (where, rank)
+
+    def mark(self, name):
+        self.reached[name] = marked()
+        if name == "end":
+            for its, event in self.reached.items():
+                self.marks_ns.setdefault(its, []).append(event)
+            self.meetings_ns.append(list(simulated_torch.calls))
+            self.reached = {}
+            simulated_torch.calls.clear()
+
+    def write(self, folder):
+        device.synchronize()
+        self.marks_ns = {name: [event.true_ns for event in events] for name, events in self.marks_ns.items()}
+        self.meetings_ns = [[[event.true_ns for event in call] for call in step] for step in self.meetings_ns]
+        super().write(folder)
+
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+delay = DeviceDelays(args.plan, rank)
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Numbers(Dataset):
+    def __init__(self):
+        self.fetched, self.samples = 0, torch.randn(64, 8)
+
+    def __len__(self):
+        return BATCH * (delay.steps + 1)
+
+    def __getitem__(self, index):
+        if self.fetched % BATCH == 0:
+            delay("dataset")
+        self.fetched += 1
+        return self.samples[index % 64], index % 4
+
+
+class Kernels(torch.autograd.Function):
+    """What a layer takes on the device, there and back."""
+
+    @staticmethod
+    def forward(ctx, inputs, is_middle):
+        ctx.is_middle = is_middle
+        device.run(args.forward_ms)
+        return inputs.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        device.run(2 * args.forward_ms)
+        if ctx.is_middle and (ms := delay.ms("backward")):
+            device.run(ms)
+        return gradient, None
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(args.layers))
+        self.last = nn.Linear(8, 4)
+
+    def forward(self, inputs):
+        for number, block in enumerate(self.blocks):
+            inputs = Kernels.apply(block(inputs), number == 1)
+            if number == 1:
+                if ms := delay.ms("forward"):
+                    device.run(ms)
+                delay("python")
+        return self.last(inputs)
+
+
+class SGD(torch.optim.SGD):
+    def step(self, closure=None):
+        loss = super().step(closure)
+        device.run(args.update_ms + delay.ms("update"))
+        return loss
+
+
+def reduce_on_device(_, bucket):
+    """DDP's reduction of a bucket on a stream of its own; the compute stream waits before the backward returns."""
+    reductions.append(simulated_torch.collective())
+    if bucket.is_last():
+        torch.autograd.Variable._execution_engine.queue_callback(wait_for_reductions)
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+def wait_for_reductions():
+    while reductions:
+        reductions.pop(0).wait()
+
+
+def reduce_by_hand():
+    delay("collective")
+    delay.mark("grads")
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+
+def bound_queue(step):
+    """The host gets no further ahead than so many steps, as the queue of a real device is full some time."""
+    stream = device.default_stream
+    if step == 0:
+        device.queue_depth = 1 << 40
+    elif step == 5:
+        device.queue_depth = max(1, args.ahead * (stream.queued - bound_queue.before))
+    bound_queue.before = stream.queued
+
+
+reductions = []
+model = Net()
+if args.parallel == "ddp":
+    model.blocks[0][0].weight.register_post_accumulate_grad_hook(lambda parameter: delay.mark("grads"))
+    model = DistributedDataParallel(model, bucket_cap_mb=1e-4)
+    model.register_comm_hook(None, reduce_on_device)
+elif args.parallel == "fsdp2":
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+optimizer = SGD(model.parameters(), lr=1e-3)
+criterion = nn.CrossEntropyLoss()
+simulated_torch.register()
+simulated_torch.begin()
+returned_ns = []
+for step, (inputs, targets) in enumerate(DataLoader(Numbers(), BATCH)):
+    if step == delay.steps:
+        break
+    bound_queue(step)
+    delay.mark("called")
+    loss = criterion(model(inputs), targets)
+    delay.mark("backward")
+    loss.backward()
+    if args.parallel == "by-hand":
+        reduce_by_hand()
+    delay.mark("reduced")
+    if delay.here("item"):
+        loss.item()
+    delay("item")
+    optimizer.step()
+    optimizer.zero_grad()
+    delay.mark("end")
+    returned_ns.append(time.perf_counter_ns())
+delay.write(args.truth)
+ahead_ms = [(done - returned) / 1e6 for done, returned in zip(delay.marks_ns["end"], returned_ns, strict=True)]
+print(f"rank {rank}: the host was ahead by {statistics.median(ahead_ms):.1f} ms (median)", file=sys.stderr)
+dist.barrier()
+leave()
