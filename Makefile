@@ -45,7 +45,8 @@ PARALLEL_browser := -n auto
 QUICK := tests/mpi/test_world.py tests/slurm/test_sweep.py::test_hostile_names_reach_slurm_whole \
 	$(foreach backend,mpi torch-ddp,'tests/mpi/test_contract.py::test_two_ranks_keep_the_contract[$(backend)-joined:3:fp32]')
 
-.PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu browser golden horovod bundle set-up clean
+.PHONY: demo test test-all test-quick lint bench fuzz truth torture unit mpi hosts slurm gpu gpu-day gpu-wheels browser golden \
+	horovod bundle set-up clean
 
 demo: $(VENV)/.demo
 	$(PY) -m hpc.sweep --nodes 1,2,4 --cluster local
@@ -91,6 +92,15 @@ lint: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@for part in benchmarks/bench_*.py; do $(PY) -m benchmarks.$$(basename $$part .py) || exit 1; done
+
+# Nine minutes on a machine with one GPU, with that machine's own Python and torch (docs/gpu_day.md), and what to bring there:
+# make gpu-wheels, and there make gpu-day PYTHON=python3 WHEELS=gpu-wheels
+gpu-day:
+	@$(PYTHON) -m benchmarks.gpu_day $(if $(WHEELS),--wheels $(WHEELS)) $(GPU_DAY)
+
+gpu-wheels: | $(PY)
+	@$(PY) -c 'import packaging' 2>/dev/null || $(PIP) packaging
+	@$(PY) -m benchmarks.gpu_day --fill-wheels $(or $(WHEELS),gpu-wheels) $(if $(PYTHON_VERSION),--python-version '$(PYTHON_VERSION)')
 
 # 100,000 mutated logs, 3,000 sweeps with damaged files, 20,000 hostile files; what fails is printed with its seed, which
 # `$(PY) -m tests.fuzz.fuzz_logs --seed N`, or fuzz_evidence, or fuzz_hostile, tries again.

@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from time import thread_time_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 from benchmarks.pairs import against_limit
@@ -32,7 +32,7 @@ LIMIT, STEP_MS = 0.5, 10
 """Per cent of a step of so many ms."""
 
 
-def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
+def training(blocks: int, width: int, batch: int, device: str = "cpu") -> Callable[[], None]:
     """One step of an own model at each call."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -42,10 +42,15 @@ def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
         torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.BatchNorm1d(width))
         for _ in range(blocks)
     )
-    model = DistributedDataParallel(torch.nn.Sequential(*stack))
+    model = DistributedDataParallel(torch.nn.Sequential(*stack).to(device))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    samples = torch.utils.data.TensorDataset(torch.randn(9 * batch, width), torch.zeros(9 * batch))
-    loader = torch.utils.data.DataLoader(samples, batch_size=batch)
+    loader: torch.utils.data.DataLoader[Any]
+    if device == "cpu":
+        samples = torch.utils.data.TensorDataset(torch.randn(9 * batch, width), torch.zeros(9 * batch))
+        loader = torch.utils.data.DataLoader(samples, batch_size=batch)
+    else:  # cut into batches on the host, the samples would take longer than the step
+        batches_there: Any = [(torch.randn(batch, width, device=device), None) for _ in range(9)]
+        loader = torch.utils.data.DataLoader(batches_there, batch_size=None, collate_fn=lambda its: its)
 
     def batches() -> Iterator[Any]:
         while True:
@@ -62,10 +67,34 @@ def training(blocks: int, width: int, batch: int) -> Callable[[], None]:
     return step
 
 
+def batch_for(step_ms: float, blocks: int, width: int, device: str) -> int:
+    """The batch size whose step takes about so long on a device."""
+    import torch
+    import torch.distributed as dist
+
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("nccl", init_method=f"file://{folder}/group", rank=0, world_size=1)
+        batch = 64
+        for _ in range(4):
+            step = training(blocks, width, batch, device)
+            for _ in range(WARM_UP):
+                step()
+            torch.cuda.synchronize()
+            begin = perf_counter_ns()
+            for _ in range(TIMED):
+                step()
+            torch.cuda.synchronize()
+            taken_ms = (perf_counter_ns() - begin) / 1e6 / TIMED
+            batch = max(64, round(batch * min(8.0, step_ms / taken_ms) / 64) * 64)
+        dist.destroy_process_group()
+    return batch
+
+
 def measure(
-    pairs: int, blocks: int, width: int, batch: int, control: bool, chosen: Sequence[str] | None
+    pairs: int, blocks: int, width: int, batch: int, control: bool, chosen: Sequence[str] | None, device: str = "cpu"
 ) -> tuple[list[float], list[float]]:
-    """CPU time of the steps with hooks and of those without, ms; the k-th of both follow each other.
+    """CPU time of the steps with hooks and of those without, ms; the k-th of both follow each other. On a GPU the wall
+    time of a step, the mean of a turn.
 
     With `chosen`, names of hooks, both are of the model with hooks, and only these are switched.
     """
@@ -79,7 +108,8 @@ def measure(
         hooks.install(folder, lambda name, then: None)  # no functional collectives in this model
         observer = hooks.current
         assert observer is not None
-        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+        backend = "gloo" if device == "cpu" else "nccl"
+        dist.init_process_group(backend, init_method=f"file://{folder}/group", rank=0, world_size=1)
         on, optimizers = True, len(observer.handles)  # those of torch's hooks for all optimizers come first
 
         def switch(to: bool, names: Sequence[str] | None = None) -> None:
@@ -98,12 +128,13 @@ def measure(
                     removed[handle.id] = registered.pop(handle.id)
 
         removed: dict[int, Any] = {}
+        turn_of = _turn if device == "cpu" else _turn_on_device
         switch(not control)
-        hooked = training(blocks, width, batch)
+        hooked = training(blocks, width, batch, device)
         for _ in range(WARM_UP):
             hooked()
         switch(False)
-        bare = training(blocks, width, batch)  # made now, so that no hook knows its DDP
+        bare = training(blocks, width, batch, device)  # made now, so that no hook knows its DDP
         for _ in range(WARM_UP):
             bare()
         if chosen:
@@ -113,17 +144,38 @@ def measure(
         for turn in range(turns):
             for which in (0, 1) if turn % 2 else (1, 0):
                 switch(which == 0 and not control, chosen)
-                for at in range(AGAIN + TIMED):
-                    begin = thread_time_ns()
-                    (hooked, bare)[which]()
-                    if at >= AGAIN:
-                        taken[which].append((thread_time_ns() - begin) / 1e6)
+                taken[which].extend(turn_of((hooked, bare)[which]))
         switch(True, chosen)
         assert not observer.off, "a hook has failed"
         events = sum(1 for at in range(1 << 13, len(observer.cells), 2) if observer.cells[at])
         print(f"{events / (turns * (AGAIN + TIMED) + WARM_UP):.1f} events a step with hooks")
         dist.destroy_process_group()
         return taken
+
+
+def _turn(step: Callable[[], None]) -> list[float]:
+    """The thread's CPU time of each step, ms."""
+    taken = []
+    for at in range(AGAIN + TIMED):
+        begin = thread_time_ns()
+        step()
+        if at >= AGAIN:
+            taken.append((thread_time_ns() - begin) / 1e6)
+    return taken
+
+
+def _turn_on_device(step: Callable[[], None]) -> list[float]:
+    """The mean wall time of a step, ms: the device is waited for before the first and after the last."""
+    import torch
+
+    for _ in range(AGAIN):
+        step()
+    torch.cuda.synchronize()
+    begin = perf_counter_ns()
+    for _ in range(TIMED):
+        step()
+    torch.cuda.synchronize()
+    return [(perf_counter_ns() - begin) / 1e6 / TIMED]
 
 
 def main() -> int:

@@ -1,0 +1,641 @@
+"""The parts of `make gpu-day`, each a process: `python -m benchmarks.gpu_parts NAME --figures FILE --folder DIR`.
+
+A part writes each figure into FILE as soon as it has it. With `--rehearse` it works on CPUs, in sizes that mean
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.gpu_day import read_figures
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "benchmarks" / "gpu_script.py"
+LEAD = 10
+"""Steps of gpu_script.py before each window."""
+BORDER_US = 20.0
+DELAYS = {
+    "host-data": "data", "host-forward": "compute", "device-forward": "compute", "device-backward": "compute",
+    "device-update": "optimizer",
+}  # fmt: skip
+"""By the place of a delay: the term of the step that has it."""
+PRICE_GOALS = {10: 0.5, 100: 0.1}
+"""Of a step of so many ms, in per cent."""
+
+
+class PartError(Exception):
+    """A part could not measure all that it is for; the text says what."""
+
+
+class Figures:
+    """The figures of a part, in its file as soon as they are known."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._values = path, read_figures(path)
+
+    def put(self, name: str, value: Any) -> None:
+        """Adds one, or replaces it."""
+        self._values[name] = value
+        beside = self._path.with_suffix(".new")
+        beside.write_text(json.dumps(self._values))
+        beside.replace(self._path)
+
+
+class Job(NamedTuple):
+    """What a part is called with."""
+
+    figures: Figures
+    folder: Path
+    rehearse: bool
+
+
+def machine(job: Job) -> None:
+    """Names of drivers, devices and libraries."""
+    import torch
+
+    from launch.cluster.local import launcher
+
+    job.figures.put("cores", len(os.sched_getaffinity(0)))
+    job.figures.put("torch", str(torch.__version__))
+    job.figures.put("CUDA of torch", torch.version.cuda)
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            its = torch.cuda.get_device_properties(index)
+            text = f"{its.name}, {its.total_memory / 2**30:.1f} GiB, {its.multi_processor_count} multiprocessors"
+            job.figures.put(f"device {index}", text)
+        job.figures.put("NCCL", ".".join(map(str, torch.cuda.nccl.version())))  # type: ignore[no-untyped-call]  # torch's
+    version = subprocess.run([*launcher(), "--version"], capture_output=True, text=True, check=False).stdout
+    job.figures.put("MPI", (version.splitlines() or ["mpiexec states no version"])[0])
+    query = [
+        "nvidia-smi",
+        "--query-gpu=driver_version,name,uuid,pstate,power.limit,persistence_mode",
+        "--format=csv,noheader",
+    ]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=False, timeout=15).stdout.strip()
+    except OSError:
+        answer = ""
+    if answer:
+        job.figures.put("nvidia-smi", answer)
+
+
+# tests/gpu
+
+_RESULT = re.compile(r"(PASSED|FAILED|ERROR|SKIPPED)(?= |$)")
+_TEST = re.compile(r"tests/gpu/\S+::[^\s]+")
+
+
+class EndedTests:
+    """How many tests have ended how, from the lines of `pytest -v` as they come."""
+
+    def __init__(self) -> None:
+        self.counts = {"passed": 0, "failed": 0, "skipped": 0}
+        self.failed: list[str] = []
+        self._seen: set[str] = set()
+
+    def read(self, line: str) -> bool:
+        """Whether the line ends a test."""
+        result, test = _RESULT.search(line), _TEST.search(line)
+        if result is None or test is None or test[0] in self._seen:
+            return False
+        self._seen.add(test[0])
+        state = {"PASSED": "passed", "SKIPPED": "skipped"}.get(result[1], "failed")
+        self.counts[state] += 1
+        if state == "failed":
+            self.failed.append(test[0])
+        return True
+
+
+def tests(job: Job) -> None:
+    """Runs tests/gpu, side by side where there are cores for it."""
+    argv = [sys.executable, "-m", "pytest", "-v", "--color=no", "tests/gpu"]
+    if (os.cpu_count() or 1) >= 8 and not job.rehearse:
+        argv += ["-n", "4"]
+    counts = EndedTests()
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment()) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if counts.read(line):
+                for name, count in counts.counts.items():
+                    job.figures.put(name, count)
+                if counts.failed:
+                    job.figures.put("which failed", counts.failed)
+    if process.returncode or not (counts.counts["passed"] or job.rehearse):
+        raise PartError(f"pytest ended with {process.returncode}: {counts.counts}; {', '.join(counts.failed)}")
+
+
+# Time stamps of the device against kernels.
+
+
+class Kernel(NamedTuple):
+    """A kernel, or a copy, by Unix time in ns: when the host launched it, when it began and ended on the device."""
+
+    launched_ns: int
+    begin_ns: int
+    end_ns: int
+
+
+class Border(NamedTuple):
+    """A time stamp of the device, and when the host recorded its event; Unix time in ns."""
+
+    recorded_ns: int
+    stamp_ns: int
+
+
+def border_errors_ns(borders: Iterable[Border], kernels: Sequence[Kernel]) -> list[int]:
+    """By border that has kernels on both sides: how far its stamp is outside of the gap between the end of those
+    launched before its record and the begin of those after it. 0: inside; negative: too early; positive: too late."""
+    errors = []
+    for border in borders:
+        before = [kernel.end_ns for kernel in kernels if kernel.launched_ns < border.recorded_ns]
+        after = [kernel.begin_ns for kernel in kernels if kernel.launched_ns >= border.recorded_ns]
+        if not before or not after:
+            continue
+        low = max(before)
+        high = max(low, min(after))
+        errors.append(min(0, border.stamp_ns - low) + max(0, border.stamp_ns - high))
+    return errors
+
+
+def read_kernels(path: Path, stream: int | None = None) -> list[Kernel]:
+    """Those of a profile of torch.profiler; of the stream that has most, or of the one that is named."""
+    from parse.trace_events.kineto import EVENTS, values_of
+
+    base_ns, launches, ran = 0, {}, []
+    for name, value in values_of(path):
+        if name == "baseTimeNanoseconds":
+            base_ns = int(value)
+        if name != EVENTS or not isinstance(value, dict) or value.get("ph") != "X":
+            continue
+        kind, its = value.get("cat"), value.get("args", {})
+        if kind in ("cuda_runtime", "cuda_driver") and "correlation" in its:
+            launches[its["correlation"]] = float(value["ts"])
+        elif kind in ("kernel", "gpu_memcpy", "gpu_memset"):
+            ran.append((its.get("correlation"), its.get("stream"), float(value["ts"]), float(value["dur"])))
+    streams = [each[1] for each in ran]
+    wanted = max(set(streams), key=streams.count, default=None) if stream is None else stream
+    return sorted(
+        Kernel(*(base_ns + round(us * 1e3) for us in (launches[correlation], begin, begin + length)))
+        for correlation, which, begin, length in ran
+        if which == wanted and correlation in launches
+    )
+
+
+def put_borders(figures: Figures, name: str, errors_ns: Sequence[int]) -> None:
+    """Raises PartError where there are none."""
+    if not errors_ns:
+        raise PartError(f"{name}: no border has kernels on both sides")
+    sizes_us = sorted(abs(error) / 1e3 for error in errors_ns)
+    value = {
+        "borders": len(sizes_us), "within 20 µs": sum(size <= BORDER_US for size in sizes_us),
+        "between their kernels": sum(size == 0 for size in sizes_us), "median µs outside": sizes_us[len(sizes_us) // 2],
+        "largest µs outside": sizes_us[-1],
+    }  # fmt: skip
+    figures.put(name, value)
+
+
+def stamps(job: Job) -> None:
+    """Of DeviceStamps, by which Rankwise's own backends time their steps."""
+    import torch
+
+    from hpc.measure.timer import device_timer
+
+    device, width, batch, steps = torch.device("cuda", 0), 4096, 1024, 20
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    host = torch.randn(batch, width).pin_memory()
+    timer = device_timer("phases", steps, partial(torch.cuda.Event, enable_timing=True), torch.cuda.current_stream())
+    recorded: list[list[int]] = []
+
+    def step() -> None:
+        row = [time.perf_counter_ns()]
+        inputs = host.to(device, non_blocking=True)
+        for record in (timer.batch_ready, timer.forward_end, timer.grads_ready, timer.end):
+            if record is timer.forward_end:
+                loss = model(inputs).square().mean()
+            elif record is timer.grads_ready:
+                loss.backward()
+            elif record is timer.end:
+                optimizer.step()
+                optimizer.zero_grad()
+            row.append(time.perf_counter_ns())
+            record()
+        recorded.append(row)
+
+    def segment() -> None:
+        recorded.clear()
+        timer.begin(0)
+        for _ in range(steps):
+            step()
+        timer.resolve()
+
+    segment()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        segment()
+        offset = time.time_ns() - time.perf_counter_ns()
+    path = job.folder / "profile.json"
+    profile.export_chrome_trace(str(path))
+    kernels = read_kernels(path)
+    columns = (1, 2, 3, 5)  # of the time stamps; t4 is that of a reduction, of which there is none
+    borders = [
+        Border(row[1 + place] + offset, timer.stamps[6 * number + column] + offset)
+        for number, row in enumerate(recorded)
+        for place, column in enumerate(columns)
+    ]
+    job.figures.put("kernels", len(kernels))
+    job.figures.put("bound µs", timer.bound_ns / 1e3)
+    errors = border_errors_ns(borders, kernels)
+    put_borders(job.figures, "borders of own backends' steps", errors)
+    check_borders(errors)
+
+
+def check_borders(errors_ns: Sequence[int]) -> None:
+    """Raises PartError where a border is off by more than the goal."""
+    off = sum(abs(error) > BORDER_US * 1e3 for error in errors_ns)
+    if off:
+        raise PartError(f"{off} of {len(errors_ns)} borders are off by more than {BORDER_US:g} µs")
+
+
+# Unchanged scripts.
+
+
+def one_rank(job: Job) -> None:
+    """Each shape on one rank."""
+    _scripts(job, 1, ("none", *DELAYS, "none"), profile=True)
+
+
+def two_ranks(job: Job) -> None:
+    """Each shape on two ranks that share the GPU: NCCL refuses that, gloo takes tensors of it."""
+    _scripts(job, 2, ("none", "host-data", "device-forward", "device-backward", "none"))
+
+
+def _scripts(job: Job, ranks: int, delays: Sequence[str], *, profile: bool = False) -> None:
+    problems = []
+    for shape in ("ddp", "gpt", "fsdp2"):
+        folder = job.folder / shape
+        folder.mkdir()
+        try:
+            _run_script(job, folder, shape, ranks, delays, profile and shape == "ddp")
+        except PartError as error:
+            problems.append(f"{shape}: {error}")
+            job.figures.put(f"{shape} failed", str(error))
+    if problems:
+        raise PartError("\n".join(problems))
+
+
+def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence[str], profile: bool) -> None:
+    from launch.cluster.local import launcher
+
+    window, delay_ms = (15, 30.0) if job.rehearse else (30, 10.0)
+    size = ["--width", "64", "--batch-size", "16"] if job.rehearse else []
+    place = ["cpu", "gloo"] if job.rehearse else ["cuda", "nccl" if ranks == 1 else "gloo"]
+    argv = [*launcher(), "-n", str(ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
+    argv += ["--warmup", str(LEAD)]
+    argv += ["--gpus-per-node", "0"] if ranks > 1 else []  # as many GPUs as ranks are demanded where any are stated
+    argv += ["--batch-size", "16" if job.rehearse else "256"] if shape == "gpt" else []  # no DataLoader counts it
+    argv += ["--", str(SCRIPT), "--shape", shape, "--device", place[0], "--backend", place[1], *size]
+    argv += ["--delays", *delays, "--window", str(window), "--delay-ms", str(delay_ms)]
+    argv += ["--profile", str(folder / "profile.json")] if profile else []
+    _call(argv)
+    (path,) = (folder / "traces").glob("*.h5")
+    from hpc.model.trace_file import read_trace
+
+    trace = read_trace(path)
+    rows = delayed_terms(trace.stamps[ranks - 1], delays, window)
+    reasons: Mapping[str, str] = (trace.ranks[ranks - 1].get("script") or {}).get("absent", {})
+    wrong = []
+    for where, row in rows.items():
+        expected = DELAYS[where]
+        measured = row.get(expected)
+        job.figures.put(
+            f"{shape}, {delay_ms:g} ms {where}",
+            {"expected in": expected, **{f"{name} ms": value for name, value in row.items()}},
+        )
+        reads_loss = shape != "gpt" or job.rehearse  # else the host's delay hides behind the device's work
+        if measured is None or not (reads_loss or where.startswith("device")):
+            continue
+        if off(measured, delay_ms, 0.5 if job.rehearse else 0.03):
+            wrong.append(f"{where}: {measured:+.2f} ms of {expected}, not {delay_ms:g}")
+    if reasons:
+        job.figures.put(f"{shape}, absent time stamps", {name: str(text) for name, text in reasons.items()})
+    if ranks > 1:
+        wrong = _wrongly_named(job, shape, trace, delays, window, folder)
+    if profile and not job.rehearse:
+        _hooks_against_kernels(job, trace.stamps[0], folder / "profile.json")
+    if wrong:
+        raise PartError("; ".join(wrong))
+
+
+def off(measured_ms: float, true_ms: float, share: float) -> bool:
+    """Whether by more than 0.3 ms and that share."""
+    return abs(measured_ms - true_ms) > max(0.3, share * true_ms)
+
+
+def delayed_terms(stamps: Any, delays: Sequence[str], window: int) -> dict[str, dict[str, float]]:
+    """By delay: how much longer each part of a step was than without a delay, in ms, medians of one rank's steps.
+
+    `stamps` [step, 6]. Parts whose time stamps are absent are absent.
+    """
+    import numpy as np
+
+    from hpc.model.timestamps import ABSENT
+
+    spans = {"data": (0, 1), "compute": (1, 3), "reduction": (3, 4), "optimizer": (4, 5), "step": (0, 5)}
+    medians: dict[str, dict[str, list[float]]] = {}
+    for number, name in enumerate(delays):
+        first = number * (LEAD + window) + LEAD
+        its = stamps[first : first + window]
+        for span, (begin, end) in spans.items():
+            if len(its) and (its[:, [begin, end]] != ABSENT).all():
+                value = float(np.median(its[:, end] - its[:, begin])) / 1e6
+                medians.setdefault(name, {}).setdefault(span, []).append(value)
+    usual = {span: sum(values) / len(values) for span, values in medians.get("none", {}).items()}
+    return {
+        name: {span: values[0] - usual[span] for span, values in its.items() if span in usual}
+        for name, its in medians.items()
+        if name != "none"
+    }
+
+
+def _wrongly_named(job: Job, shape: str, trace: Any, delays: Sequence[str], window: int, folder: Path) -> list[str]:
+    """Puts the ledger's verdict on each window; returns the delays whose rank or phase it does not name."""
+    from tests.truth.fault_verdicts import describe_all
+    from tests.truth.windows import cut, ledger_of
+
+    wrong, verdicts = [], {}
+    for number, (name, its) in enumerate(zip(delays, cut(trace, window, apart=LEAD), strict=False)):
+        ledger = ledger_of([its], folder / f"window{number}")
+        verdicts[f"{number} {name}"] = text = describe_all(ledger)
+        job.figures.put(f"{shape}, who is named", verdicts)
+        cause = ledger.verdict.cause
+        phase = max(cause, key=lambda each: cause[each]) if cause else ""
+        if name != "none" and (ledger.verdict.ranks, phase) != ((trace.run.ranks - 1,), DELAYS[name]):
+            wrong.append(f"{name}: {text}, not rank {trace.run.ranks - 1} by its {DELAYS[name]}")
+    return wrong
+
+
+def _hooks_against_kernels(job: Job, of_rank: Any, profile: Path) -> None:
+    """The hooks' stamps of the profiled steps, where they have any of the device."""
+    from hpc.model.timestamps import ABSENT
+
+    beside = json.loads(profile.with_suffix(".marks").read_text())
+    offset, steps, profiled = beside["unix_offset_ns"], beside["steps"], beside["profiled"]
+    kernels = read_kernels(profile)
+    columns = {"forward": 1, "reduced": 4, "end": 5}
+    borders = [
+        Border(marked + offset, int(of_rank[step, columns[name]]) + offset)
+        for name, its in beside["marks"].items()
+        for step, marked in zip(range(steps - profiled, steps), its, strict=False)
+        if step < len(of_rank) and of_rank[step, columns[name]] != ABSENT
+    ]
+    job.figures.put("ddp, kernels of the profiled steps", len(kernels))
+    if borders:
+        errors = border_errors_ns(borders, kernels)
+        put_borders(job.figures, "ddp, borders of the hooks", errors)
+        check_borders(errors)
+
+
+# The price of the hooks.
+
+
+def price(job: Job) -> None:
+    """By turns with hooks and without, in steps of 10 and of 100 ms."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from benchmarks.bench_observe import TIMED, batch_for, measure
+    from benchmarks.pairs import against_limit
+
+    missed = []
+    for step_ms, goal in PRICE_GOALS.items():
+        device = "cpu" if job.rehearse else "cuda"
+        blocks, width = (2, 16) if job.rehearse else (54, 1024)
+        turns = 4 if job.rehearse else {10: 60, 100: 12}[step_ms]
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # hooks stay on to the end of their process
+            batch = 8 if job.rehearse else pool.submit(batch_for, step_ms, blocks, width, device).result()
+            hooked, bare = pool.submit(measure, turns * TIMED, blocks, width, batch, False, None, device).result()
+        bare_ms = sorted(bare)[len(bare) // 2]
+        shares = [100 * (a - b) / bare_ms for a, b in zip(hooked, bare, strict=True)]
+        text = against_limit("hooks", shares, goal, "% of a step")
+        job.figures.put(f"step of {step_ms} ms", {"in fact ms": bare_ms, "price": text})
+        if text.endswith("missed") and not job.rehearse:
+            missed.append(text)
+    if missed:
+        raise PartError("; ".join(missed))
+
+
+# Rankwise's own runs.
+
+
+def resnet50(job: Job) -> None:
+    """In each precision."""
+    _precisions(job, "off")
+
+
+def resnet50_compiled(job: Job) -> None:
+    """The same through torch.compile."""
+    _precisions(job, "on")
+
+
+def _precisions(job: Job, compiled: str) -> None:
+    problems = []
+    precisions = ("fp32",) if job.rehearse else ("bf16", "fp32", "amp-fp16", "tf32")
+    for precision in precisions:
+        options = {"compile": compiled, **({"image_size": "32"} if job.rehearse else {})}
+        run = {"workload": "resnet50", "precision": precision, "batch_size": 2 if job.rehearse else 128}
+        try:
+            result = _measured(job, {**run, "options": options}, 30)
+            value = {"images/s": result.median_speed, **_published(precision)}
+            job.figures.put(precision, {**value, **_telemetry_of(job, precision)})
+        except PartError as error:
+            problems.append(f"{precision}: {error}")
+            job.figures.put(f"{precision} failed", str(error).splitlines()[-1])
+    if problems:
+        raise PartError("\n".join(problems))
+
+
+def gpt(job: Job) -> None:
+    """Tokens per second and MFU of the smallest GPT, eager and compiled."""
+    size, length, batch = ("tiny", "64", 2) if job.rehearse else ("125m", "1024", 16)
+    problems = []
+    for compiled in ("off",) if job.rehearse else ("off", "on"):
+        options = {"size": size, "sequence_length": length, "compile": compiled}
+        name = "eager" if compiled == "off" else "compiled"
+        try:
+            result = _measured(
+                job, {"workload": "gpt", "precision": "bf16", "batch_size": batch, "options": options}, 20
+            )
+        except PartError as error:
+            problems.append(f"{name}: {error}")
+            continue
+        value = {"tokens/s": result.median_speed, "MFU": result.mfu, "no MFU": result.no_mfu}
+        job.figures.put(name, {key: each for key, each in value.items() if each not in (None, "")})
+    if problems:
+        raise PartError("\n".join(problems))
+
+
+def _measured(job: Job, changes: Mapping[str, Any], steps: int) -> Any:
+    """The result of one run on one device, its trace in a folder of its own. Raises PartError."""
+    from hpc.model.spec import MIN_WARMUP_STEPS, RunSpec
+    from launch.cluster.local import launcher
+    from parse.load import load
+    from parse.result import results
+
+    usual: dict[str, Any] = {
+        "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 1, "cpus_per_rank": 2, "backend": "torch-ddp",
+        "scaling": "weak", "warmup_steps": 10, "measured_steps": steps, "repeat": 1, "seed": 0, "site": "local",
+    }  # fmt: skip
+    if job.rehearse:
+        usual |= {"gpus_per_node": 0, "cpus_per_rank": 1, "warmup_steps": MIN_WARMUP_STEPS, "measured_steps": 3}
+    run = RunSpec(**usual | dict(changes))
+    folder = job.folder / f"{run.precision}-{run.options['compile']}"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps(run.to_json()))
+    (folder / "job.sh").write_text("#!/bin/bash\n")
+    argv = [*launcher(), "-n", "1", sys.executable, "-m", "hpc.rank", str(folder / "run.json"), "--attempt", "1"]
+    _call([*argv, "--traces", str(folder), "--script", str(folder / "job.sh")])
+    (result,) = results(load([folder]))
+    if result.median_speed is None:
+        raise PartError("the run has left no speed")
+    return result
+
+
+def _published(precision: str) -> dict[str, float]:
+    """What documents print of one device at batch size 128, each under its name and devices."""
+    from hpc.model.reference import known_recipes
+
+    speeds = {}
+    for name, recipe in known_recipes().items():
+        if "resnet50" not in name:
+            continue
+        for table in recipe.tables:
+            if (table.batch_size, table.precision) == (128, precision):
+                its = [figure.value for figure in table.figures if (figure.case, figure.what) == ("1n1g", "median")]
+                if its:
+                    speeds[f"published by {name} on {recipe.devices}"] = float(its[0])
+    return speeds
+
+
+def _telemetry_of(job: Job, precision: str) -> dict[str, float]:
+    """Medians over the samples of the run with this precision that the GPU's series have."""
+    import numpy as np
+
+    from hpc.model.trace_file import read_trace
+
+    (path,) = [path for folder in job.folder.glob(f"{precision}-*") for path in folder.glob("*.h5")]
+    telemetry = read_trace(path).telemetry
+    if telemetry is None:
+        return {}
+    wanted = [name for name in telemetry.series if name in ("gpu0.sm_clock_mhz", "gpu0.power_w", "gpu0.temperature_c")]
+    values = {name: telemetry.values[0, :, telemetry.series.index(name)] for name in wanted}
+    return {name: float(np.nanmedian(its)) for name, its in values.items() if np.isfinite(its).any()}
+
+
+def telemetry(job: Job) -> None:
+    """What the helper beside the ranks reads, and the driver's energy counter against its power, under load."""
+    import numpy as np
+    import torch
+
+    from hpc.node_agent.agent import NodeAgent, TelemetryRequest
+    from hpc.node_agent.sources import RankProcess
+
+    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    agent = NodeAgent([RankProcess.this_process()], telemetry=TelemetryRequest(gpus=()))
+    agent.start()
+    before, begin_s = _energy_j(), time.perf_counter()
+    while time.perf_counter() - begin_s < 5:
+        for _ in range(20):
+            torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+    after, seconds = _energy_j(), time.perf_counter() - begin_s
+    recording = agent.stop_telemetry()
+    agent.end()
+    if before is not None and after is not None:
+        value = {"J": after - before, "s": seconds, "W": (after - before) / seconds}
+        job.figures.put("energy counter", value)
+    if recording is None:
+        raise PartError("the helper recorded nothing")
+    for name, values in zip(recording.series, recording.values.T, strict=True):
+        if name.startswith("gpu0.") and np.isfinite(values).any():
+            job.figures.put(name, float(np.nanmedian(values)))
+    if absent := {name: text for name, text in recording.facts.get("absent", {}).items() if name.startswith("gpu0.")}:
+        job.figures.put("absent", absent)
+    if problem := recording.facts.get("problem"):
+        raise PartError(str(problem))
+    if before is None:
+        raise PartError("the driver has no energy counter")
+
+
+def _energy_j() -> float | None:
+    """By NVML since the driver was loaded; None where it has no such counter."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(0))) / 1e3
+    except pynvml.NVMLError:
+        return None
+
+
+def _environment() -> dict[str, str]:
+    """That of ranks on this machine, free of a launcher's variables."""
+    from launch.cluster.local import ranks_env
+
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OMPI_COMM", "PMI", "SLURM_"))
+    }
+    return {**inherited, **ranks_env()}
+
+
+def _call(argv: Sequence[str]) -> None:
+    """Runs ranks. Raises PartError with the last lines of what they said."""
+    lines: list[str] = []
+    with subprocess.Popen(
+        argv, cwd=ROOT, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:  # at once, so that a part which is ended has shown how far it came
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    if process.returncode:
+        last = [line for line in lines if line][-5:]
+        raise PartError("\n".join([f"exit status {process.returncode}", *last]))
+
+
+PARTS: Mapping[str, Callable[[Job], None]] = {
+    "machine": machine, "tests": tests, "stamps": stamps, "one-rank": one_rank, "two-ranks": two_ranks, "price": price,
+    "resnet50": resnet50, "gpt": gpt, "telemetry": telemetry, "resnet50-compiled": resnet50_compiled,
+}  # fmt: skip
+
+
+def main() -> int:
+    """Command line: 0 where all was measured, 1 where something was not, with the reason as the last lines."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--figures", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--rehearse", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        PARTS[arguments.part](Job(Figures(arguments.figures), arguments.folder, arguments.rehearse))
+    except PartError as error:
+        print(error, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
