@@ -11,7 +11,7 @@ from time import perf_counter
 import numpy as np
 
 from benchmarks.pairs import against_limit, compare
-from parse.change_points import MAX_BINS, change_points
+from parse.alarms.windows import MAX_BINS, change_points
 
 STEPS, BLOCKS = 100_000, 15
 TIME_LIMIT_S, RATIO_LIMIT = 1.0, 10.0

@@ -16,7 +16,7 @@ from hpc.system.version import with_version
 from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_out
 
 if TYPE_CHECKING:
-    from parse.trend.types import History
+    from parse.trend.series import History
 
 DESCRIPTION = (
     "Puts many measurements in order of time and says for each point where its speed changed: date, size, p-value, and "

@@ -30,9 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 0 if the trace was replayed, else 1; exits with 2 on wrong usage."""
     options = make_parser().parse_args(argv)
     with importing():  # slow, so after --help
-        from parse.pipeline.read import read_pipeline_trace
+        from parse.pipeline.read import PipelineTraceError, read_pipeline_trace
         from parse.pipeline.result import as_json, pipeline_result, text
-        from parse.pipeline.types import PipelineTraceError
 
     try:
         result = pipeline_result(read_pipeline_trace(options.trace))

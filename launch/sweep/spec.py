@@ -30,7 +30,7 @@ from launch.jobs.options import Help, choice, each, option_field, read_request, 
 from launch.jobs.site import ENV_NAME, NO_ENV_NAME
 from launch.sweep.script import script_settings
 from parse import stats
-from parse.comparison.ratio import upper_scatter
+from parse.comparison.types import upper_scatter
 
 # `--repeats auto`: how many more runs a point gets, a decision from the speeds of its runs alone.
 

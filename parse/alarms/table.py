@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from hpc.model.findings import FigureValues, Finding
 from hpc.system.text import grouped
-from parse.alarms import runs, scaling, windows
+from parse.alarms import scaling, windows
 from parse.alarms.scaling import Neighbours
 from parse.alarms.text import sentence
 from parse.result import Result, by_setting
@@ -19,13 +19,13 @@ Rule = Callable[[Result, Neighbours], Iterator[FigureValues]]
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        runs.oversubscribed, runs.nodes_simulated, runs.preflight, runs.unfused, runs.synchronises,
-        runs.built_otherwise, runs.fewer_runs, runs.unmeasured, runs.not_as_asked, scaling.superlinear, scaling.rising,
-        scaling.falling, runs.average_and_median, windows.rates_and_wall_clock,
-        windows.window_and_steady_run, runs.disagreement,
+        scaling.oversubscribed, scaling.nodes_simulated, scaling.preflight, scaling.unfused, scaling.synchronises,
+        scaling.built_otherwise, scaling.fewer_runs, scaling.unmeasured, scaling.not_as_asked, scaling.superlinear,
+        scaling.rising, scaling.falling, scaling.average_and_median, windows.rates_and_wall_clock,
+        windows.window_and_steady_run, scaling.disagreement,
         scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady, windows.short_warmup,
         windows.outlying_runs, windows.loose_clocks,
-        runs.repeated, runs.noted, runs.log_remarks, scaling.as_published, scaling.packed, scaling.copied,
+        scaling.repeated, scaling.noted, scaling.log_remarks, scaling.as_published, scaling.packed, scaling.copied,
     )
 }  # fmt: skip
 """All rules, in the order of their alarms."""

@@ -10,8 +10,7 @@ from xml.etree import ElementTree
 from hpc.model.findings import Finding
 from hpc.system.sanitize import plain
 from parse.comparison.text import conclusion, difference_text, point_text, reason_text
-from parse.comparison.types import ComparedPoint, Comparison
-from parse.comparison.verdict import ComparisonVerdict
+from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict
 from parse.text import json_value
 
 SCHEMA, SCHEMA_VERSION = "rankwise-comparison", 1

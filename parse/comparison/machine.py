@@ -21,12 +21,10 @@ from hpc.system.text import first_of, grouped, plural
 from parse.alarms.nodes import NodeAlarm, per_node
 from parse.attempt import facts_of
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
-from parse.comparison.ratio import single_interval
 from parse.comparison.text import as_text as comparison_text
-from parse.comparison.types import Comparison, ComparisonError, Side
-from parse.comparison.verdict import ComparisonVerdict
+from parse.comparison.types import Comparison, ComparisonError, ComparisonVerdict, Side, single_interval
 from parse.ledger.standalone import curves
-from parse.report.nodes import missing_text, node_alarm_text
+from parse.report.sections import missing_text, node_alarm_text
 from parse.report.summary import USUAL, identifying_values
 from parse.result import Result
 from parse.text import wrapped

@@ -13,9 +13,20 @@ from pathlib import Path
 from hpc.model.options import did_you_mean
 from hpc.system.text import grouped, plural
 from parse import stats
-from parse.comparison.ratio import least_runs, ratio_interval, runs_to_tell
-from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, Difference, NearMiss, Reason, Side
-from parse.comparison.verdict import ComparisonVerdict, of_pair
+from parse.comparison.types import (
+    ComparedPoint,
+    Comparison,
+    ComparisonError,
+    ComparisonVerdict,
+    Difference,
+    NearMiss,
+    Reason,
+    Side,
+    least_runs,
+    of_pair,
+    ratio_interval,
+    runs_to_tell,
+)
 from parse.load import load
 from parse.measurements import days
 from parse.published.points import published

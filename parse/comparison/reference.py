@@ -9,9 +9,18 @@ from hpc.model.options import did_you_mean
 from hpc.model.reference import UNITS, Reference, ReferenceFileError, ReferencePoint, known_references, read_reference
 from hpc.system.regular_file import existing
 from parse.comparison.pairs import distinct_labels, side_of, without_speed
-from parse.comparison.ratio import least_single_runs, runs_to_tell, single_interval
-from parse.comparison.types import ComparedPoint, Comparison, ComparisonError, Reason, Side
-from parse.comparison.verdict import ComparisonVerdict, of_reference
+from parse.comparison.types import (
+    ComparedPoint,
+    Comparison,
+    ComparisonError,
+    ComparisonVerdict,
+    Reason,
+    Side,
+    least_single_runs,
+    of_reference,
+    runs_to_tell,
+    single_interval,
+)
 from parse.report.against import against
 from parse.report.summary import identifying_values, labels
 from parse.result import Result

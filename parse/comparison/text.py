@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpc.system.text import first_of, plural
-from parse.comparison.types import ComparedPoint, Comparison, Difference, Reason, Side
-from parse.comparison.verdict import ComparisonVerdict
+from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict, Difference, Reason, Side
 from parse.text import TableData, TextBlock, markdown_of, markdown_text, number, text_of, unitless
 
 NAME_WIDTH = 40

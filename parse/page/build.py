@@ -19,15 +19,16 @@ from parse.page.scaling import (
     by_devices,
     cases_of,
     chosen_settings,
+    headline,
     scaling_section,
     series_of,
+    verdict,
     warnings_section,
 )
 from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Table
-from parse.page.verdict import headline, verdict
 from parse.report.against import against_lines
-from parse.report.conclusion import setting_names
 from parse.report.ledger import NOTHING, about_terms, term_columns, term_table
+from parse.report.notices import setting_names
 from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.report.table import comparison_table, comparison_title

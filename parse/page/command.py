@@ -151,7 +151,7 @@ def _summaries(
 def _what_ifs(summary: Summary) -> tuple[Ledger, ...]:
     """The ledgers, that of the point of the verdict with what changes would be worth: its traces are read once more."""
     from parse.ledger.what_if import with_what_ifs
-    from parse.page.verdict import headline
+    from parse.page.scaling import headline
 
     point = headline(summary)
     return tuple(with_what_ifs(ledger) if ledger.result is point else ledger for ledger in summary.ledgers or ())

@@ -16,8 +16,7 @@ from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
 from parse.logs.formats.mllog import RATES, EpochBlock, blocks
 from parse.logs.sizes import whole_number
-from parse.published.clock import Clock, Evaluation, Moment, finite, in_percent
-from parse.published.mllog_clock import KEYS, mllog_clock
+from parse.published.clock import KEYS, Clock, Evaluation, Moment, finite, in_percent, mllog_clock
 
 MAX_RECORDS = 20_000
 """The maximum of marks and evaluations read per log; no training has as many."""

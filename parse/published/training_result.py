@@ -10,9 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from parse.logs.sizes import whole_number
-from parse.published.clock import Evaluation, Moment
-from parse.published.mllog_clock import ACCURACY as EVAL_ACCURACY
-from parse.published.mlperf import QualityTarget
+from parse.published.clock import ACCURACY as EVAL_ACCURACY
+from parse.published.clock import Evaluation, Moment, QualityTarget
 from parse.published.tables import IMAGENET
 from parse.published.training import DEVICES, Training
 

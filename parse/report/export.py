@@ -18,9 +18,7 @@ from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
 from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against, PublishedBeside, own_devices
-from parse.report.bandwidths import problems
-from parse.report.largest import Largest, largest
-from parse.report.nodes import drift_alarm_text, missing_text, node_alarm_text
+from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text, problems
 from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
     MACHINE,

@@ -10,13 +10,10 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.alarms.scaling import nested_summary
 from parse.report.against import ONE_DEVICE, Against, against_lines
-from parse.report.bandwidths import bandwidths_blocks
-from parse.report.conclusion import conclusion, setting_names
 from parse.report.export import as_json, comma_separated, dlperf
-from parse.report.largest import largest_blocks
 from parse.report.ledger import ledger_markdown, ledger_text
-from parse.report.nodes import nodes_blocks
-from parse.report.notices import before_the_numbers, below_the_table, notice_lines, runs_ok
+from parse.report.notices import before_the_numbers, below_the_table, conclusion, notice_lines, runs_ok, setting_names
+from parse.report.sections import bandwidths_blocks, largest_blocks, nodes_blocks
 from parse.report.side_by_side import Column, SideBySide, compare, outcomes
 from parse.report.summary import (
     USUAL,

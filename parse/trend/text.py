@@ -11,7 +11,7 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, plural
 from parse.comparison.text import difference_text
 from parse.text import TableData, TextBlock, csv_text, json_value, markdown_of, markdown_text, number, text_of, unitless
-from parse.trend.types import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
+from parse.trend.series import MIN_MEASUREMENTS, DatedChange, History, Sample, Series, Trend
 
 NAME_WIDTH = 40
 NO_SAMPLES = "no measurement of it has a speed and a date"

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from parse.page.scaling import verdict
 from parse.page.types import Statement
-from parse.page.verdict import verdict
 from parse.report.__main__ import main as report
 from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from parse.change_points import change_points
-from parse.comparison.ratio import ratio_interval, runs_to_tell
-from parse.comparison.verdict import ComparisonVerdict, of_pair
+from parse.alarms.windows import change_points
+from parse.comparison.types import ComparisonVerdict, of_pair, ratio_interval, runs_to_tell
 
 Floats = npt.NDArray[np.float64]
 THRESHOLD = 0.03

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from parse.comparison.ratio import ratio_interval
+from parse.comparison.types import ratio_interval
 from parse.trend.divisive import changes
 
 Floats = npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse import stats
-from parse.comparison.ratio import CONFIDENCE, rank_and_coverage
+from parse.comparison.types import CONFIDENCE, rank_and_coverage
 
 Floats = npt.NDArray[np.float64]
 MAX_ORDERS = 20_000

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from parse.published.airank_report import as_json, read, text
-from parse.published.mlperf import BENCHMARKS
+from parse.published.clock import BENCHMARKS
 from parse.published.training_result import TIME_TO_TRAIN, RuleSettings
 from tests.unit.mlperf_logs import (
     Y2019,

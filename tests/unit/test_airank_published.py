@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parse.published.claims import check, compare, read_document
+from parse.published.airank_report import check, compare, read_document
 from parse.published.files import DocumentError
 from parse.published.tables import TrainingClaim
 from parse.published.training import read_training

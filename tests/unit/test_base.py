@@ -20,8 +20,8 @@ from parse.alarms.table import judge
 from parse.attempt import RequestedRun
 from parse.page.command import main as report
 from parse.page.paper.content import content
-from parse.page.verdict import verdict
-from parse.report.conclusion import conclusion
+from parse.page.scaling import verdict
+from parse.report.notices import conclusion
 from parse.report.reading import read_documents, read_summary
 from parse.report.side_by_side import compare
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text

@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from parse.comparison.text import as_text
-from parse.comparison.types import ComparisonError, Reason
-from parse.comparison.verdict import ComparisonVerdict
+from parse.comparison.types import ComparisonError, ComparisonVerdict, Reason
 from parse.result import Result
 from tests.unit.comparisons import FIVE, FOUR, ONE, OTHER, TWO, compared, measured, only, times
 from tests.unit.histories import with_speeds

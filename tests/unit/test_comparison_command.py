@@ -12,7 +12,7 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse import compare
-from parse.comparison.verdict import ComparisonVerdict
+from parse.comparison.types import ComparisonVerdict
 from tests.unit.comparisons import FIVE, FOUR, ONE, OTHER, TWO, compared, folder, only, times
 from tests.unit.histories import with_speeds
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats

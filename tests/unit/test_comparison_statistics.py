@@ -11,18 +11,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from parse import stats
-from parse.change_points import MAX_BINS, MIN_SEGMENT, MIN_VALUES, change_points, levels, pelt
-from parse.comparison.ratio import (
+from parse.alarms.windows import MAX_BINS, MIN_SEGMENT, MIN_VALUES, change_points, levels, pelt
+from parse.comparison.types import (
     MAX_EXACT_PAIRS,
     MAX_RUNS,
+    ComparisonVerdict,
     RatioInterval,
     least_runs,
     least_single_runs,
+    of_pair,
+    of_reference,
     ratio_interval,
     runs_to_tell,
     single_interval,
 )
-from parse.comparison.verdict import ComparisonVerdict, of_pair, of_reference
 from tests.truth.comparisons import DISTRIBUTIONS, KINDS, advice, coverage, false_alarms, false_calls, located, main
 from tests.unit.comparisons import FIVE, times
 

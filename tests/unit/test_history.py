@@ -15,9 +15,8 @@ from hpc.model.outcome import Outcome
 from parse import history
 from parse.comparison.types import ComparisonError
 from parse.result import Result
-from parse.trend.series import history_of, read_history
+from parse.trend.series import MIN_MEASUREMENTS, History, Series, Trend, history_of, read_history
 from parse.trend.text import as_csv, as_json, as_markdown, as_text
-from parse.trend.types import MIN_MEASUREMENTS, History, Series, Trend
 from tests.unit.comparisons import FIVE, ONE, TWO, folder, times
 from tests.unit.histories import BEGIN, DAY, HOSTILE, SHIFTS, at_day, nights, put_nights
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats

@@ -20,8 +20,7 @@ from parse.comparison.machine import (
     verdict_line,
 )
 from parse.comparison.reference import compare_with_reference
-from parse.comparison.types import ComparedPoint, Comparison, Side
-from parse.comparison.verdict import ComparisonVerdict
+from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict, Side
 from parse.result import Result
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 

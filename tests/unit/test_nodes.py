@@ -15,8 +15,8 @@ from hpc.model.spec import RunSpec
 from parse.alarms.nodes import Drift, PerNode, drifts, per_node
 from parse.alarms.table import judge
 from parse.load import Loaded
-from parse.report.nodes import drift_alarm_text, missing_text, node_alarm_text
 from parse.report.notices import warnings
+from parse.report.sections import drift_alarm_text, missing_text, node_alarm_text
 from parse.report.summary import Summary
 from parse.report.table import FORMATS
 from parse.report.table import text as table_text

@@ -19,8 +19,8 @@ from parse.ledger.types import CoreWait
 from parse.page import figures
 from parse.page.build import build_page
 from parse.page.html import PLOTLY, as_script_data, render
+from parse.page.scaling import verdict
 from parse.page.types import HtmlPage, Listing, Paragraph, Section, Statement, Table
-from parse.page.verdict import verdict
 from parse.report.__main__ import main
 from parse.report.reading import read_ledgers, read_summary
 from parse.report.summary import Summary

@@ -11,7 +11,7 @@ import pytest
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, GRADS_READY
 from hpc.model.trace import TraceError
-from parse.page.readings import BINS, ROWS, read_run
+from parse.page.points import BINS, ROWS, read_run
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.page_folders import with_telemetry
 from tests.unit.traces import cut_short, make_run, make_trace, put

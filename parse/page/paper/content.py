@@ -10,12 +10,19 @@ from hpc.system.text import first_of, plural
 from parse.attempt import COMMIT
 from parse.page.build import ALL, NODES, Fact, environment, title
 from parse.page.figures import Line
-from parse.page.scaling import cases_of, chosen_settings, covered, notice_text, scaled_by_base, series_of
+from parse.page.scaling import (
+    as_sentence,
+    cases_of,
+    chosen_settings,
+    covered,
+    headline,
+    notice_text,
+    scaled_by_base,
+    series_of,
+)
 from parse.page.types import Table
-from parse.page.verdict import as_sentence, headline
 from parse.report.against import against_lines
-from parse.report.conclusion import conclusion
-from parse.report.notices import Notice, before_the_numbers, below_the_table, merged
+from parse.report.notices import Notice, before_the_numbers, below_the_table, conclusion, merged
 from parse.report.summary import USUAL, Summary, by_unit, labels, names_of_points, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, of_tables, points_tables
 from parse.result import Result, ideal_text

@@ -18,7 +18,7 @@ from parse.ledger.standalone import beside_nccl_tests, curve_of_test
 from parse.ledger.types import BesideNcclTests, Standalone
 from parse.logs.engine.log_format import LogError
 from parse.logs.nccl_tests import NcclTest, nccl_tests
-from parse.report.bandwidths import problems
+from parse.report.sections import problems
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import two_nodes
 from tests.unit.logs import made

@@ -15,9 +15,8 @@ import pytest
 from pyarrow import parquet
 
 from parse.pipeline import read
-from parse.pipeline.read import read_pipeline_trace
+from parse.pipeline.read import PipelineTraceError, read_pipeline_trace
 from parse.pipeline.result import pipeline_result
-from parse.pipeline.types import PipelineTraceError
 from tests.unit.pipeline.made import columns, write
 
 REDUCED = Path(__file__).parent / "ST-3-steps.parquet"

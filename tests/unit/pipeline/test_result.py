@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parse.pipeline.read import read_pipeline_trace
+from parse.pipeline.read import GroupCost, GroupedBy, Kind, PipelineResult, read_pipeline_trace
 from parse.pipeline.result import MAX_GROUPS, pipeline_result
-from parse.pipeline.types import GroupCost, GroupedBy, Kind, PipelineResult
 from tests.unit.pipeline.made import Seconds, columns, fixed, slow, write
 
 REDUCED = Path(__file__).parent / "ST-3-steps.parquet"
