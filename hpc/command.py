@@ -139,7 +139,7 @@ def _parser_of(given: str) -> argparse.ArgumentParser:
     module, *first_arguments = given.split()
     parser: argparse.ArgumentParser
     if module == "hpc.sweep":
-        parser = import_module("launch.sweep.arguments").sweep_parser(*first_arguments)
+        parser = import_module("launch.sweep.cli").sweep_parser(*first_arguments)
     else:
         parser = import_module(PARSERS.get(module, module)).make_parser()
     return parser

@@ -19,7 +19,7 @@ from hpc.recovery.folders import attempt_folders
 from hpc.recovery.journal import RankProgress, median_step_s, planned_steps, read_one_rank
 from hpc.system.text import plural
 from launch.cluster.query import HERE, JobsSeen, JobState, StateError, lives
-from launch.follow.rows import (
+from launch.follow.view import (
     MIN_STEPS_FOR_PACE,
     NEVER_BEGAN,
     NO_RECORD,
@@ -32,9 +32,10 @@ from launch.follow.rows import (
     SweepTimeLeft,
     Unavailable,
     attempt_elapsed_s,
+    describe_outage,
+    open_view,
     sweep_time_left,
 )
-from launch.follow.view import describe_outage, open_view
 from launch.jobs.plan import WrittenJob
 
 SPEED = Callable[[Path], float | None]

@@ -22,9 +22,19 @@ from dataclasses import fields
 from hpc.system.command_line import run
 from hpc.system.sanitize import deny_world_writing
 from launch.jobs.options import RunLimits, flag, option_rows
-from launch.step.attempt import DEFECT, DONE, ROOT, UNWRITABLE, Step, StepError, StepOptions, end_with_parent, say
+from launch.step.attempt import (
+    DEFECT,
+    DONE,
+    ROOT,
+    UNWRITABLE,
+    SignalLog,
+    Step,
+    StepError,
+    StepOptions,
+    end_with_parent,
+    say,
+)
 from launch.step.claim import Job
-from launch.step.signals import SignalLog
 
 
 def main(argv: Sequence[str] | None = None) -> int:

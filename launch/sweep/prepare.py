@@ -23,9 +23,8 @@ from launch.jobs.options import LaunchOptions
 from launch.jobs.plan import JobPlan, WrittenJob, plan_jobs, refuse_pairs_that_hang, write_sweep
 from launch.jobs.script import Folders, render_job, render_local
 from launch.jobs.site import Site, find_site
-from launch.sweep.expansion import expand, expand_all
+from launch.sweep.expansion import expand, expand_all, notes, other_cores, refuse_invalid
 from launch.sweep.recipes import departures, refuse_impossible
-from launch.sweep.refusals import notes, other_cores, refuse_invalid
 from launch.sweep.request import Request
 from launch.sweep.spec import SweepSpec, joined
 from launch.sweep.target import (

@@ -29,8 +29,7 @@ from launch.jobs.options import (
     whole,
 )
 from launch.sweep.recipes import choose_sweeps
-from launch.sweep.script import SCRIPT_PAUSE_S, script_settings
-from launch.sweep.spec import AUTO, MAX_RUNS, SweepSpec, read_ci
+from launch.sweep.spec import AUTO, MAX_RUNS, SCRIPT_PAUSE_S, SweepSpec, read_ci, script_settings
 
 PROGRAM = "python -m hpc.sweep"
 SUBCOMMANDS = {

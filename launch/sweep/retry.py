@@ -21,8 +21,14 @@ from launch.jobs.plan import JobPlan, PlanError, WrittenJob
 from launch.jobs.script import Folders
 from launch.queue import MEMORY, SubmissionRecord, recall
 from launch.sweep.request import Request, SweepOptions
-from launch.sweep.rerun import choose_reruns
-from launch.sweep.run_status import RunStatus, describe_states, mend_records, planned_sweeps, run_statuses
+from launch.sweep.run_status import (
+    RunStatus,
+    choose_reruns,
+    describe_states,
+    mend_records,
+    planned_sweeps,
+    run_statuses,
+)
 from launch.sweep.status import select
 from launch.sweep.submit import Sweep, echo
 from launch.sweep.target import TargetError, cannot_run

@@ -42,9 +42,9 @@ from launch.sweep.prepare import (
     prepare,
 )
 from launch.sweep.request import Request, SweepOptions
-from launch.sweep.rerun import choose_reruns
 from launch.sweep.run_status import (
     cancelled_at_ns,
+    choose_reruns,
     close_ended,
     measured_in,
     mend_records,

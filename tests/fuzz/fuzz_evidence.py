@@ -48,8 +48,7 @@ from launch.step.claim import Claim, Job
 from launch.step.watch import Launcher, Watchdog
 from launch.sweep import status
 from launch.sweep.request import Request, SweepOptions
-from launch.sweep.rerun import choose_reruns
-from launch.sweep.run_status import RunStatus, mend_records, pending_runs, run_statuses
+from launch.sweep.run_status import RunStatus, choose_reruns, mend_records, pending_runs, run_statuses
 from launch.sweep.submit import FAILURES
 from launch.sweep.text import describe_runs
 from parse import summarize

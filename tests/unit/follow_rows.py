@@ -7,7 +7,7 @@ import io
 
 from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
-from launch.follow.rows import PENDING, RUNNING, Row, StepCount
+from launch.follow.view import PENDING, RUNNING, Row, StepCount
 
 RUN = RunSpec(
     nodes=1, ranks_per_node=2, gpus_per_node=0, cpus_per_rank=1, backend="torch-ddp", workload="resnet50",

@@ -21,8 +21,8 @@ from launch.jobs.options import LaunchOptions
 from launch.jobs.site import IN_SBATCH, Site
 from launch.sweep import accept
 from launch.sweep.accept import RUNS_PER_NODE, on_every_node, sweeps_of
-from launch.sweep.arguments import read_arguments
 from launch.sweep.cli import main as hpc_sweep
+from launch.sweep.cli import read_arguments
 from launch.sweep.prepare import Prepared, prepare
 from launch.sweep.request import Request
 from launch.sweep.spec import SweepSpec

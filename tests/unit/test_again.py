@@ -10,10 +10,9 @@ import pytest
 
 from hpc.model.outcome import BeginRecord, Outcome, RecordError, requested_reruns
 from hpc.model.spec import SpecError
-from launch.sweep import rerun
+from launch.sweep import run_status
 from launch.sweep.request import SweepOptions, outcomes_to_retry
-from launch.sweep.rerun import Changes, choose_reruns
-from launch.sweep.run_status import RunStatus, pending_runs, planned_sweeps, run_statuses, whole
+from launch.sweep.run_status import Changes, RunStatus, choose_reruns, pending_runs, planned_sweeps, run_statuses, whole
 from tests.unit.traces import make_run, put_exit_record, put_plan, repeats
 
 RUNS = repeats(make_run(), 4)
@@ -72,7 +71,7 @@ def test_force_requests_reruns_of_all_final_runs(traces: Path) -> None:
 def test_only_ok_runs_are_compared_with_the_present_environment(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison is a mock; tests/mpi compares a real trace."""
     changes = Changes(changed=("numpy was 1, is 2",), unknown=("the weather",))
-    monkeypatch.setattr(rerun, "changes_since", lambda run, trace, site: changes)
+    monkeypatch.setattr(run_status, "changes_since", lambda run, trace, site: changes)
     assert request(traces, rerun_if_changed=True) == [
         f"{OK}: numpy was 1, is 2", "--rerun-if-changed: 1 of 1 runs that ended ok once more",
         "not compared: the weather",

@@ -11,8 +11,8 @@ from rich.console import Console
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec, SpecError
 from launch.sweep import auto_repeats
-from launch.sweep.arguments import read_arguments
 from launch.sweep.cli import main as hpc_sweep
+from launch.sweep.cli import read_arguments
 from launch.sweep.prepare import Prepared
 from launch.sweep.request import SweepOptions
 from tests.unit.traces import make_trace, put, put_exit_record

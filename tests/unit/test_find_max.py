@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SpecError
 from launch.sweep import find_max
-from launch.sweep.arguments import read_arguments
 from launch.sweep.cli import main as hpc_sweep
+from launch.sweep.cli import read_arguments
 from launch.sweep.find_max import RESOLUTION, Bounds, Search
 from launch.sweep.request import SweepOptions
 from launch.sweep.spec import SweepSpec

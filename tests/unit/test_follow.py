@@ -16,7 +16,7 @@ from hpc.recovery import folders
 from hpc.recovery.journal import Journal
 from launch.cluster.query import JobsSeen, JobState, StateError
 from launch.follow.follower import Follower, follow, write_missing_records
-from launch.follow.rows import StepCount, SweepTimeLeft
+from launch.follow.view import StepCount, SweepTimeLeft
 from launch.jobs.plan import WrittenJob, plan_jobs
 from launch.jobs.site import Site
 from tests.unit.follow_rows import Terminal

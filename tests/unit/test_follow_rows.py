@@ -6,7 +6,7 @@ import pytest
 
 from hpc.model.outcome import BeginRecord
 from launch.cluster.query import JobState
-from launch.follow.rows import (
+from launch.follow.view import (
     NEVER_BEGAN,
     Row,
     RunDurations,

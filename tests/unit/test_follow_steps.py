@@ -9,7 +9,7 @@ from hpc.recovery import journal as journal_file
 from hpc.recovery.folders import PARTIAL, attempt_folder
 from hpc.recovery.journal import Journal
 from launch.follow.follower import ProgressReader
-from launch.follow.rows import StepCount
+from launch.follow.view import StepCount
 from tests.unit.journals import complete
 
 STEM = "1n2g_mpi_delay_r1.1"

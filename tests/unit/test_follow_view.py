@@ -14,9 +14,14 @@ from rich.console import Console
 from rich.live import Live
 
 from hpc.model.outcome import Outcome
-from launch.follow.rows import NEVER_BEGAN, PENDING, Outage, Row, SweepTimeLeft, Unavailable
 from launch.follow.view import (
+    NEVER_BEGAN,
+    PENDING,
+    Outage,
+    Row,
     SweepTable,
+    SweepTimeLeft,
+    Unavailable,
     choose_rows,
     format_clock,
     format_time_left,

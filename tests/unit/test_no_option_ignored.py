@@ -11,7 +11,7 @@ import pytest
 
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
-from launch.sweep.arguments import read_arguments
+from launch.sweep.cli import read_arguments
 from launch.sweep.prepare import prepare
 from launch.sweep.request import OPTIONS, SUBMISSION
 from launch.sweep.submit import FAILURES

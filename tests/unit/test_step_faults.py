@@ -140,7 +140,7 @@ def test_a_recovered_trace_is_not_whole_even_with_exit_status_0(tmp_path: Path) 
 
 
 class Signals:
-    """In place of launch.step.signals: no signal comes; `on_sleep` is what happens meanwhile."""
+    """In place of SignalLog: no signal comes; `on_sleep` is what happens meanwhile."""
 
     first = last = ""
     orphaned = False

@@ -10,7 +10,7 @@ import pytest
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SpecError
 from launch.sweep import cli
-from launch.sweep.arguments import read_arguments, sweep_parser
+from launch.sweep.cli import read_arguments, sweep_parser
 from launch.sweep.request import Request, SweepOptions, read_config
 
 COMMAND_LINE_ONLY = {"config", "version", "help", "help-all"}

@@ -20,7 +20,7 @@ from hpc.model.outcome import Outcome
 from launch.jobs.options import LaunchOptions
 from launch.queue import MEMORY, SubmissionRecord
 from launch.sweep import status
-from launch.sweep.arguments import read_arguments, sweep_parser
+from launch.sweep.cli import read_arguments, sweep_parser
 from launch.sweep.request import RETRIED, SUBCOMMANDS, Request, SweepOptions
 from launch.sweep.spec import SweepSpec
 from tests.unit.sweep_command import write_program
