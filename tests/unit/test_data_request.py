@@ -12,7 +12,8 @@ from hpc.model.data_source import DataSource, data_source, workers_of
 from hpc.model.options import OptionError
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.workloads import mlp
-from launch.sweep.expansion import expand, refuse_invalid
+from launch.sweep.expansion import expand
+from launch.sweep.prepare import refuse_invalid
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import options_of, with_absolute_paths
 from tests.unit.traces import make_run

@@ -11,7 +11,8 @@ from hpc import sweep
 from hpc.model.reference import Reference, ReferenceFileError, known_recipes, read_recipe
 from hpc.model.spec import SpecError, Target
 from launch.sweep.cli import read_arguments
-from launch.sweep.expansion import expand, expand_all, refuse_invalid
+from launch.sweep.expansion import expand, expand_all
+from launch.sweep.prepare import refuse_invalid
 from launch.sweep.recipes import departures, refuse_impossible
 from launch.sweep.spec import SweepSpec
 from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of

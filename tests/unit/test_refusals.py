@@ -9,7 +9,8 @@ import pytest
 from hpc import sweep
 from hpc.model.options import OptionError
 from hpc.model.spec import SpecError, Target
-from launch.sweep.expansion import NCCL_VARIABLES, expand, refuse_invalid, unknown_nccl_variables
+from launch.sweep.expansion import expand
+from launch.sweep.prepare import NCCL_VARIABLES, refuse_invalid, unknown_nccl_variables
 from launch.sweep.spec import MAX_RUNS, SweepSpec
 from launch.sweep.target import ONE_RANK_PER_NODE, WITHOUT_GPUS, options_of
 from tests.unit.sweep_command import plan_of

@@ -14,7 +14,7 @@ from hpc.model.options import OptionError
 from hpc.model.spec import SpecError
 from hpc.model.trace_file import read_trace, write_trace
 from hpc.recovery.journal import Journal, median_step_s, read_progress
-from launch.sweep.expansion import refuse_invalid
+from launch.sweep.prepare import refuse_invalid
 from parse.airank import main as airank
 from parse.published.airank_rules import INFORMATION
 from parse.report.summary import Summary
