@@ -172,7 +172,7 @@ class SimulatedEvent:
         return self.work.true_ns
 
     def record(self, stream: SimulatedStream | None = None) -> None:
-        self.work = self.device.queue(stream or self.device.current_stream(), 0)
+        self.work = self.device.last_recorded = self.device.queue(stream or self.device.current_stream(), 0)
 
     def query(self) -> bool:
         return self.work is None or self.device.is_done(self.work)
@@ -224,7 +224,8 @@ class SimulatedDevice:
         """How often the host waited for work of the training's streams."""
         self.fails = ""
         """Where not empty, nothing can be queued any more: the text of the error."""
-        self.captures = False
+        self.captures = self.out_of_memory = False
+        self.last_recorded: Work | None = None
         self._latency = latencies(0) if latency_ns is None else latency_ns
         self._start_ns = self.clock.now_ns()
         self._process = os.getpid()
@@ -242,6 +243,9 @@ class SimulatedDevice:
     # What hooks need of an accelerator.
 
     def make_event(self) -> SimulatedEvent:
+        """Raises RuntimeError where a test sets `out_of_memory`."""
+        if self.out_of_memory:
+            raise RuntimeError("out of memory")
         return SimulatedEvent(self)
 
     def new_stream(self) -> SimulatedStream:
@@ -346,8 +350,8 @@ class SimulatedDevice:
             self.synchronizations -= 1
 
     def _new_stream(self, of_training: bool) -> SimulatedStream:
-        if self.fails:
-            raise RuntimeError(self.fails)
+        if self.fails or self.out_of_memory:
+            raise RuntimeError(self.fails or "out of memory")
         stream = SimulatedStream(self, of_training)
         self.streams.append(stream)
         return stream

@@ -61,10 +61,10 @@ def marked():
 
 
 def watch_fsdp(group):
-    """Of its class of groups of parameters: `calls` have what the compute stream waits for, not the collectives' streams.
+    """Of its class of groups of parameters: `calls` have what the compute stream waits for, not those of collectives.
 
     An all-gather is waited for where its parameters are needed, a reduce-scatter where the next one is begun or its
-    group finalized: torch 2.13 finalizes the root before the first block, which has no gradient of its input, is reduced.
+    group finalized: torch 2.13 finalizes the root before the first block is reduced, whose input has no gradient.
     """
     unshard, wait_for_unshard = group.unshard, group.wait_for_unshard
     post_backward, finalize_backward = group.post_backward, group.finalize_backward

@@ -1,11 +1,11 @@
 """Known delays of host and device on a simulated accelerator, and none, against what the ledger says of them.
 
 `python -m tests.truth.device_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept. A script
-trains under `python -m hpc.observe` on ranks of this machine whose CPU counts as an accelerator (tests/simulated_device.py):
-the host queues kernels and runs up to 20 steps ahead, clocks of the devices differ by 50 ppm, and in one run no anchor
-is had for 10 s. The true times of the device are exact under any load. Ends with 1 where kind, rank and phase, or host
-against device, are right of fewer than 95 of 100 delays, a term of a rank is off in more than 5 of 100 windows, or
-somebody is named in more than 3 of 100 windows without a delay whom the true times do not bear out.
+trains under `python -m hpc.observe` on ranks of this machine whose CPU counts as an accelerator: the host queues
+kernels and runs up to 20 steps ahead, clocks of the devices differ by 50 ppm, and in one run no anchor is had for 10 s.
+The true times of the device are exact under any load. Ends with 1 where kind, rank and phase, or host against device,
+are right of fewer than 95 of 100 delays, a term of a rank is off in more than 5 of 100 windows, or somebody is named in
+more than 3 of 100 windows without a delay whom the true times do not bear out.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ HOST_MS, DEVICE_MS = (25, 35, 45), (3, 6, 10)
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceTraining:
-    """A run of tests/observe_scripts/on_device.py. `lead` steps come before each window: as many as a host needs to lose
-    what it is ahead by."""
+    """A run of tests/observe_scripts/on_device.py. Before each window are `lead` steps: a host loses there what it is
+    ahead by."""
 
     name: str
     parallel: str
@@ -109,8 +109,7 @@ TRAININGS: Sequence[DeviceTraining] = (
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Point:
     """A window of a run. `of_ledger` and `of_device` are the mean terms by the ledger and by the device's true times,
-    [rank, 5] ms a step. `idle` is what the ledger says of the straggler's device waiting for its host, ms a step in
-    which it is more than the other ranks; None where it says nothing of it."""
+    [rank, 5] ms a step."""
 
     case: FaultCase
     judged: Judged
@@ -118,7 +117,6 @@ class Point:
     is_machine: bool
     of_ledger: Ms
     of_device: Ms
-    culprit: str = ""
 
     @property
     def errors(self) -> Ms:
@@ -127,11 +125,6 @@ class Point:
     @property
     def has_wrong_terms(self) -> bool:
         return bool((np.abs(self.errors) > np.maximum(ALLOWED_MS, ALLOWED * np.abs(self.of_device))).any())
-
-    @property
-    def who(self) -> str:
-        """Host or device; empty where nobody is late."""
-        return PLACES[self.case.faults[0].phase][0] if self.case.faults else ""
 
 
 def main() -> int:
@@ -227,19 +220,16 @@ def report(points: Sequence[Point]) -> bool:
     invented = sum(not point.is_right for point in equal)
     wrong = sum(point.has_wrong_terms for point in points)
     machine = sum(point.is_machine for point in points)
-    print(
-        f"\nkind, rank and phase: right in {named} of {len(late)}; with nothing somebody is named in {invented} of {len(equal)}"
-    )
+    print(f"\nkind, rank and phase: right in {named} of {len(late)}")
+    print(f"nothing: somebody is named in {invented} of {len(equal)}")
     print(f"somebody else is named, whom the true times bear out, in {machine} of {len(points)}")
-    errors = np.stack([point.errors for point in points]) if len({p.errors.shape for p in points}) == 1 else None
     for at, name in enumerate(TERMS):
         its = np.concatenate([point.errors[:, at] for point in points])
         low, middle, high = np.percentile(its, (5, 50, 95))
         print(
-            f"{name:>14}: error ms: median {middle:+.3f}, 90 % from {low:+.3f} to {high:+.3f}, all from {its.min():+.3f} "
-            f"to {its.max():+.3f}"
+            f"{name:>14}: error ms: median {middle:+.3f}, 90 % from {low:+.3f} to {high:+.3f}, all from "
+            f"{its.min():+.3f} to {its.max():+.3f}"
         )
-    del errors
     print(f"a term is off by more than {ALLOWED_MS} ms and {ALLOWED:.0%} in {wrong} of {len(points)} windows")
     return named < RIGHT * len(late) or invented > INVENTED * len(equal) or len(points) - wrong < RIGHT * len(points)
 
