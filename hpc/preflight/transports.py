@@ -1,4 +1,5 @@
-"""NCCL's transports between ranks, from its own log (NCCL_DEBUG=INFO)."""
+"""NCCL's transports between ranks, from its own log (NCCL_DEBUG=INFO). RCCL, which stands in for it on AMD GPUs, reads
+the same variables and writes the same words."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ _CONNECTED = re.compile(
     r"(?: \[(send|receive)\])? via ([^\n\r]+)"
 )
 _COLLNET = re.compile(r"NCCL INFO Coll(?:Net)? \d+(?:/\d+)? : (\d+) \[(?:send|receive)\] via (COLLNET/[^\n\r]+)")
-_VERSION = re.compile(r"NCCL version (\d\S*)")
+_VERSION = re.compile(
+    r"[NR]CCL version (?:: )?(\d\S*)"
+)  # `RCCL version 2.18.3+hip6.0 …`, `RCCL version : 2.21.5-HEAD:…`
 _NETWORK = re.compile(r"NCCL INFO Using network (\S[^\n\r]*)")
 _NVLS = re.compile(r"NCCL INFO (?:Connected NVLS tree|NVLS comm )")
 _LOGGING_LEVELS = ("INFO", "TRACE", "ABORT")
@@ -107,6 +110,7 @@ def parse(lines: Iterable[str]) -> Transports:
 
 def kind_of(via: str) -> str:
     """The transport without adapter, proxy and buffers: `NET/IB/0/GDRDMA/Shared` becomes `NET/IB/GDRDMA`."""
+    via = via.partition(" comm 0x")[0]  # RCCL adds its communicator: `P2P/IPC comm 0x95cdeb0 nRanks 08`
     if "shared memory" in via:  # NCCL until 2.4
         return "SHM"
     kind, _, rest = via.strip().partition("/")

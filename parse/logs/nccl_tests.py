@@ -1,7 +1,8 @@
 """The output of nccl-tests (`all_reduce_perf` and its like): bus bandwidth by size. Evidence beside trainings, no log.
 
-Format strings: github.com/NVIDIA/nccl-tests, src/common.cu and src/util.cu, 2.0 (2019) to 2.20; rccl-tests prints the
-same. Columns are read by their names in the table's head, since versions differ in them.
+Format strings: github.com/NVIDIA/nccl-tests, src/common.cu and src/util.cu, 2.0 (2019) to 2.20; rccl-tests of
+ROCm prints the same but for its versions. Columns are read by their names in the table's head, since versions differ
+in them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _PROGRAM = re.compile(
 _VERSION = re.compile(
     r"# nccl-tests version (?P<tests>\S{1,20})(?: \(\w{1,40}\))?(?: nccl-headers=\d+ nccl-library=(?P<nccl>\d{4,6}))?"
 )
-_NCCL = re.compile(r"\bNCCL version (?P<nccl>\d[\w.+-]{0,40})")
+_RCCL_TESTS = re.compile(r"rccl-tests: Version (?P<tests>\S{1,40})")
+_NCCL = re.compile(r"\b[NR]CCL version (?:: )?(?P<nccl>\d[\w.+-]{0,40})")
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values +: (?P<count>\d{1,12})")
 _AVERAGE = re.compile(r"# Avg bus bandwidth +: (?P<average>\d{1,9}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?)(?![\w.])")
 _KEYS = ("size", "count", "type", "redop", "root")
@@ -152,6 +154,8 @@ def nccl_tests(text: str, file: str) -> tuple[NcclTest, ...]:
             _read_row(line, stream.test, file)
         elif program := _PROGRAM.search(line):
             stream.operation = _operation(program["name"])
+        elif stream.test and (version := _RCCL_TESTS.match(line)):
+            stream.test.tests_version = version["tests"]
         elif stream.test and (version := _NCCL.search(line)):
             stream.test.nccl = stream.test.nccl or version["nccl"]
     return tuple(_test(test, file) for test in tests)

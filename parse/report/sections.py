@@ -157,7 +157,8 @@ def _legend(tests: Sequence[NcclTest]) -> list[str]:
     lines = []
     for name, test in zip(_names(tests), tests, strict=True):
         facts = [test.file, *test.models]
-        facts += [f"NCCL {test.nccl}"] if test.nccl else []
+        library = "RCCL" if any(model.startswith("AMD ") for model in test.models) else "NCCL"
+        facts += [f"{library} {test.nccl}"] if test.nccl else []
         facts += ["results not checked"] if test.wrong is None else []
         facts += [] if test.average is None else [f"average {test.average:g} {UNIT}"]
         lines.append(f"{name}: {', '.join(facts)}")

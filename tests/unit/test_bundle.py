@@ -186,10 +186,15 @@ def test_a_wheel_that_promises_no_c_library_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("line", "build"),
-    [("cuda: Optional[str] = None", "CPU build"), ("cuda: Optional[str] = '13.0'", "CUDA 13.0 build")],
+    [
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None", "CPU build"),
+        ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None", "CUDA 13.0 build"),
+        ("cuda: Optional[str] = None\nhip: Optional[str] = '7.0.51831'", "ROCm (HIP) 7.0.51831 build"),
+        ("cuda = None", "CPU build"),
+    ],
 )
 def test_torch_is_described_by_its_own_record(tmp_path: Path, line: str, build: str) -> None:
-    wheel = put_wheel(tmp_path, "torch", files={"torch/version.py": f"debug = False\n{line}\nhip = None\n"})
+    wheel = put_wheel(tmp_path, "torch", files={"torch/version.py": f"debug = False\n{line}\nxpu = None\n"})
     assert f": {build}; " in describe(Wheel(wheel))
     with pytest.raises(BundleError, match="does not record CUDA"):
         describe(Wheel(put_wheel(tmp_path, "torch", files={"torch/version.py": "debug = False\n"})))

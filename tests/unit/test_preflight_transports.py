@@ -46,6 +46,20 @@ n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct
 n0:1:9 [0] NCCL INFO Channel 00/0 : 3[1] -> 0[0] [receive] via NET/Socket/1
 n0:1:9 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/Socket/1/Shared
 """
+# Lines of three ranks on MI250X (github.com/ROCm/rccl/issues/1026), below the head of another log
+# (github.com/ROCm/rccl-tests/issues/163), both shortened.
+OF_RCCL = """\
+z292:58192:58192 [3] NCCL INFO ROCr version 1.14
+RCCL version : 2.21.5-HEAD:9a0e6a1
+HIP version  : 6.3.42134-a9a80e791
+ROCm version : 6.3.3.0-74-cbc70b5
+Librccl path : /opt/rocm-6.3.3/lib/librccl.so.1
+z292:58192:58200 [2] NCCL INFO Using network Socket
+g1072:1:2 [2] NCCL INFO Channel 03/0 : 3[ce000] -> 6[c9000] [receive] via NET/Socket/2 comm 0x9b02320 nRanks 08
+g1064:11146:11197 [3] NCCL INFO Channel 03/0 : 3[ce000] -> 6[c9000] [send] via NET/Socket/2 comm 0xaa09f20 nRanks 08
+g1064:11145:11195 [2] NCCL INFO Channel 01/0 : 2[c9000] -> 0[c1000] via P2P/IPC comm 0x10a5a9f0 nRanks 08
+g1064:11145:11195 [2] NCCL INFO Channel 01/0 : 2[c9000] -> 3[ce000] via P2P/IPC comm 0x10a5a9f0 nRanks 08
+"""
 OF_2_27 = """\
 n0:1:1 [0] NCCL INFO NCCL version 2.27.5+cuda12.9
 n0:1:1 [0] NCCL INFO Using network AWS Libfabric
@@ -72,6 +86,7 @@ n0:1:1 [0] NCCL INFO Connected NVLS tree
             "AWS Libfabric",
             True,
         ),
+        (OF_RCCL, {"NET/Socket": (3, 6), "P2P/IPC": (0, 3)}, "2.21.5-HEAD:9a0e6a1", "Socket", False),
         ("", {}, "", "", False),
     ],
 )
@@ -89,6 +104,9 @@ def test_what_nccl_says_of_its_connections(
         ("P2P/MNNVL", "P2P/MNNVL"),
         ("SHM/direct", "SHM"),
         ("NET/IBext_v10/3/GDRDMA", "NET/IBext_v10/GDRDMA"),
+        ("P2P/direct pointer comm 0x95cdeb0 nRanks 08", "P2P/direct pointer"),
+        ("SHM comm 0x95cdeb0 nRanks 08", "SHM"),
+        ("NET/AWS Libfabric/1/GDRDMA comm 0x95cdeb0 nRanks 16", "NET/AWS Libfabric/GDRDMA"),
     ],
 )
 def test_ways_differ_by_what_matters(via: str, kind: str) -> None:

@@ -65,14 +65,17 @@ def make_bundle(target: Target, extras: Sequence[str], out: Path) -> Path:
 
 
 def describe(wheel: Wheel) -> str:
-    """Name and version of a wheel; of torch also whether it is a CUDA build, by torch's own record."""
+    """Name and version of a wheel; of torch also for which GPUs it is built, by torch's own record."""
     text = f"{wheel.name} {wheel.version} ({wheel.path.stat().st_size / 1e6:.1f} MB)"
     if wheel.name != "torch":
         return text
-    cuda = re.search(r"^cuda\b[^=]*= *(.+)$", wheel.read("torch/version.py"), re.MULTILINE)
-    if cuda is None:
+    record = wheel.read("torch/version.py")
+    versions = dict(re.findall(r"^(cuda|hip)\b[^=\n]*= *'?([^'\n]+)'?$", record, re.MULTILINE))
+    if "cuda" not in versions:
         raise BundleError(f"{wheel.path.name}: torch/version.py does not record CUDA")
-    build = "CPU build" if cuda[1] == "None" else f"CUDA {cuda[1].strip(chr(39))} build"
+    names = {"cuda": "CUDA", "hip": "ROCm (HIP)"}
+    builds = [f"{names[name]} {version} build" for name, version in versions.items() if version != "None"]
+    build = builds[0] if builds else "CPU build"
     return f"{text}: {build}; pip's index decides which (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL)"
 
 

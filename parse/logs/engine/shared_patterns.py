@@ -24,7 +24,7 @@ LIGHTNING_WORLD = (
     fact(b"Initializing distributed: ", rb"GLOBAL_RANK: \d{1,7}, MEMBER: \d{1,7}/(?P<world_size>\d{1,7})"),
 )
 """PyTorch Lightning's lines of a process group (lightning/fabric/utilities/distributed.py)."""
-NCCL_VERSION = fact(b"NCCL version ", rb"NCCL version (?P<nccl>[\w.+-]+)")
+NCCL_VERSION = fact(b"CCL version ", rb"[NR]CCL version (?:: )?(?P<nccl>[\w.+-]+)")
 
 
 def _srun(match: re.Match[bytes]) -> Mapping[str, str]:

@@ -145,6 +145,26 @@ NEW = """\
 """  # noqa: E501
 
 
+# rccl-tests on an AMD GPU: the sample in the comments of a public parser of it
+OF_RCCL = """\
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 268435456 maxBytes 268435456 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+rccl-tests: Version develop:33cc4df
+# Using devices
+#  Rank  0 Group  0 Pid  78515 on amd-mi355x-ses2-1 device  0 [0000:05:00] AMD Instinct MI355X
+RCCL version : 2.26.6-heads/drop/2025-08:c3b8de4
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+   268435456      67108864     float     sum      -1   1464.9  183.24  343.57      0   1442.5  186.10  348.93      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 346.251
+#
+"""  # noqa: E501
+
+
 # github.com/NVIDIA/nccl-tests/issues/107: built without MPI, two processes that know nothing of each other
 WITHOUT_MPI = f"""\
 # nThread 1 nGpus 1 minBytes 1310720000 maxBytes 1310720000 step: 1048576(bytes) warmup iters: 5 iters: 20 validation: 1

@@ -22,7 +22,7 @@ from parse.report.sections import problems
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import two_nodes
 from tests.unit.logs import made
-from tests.unit.logs.nccl_lines import NEW, OLD, ONE_NODE, TAGGED, TWO_NODES, WITHOUT_MPI, ranks
+from tests.unit.logs.nccl_lines import NEW, OF_RCCL, OLD, ONE_NODE, TAGGED, TWO_NODES, WITHOUT_MPI, ranks
 from tests.unit.traces import put
 
 
@@ -37,9 +37,10 @@ def single_test(text: str) -> NcclTest:
         (ONE_NODE, "all-reduce", "1n8g", "NVIDIA H100 80GB HBM3", "", 439.369, 0, (4294967296, 473.60, 476.53)),
         (TWO_NODES, "all-reduce", "2n8g", "NVIDIA H100 80GB HBM3", "", 142.735, None, (8589934592, 155.57, 155.56)),
         (TAGGED, "all-reduce", "2n1g", "Tesla T4", "2.12.7+cuda11.4", 1.15327, 0, (1073741824, 3.11, 3.12)),
+        (OF_RCCL, "all-reduce", "1n1g", "AMD Instinct MI355X", "2.26.6-heads", 346.251, 0, (268435456, 343.57, 348.93)),
         (OLD, "all-reduce", "2n1g", "Tesla V100-SXM2-32GB", "2.4.8+cuda10.1", 0.414483, 0, (512, 0.05, 0.05)),
     ],
-    ids=["one node", "srun --label", "mpirun -tag-output", "2020"],
+    ids=["one node", "srun --label", "mpirun -tag-output", "rccl-tests", "2020"],
 )
 def test_forms(text, operation, case, model, nccl, average, wrong, last):
     test = single_test(text)
