@@ -514,7 +514,7 @@ def _compared(report: RankReport, project: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **(report.software or {}),
         "device": device.get("name", device.get("kind")),
-        "driver": report.nvidia_driver,
+        "driver": report.nvidia_driver or report.amdgpu_driver,
         "cpu": report.cpu_model,
         "transport": report.backend_fact("transport"),
         COMMIT: commit and f"{commit}{' with changes' if project.get('dirty') else ''}",

@@ -42,6 +42,7 @@ class RankReport:
     cpus: int | None = None
     affinity: Sequence[int] | None = None
     nvidia_driver: str | None = None
+    amdgpu_driver: str | None = None
     device: Mapping[str, Any] | None = None
     software: Mapping[str, Any] | None = None
     variables: Mapping[str, Any] | None = None

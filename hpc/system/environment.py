@@ -18,15 +18,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 # Not recorded: variables that change with every launch and change no speed, as those of Open MPI's launcher for its own
 # processes (orte, ess, pmix), of the meeting place of Paddle's ranks and of NCCL's log.
 _RECORDED = re.compile(
-    r"(CUDA|FI|FLAGS|GLOO|HOROVOD|KERAS|MKL|MPI4PY|NCCL(?!_DEBUG_FILE)|OMP|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN"
-    r"|OPENBLAS|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|SLURM|TF|TORCH|UCX|XLA)_"
+    r"(AMD|CUDA|FI|FLAGS|GLOO|GPU|HIP|HIPBLASLT|HOROVOD|HSA|KERAS|MIOPEN|MKL|MPI4PY|NCCL(?!_DEBUG_FILE)|OMP"
+    r"|OMPI(?!_MCA_orte|_MCA_ess|_MCA_pmix)|ONEDNN|OPENBLAS|PADDLE(?!_CURRENT_ENDPOINT|_MASTER|_TRAINER)|PYTORCH|RCCL"
+    r"|ROCBLAS|ROCR|SLURM|TENSILE|TF|TORCH|UCX|XLA)_"
 )
 _GIT_TIMEOUT_S = 20.0
 _PACKAGES = ("numpy", "mpi4py", "h5py")
 _DIFFERING = ("software", "variables", "backend", "preflight")
 
 
-def describe_host(proc: Path = Path("/proc")) -> dict[str, Any]:
+def describe_host(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> dict[str, Any]:
     """This rank's machine: name, boot, processor, memory, driver, and the cores that it may use."""
     affinity = sorted(os.sched_getaffinity(0))
     return {
@@ -39,6 +40,7 @@ def describe_host(proc: Path = Path("/proc")) -> dict[str, Any]:
         "affinity": affinity,
         "memory_bytes": _kib(_field(_read(proc / "meminfo"), "MemTotal")),
         "nvidia_driver": _first_line(_read(proc / "driver/nvidia/version")),
+        "amdgpu_driver": _first_line(_read(sys / "module/amdgpu/version")),  # that in the kernel itself has none
     }
 
 

@@ -90,5 +90,7 @@ def in_container(run: RunSpec, site: Site) -> list[str]:
         return []
     if site.container == "pyxis":
         return [f"--container-image={run.container}", *site.container_args]
-    nvidia = ["--nv"] if run.gpus_per_node else []
+    # A site with AMD GPUs, or with another way to NVIDIA's, says so among its arguments.
+    chosen = {"--nv", "--nvccli", "--rocm"} & set(site.container_args)
+    nvidia = ["--nv"] if run.gpus_per_node and not chosen else []
     return ["apptainer", "exec", *nvidia, *site.container_args, run.container]

@@ -40,17 +40,21 @@ def test_the_host_is_read_from_proc(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:       1024 kB\nMemFree: 3 kB\n")
     (tmp_path / "driver/nvidia").mkdir(parents=True)
     (tmp_path / "driver/nvidia/version").write_text("NVRM version: 570.1\nGCC version: 12\n")
+    (tmp_path / "sys/module/amdgpu").mkdir(parents=True)
+    (tmp_path / "sys/module/amdgpu/version").write_text("6.14.14\n")
     expected = {
         "boot_id": "0a1b", "cpu_model": "Fast CPU @ 3 GHz", "memory_bytes": 1024 * 1024,
-        "nvidia_driver": "NVRM version: 570.1", "cpus_allowed": len(os.sched_getaffinity(0)),
+        "nvidia_driver": "NVRM version: 570.1", "amdgpu_driver": "6.14.14",
+        "cpus_allowed": len(os.sched_getaffinity(0)),
     }  # fmt: skip
-    described = describe_host(tmp_path)
+    described = describe_host(tmp_path, tmp_path / "sys")
     assert {name: described[name] for name in expected} == expected
 
 
 def test_a_host_without_proc_is_described_without_its_facts(tmp_path: Path) -> None:
-    described = describe_host(tmp_path)
+    described = describe_host(tmp_path, tmp_path)
     assert (described["boot_id"], described["memory_bytes"], described["nvidia_driver"]) == (None, None, None)
+    assert described["amdgpu_driver"] is None
     assert described["hostname"]
 
 

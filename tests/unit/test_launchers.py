@@ -40,6 +40,11 @@ SRUN = ["srun", "--nodes=2", "--ntasks=8", *PLACED]
             APPTAINER,
             ["env", RING, *SRUN, "apptainer", "exec", "--nv", "--bind", "/s", "/i/torch.sif", *PROGRAM],
         ),
+        (
+            {"container": "/i/torch.sif"},
+            {**APPTAINER, "container_args": ("--rocm",)},
+            ["env", RING, *SRUN, "apptainer", "exec", "--rocm", "/i/torch.sif", *PROGRAM],
+        ),
         ({"container": "/i/t.sif"}, PYXIS, ["env", RING, *SRUN, "--container-image=/i/t.sif", *PROGRAM]),
         # the script names the nodes of a nested run
         (
