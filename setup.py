@@ -59,6 +59,8 @@ setup(
         "parquet": ["pyarrow>=14.0.1"],
         # Reads NVIDIA's clocks, power and counters beside the ranks; without it a run says that it has none.
         "telemetry": ["nvidia-ml-py>=12.535"],
+        # The same of AMD GPUs. Its release must be that of the machine's ROCm, which has the library that it loads.
+        "telemetry-amd": ["amdsmi>=6.0"],
         # Writes `rankwise completion` for bash, zsh and fish from the parsers of the commands; one file, needs nothing.
         "completion": ["shtab>=1.13"],
         "test": [

@@ -29,11 +29,11 @@ from hpc.run.rank_end import EXIT_STATUS
 from hpc.run.rank_state import RankArguments
 from hpc.run.rendezvous import TORCHRUN
 from hpc.system.command_line import as_called, called
+from hpc.system.gpus import gpus_of_kernel
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
 
-_GPUS = Path("/proc/driver/nvidia/gpus")
 _PROCESS = re.compile(r"local-(?P<host>.+)-(?P<pid>\d+)-0")
 """The job of a launch that no job script made: its rank 0 (launch.cluster.local reads these, too)."""
 _REQUEUES = "SLURM_RESTART_COUNT"
@@ -120,7 +120,7 @@ def place(options: argparse.Namespace, comm: Communicator) -> dict[str, Any]:
     nodes, ranks_per_node = _layout(options.simulate_nodes, comm)
     gpus = options.gpus_per_node
     if gpus is None:
-        gpus = ranks_per_node if min(comm.allgather(_gpus_here())) else 0
+        gpus = ranks_per_node if min(comm.allgather(gpus_of_kernel() or 0)) else 0
     site = options.site or os.environ.get("SLURM_CLUSTER_NAME") or "local"
     return {"nodes": nodes, "ranks_per_node": ranks_per_node, "gpus_per_node": gpus, "site": site}
 
@@ -139,11 +139,6 @@ def _layout(simulated_nodes: int, comm: Communicator) -> tuple[int, int]:
             "--map-by ppr:N:node)"
         )
     return world.nodes, sizes[0]
-
-
-def _gpus_here() -> int:
-    """The GPUs that the driver of this machine has."""
-    return len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
 
 
 def variables(names: Sequence[str]) -> dict[str, str]:

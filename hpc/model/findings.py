@@ -136,7 +136,7 @@ CHECKS: Mapping[str, Check] = {
     "gpus_in_sight": Check(
         level=Level.ALARM,
         fix="request GPUs per node (--gpus-per-node), not per task (--gpus-per-task, --gpu-bind): where they are "
-        "hidden from one another NCCL goes by host memory or the network instead of NVLink",
+        "hidden from one another NCCL goes by host memory or the network instead of NVLink or xGMI",
     ),
     "same_device": Check(
         level=Level.FATAL,

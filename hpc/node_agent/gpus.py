@@ -1,14 +1,79 @@
-"""Readings of the GPUs of a node from NVIDIA's driver, by nvidia-ml-py."""
+"""Readings of the GPUs of a node: of NVIDIA's driver by nvidia-ml-py, of AMD's by amdsmi."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isnan, nan
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from hpc.node_agent.sources import SeriesReader, Unread
+from hpc.system.gpus import AmdSmiError, amd_gpus, bare_uuid, has_amd_gpus, load_amdsmi
+
+Figures = tuple[Sequence[str], Callable[[], Sequence[float]]]
+"""The names of figures that one call of the driver gives, each ending with its unit, and that call."""
+
+
+class GpuDriver(Protocol):
+    """What is read of a maker's GPUs; `errors` are those of its module, with what an old module lacks."""
+
+    errors: tuple[type[Exception], ...]
+
+    def by_uuid(self) -> Mapping[str, Any]:
+        """The GPUs by `bare_uuid`, in the driver's order."""
+
+    def figures(self, gpu: Any) -> Iterator[Figures]:
+        """What is read of a GPU, a call of the driver each."""
+
+
+def driver_here() -> GpuDriver:
+    """That of this machine's GPUs. Raises Unread where its module is not installed."""
+    if has_amd_gpus():
+        try:
+            return AmdSmi(load_amdsmi())
+        except AmdSmiError as error:
+            raise Unread(str(error)) from None
+    try:
+        import pynvml
+    except ImportError:
+        raise Unread("nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
+    return Nvml(pynvml)
+
+
+def gpus(wanted: Sequence[str], driver: GpuDriver) -> Iterator[SeriesReader]:
+    """Readings of the GPUs with these UUIDs, named `gpu0`, `gpu1` … in their order; of all GPUs if none is given. One
+    for each call of the driver: what a GPU does not support is left out by itself.
+
+    Raises Unread where there is no driver, or no such GPU.
+    """
+    try:
+        by_uuid = driver.by_uuid()
+    except driver.errors as error:
+        raise Unread(_words(error)) from None
+    if missing := [uuid for uuid in wanted if bare_uuid(uuid) not in by_uuid]:
+        raise Unread(f"the driver shows no GPU {', '.join(missing)}, but {', '.join(by_uuid) or 'none'}")
+    for place, uuid in enumerate(map(bare_uuid, wanted) if wanted else by_uuid):
+        for kinds, ask in driver.figures(by_uuid[uuid]):
+            yield SeriesReader([f"gpu{place}.{kind}" for kind in kinds], _reading(ask, driver.errors))
+
+
+def _reading(ask: Callable[[], Sequence[float]], errors: tuple[type[Exception], ...]) -> Callable[[], Sequence[float]]:
+    def read() -> Sequence[float]:
+        try:
+            return ask()
+        except errors as error:
+            raise Unread(_words(error)) from None
+
+    return read
+
+
+def _words(error: Exception) -> str:
+    """The text of the error on one line: amdsmi's have several."""
+    return " ".join(str(error).split())
+
+
+# NVIDIA's GPUs.
 
 THROTTLE_REASONS = {
     "gpu_idle": 0x1,
@@ -35,83 +100,62 @@ _COUNTERS = (
 )
 
 
-def gpus(wanted: Sequence[str], nvml: ModuleType | Any) -> Iterator[SeriesReader]:
-    """Readings of the GPUs with these UUIDs, named `gpu0`, `gpu1` … in their order; of all GPUs if none is given.
+class Nvml:
+    """NVIDIA's GPUs by the module pynvml."""
 
-    `nvml` is the module pynvml. Raises Unread where there is no driver, or no such GPU.
-    """
-    try:
+    def __init__(self, nvml: ModuleType | Any) -> None:
+        self._nvml = nvml
+        self.errors: tuple[type[Exception], ...] = (nvml.NVMLError, AttributeError)
+
+    def by_uuid(self) -> Mapping[str, Any]:
+        nvml = self._nvml
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        by_uuid = {_bare(nvml.nvmlDeviceGetUUID(handle)): handle for handle in handles}
-    except nvml.NVMLError as error:
-        raise Unread(str(error)) from None
-    if missing := [uuid for uuid in wanted if _bare(uuid) not in by_uuid]:
-        raise Unread(f"the driver shows no GPU {', '.join(missing)}, but {', '.join(by_uuid) or 'none'}")
-    for place, uuid in enumerate(map(_bare, wanted) if wanted else by_uuid):
-        yield from _readings(f"gpu{place}", by_uuid[uuid], nvml)
+        return {bare_uuid(nvml.nvmlDeviceGetUUID(handle)): handle for handle in handles}
 
+    def figures(self, gpu: Any) -> Iterator[Figures]:
+        nvml = self._nvml
 
-def _bare(uuid: str | bytes) -> str:
-    """The UUID alone: frameworks leave out the driver's prefix, old versions of its module give bytes."""
-    return (uuid.decode() if isinstance(uuid, bytes) else uuid).removeprefix("GPU-").lower()
+        def utilisation() -> Sequence[float]:
+            rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
+            return rates.gpu, rates.memory
 
+        def throttled() -> Sequence[float]:
+            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
+            return [float(bool(bits & bit)) for bit in THROTTLE_REASONS.values()]
 
-def _readings(name: str, gpu: Any, nvml: Any) -> Iterator[SeriesReader]:
-    """One reading per call of the driver: what this GPU does not support is left out by itself."""
+        def ecc_errors() -> Sequence[float]:
+            kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+            return [nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds]
 
-    def reading(kinds: Sequence[str], ask: Callable[[], Sequence[float]]) -> SeriesReader:
-        def read() -> Sequence[float]:
-            try:
-                return ask()
-            except (nvml.NVMLError, AttributeError) as error:  # an old module lacks functions
-                raise Unread(str(error)) from None
+        yield ("utilisation_percent", "memory_utilisation_percent"), utilisation
+        yield ("sm_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)
+        yield ("memory_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),)
+        yield [f"throttle_{reason}_flag" for reason in THROTTLE_REASONS], throttled
+        yield ("power_w",), lambda: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,)
+        yield ("power_limit_w",), lambda: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,)
+        yield ("energy_j",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,)
+        yield ("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),)
+        yield ("memory_used_bytes",), lambda: (nvml.nvmlDeviceGetMemoryInfo(gpu).used,)
+        yield ("ecc_corrected_errors", "ecc_uncorrected_errors"), ecc_errors
+        yield ("pcie_generation",), lambda: (nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),)
+        yield ("pcie_width_lanes",), lambda: (nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),)
+        yield ("pcie_replays",), lambda: (nvml.nvmlDeviceGetPcieReplayCounter(gpu),)
+        yield self._counters(gpu)
 
-        return SeriesReader([f"{name}.{kind}" for kind in kinds], read)
+    def _counters(self, gpu: Any) -> Figures:
+        """Those of _COUNTERS that this GPU has, read by one call."""
+        nvml = self._nvml
 
-    def utilisation() -> Sequence[float]:
-        rates = nvml.nvmlDeviceGetUtilizationRates(gpu)
-        return rates.gpu, rates.memory
-
-    def throttled() -> Sequence[float]:
-        bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)
-        return [float(bool(bits & bit)) for bit in THROTTLE_REASONS.values()]
-
-    def ecc_errors() -> Sequence[float]:
-        kinds = (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
-        return [nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, nvml.NVML_VOLATILE_ECC) for kind in kinds]
-
-    yield reading(("utilisation_percent", "memory_utilisation_percent"), utilisation)
-    yield reading(("sm_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),))
-    yield reading(("memory_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),))
-    yield reading([f"throttle_{reason}_flag" for reason in THROTTLE_REASONS], throttled)
-    yield reading(("power_w",), lambda: (nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,))
-    yield reading(("power_limit_w",), lambda: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1e3,))
-    yield reading(("energy_j",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3,))
-    yield reading(("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),))
-    yield reading(("memory_used_bytes",), lambda: (nvml.nvmlDeviceGetMemoryInfo(gpu).used,))
-    yield reading(("ecc_corrected_errors", "ecc_uncorrected_errors"), ecc_errors)
-    yield reading(("pcie_generation",), lambda: (nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu),))
-    yield reading(("pcie_width_lanes",), lambda: (nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),))
-    yield reading(("pcie_replays",), lambda: (nvml.nvmlDeviceGetPcieReplayCounter(gpu),))
-    yield _counters(name, gpu, nvml)
-
-
-def _counters(name: str, gpu: Any, nvml: Any) -> SeriesReader:
-    """Those of _COUNTERS that this GPU has, read by one call."""
-
-    def ask(counters: Sequence[tuple[str, str, int, float]]) -> list[float]:
-        numbers = [(getattr(nvml, field), scope) for _, field, scope, _ in counters]
-        try:
+        def ask(counters: Sequence[tuple[str, str, int, float]]) -> list[float]:
+            numbers = [(getattr(nvml, field), scope) for _, field, scope, _ in counters]
             answers = nvml.nvmlDeviceGetFieldValues(gpu, numbers)
-        except nvml.NVMLError as error:
-            raise Unread(str(error)) from None
-        return [_value(answer, nvml) * scale for answer, (*_, scale) in zip(answers, counters, strict=True)]
+            return [_value(answer, nvml) * scale for answer, (*_, scale) in zip(answers, counters, strict=True)]
 
-    had = known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
-    with suppress(Unread):  # then they are absent by their names
-        had = [each for each, value in zip(known, ask(known), strict=True) if not isnan(value)]
-    return SeriesReader([f"{name}.{kind}" for kind, *_ in had], lambda: ask(had))
+        had = known = [each for each in _COUNTERS if hasattr(nvml, each[1])]
+        with suppress(*self.errors):  # then they are absent by their names
+            had = [each for each, value in zip(known, ask(known), strict=True) if not isnan(value)]
+        return [kind for kind, *_ in had], lambda: ask(had)
 
 
 def _value(answer: Any, nvml: Any) -> float:
@@ -127,3 +171,126 @@ def _value(answer: Any, nvml: Any) -> float:
     }
     kind = kinds.get(answer.valueType)
     return nan if kind is None else float(getattr(answer.value, kind))
+
+
+# AMD's GPUs.
+
+RESIDENCIES = {
+    "power_cap": "ppt_residency_acc",
+    "processor_hot": "prochot_residency_acc",
+    "socket_heat": "socket_thm_residency_acc",
+    "regulator_heat": "vr_thm_residency_acc",
+    "memory_heat": "hbm_thm_residency_acc",
+}
+"""Why a GPU from MI300 on runs slower than it could: fields of amdsmi's gpu metrics that count while it does, in the
+ticks of `accumulation_counter`. Not by amdsmi_get_violation_status, which divides the same, and waits 100 ms for it."""
+THROTTLE_BITS = {"power_cap": 0xFF, "current_limit": 0xFF << 16, "heat": 0x3FFF << 32, "processor_hot": 0x3 << 46}
+"""The same before MI300: groups of bits of `indep_throttle_status` (SMU_THROTTLER_… of the kernel's amdgpu_smu.h)."""
+_PCIE_GENERATIONS = {2500: 1, 5000: 2, 8000: 3, 16000: 4, 32000: 5, 64000: 6}
+"""By the speed of a lane in MT/s."""
+_NOT_COUNTED = ("N/A", (1 << 64) - 1)
+
+
+class AmdSmi:
+    """AMD's GPUs by the module amdsmi of ROCm 6.0 and later. Made after its Python source (7.0.2) and documentation,
+    never run on such a machine."""
+
+    def __init__(self, amdsmi: ModuleType | Any) -> None:
+        self._amdsmi = amdsmi
+        self.errors: tuple[type[Exception], ...] = (
+            amdsmi.AmdSmiException, AmdSmiError, AttributeError, KeyError
+        )  # fmt: skip
+
+    def by_uuid(self) -> Mapping[str, Any]:
+        return {gpu.uuid: gpu.handle for gpu in amd_gpus(self._amdsmi)}
+
+    def figures(self, gpu: Any) -> Iterator[Figures]:
+        amdsmi = self._amdsmi
+
+        def utilisation() -> Sequence[float]:
+            activity = amdsmi.amdsmi_get_gpu_activity(gpu)
+            return _number(activity["gfx_activity"]), _number(activity["umc_activity"])
+
+        def clock(kind: Any) -> Sequence[float]:
+            clocks = amdsmi.amdsmi_get_clock_info(gpu, kind)
+            return (_number(clocks.get("clk", clocks.get("cur_clk"))),)  # cur_clk: ROCm 6.0
+
+        def power() -> Sequence[float]:
+            figures = amdsmi.amdsmi_get_power_info(gpu)
+            current, average = figures.get("current_socket_power", "N/A"), figures["average_socket_power"]
+            return (_number(average if current == "N/A" else current),)  # the one from MI300 on, the other before
+
+        def energy() -> Sequence[float]:
+            count = amdsmi.amdsmi_get_energy_count(gpu)
+            ticks = count.get("energy_accumulator", count.get("power"))  # power: ROCm 6.0
+            return (_number(ticks) * count["counter_resolution"] / 1e6,)
+
+        def temperature() -> Sequence[float]:
+            sensor, metric = amdsmi.AmdSmiTemperatureType.JUNCTION, amdsmi.AmdSmiTemperatureMetric.CURRENT
+            return (_number(amdsmi.amdsmi_get_temp_metric(gpu, sensor, metric)),)
+
+        def ecc_errors() -> Sequence[float]:
+            count = amdsmi.amdsmi_get_gpu_total_ecc_count(gpu)
+            return _number(count["correctable_count"]), _number(count["uncorrectable_count"])
+
+        def pcie(name: str) -> float:
+            return _number(amdsmi.amdsmi_get_pcie_info(gpu)["pcie_metric"][name])
+
+        yield ("utilisation_percent", "memory_utilisation_percent"), utilisation
+        yield ("gfx_clock_mhz",), lambda: clock(amdsmi.AmdSmiClkType.GFX)
+        yield ("memory_clock_mhz",), lambda: clock(amdsmi.AmdSmiClkType.MEM)
+        yield self._throttled(gpu)
+        yield ("power_w",), power
+        yield ("power_limit_w",), lambda: (_number(amdsmi.amdsmi_get_power_cap_info(gpu)["power_cap"]) / 1e6,)
+        yield ("energy_j",), energy
+        yield ("temperature_c",), temperature
+        yield ("memory_used_bytes",), lambda: (amdsmi.amdsmi_get_gpu_vram_usage(gpu)["vram_used"] * float(1 << 20),)
+        yield ("ecc_corrected_errors", "ecc_uncorrected_errors"), ecc_errors
+        yield ("pcie_generation",), lambda: (_PCIE_GENERATIONS.get(int(pcie("pcie_speed")), nan),)
+        yield ("pcie_width_lanes",), lambda: (pcie("pcie_width"),)
+        yield ("pcie_replays",), lambda: (pcie("pcie_replay_count"),)
+        yield ("xgmi_errors",), lambda: (_number(amdsmi.amdsmi_gpu_xgmi_error_status(gpu)),)
+        yield ("xgmi_sent_bytes", "xgmi_received_bytes"), lambda: self._over_xgmi(gpu)
+
+    def _over_xgmi(self, gpu: Any) -> Sequence[float]:
+        """The data of all links, without those that count nothing."""
+        metrics = self._amdsmi.amdsmi_get_link_metrics(gpu)
+        links = [each for each in metrics["links"][: metrics["num_links"]] if each["read"] not in _NOT_COUNTED]
+        if not links:
+            raise Unread("none of its links counts")
+        return [sum(_number(link[direction]) for link in links) * 1024 for direction in ("write", "read")]
+
+    def _throttled(self, gpu: Any) -> Figures:
+        """By the counters of MI300 and later the share of the time since the reading before; else what is the case now,
+        for each reason where this amdsmi keeps them apart."""
+        before: list[float] = []
+
+        def shares() -> Sequence[float]:
+            metrics = self._amdsmi.amdsmi_get_gpu_metrics_info(gpu)
+            now = [_number(metrics[name]) for name in ("accumulation_counter", *RESIDENCIES.values())]
+            ticks, *slower = [new - old for new, old in zip(now, before or now, strict=True)]
+            before[:] = now
+            return [each / ticks if ticks > 0 else nan for each in slower]
+
+        def flags() -> Sequence[float]:
+            bits = self._amdsmi.amdsmi_get_gpu_metrics_info(gpu)["indep_throttle_status"]
+            return [float(bool(bits & group)) for group in THROTTLE_BITS.values()]
+
+        def flag() -> Sequence[float]:
+            return (_number(self._amdsmi.amdsmi_get_gpu_metrics_info(gpu)["throttle_status"]),)
+
+        metrics: Mapping[str, Any] = {}
+        with suppress(*self.errors):  # then it is absent by its name
+            metrics = self._amdsmi.amdsmi_get_gpu_metrics_info(gpu)
+        if metrics.get("ppt_residency_acc", "N/A") != "N/A":
+            return [f"throttle_{reason}_share" for reason in RESIDENCIES], shares
+        if type(metrics.get("indep_throttle_status")) is int:  # amdsmi 7 makes one bool of all bits
+            return [f"throttle_{reason}_flag" for reason in THROTTLE_BITS], flags
+        return ("throttle_any_flag",), flag
+
+
+def _number(value: Any) -> float:
+    """The number in an answer of amdsmi. Raises Unread for the text that stands for none."""
+    if not isinstance(value, int | float):
+        raise Unread(f"amdsmi answers {value}")
+    return float(value)

@@ -128,13 +128,9 @@ def _look_until(due_ns: int, apart_ns: int, stop: Event, readings: Readings) -> 
 
 
 def _gpus(uuids: Sequence[str]) -> Iterable[SeriesReader]:
-    try:
-        import pynvml
-    except ImportError:
-        raise Unread("nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
-    from hpc.node_agent.gpus import gpus
+    from hpc.node_agent.gpus import driver_here, gpus
 
-    yield from gpus(uuids, pynvml)
+    yield from gpus(uuids, driver_here())
 
 
 # What runs within and beside the ranks, by name: facts, since names come and go.

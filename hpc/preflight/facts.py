@@ -17,6 +17,15 @@ from hpc.measure.world import World
 from hpc.model.data_source import TEXT, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
+from hpc.system.gpus import (
+    AmdGpu,
+    AmdSmiError,
+    amd_gpus,
+    bare_uuid,
+    gpus_of_kernel,
+    has_amd_gpus,
+    load_amdsmi,
+)
 from hpc.system.import_guard import install_command
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, read_ranges
@@ -167,12 +176,14 @@ def _job_of_cgroup(pid: int, proc: Path) -> str:
     return match[1] if match else ""
 
 
-# The GPUs of a rank's node, from NVIDIA's driver: by nvidia-ml-py where that is installed, else nvidia-smi.
+# The GPUs of a rank's node: of NVIDIA's driver by nvidia-ml-py where that is installed, else nvidia-smi; of AMD's by
+# amdsmi.
 
 NVIDIA_SMI_S = 30.0
 _FIELDS = ("uuid", "pci.bus_id", "name", "driver_version", "memory.total", "memory.used")
 _PROCESS_FIELDS = ("gpu_uuid", "pid", "process_name", "used_memory")
 _DEVICES = Path("/sys/bus/pci/devices")
+_DRI = Path("/dev/dri")
 _MIB = 1 << 20
 
 
@@ -181,7 +192,12 @@ class NoDriver(Exception):
 
 
 def gpus_in_sight() -> list[Gpu]:
-    """All GPUs that the driver shows this process, in its order (that of the PCI bus). Raises NoDriver."""
+    """All GPUs that the driver shows this process, in the order in which frameworks number them. Raises NoDriver."""
+    if has_amd_gpus():
+        try:
+            return by_amdsmi(load_amdsmi())
+        except AmdSmiError as error:
+            raise NoDriver(str(error)) from None
     try:
         import pynvml
     except ImportError:
@@ -207,30 +223,54 @@ def by_nvidia_smi(ask: Callable[[Sequence[str]], str], devices: Path = _DEVICES)
     """The GPUs by nvidia-smi, which `ask` runs. Raises NoDriver."""
     query = f"--query-compute-apps={','.join(_PROCESS_FIELDS)}"
     processes = _rows(ask([query]), len(_PROCESS_FIELDS))
-    running = grouped((bare(uuid), _gpu_process(pid, name, _mib(used))) for uuid, pid, name, used in processes)
+    running = grouped((bare_uuid(uuid), _gpu_process(pid, name, _mib(used))) for uuid, pid, name, used in processes)
     return [
         Gpu(
-            uuid=bare(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,
-            pci=pci, near_cores=near_cores(pci, devices), processes=tuple(running.get(bare(uuid), ())),
+            uuid=bare_uuid(uuid), name=name, driver=driver, memory_bytes=_mib(total) or 0, used_bytes=_mib(used) or 0,
+            pci=pci, near_cores=near_cores(pci, devices), processes=tuple(running.get(bare_uuid(uuid), ())),
         )
         for uuid, pci, name, driver, total, used in _rows(ask([f"--query-gpu={','.join(_FIELDS)}"]), len(_FIELDS))
     ]  # fmt: skip
 
 
-def bare(uuid: str) -> str:
-    """The UUID alone, as every source writes it: frameworks leave out the driver's prefix."""
-    return uuid.removeprefix("GPU-").lower()
+def by_amdsmi(amdsmi: ModuleType | Any, devices: Path = _DEVICES, dri: Path = _DRI) -> list[Gpu]:
+    """The GPUs that this process may open, by the module amdsmi. Raises NoDriver, AmdSmiError."""
+    try:
+        gpus = amd_gpus(amdsmi)
+        if len(gpus) > 1 and any(gpu.hip_index is None for gpu in gpus):
+            raise NoDriver(
+                "this amdsmi does not say in which order HIP numbers the GPUs: that of ROCm 6.4 or later does"
+            )
+        try:
+            return [_amd_gpu(amdsmi, gpu, devices) for gpu in gpus if _may_open(gpu, dri)]
+        finally:
+            amdsmi.amdsmi_shut_down()
+    except (amdsmi.AmdSmiException, AttributeError, KeyError) as error:  # an old module lacks functions, or their keys
+        raise NoDriver(f"amdsmi: {' '.join(str(error).split())}") from None
+
+
+def _may_open(gpu: AmdGpu, dri: Path) -> bool:
+    """Whether HIP shows the GPU: a job of others' has its render node, as far as cgroups hide that."""
+    return gpu.render_node is None or os.access(dri / f"renderD{gpu.render_node}", os.R_OK | os.W_OK)
 
 
 def devices_of_rank(
-    in_sight: Sequence[Gpu], place: int, driven: int, environ: Mapping[str, str] = os.environ
+    in_sight: Sequence[Gpu], place: int, driven: int, environ: Mapping[str, str] = os.environ, *, is_amd: bool = False
 ) -> tuple[str, ...]:
     """The UUIDs of the GPUs that a rank will drive, by the rule of all backends: the only visible one, else the one for
     its `place` on the node; `driven` of them from the first on where it drives several. Empty where there is none.
 
     Raises NoDriver if CUDA_VISIBLE_DEVICES names slices of a GPU, which only the framework can distinguish.
     """
-    visible = _visible(in_sight, environ.get("CUDA_VISIBLE_DEVICES"))
+    visible = [gpu.uuid for gpu in in_sight]
+    if is_amd:  # HIP's variable numbers the GPUs that ROCm's leaves, and counts as unset where it is empty
+        for value in (
+            environ.get("ROCR_VISIBLE_DEVICES"),
+            environ.get("HIP_VISIBLE_DEVICES") or environ.get("CUDA_VISIBLE_DEVICES") or None,
+        ):
+            visible = _visible(visible, value)
+    else:
+        visible = _visible(visible, environ.get("CUDA_VISIBLE_DEVICES"))
     if driven > 1:
         return tuple(visible[:driven])
     if len(visible) == 1:
@@ -250,17 +290,17 @@ def near_cores(pci: str, devices: Path = _DEVICES) -> tuple[int, ...]:
         return ()
 
 
-def _visible(in_sight: Sequence[Gpu], visible_devices: str | None) -> list[str]:
-    """The UUIDs of the GPUs that CUDA shows; it stops at the first name in CUDA_VISIBLE_DEVICES that is unknown."""
+def _visible(in_sight: list[str], visible_devices: str | None) -> list[str]:
+    """Those of the UUIDs that a variable leaves; CUDA and HIP stop at the first name in it that is unknown."""
     if visible_devices is None:
-        return [gpu.uuid for gpu in in_sight]
+        return in_sight
     uuids: list[str] = []
     for entry in visible_devices.split(","):
         name = entry.strip()
         if name.isdigit() and int(name) < len(in_sight):
-            uuids.append(in_sight[int(name)].uuid)
+            uuids.append(in_sight[int(name)])
         elif name.startswith("GPU-"):
-            fitting = [gpu.uuid for gpu in in_sight if gpu.uuid.startswith(bare(name))]
+            fitting = [uuid for uuid in in_sight if uuid.startswith(bare_uuid(name))]
             if len(fitting) != 1:
                 break
             uuids += fitting
@@ -279,7 +319,7 @@ def _gpu(nvml: Any, handle: Any, driver: str, devices: Path) -> Gpu:
     except nvml.NVMLError:  # a driver that hides them: the memory in use is known
         running = []
     return Gpu(
-        uuid=bare(_text(nvml.nvmlDeviceGetUUID(handle))),
+        uuid=bare_uuid(nvml.nvmlDeviceGetUUID(handle)),
         name=_text(nvml.nvmlDeviceGetName(handle)),
         driver=driver,
         memory_bytes=int(memory.total),
@@ -287,6 +327,24 @@ def _gpu(nvml: Any, handle: Any, driver: str, devices: Path) -> Gpu:
         pci=pci,
         near_cores=near_cores(pci, devices),
         processes=tuple(_gpu_process(str(each.pid), _name_of(each.pid), each.usedGpuMemory) for each in running),
+    )
+
+
+def _amd_gpu(amdsmi: Any, gpu: AmdGpu, devices: Path) -> Gpu:
+    memory, pci = amdsmi.amdsmi_get_gpu_vram_usage(gpu.handle), amdsmi.amdsmi_get_gpu_device_bdf(gpu.handle)
+    try:
+        running = [each for each in amdsmi.amdsmi_get_gpu_process_list(gpu.handle) if isinstance(each, dict)]
+    except amdsmi.AmdSmiException:  # those of others may be hidden: the memory in use is known
+        running = []
+    return Gpu(
+        uuid=gpu.uuid,
+        name=amdsmi.amdsmi_get_gpu_asic_info(gpu.handle)["market_name"],
+        driver=amdsmi.amdsmi_get_gpu_driver_info(gpu.handle)["driver_version"],
+        memory_bytes=memory["vram_total"] * _MIB,
+        used_bytes=memory["vram_used"] * _MIB,
+        pci=pci,
+        near_cores=near_cores(pci, devices),
+        processes=tuple(_gpu_process(str(each["pid"]), str(each["name"]), each["mem"]) for each in running),
     )
 
 
@@ -346,7 +404,7 @@ def facts_of_rank(run: RunSpec, world: World) -> RankFacts:
         try:
             in_sight = gpus_in_sight()
             place = world.rank if world.nodes_simulated else world.local_rank
-            devices = devices_of_rank(in_sight, place, run.devices // run.ranks)
+            devices = devices_of_rank(in_sight, place, run.devices // run.ranks, is_amd=has_amd_gpus())
         except NoDriver as error:
             unread = str(error)
     return RankFacts(
@@ -420,7 +478,7 @@ def facts_of_node(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> NodeF
         memory_bytes=memory,
         memory_free_bytes=free,
         fabrics=fabrics(sys / "class/infiniband"),
-        gpus=_gpus_of_node(proc / "driver/nvidia/gpus"),
+        gpus=gpus_of_kernel(proc / "driver/nvidia/gpus", sys / "class/kfd/kfd/topology/nodes"),
         unread=unread,
     )
 
@@ -482,11 +540,6 @@ def _droppable(stat: Path, name: str) -> int:
 def _load_average(proc: Path) -> tuple[float, ...] | None:
     averages = _read(proc / "loadavg").split()
     return tuple(float(average) for average in averages[:3]) if len(averages) >= 3 else None
-
-
-def _gpus_of_node(folder: Path) -> int | None:
-    """The number of the node's GPUs by its driver, including those that this process may not use."""
-    return len(list(folder.iterdir())) if folder.is_dir() else None
 
 
 def _read(path: Path) -> str:

@@ -18,9 +18,10 @@ from hpc.model.options import PROMISES, PromiseError, read_promises
 from hpc.model.spec import RunSpec
 from hpc.model.trace import RankReport
 from hpc.preflight.compare import CheckStage, judge
-from hpc.preflight.facts import bare, facts_of_rank, launched
+from hpc.preflight.facts import facts_of_rank, launched
 from hpc.preflight.transports import enable_nccl_log, read_transports, unread_reason, warnings
 from hpc.preflight.types import Launched, RankFacts, Seen, Transports, frozen
+from hpc.system.gpus import bare_uuid
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
@@ -170,5 +171,5 @@ def _of_framework(report: RankReport) -> dict[str, Any]:
     if name := (report.device or {}).get("name"):
         facts["device"] = str(name)
     if uuids and all(uuids):
-        facts |= {"devices": tuple(bare(str(uuid)) for uuid in uuids), "devices_unread": ""}
+        facts |= {"devices": tuple(bare_uuid(str(uuid)) for uuid in uuids), "devices_unread": ""}
     return facts

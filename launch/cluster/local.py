@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hpc.model.verdict import JobEnd
+from hpc.system.gpus import amd_gpus_of_kernel
 from hpc.system.import_guard import install_command
 from hpc.system.tool import Failure, find_tool, run_tool
 from launch.cluster.lock import FolderLock
@@ -70,13 +71,13 @@ def _has_home() -> bool:
 
 
 def gpus_here() -> int:
-    """The number of NVIDIA GPUs that nvidia-smi lists; 0 without nvidia-smi.
+    """The number of NVIDIA GPUs that nvidia-smi lists; without nvidia-smi that of AMD's GPUs by the kernel.
 
     Raises GpuCountError if it fails, hangs or may not be executed: such a machine may have GPUs.
     """
     answer = run_tool(["nvidia-smi", "-L"], timeout_s=NVIDIA_SMI_TIMEOUT_S)
     if answer.failure is Failure.ABSENT:
-        return 0
+        return amd_gpus_of_kernel()
     if not answer.ok:
         raise GpuCountError(f"the GPUs of this machine cannot be counted: {answer.describe()}")
     return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())

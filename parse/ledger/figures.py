@@ -405,6 +405,7 @@ SYMPTOMS: Mapping[str, SymptomText] = {
         "too little memory on its node, or mapped files that the cache does not hold",
     ),
     "SM clock": SymptomText("its SM clock is {} MHz", "see its power limit, temperature and throttle reasons"),
+    "GPU clock": SymptomText("its GPU clock is {} MHz", "see its power limit, temperature and throttle reasons"),
     "CPU frequency": SymptomText("its CPU frequency is {} MHz", "see the node's power settings and temperature"),
     "swapped out": SymptomText("its node swaps out {} MB a second", "too little memory on its node"),
     "the hypervisor takes from the ranks": SymptomText(

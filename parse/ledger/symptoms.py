@@ -88,6 +88,7 @@ RULES = (
     _Rule(quantity=MAJOR),
     _Rule(quantity="minor page faults of a rank", explains=Explains.KERNEL),
     _Rule(quantity="SM clock", explains=Explains.CLOCK),
+    _Rule(quantity="GPU clock", explains=Explains.CLOCK),
     _Rule(quantity="CPU frequency", explains=Explains.CLOCK),
     *(_Rule(quantity=quantity.name) for quantity in QUANTITIES if quantity.fault),
 )
@@ -324,7 +325,7 @@ def places(trace: Trace, telemetry: Telemetry) -> dict[int, tuple[int, int]]:
 # What is known to explain that a point computes longer than its base: its straggler, and what telemetry shows.
 
 WAITS_FOR_A_CORE, HELD_BACK = CORE, Cause.QUOTA.value
-CLOCKS = ("SM clock", "CPU frequency")
+CLOCKS = ("SM clock", "GPU clock", "CPU frequency")
 """Compute takes longer as these are lower."""
 LOWER = (*CLOCKS, "GPU memory clock", "lowest CPU frequency")
 """Quantities that make compute longer where they are lower than the base's."""

@@ -54,6 +54,14 @@ def _throttled(reason: str, flag: str) -> Quantity:
     )
 
 
+def _throttled_time(reason: str, share: str) -> Quantity:
+    """Of AMD's GPUs from MI300 on, whose driver counts how long."""
+    series = rf"gpu\d+\.throttle_{share}_share"
+    return Quantity(
+        name=f"GPUs throttled ({reason}) for", series=series, unit="% of the time", scale=100, floor=2, fault=True
+    )
+
+
 def _gpu(name: str, series: str, unit: str = "", floor: float = 0.0) -> Quantity:
     return Quantity(name=name, series=rf"gpu\d+\.{series}", unit=unit, floor=floor)
 
@@ -73,7 +81,17 @@ QUANTITIES = (
     _throttled("heat, by hardware", "hardware_thermal"),
     _throttled("power brake", "power_brake"),
     _throttled("sync boost", "sync_boost"),
+    _throttled("current limit", "current_limit"),
+    _throttled("heat of an AMD GPU", "heat"),
+    _throttled("processor hot", "processor_hot"),
+    _throttled("no reason told", "any"),
+    _throttled_time("power cap", "power_cap"),
+    _throttled_time("processor hot", "processor_hot"),
+    _throttled_time("heat of the socket", "socket_heat"),
+    _throttled_time("heat of the regulators", "regulator_heat"),
+    _throttled_time("heat of the memory", "memory_heat"),
     _gpu("SM clock", "sm_clock_mhz", "MHz"),
+    _gpu("GPU clock", "gfx_clock_mhz", "MHz"),
     _gpu("GPU memory clock", "memory_clock_mhz", "MHz"),
     _gpu("GPU power limit", "power_limit_w", "W"),
     _gpu("GPU power", "power_w", "W"),
@@ -84,6 +102,7 @@ QUANTITIES = (
     _faults("uncorrected ECC errors", r"gpu\d+\.ecc_uncorrected_errors"),
     _faults("corrected ECC errors", r"gpu\d+\.ecc_corrected_errors"),
     _faults("NVLink errors", r"gpu\d+\.nvlink_(crc_errors|replays|recoveries)"),
+    _faults("xGMI errors", r"gpu\d+\.xgmi_errors"),
     _faults("PCIe replays", r"gpu\d+\.pcie_replays"),
     Quantity(name="CPU frequency", series=r"ranks_cpu\.frequency_mean_mhz", unit="MHz"),
     Quantity(name="lowest CPU frequency", series=r"ranks_cpu\.frequency_min_mhz", unit="MHz"),

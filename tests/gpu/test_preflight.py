@@ -12,7 +12,8 @@ import pytest
 
 from hpc.model.findings import CHECKS
 from hpc.model.trace import Trace
-from hpc.preflight.facts import NoDriver, _nvidia_smi, bare, by_nvidia_smi, by_nvml
+from hpc.preflight.facts import NoDriver, _nvidia_smi, by_nvidia_smi, by_nvml
+from hpc.system.gpus import bare_uuid
 from tests.gpu.test_gpu import ASK_TORCH, launched, output_of, spec, traced
 
 
@@ -62,7 +63,7 @@ def test_a_gpu_run_records_preflight_and_environment(tmp_path: Path, torch_sees:
     assert results["gpus_in_sight"]["state"] == results["same_driver"]["state"] == "ok"
     (rank,) = trace.ranks
     (gpu,) = rank["start"]["gpus"]
-    assert gpu["uuid"] == bare(rank["device"]["uuid"])
+    assert gpu["uuid"] == bare_uuid(rank["device"]["uuid"])
     assert gpu["memory_bytes"] >= rank["device"]["memory_bytes"]
     assert trace.environment["variables"]["NCCL_DEBUG"] == "INFO"
     assert "NCCL_DEBUG_FILE" not in trace.environment["variables"]

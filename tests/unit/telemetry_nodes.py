@@ -187,3 +187,131 @@ class FakeNvml:
             SimpleNamespace(nvmlReturn=0 if field in values else 3, valueType=3, value=values.get(field))
             for field, _ in fields
         ]
+
+
+AMD_UUIDS = ("GPU-0325447e39149eba", "GPU-8a1b00000000c0de")
+
+
+class FakeAmdSmi:
+    """Stands in for the module amdsmi: two GPUs, in another order than HIP's. MADE after its Python source (7.0.2, the
+    release of ROCm 7.0) and its documentation; but for the first UUID no value came from a machine."""
+
+    class AmdSmiException(Exception):
+        pass
+
+    AmdSmiClkType = SimpleNamespace(GFX="gfx", MEM="mem")
+    AmdSmiTemperatureType = SimpleNamespace(JUNCTION="junction")
+    AmdSmiTemperatureMetric = SimpleNamespace(CURRENT="current")
+
+    def __init__(self) -> None:
+        self.ticks, self.slower = 1000, {"ppt": 0, "hbm_thm": 0}
+
+    def amdsmi_init(self) -> None:
+        pass
+
+    def amdsmi_shut_down(self) -> None:
+        pass
+
+    def amdsmi_get_processor_handles(self) -> list[int]:
+        return [1, 0]
+
+    def amdsmi_get_gpu_enumeration_info(self, gpu: int) -> dict[str, Any]:
+        return {
+            "drm_render": 128 + 8 * gpu,
+            "drm_card": gpu,
+            "hsa_id": gpu + 2,
+            "hip_id": gpu,
+            "hip_uuid": AMD_UUIDS[gpu],
+        }
+
+    def amdsmi_get_gpu_asic_info(self, gpu: int) -> dict[str, Any]:
+        serial = AMD_UUIDS[gpu].removeprefix("GPU-").upper()
+        return {"market_name": "AMD Instinct MI300X", "asic_serial": f"0x{serial}", "target_graphics_version": "gfx942"}
+
+    def amdsmi_get_gpu_driver_info(self, gpu: int) -> dict[str, str]:
+        return {"driver_name": "amdgpu", "driver_version": "6.14.14", "driver_date": "2015/01/01 00:00"}
+
+    def amdsmi_get_gpu_device_bdf(self, gpu: int) -> str:
+        return ("0000:1b:00.0", "0000:9a:00.0")[gpu]
+
+    def amdsmi_get_gpu_process_list(self, gpu: int) -> list[dict[str, Any]]:
+        if gpu == 0:
+            raise self.AmdSmiException("Error code:\n\t10 | AMDSMI_STATUS_NO_PERM - Permission Denied")
+        return [{"name": "python3", "pid": 77, "mem": 2 << 30, "cu_occupancy": "N/A"}]
+
+    def amdsmi_get_gpu_vram_usage(self, gpu: int) -> dict[str, int]:
+        return {"vram_total": 196592, "vram_used": 283}
+
+    def amdsmi_get_gpu_activity(self, gpu: int) -> dict[str, Any]:
+        return {"gfx_activity": 97, "umc_activity": 41, "mm_activity": "N/A"}
+
+    def amdsmi_get_clock_info(self, gpu: int, kind: str) -> dict[str, Any]:
+        return {"clk": {"gfx": 2100, "mem": 1300}[kind], "min_clk": 132, "max_clk": 2100, "clk_deep_sleep": "N/A"}
+
+    def amdsmi_get_gpu_metrics_info(self, gpu: int) -> dict[str, Any]:
+        return {
+            "throttle_status": "N/A", "indep_throttle_status": "N/A", "accumulation_counter": self.ticks,
+            "prochot_residency_acc": 0, "ppt_residency_acc": self.slower["ppt"], "socket_thm_residency_acc": 0,
+            "vr_thm_residency_acc": 0, "hbm_thm_residency_acc": self.slower["hbm_thm"],
+        }  # fmt: skip
+
+    def amdsmi_get_power_info(self, gpu: int) -> dict[str, Any]:
+        return {"current_socket_power": 690, "average_socket_power": "N/A", "power_limit": 750}
+
+    def amdsmi_get_power_cap_info(self, gpu: int) -> dict[str, int]:
+        return {"power_cap": 750_000_000, "default_power_cap": 750_000_000}
+
+    def amdsmi_get_energy_count(self, gpu: int) -> dict[str, Any]:
+        return {"energy_accumulator": 2_000_000, "counter_resolution": 15.25, "timestamp": 1}
+
+    def amdsmi_get_temp_metric(self, gpu: int, sensor: str, metric: str) -> int:
+        return 61
+
+    def amdsmi_get_gpu_total_ecc_count(self, gpu: int) -> dict[str, int]:
+        return {"correctable_count": 3, "uncorrectable_count": 1, "deferred_count": 0}
+
+    def amdsmi_get_pcie_info(self, gpu: int) -> dict[str, Any]:
+        metric = {"pcie_width": 16, "pcie_speed": 32000, "pcie_replay_count": 2, "pcie_nak_sent_count": 0}
+        return {"pcie_static": {"max_pcie_width": 16}, "pcie_metric": metric}
+
+    def amdsmi_gpu_xgmi_error_status(self, gpu: int) -> int:
+        return 0
+
+    def amdsmi_get_link_metrics(self, gpu: int) -> dict[str, Any]:
+        link = {"bit_rate": 32, "max_bandwidth": 512, "link_type": 2}
+        counts = [(10, 20), (1, 2), ((1 << 64) - 1, (1 << 64) - 1), (7, 7)]
+        return {"num_links": 3, "links": [{**link, "read": read, "write": write} for read, write in counts]}
+
+
+class OlderAmdSmi(FakeAmdSmi):
+    """That of ROCm 6.0 with an MI250X: other keys, no enumeration, bits of the reasons. MADE like the other."""
+
+    @property
+    def amdsmi_get_gpu_enumeration_info(self) -> Any:
+        raise AttributeError("module 'amdsmi' has no attribute 'amdsmi_get_gpu_enumeration_info'")
+
+    def amdsmi_get_clock_info(self, gpu: int, kind: str) -> dict[str, Any]:
+        return {"cur_clk": {"gfx": 1700, "mem": 1600}[kind], "min_clk": 500, "max_clk": 1700}
+
+    def amdsmi_get_gpu_metrics_info(self, gpu: int) -> dict[str, Any]:
+        return {"throttle_status": 1, "indep_throttle_status": 1 << 1 | 1 << 34}  # PPT1 and TEMP_MEM
+
+    def amdsmi_get_power_info(self, gpu: int) -> dict[str, Any]:
+        return {"current_socket_power": "N/A", "average_socket_power": 480}
+
+    def amdsmi_get_energy_count(self, gpu: int) -> dict[str, Any]:
+        return {"power": 2_000_000, "counter_resolution": 15.3}
+
+    def amdsmi_gpu_xgmi_error_status(self, gpu: int) -> int:
+        raise self.AmdSmiException("Error code:\n\t2 | AMDSMI_STATUS_NOT_SUPPORTED - Feature not supported")
+
+    @property
+    def amdsmi_get_link_metrics(self) -> Any:
+        raise AttributeError("module 'amdsmi' has no attribute 'amdsmi_get_link_metrics'")
+
+
+class OneBoolAmdSmi(OlderAmdSmi):
+    """That of ROCm 7.0 with an MI250X, which makes one bool of all bits. MADE like the others."""
+
+    def amdsmi_get_gpu_metrics_info(self, gpu: int) -> dict[str, Any]:
+        return {"throttle_status": True, "indep_throttle_status": True, "ppt_residency_acc": "N/A"}

@@ -7,13 +7,22 @@ issues. None of it has run on such a machine.
 from __future__ import annotations
 
 import dataclasses
+import sys
+from math import isnan
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpc.backends import InvalidRun
 from hpc.backends import device as checks
 from hpc.model.findings import State
+from hpc.node_agent.gpus import AmdSmi, gpus
+from hpc.node_agent.telemetry import Readings
+from hpc.preflight.facts import NoDriver, by_amdsmi, devices_of_rank
+from hpc.system.gpus import AmdSmiError, amd_gpus_of_kernel, gpus_of_kernel, has_amd_gpus, load_amdsmi
 from tests.unit.preflight_facts import RUN, findings, seen
+from tests.unit.telemetry_nodes import AMD_UUIDS, FakeAmdSmi, OlderAmdSmi, OneBoolAmdSmi
 
 
 @pytest.mark.parametrize(
@@ -74,3 +83,187 @@ def test_ranks_with_different_versions_of_rccl_are_found() -> None:
     assert by_name["same_nccl"].state is State.FAILED
     assert by_name["same_nccl"].text == "ranks differ in RCCL: 2.20.5 on rank 0-1, 3; 2.21.5 on rank 2"
     assert by_name["same_framework"].state is State.OK
+
+
+BARE = tuple(uuid.removeprefix("GPU-") for uuid in AMD_UUIDS)
+GIB = 1 << 30
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """The kernel's files of two GPUs: KFD's topology behind a processor and the graphics inside of it, the PCI devices,
+    the render nodes."""
+    for node, (simd, unique_id) in enumerate(((0, 0), (8, 0), (440, int(BARE[0], 16)), (440, int(BARE[1], 16)))):
+        folder = tmp_path / "nodes" / str(node)
+        folder.mkdir(parents=True)
+        (folder / "properties").write_text(
+            f"cpu_cores_count {64 - 64 * min(node, 1)}\nsimd_count {simd}\nunique_id {unique_id}\n"
+        )
+    for bus, cores in (("1b", "0-3"), ("9a", "4-7")):
+        folder = tmp_path / "devices" / f"0000:{bus}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "numa_node").write_text("0\n")
+        (folder / "local_cpulist").write_text(f"{cores}\n")
+    for minor in (128, 136):
+        (tmp_path / f"renderD{minor}").touch()
+    return tmp_path
+
+
+def test_the_kernel_counts_gpus_for_computing_and_no_graphics_inside_a_processor(machine: Path) -> None:
+    assert amd_gpus_of_kernel(machine / "nodes") == 2
+    assert gpus_of_kernel(machine / "absent", machine / "nodes") == 2
+    assert has_amd_gpus(machine / "absent", machine / "nodes")
+
+
+def test_a_machine_with_nvidias_driver_has_nvidia_gpus(machine: Path) -> None:
+    nvidia = machine / "nvidia"
+    (nvidia / "0000:65:00.0").mkdir(parents=True)
+    assert gpus_of_kernel(nvidia, machine / "nodes") == 1
+    assert not has_amd_gpus(nvidia, machine / "nodes")
+
+
+def test_a_machine_without_a_driver_has_none(tmp_path: Path) -> None:
+    assert gpus_of_kernel(tmp_path / "absent", tmp_path / "absent") is None
+    assert not has_amd_gpus(tmp_path / "absent", tmp_path / "absent")
+
+
+def test_the_facts_of_gpus_are_in_hips_order(machine: Path) -> None:
+    first, second = by_amdsmi(FakeAmdSmi(), machine / "devices", machine)
+    assert (first.uuid, second.uuid) == BARE
+    assert (first.name, first.driver, first.memory_bytes) == ("AMD Instinct MI300X", "6.14.14", 196592 << 20)
+    assert (first.used_bytes, first.processes) == (283 << 20, ())
+    assert second.processes == ("python3 (pid 77) 2.0 GiB",)
+    assert (first.near_cores, second.near_cores) == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+def test_a_gpu_whose_render_node_is_hidden_is_not_in_sight(machine: Path) -> None:
+    (machine / "renderD128").unlink()
+    assert [gpu.uuid for gpu in by_amdsmi(FakeAmdSmi(), machine / "devices", machine)] == [BARE[1]]
+
+
+def test_an_amdsmi_that_does_not_know_hips_order_is_named(machine: Path) -> None:
+    with pytest.raises(NoDriver, match=r"in which order HIP numbers the GPUs: that of ROCm 6\.4"):
+        by_amdsmi(OlderAmdSmi(), machine / "devices", machine)
+
+    class OneGpu(OlderAmdSmi):
+        def amdsmi_get_processor_handles(self) -> list[int]:
+            return [0]
+
+    assert [gpu.uuid for gpu in by_amdsmi(OneGpu(), machine / "devices", machine)] == [BARE[0]]
+
+
+def test_partitions_with_one_uuid_are_left_to_hip(machine: Path) -> None:
+    class Partitioned(FakeAmdSmi):
+        def amdsmi_get_gpu_enumeration_info(self, gpu: int) -> dict[str, Any]:
+            return {**super().amdsmi_get_gpu_enumeration_info(gpu), "hip_uuid": AMD_UUIDS[0]}
+
+    with pytest.raises(AmdSmiError, match="one UUID for several GPUs, as for partitions of one"):
+        by_amdsmi(Partitioned(), machine / "devices", machine)
+
+
+def test_a_failing_library_is_named_on_one_line(machine: Path) -> None:
+    class Failing(FakeAmdSmi):
+        def amdsmi_get_processor_handles(self) -> list[int]:
+            raise self.AmdSmiException("Error code:\n\t34 | AMDSMI_STATUS_DRIVER_NOT_LOADED")
+
+    with pytest.raises(NoDriver, match=r"^amdsmi: Error code: 34 \| AMDSMI_STATUS_DRIVER_NOT_LOADED$"):
+        by_amdsmi(Failing(), machine / "devices", machine)
+
+
+@pytest.mark.parametrize(
+    ("environ", "place", "uuids"),
+    [
+        ({}, 1, (BARE[1],)),
+        ({"ROCR_VISIBLE_DEVICES": "1"}, 5, (BARE[1],)),
+        ({"ROCR_VISIBLE_DEVICES": "1,0"}, 0, (BARE[1],)),
+        ({"ROCR_VISIBLE_DEVICES": f"GPU-{BARE[1].upper()}"}, 0, (BARE[1],)),
+        ({"HIP_VISIBLE_DEVICES": "1"}, 0, (BARE[1],)),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, 0, (BARE[1],)),
+        ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "1"}, 0, (BARE[0],)),  # HIP's own goes first
+        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "1"}, 0, (BARE[1],)),  # empty is unset to HIP
+        ({"ROCR_VISIBLE_DEVICES": ""}, 0, ()),  # but not to ROCr
+        ({"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}, 0, (BARE[1],)),  # numbers of what ROCr leaves
+        ({"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"}, 0, ()),
+    ],
+)
+def test_the_gpu_of_a_rank_is_the_one_that_hip_shows(
+    machine: Path, environ: dict[str, str], place: int, uuids: tuple[str, ...]
+) -> None:
+    in_sight = by_amdsmi(FakeAmdSmi(), machine / "devices", machine)
+    assert devices_of_rank(in_sight, place, 1, environ, is_amd=True) == uuids
+
+
+def test_an_amdsmi_without_its_library_is_named_and_prints_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As amdsmi 7.0.2 does, whose output would be taken for that of the helper process.
+    (tmp_path / "amdsmi.py").write_text("print('libamd_smi.so: cannot open shared object file')\n{}['libamd_smi.so']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    with pytest.raises(
+        AmdSmiError, match=r"does not load \(libamd_smi.so: cannot open .*\): install amd-smi-lib of ROCm"
+    ):
+        load_amdsmi()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_amdsmi_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    with pytest.raises(AmdSmiError, match="amdsmi is not installed: pip install amdsmi"):
+        load_amdsmi()
+
+
+def read(readings: Readings) -> dict[str, float]:
+    return dict(zip(readings.series, readings.read(), strict=True))
+
+
+def test_telemetry_of_a_gpu_in_the_units_of_the_names() -> None:
+    module = FakeAmdSmi()
+    readings = Readings({"GPU": gpus([AMD_UUIDS[0]], AmdSmi(module))})
+    module.ticks += 500
+    module.slower |= {"ppt": 125, "hbm_thm": 500}
+    assert read(readings) == {
+        "gpu0.utilisation_percent": 97, "gpu0.memory_utilisation_percent": 41, "gpu0.gfx_clock_mhz": 2100,
+        "gpu0.memory_clock_mhz": 1300, "gpu0.throttle_power_cap_share": 0.25, "gpu0.throttle_processor_hot_share": 0,
+        "gpu0.throttle_socket_heat_share": 0, "gpu0.throttle_regulator_heat_share": 0,
+        "gpu0.throttle_memory_heat_share": 1, "gpu0.power_w": 690, "gpu0.power_limit_w": 750, "gpu0.energy_j": 30.5,
+        "gpu0.temperature_c": 61, "gpu0.memory_used_bytes": 283 << 20, "gpu0.ecc_corrected_errors": 3,
+        "gpu0.ecc_uncorrected_errors": 1, "gpu0.pcie_generation": 5, "gpu0.pcie_width_lanes": 16,
+        "gpu0.pcie_replays": 2, "gpu0.xgmi_errors": 0, "gpu0.xgmi_sent_bytes": 22 * 1024,
+        "gpu0.xgmi_received_bytes": 11 * 1024,
+    }  # fmt: skip
+    assert readings.absent == {}
+    assert isnan(read(readings)["gpu0.throttle_power_cap_share"])  # no tick since
+
+
+def test_telemetry_of_an_older_gpu_by_an_older_module() -> None:
+    readings = Readings({"GPU": gpus([AMD_UUIDS[1].removeprefix("GPU-").upper()], AmdSmi(OlderAmdSmi()))})
+    values = read(readings)
+    assert {name: value for name, value in values.items() if "throttle" in name} == {
+        "gpu0.throttle_power_cap_flag": 1, "gpu0.throttle_current_limit_flag": 0, "gpu0.throttle_heat_flag": 1,
+        "gpu0.throttle_processor_hot_flag": 0,
+    }  # fmt: skip
+    assert (values["gpu0.gfx_clock_mhz"], values["gpu0.power_w"], values["gpu0.energy_j"]) == (1700, 480, 30.6)
+    assert readings.absent["gpu0.xgmi_errors"] == (
+        "Error code: 2 | AMDSMI_STATUS_NOT_SUPPORTED - Feature not supported"
+    )
+    assert "has no attribute" in readings.absent["gpu0.xgmi_sent_bytes"]
+
+
+def test_a_module_that_makes_one_bool_of_all_reasons_has_one_flag() -> None:
+    values = read(Readings({"GPU": gpus([AMD_UUIDS[0]], AmdSmi(OneBoolAmdSmi()))}))
+    assert [(name, value) for name, value in values.items() if "throttle" in name] == [("gpu0.throttle_any_flag", 1)]
+
+
+def test_what_an_amd_gpu_does_not_answer_is_absent_by_its_name() -> None:
+    class Silent(FakeAmdSmi):
+        def amdsmi_get_power_info(self, gpu: int) -> dict[str, Any]:
+            return {"current_socket_power": "N/A", "average_socket_power": "N/A"}
+
+    readings = Readings({"GPU": gpus([AMD_UUIDS[0]], AmdSmi(Silent()))})
+    assert readings.absent == {"gpu0.power_w": "amdsmi answers N/A"}
+
+
+def test_a_gpu_that_amdsmi_does_not_show_is_named() -> None:
+    absent = Readings({"GPU": gpus(["GPU-cccc"], AmdSmi(FakeAmdSmi()))}).absent
+    assert absent == {"GPU": f"the driver shows no GPU GPU-cccc, but {BARE[0]}, {BARE[1]}"}

@@ -37,7 +37,7 @@ COMMAND = re.compile(rf"python3? -m ((?:{'|'.join(OURS)})[\w.]*)([^`|;)\n]*)")
 TARGET = re.compile(r"(?<=`)make ([a-z-]+(?: [a-z-]+)*)(?=[` ])|^make ([a-z-]+(?: [a-z-]+)*)(?=  +#|$)", re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 MOST_LINES = {"docs/results.md": 299, "CONTRIBUTING.md": 120}
-OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--overlap", "--requeue"}
+OPTIONS_OF_OTHERS = {"--gpus-per-task", "--host", "--mpi", "--nv", "--overlap", "--requeue", "--rocm"}
 ACTIONS = {
     "hpc.sweep": ("status", "cancel", "retry", "list", "accept"),
     "hpc.recovery": ("collect", "clean"),

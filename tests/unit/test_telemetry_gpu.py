@@ -6,7 +6,7 @@ from math import isnan
 
 import pytest
 
-from hpc.node_agent.gpus import THROTTLE_REASONS, gpus
+from hpc.node_agent.gpus import THROTTLE_REASONS, Nvml, gpus
 from hpc.node_agent.telemetry import Readings
 from tests.unit.telemetry_nodes import UUIDS, FakeNvml
 
@@ -17,7 +17,7 @@ def read(readings: Readings) -> dict[str, float]:
 
 def test_a_gpu_in_the_units_of_the_names():
     driver = FakeNvml()
-    readings = Readings({"GPU": gpus([UUIDS[0]], driver)})
+    readings = Readings({"GPU": gpus([UUIDS[0]], Nvml(driver))})
     flags = {
         f"gpu0.throttle_{name}_flag": float(name in ("power_cap", "hardware_thermal")) for name in THROTTLE_REASONS
     }
@@ -37,15 +37,15 @@ def test_a_gpu_in_the_units_of_the_names():
 def test_the_gpus_of_the_ranks_are_read_in_their_order_and_no_others():
     # A framework names them without the driver's prefix.
     named = [uuid.removeprefix("GPU-").upper() for uuid in reversed(UUIDS)]
-    both = read(Readings({"GPU": gpus(named, FakeNvml())}))
+    both = read(Readings({"GPU": gpus(named, Nvml(FakeNvml()))}))
     assert "gpu0.ecc_corrected_errors" not in both
     assert both["gpu1.ecc_corrected_errors"] == 3
-    gpu = Readings({"GPU": gpus(named[:1], FakeNvml())})
+    gpu = Readings({"GPU": gpus(named[:1], Nvml(FakeNvml()))})
     assert not [name for name in gpu.series if name.startswith("gpu1")]
 
 
 def test_what_a_gpu_does_not_support_is_absent_with_the_drivers_words():
-    readings = Readings({"GPU": gpus([], FakeNvml())})
+    readings = Readings({"GPU": gpus([], Nvml(FakeNvml()))})
     assert "gpu1.sm_clock_mhz" in readings.series
     assert readings.absent["gpu1.ecc_corrected_errors"] == "Not Supported"
     assert "gpu1.nvlink_sent_bytes" not in readings.series
@@ -57,14 +57,14 @@ def test_what_an_old_module_cannot_ask_is_absent_by_itself():
         def nvmlDeviceGetTotalEnergyConsumption(self):
             raise AttributeError("module 'pynvml' has no attribute 'nvmlDeviceGetTotalEnergyConsumption'")
 
-    readings = Readings({"GPU": gpus([UUIDS[0]], Older())})
+    readings = Readings({"GPU": gpus([UUIDS[0]], Nvml(Older()))})
     assert "has no attribute" in readings.absent["gpu0.energy_j"]
     assert "gpu0.pcie_replays" in readings.series
 
 
 def test_a_gpu_that_is_lost_is_nan_from_then_on():
     driver = FakeNvml()
-    readings = Readings({"GPU": gpus([UUIDS[0]], driver)})
+    readings = Readings({"GPU": gpus([UUIDS[0]], Nvml(driver))})
     driver.lost = True
     values = read(readings)
     assert isnan(values["gpu0.sm_clock_mhz"])
@@ -73,7 +73,7 @@ def test_a_gpu_that_is_lost_is_nan_from_then_on():
 
 
 def test_a_gpu_that_the_driver_does_not_show_is_named():
-    absent = Readings({"GPU": gpus(["GPU-cccc"], FakeNvml())}).absent
+    absent = Readings({"GPU": gpus(["GPU-cccc"], Nvml(FakeNvml()))}).absent
     assert "no GPU GPU-cccc" in absent["GPU"]
     assert "aaaaaaaa-0000" in absent["GPU"]
 
@@ -102,6 +102,6 @@ def test_a_missing_driver_is_reported_in_its_own_words():
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        assert Readings({"GPU": gpus([], nvml)}).absent == {"GPU": str(error)}
+        assert Readings({"GPU": gpus([], Nvml(nvml))}).absent == {"GPU": str(error)}
     else:
         pytest.skip("there is a driver here: tests/gpu reads it")

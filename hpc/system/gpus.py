@@ -1,0 +1,108 @@
+"""The GPUs of this machine by its kernel, and AMD's by their Python module amdsmi."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+AMD = Path("/sys/class/kfd/kfd/topology/nodes")
+INSTALL_AMDSMI = "pip install amdsmi, of the version of the machine's ROCm"
+
+
+class AmdSmiError(Exception):
+    """amdsmi is not there, or does not answer; the text has the reason."""
+
+
+def gpus_of_kernel(nvidia: Path = NVIDIA, amd: Path = AMD) -> int | None:
+    """The number of GPUs by NVIDIA's driver, with those that this process may not use, else by AMD's; None for none."""
+    if nvidia.is_dir():
+        return len(list(nvidia.iterdir()))
+    return amd_gpus_of_kernel(amd) or None
+
+
+def amd_gpus_of_kernel(nodes: Path = AMD) -> int:
+    """The number of AMD's GPUs that this process may use. Each has an identity, which the graphics inside a processor
+    lacks."""
+    properties = [dict(map(str.split, _lines(node / "properties"))) for node in nodes.glob("*")]
+    return sum(each.get("simd_count", "0") != "0" and each.get("unique_id", "0") != "0" for each in properties)
+
+
+def has_amd_gpus(nvidia: Path = NVIDIA, amd: Path = AMD) -> bool:
+    """Whether this machine's GPUs are AMD's: where there is NVIDIA's driver they are not."""
+    return not nvidia.is_dir() and amd_gpus_of_kernel(amd) > 0
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a name and a value; none where this process may not read the file, as of a GPU of another job."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return
+    yield from (line for line in text.splitlines() if len(line.split()) == 2)
+
+
+def load_amdsmi() -> ModuleType:
+    """The module amdsmi. Raises AmdSmiError where it is not installed, or finds no library of ROCm."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):  # it prints that its library is absent, and fails by a KeyError then
+            import amdsmi
+    except ImportError:
+        raise AmdSmiError(f"amdsmi is not installed: {INSTALL_AMDSMI}") from None
+    except (KeyError, OSError, AttributeError) as error:
+        reason = printed.getvalue().partition("\n")[0] or f"{type(error).__name__}: {error}"
+        raise AmdSmiError(f"amdsmi does not load ({reason}): install amd-smi-lib of ROCm") from None
+    module: ModuleType = amdsmi
+    return module
+
+
+@dataclass(frozen=True)
+class AmdGpu:
+    """A GPU by amdsmi: its handle there, its UUID as `bare_uuid` has it, its number in HIP, and in the name of its
+    render node; a number is None where this amdsmi does not tell it."""
+
+    handle: Any
+    uuid: str
+    hip_index: int | None
+    render_node: int | None
+
+
+def amd_gpus(amdsmi: ModuleType | Any) -> list[AmdGpu]:
+    """All GPUs that amdsmi shows, in HIP's order where it is known. Raises AmdSmiError where two have one UUID.
+
+    Raises amdsmi's own exceptions, too.
+    """
+    amdsmi.amdsmi_init()
+    gpus = [_amd_gpu(amdsmi, handle) for handle in amdsmi.amdsmi_get_processor_handles()]
+    if len({gpu.uuid for gpu in gpus}) < len(gpus):
+        raise AmdSmiError("amdsmi has one UUID for several GPUs, as for partitions of one: only HIP distinguishes them")
+    if any(gpu.hip_index is None for gpu in gpus):
+        return gpus
+    return sorted(gpus, key=lambda gpu: gpu.hip_index or 0)
+
+
+def _amd_gpu(amdsmi: Any, handle: Any) -> AmdGpu:
+    """By the enumeration of ROCm 6.4 and later; before, by the serial number, of which HIP makes the UUID."""
+    try:
+        facts = amdsmi.amdsmi_get_gpu_enumeration_info(handle)
+    except AttributeError:
+        facts = {}
+    uuid = facts.get("hip_uuid") or str(amdsmi.amdsmi_get_gpu_asic_info(handle)["asic_serial"]).removeprefix("0x")
+    index, render = (facts.get(name) for name in ("hip_id", "drm_render"))
+    return AmdGpu(
+        handle=handle,
+        uuid=bare_uuid(uuid),
+        hip_index=index if isinstance(index, int) else None,  # else "N/A"
+        render_node=render if isinstance(render, int) else None,
+    )
+
+
+def bare_uuid(uuid: str | bytes) -> str:
+    """The UUID alone, as every source writes it: frameworks leave out the driver's prefix, old modules give bytes."""
+    return (uuid.decode(errors="replace") if isinstance(uuid, bytes) else uuid).removeprefix("GPU-").lower()
