@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from hpc.node_agent.sources import SeriesReader, Unread
 from hpc.system.gpus import AmdSmiError, amd_gpus, bare_uuid, has_amd_gpus, load_amdsmi
 
-Figures = tuple[Sequence[str], Callable[[], Sequence[float]]]
+DriverCall = tuple[Sequence[str], Callable[[], Sequence[float]]]
 """The names of figures that one call of the driver gives, each ending with its unit, and that call."""
 
 
@@ -23,7 +23,7 @@ class GpuDriver(Protocol):
     def by_uuid(self) -> Mapping[str, Any]:
         """The GPUs by `bare_uuid`, in the driver's order."""
 
-    def figures(self, gpu: Any) -> Iterator[Figures]:
+    def figures(self, gpu: Any) -> Iterator[DriverCall]:
         """What is read of a GPU, a call of the driver each."""
 
 
@@ -113,7 +113,7 @@ class Nvml:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return {bare_uuid(nvml.nvmlDeviceGetUUID(handle)): handle for handle in handles}
 
-    def figures(self, gpu: Any) -> Iterator[Figures]:
+    def figures(self, gpu: Any) -> Iterator[DriverCall]:
         nvml = self._nvml
 
         def utilisation() -> Sequence[float]:
@@ -143,7 +143,7 @@ class Nvml:
         yield ("pcie_replays",), lambda: (nvml.nvmlDeviceGetPcieReplayCounter(gpu),)
         yield self._counters(gpu)
 
-    def _counters(self, gpu: Any) -> Figures:
+    def _counters(self, gpu: Any) -> DriverCall:
         """Those of _COUNTERS that this GPU has, read by one call."""
         nvml = self._nvml
 
@@ -204,7 +204,7 @@ class AmdSmi:
     def by_uuid(self) -> Mapping[str, Any]:
         return {gpu.uuid: gpu.handle for gpu in amd_gpus(self._amdsmi)}
 
-    def figures(self, gpu: Any) -> Iterator[Figures]:
+    def figures(self, gpu: Any) -> Iterator[DriverCall]:
         amdsmi = self._amdsmi
 
         def utilisation() -> Sequence[float]:
@@ -260,7 +260,7 @@ class AmdSmi:
             raise Unread("none of its links counts")
         return [sum(_number(link[direction]) for link in links) * 1024 for direction in ("write", "read")]
 
-    def _throttled(self, gpu: Any) -> Figures:
+    def _throttled(self, gpu: Any) -> DriverCall:
         """By the counters of MI300 and later the share of the time since the reading before; else what is the case now,
         for each reason where this amdsmi keeps them apart."""
         before: list[float] = []
