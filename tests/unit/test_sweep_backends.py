@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from hpc import backends
 from tests.sweeps import ROOT, without_modules
 from tests.unit.sweep_command import NO_SLURM, plan_of, sweep, write_program
 
@@ -53,12 +55,14 @@ def test_nothing_is_written_where_none_of_the_backends_can_run(tmp_path: Path) -
         ('env = {PYTHONPATH = "/opt/packages"}', False),
     ],
 )
-def test_packages_are_judged_where_this_interpreter_runs(tmp_path: Path, site: str, reported: bool) -> None:
+def test_packages_are_judged_where_this_interpreter_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: str, reported: bool
+) -> None:
     (tmp_path / "site.toml").write_text(f"gpus_per_node = 4\ncpus_per_node = 4\n{site}\n")
     argv = ["--nodes", "1", "--site", "site.toml", "--backend", "torch-ddp"]
-    env = without_modules(tmp_path / "hiding", "torch")
-    assert (TORCH_LINE in sweep(tmp_path, *argv, "--dry-run", env=env, path=NO_SLURM).stdout) == reported
-    done = sweep(tmp_path, *argv, env=env, path=NO_SLURM)
+    monkeypatch.setattr(backends, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    assert (TORCH_LINE in sweep(tmp_path, *argv, "--dry-run", path=NO_SLURM).stdout) == reported
+    done = sweep(tmp_path, *argv, path=NO_SLURM)
     assert done.returncode == 1
     hint = f"{TORCH_LINE.strip()}; if the nodes have it, name their Python in [interpreter] of the site file\n"
     assert (hint in done.stderr) == reported

@@ -209,12 +209,14 @@ def test_files_that_are_no_traces_are_refused(tmp_path):
     refused(tmp_path, "is a folder")
 
 
-def test_a_file_cut_off_anywhere_is_refused_or_whole(tmp_path):
+@pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.all)])
+def test_a_file_cut_off_anywhere_is_refused_or_whole(tmp_path, stride):
+    """Between its first and its last bytes at every 29th, since the size in the superblock refuses all of these."""
     expected = full_trace()
     content = put(tmp_path, expected).read_bytes()
     path = tmp_path / "cut.h5"
     whole = 0
-    for offset in range(len(content)):
+    for offset in (*range(256), *range(256, len(content) - 64, stride), *range(len(content) - 64, len(content))):
         path.write_bytes(content[:offset])
         try:
             loaded = read_trace(path)
