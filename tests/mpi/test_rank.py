@@ -39,7 +39,9 @@ def failed(attempt: Callable[..., Attempt], run: RunSpec, *words: str, **how: An
     return made, note
 
 
-@pytest.mark.parametrize(("backend", "workload"), [("mpi", "delay"), ("torch-ddp", "mlp")])
+@pytest.mark.parametrize(
+    ("backend", "workload"), [("mpi", "delay"), ("torch-ddp", "examples/my_training.py:MyTraining")]
+)
 def test_a_run_leaves_a_trace(attempt: Callable[..., Attempt], backend: str, workload: str) -> None:
     made = attempt(spec(backend=backend, workload=workload, env={"NCCL_DEBUG": "WARN"}), env={"NCCL_DEBUG": "WARN"})
     trace = made.trace()
@@ -55,6 +57,7 @@ def test_a_run_leaves_a_trace(attempt: Callable[..., Attempt], backend: str, wor
     assert trace.samples.tolist() == [[4] * STEPS] * 2
     assert trace.steps_completed.tolist() == [STEPS, STEPS]
     assert np.isfinite(trace.losses).all()
+    assert workload == "delay" or (trace.losses[:, -1] < trace.losses[:, 0]).all()
     assert trace.evidence == ""
     assert trace.clock_local_ns.shape == (2, 3)
     assert (trace.clock_local_ns[:, 1] > trace.stamps[:, pause - 1, END]).all()
@@ -128,13 +131,8 @@ def test_the_meetings_of_a_sharded_head_lie_inside_its_steps(attempt: Callable[.
     assert (stamps[..., 1].min(axis=0) >= stamps[..., 0].max(axis=0)).all()
 
 
-def test_a_persons_own_training_is_measured(attempt: Callable[..., Attempt]) -> None:
-    trace = attempt(spec(backend="torch-ddp", workload="examples/my_training.py:MyTraining")).trace()
-    assert trace.outcome is Outcome.OK
-    assert (trace.losses[:, -1] < trace.losses[:, 0]).all()
-
-
-@pytest.mark.parametrize(("backend", "file"), [("mpi", NUMPY), ("torch-ddp", TORCH)])
+# Of torch, tests/mpi/test_torch_horovod.py has one that raises.
+@pytest.mark.parametrize(("backend", "file"), [("mpi", NUMPY), pytest.param("torch-ddp", TORCH, marks=pytest.mark.all)])
 def test_a_workload_that_raises_leaves_how_far_each_rank_came(
     attempt: Callable[..., Attempt], backend: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,14 +154,20 @@ def test_mpirun_in_place_of_srun(tmp_path: Path, mpirun_site: Path, sweep: Comma
     assert list(outcomes(tmp_path).values()) == ["ok"]
 
 
-def test_every_framework_runs_in_one_sweep_and_one_table(sweep: Command, command: Command, tmp_path: Path) -> None:
-    names = [
-        name
-        for name, entry in TRAINERS.items()
-        if entry.framework in WORKLOADS["mlp"].factories
-        and not entry.one_rank_per_node  # that one wants GPUs
-        and not entry.workloads  # torch-tp trains gpt alone
-    ]
+TRAIN_MLP = [
+    name
+    for name, entry in TRAINERS.items()
+    if entry.framework in WORKLOADS["mlp"].factories
+    and not entry.one_rank_per_node  # that one wants GPUs
+    and not entry.workloads  # torch-tp trains gpt alone
+]
+ONE_OF_EACH = [*{TRAINERS[name].framework: name for name in reversed(TRAIN_MLP)}.values()]
+
+
+@pytest.mark.parametrize("names", [ONE_OF_EACH, pytest.param(TRAIN_MLP, marks=pytest.mark.all)])
+def test_every_framework_runs_in_one_sweep_and_one_table(
+    sweep: Command, command: Command, tmp_path: Path, names: list[str]
+) -> None:
     if missing := [line for name in names for line in missing_modules(name)]:
         pytest.skip("; ".join(missing))
     done = sweep("--nodes", "2", "--ranks-per-node", "2", "--no-baseline", "--backend", ",".join(names), "--workload",

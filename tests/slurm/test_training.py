@@ -120,21 +120,28 @@ def cluster(slurm_installed: None) -> Iterator[DevCluster]:
         yield running
 
 
-def test_trainings_go_on_after_their_rank_their_job_or_their_node_was_lost(cluster: DevCluster, tmp_path: Path) -> None:
-    trainings = {name: Held(cluster, tmp_path / name) for name in ("rank", "job", "node", "none")}
+# Ranks of this machine show what becomes of a training whose rank was killed: tests/mpi/test_training.py.
+@pytest.mark.parametrize("lost", [("job", "node"), pytest.param(("rank", "job", "node"), marks=pytest.mark.all)])
+def test_trainings_go_on_after_their_rank_their_job_or_their_node_was_lost(
+    cluster: DevCluster, tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    trainings = {name: Held(cluster, tmp_path / name) for name in (*lost, "none")}
     jobs = {name: training.disturbed() for name, training in trainings.items()}
     node = cluster.run("squeue", "-h", "-j", jobs["node"], "-o", "%N").strip()
-    cluster.run("scancel", "--signal", "KILL", f"{jobs['rank']}.0")
+    if "rank" in lost:
+        cluster.run("scancel", "--signal", "KILL", f"{jobs['rank']}.0")
     cluster.run("scontrol", "requeue", jobs["job"])
     cluster.kill_node(node)
     try:
-        trainings["rank"].wait_for(jobs["rank"], "FAILED")
+        if "rank" in lost:
+            trainings["rank"].wait_for(jobs["rank"], "FAILED")
         for name in ("job", "node"):
             trainings[name].wait_until_put_back(jobs[name])
         for training in trainings.values():
             training.feed_all()
-        forced = trainings["rank"].submit("--force")
-        for name, job_id in {**jobs, "rank": forced}.items():
+        if "rank" in lost:
+            jobs["rank"] = trainings["rank"].submit("--force")
+        for name, job_id in jobs.items():
             trainings[name].wait_for(job_id, "COMPLETED")
     finally:
         for training in trainings.values():

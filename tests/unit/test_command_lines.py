@@ -171,30 +171,36 @@ def test_an_import_error_that_is_a_bug_shows_its_traceback(error: str, tmp_path:
 # --- Ctrl-C ---
 
 
-@pytest.mark.parametrize(
-    ("module", "argv"),
-    [
-        ("argparse", DRY_RUN), ("hpc.system.import_guard", DRY_RUN), ("hpc.model.spec", DRY_RUN), ("numpy", DRY_RUN),
-        ("numpy._core.multiarray", DRY_RUN), ("rich.console", DRY_RUN), ("launch.cluster.slurm", DRY_RUN),
-        ("launch.sweep.status", DRY_RUN),
-        ("argparse", ("parse.summarize", ".")), ("parse.report.summary", ("parse.summarize", ".")),
-        ("numpy", ("parse.summarize", ".")), ("hpc.model.trace_file", ("parse.summarize", ".")),
-        ("parse.load", ("parse.summarize", ".")), ("parse.logs.formats", ("parse.summarize", "--explain", "x.log")),
-        ("numpy", ("parse.airank", ".")), ("parse.published.airank_rules", ("parse.airank", ".")),
-        ("numpy", ("hpc.recovery.recover", ".")), ("hpc.recovery.stacks", ("hpc.recovery.recover", ".")),
-        ("jinja2", ("launch.doctor", "--cluster", "local")),
-        ("launch.doctor.job", ("launch.doctor", "--cluster", "local")),
-        ("tools.devcluster.daemons", ("launch.devcluster", "status")),
-        ("hpc.recovery.folders", ("hpc.recovery", "collect", "--stem", "x.1", "--to", ".")),
-        ("hpc.preflight.run", ("hpc.preflight", "--run", "x", "--out", "y")), ("hpc.rank", ("hpc.collectives",)),
-        ("parse.ledger.point", ("parse.summarize", "traces", "--ledger")),  # while files are read
-    ],
+MOMENTS = (
+    # Before main, and at an import inside of it.
+    ("argparse", DRY_RUN), ("hpc.system.import_guard", DRY_RUN), ("hpc.model.spec", DRY_RUN), ("numpy", DRY_RUN),
+    ("launch.sweep.status", DRY_RUN), ("parse.report.summary", ("parse.summarize", ".")),
+    ("parse.load", ("parse.summarize", ".")), ("numpy", ("hpc.recovery.recover", ".")),
+    ("jinja2", ("launch.doctor", "--cluster", "local")), ("hpc.rank", ("hpc.collectives",)),
+    ("parse.ledger.point", ("parse.summarize", "traces", "--ledger")),  # while files are read
 )  # fmt: skip
+FURTHER = (
+    ("numpy._core.multiarray", DRY_RUN), ("rich.console", DRY_RUN), ("launch.cluster.slurm", DRY_RUN),
+    ("argparse", ("parse.summarize", ".")), ("numpy", ("parse.summarize", ".")),
+    ("hpc.model.trace_file", ("parse.summarize", ".")),
+    ("parse.logs.formats", ("parse.summarize", "--explain", "x.log")),
+    ("numpy", ("parse.airank", ".")), ("parse.published.airank_rules", ("parse.airank", ".")),
+    ("hpc.recovery.stacks", ("hpc.recovery.recover", ".")),
+    ("launch.doctor.job", ("launch.doctor", "--cluster", "local")),
+    ("tools.devcluster.daemons", ("launch.devcluster", "status")),
+    ("hpc.recovery.folders", ("hpc.recovery", "collect", "--stem", "x.1", "--to", ".")),
+    ("hpc.preflight.run", ("hpc.preflight", "--run", "x", "--out", "y")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "argv"), [*MOMENTS, *(pytest.param(*each, marks=pytest.mark.all) for each in FURTHER)]
+)
 @pytest.mark.usefixtures("traces")
 def test_ctrl_c_is_one_line(module: str, argv: tuple[str, ...], tmp_path: Path) -> None:
     env = when_imported(tmp_path / "site", module, "os.kill(os.getpid(), signal.SIGINT)")
     done = command(argv[0], *argv[1:], cwd=tmp_path, env=env)
-    assert done.returncode == INTERRUPTED
+    assert done.returncode == INTERRUPTED == 130
     assert done.stdout == ""
     assert done.stderr == f"{argv[0]}: interrupted\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["site", "traces"]
