@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpc.workloads.crops import AREA, DEVIATION, MEAN, RATIO
 from hpc.workloads.image_batches import augment, decode
+from hpc.workloads.image_reader import AREA, DEVIATION, MEAN, RATIO
 from hpc.workloads.image_sets import list_images
 
 Epoch = Callable[[], Iterator[Any]]

@@ -26,7 +26,7 @@ from benchmarks.bare_input import Epoch
 from benchmarks.memory import KEPT
 from benchmarks.pairs import compare
 from hpc.data.__main__ import main as make_images
-from hpc.model.data_source import data_source
+from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads.image_sets import list_images
 
@@ -56,23 +56,23 @@ class Pipeline:
 
 PIPELINES: Mapping[str, Pipeline] = {
     "torch-imagefolder": Pipeline(
-        framework="torch", kind="imagefolder", reader="hpc.workloads.torch_readers", packages=("torch",),
+        framework="torch", kind="imagefolder", reader="hpc.workloads.torch_images", packages=("torch",),
         bare=bare_input.torch_folder,
     ),
     "torch-webdataset": Pipeline(
-        framework="torch", kind="webdataset", reader="hpc.workloads.torch_readers", packages=("torch", "webdataset"),
+        framework="torch", kind="webdataset", reader="hpc.workloads.torch_images", packages=("torch", "webdataset"),
         bare=bare_input.webdataset,
     ),
     "torch-dali": Pipeline(
-        framework="torch", kind="dali", reader="hpc.workloads.torch_readers",
+        framework="torch", kind="dali", reader="hpc.workloads.torch_images",
         packages=("torch", "nvidia", "nvidia.dali"), bare=bare_input.dali, epochs=3,
     ),
     "tensorflow-imagefolder": Pipeline(
-        framework="tensorflow", kind="imagefolder", reader="hpc.workloads.tensorflow_images", packages=("tensorflow",),
+        framework="tensorflow", kind="imagefolder", reader="hpc.workloads.tensorflow_models", packages=("tensorflow",),
         bare=bare_input.tensorflow_folder,
     ),
     "paddle-imagefolder": Pipeline(
-        framework="paddle", kind="imagefolder", reader="hpc.workloads.paddle_images", packages=("paddle",),
+        framework="paddle", kind="imagefolder", reader="hpc.workloads.paddle_models", packages=("paddle",),
         bare=bare_input.paddle_folder,
     ),
 }  # fmt: skip

@@ -25,8 +25,7 @@ from hpc.model.outcome import BeginRecord, Outcome, RecordError, read_begin_reco
 from hpc.model.spec import RunSpec, SpecError
 from hpc.preflight.run import Expectations, add_arguments
 from hpc.rank import run_ranks, set_threads
-from hpc.run.rank_end import EXIT_STATUS
-from hpc.run.rank_state import RankArguments
+from hpc.run.rank_state import EXIT_STATUS, RankArguments
 from hpc.run.rendezvous import TORCHRUN
 from hpc.system.command_line import as_called, called
 from hpc.system.gpus import gpus_of_kernel

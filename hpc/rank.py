@@ -38,8 +38,16 @@ from hpc.preflight.run import add_arguments, read_expectations
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
-from hpc.run.rank_end import EXIT_STATUS, OtherScriptFailed, ReservedFiles, attempted, fail, limit_exit
-from hpc.run.rank_state import Rank, RankArguments
+from hpc.run.rank_state import (
+    EXIT_STATUS,
+    OtherScriptFailed,
+    Rank,
+    RankArguments,
+    ReservedFiles,
+    attempted,
+    fail,
+    limit_exit,
+)
 from hpc.system.regular_file import parse_json, read_text, read_whole
 from hpc.system.sanitize import deny_world_writing, without_secrets
 from hpc.workloads import code_digest, is_user_code, load_factory

@@ -251,7 +251,7 @@ BACKENDS: Mapping[str, BackendEntry] = {
     "paddle-fleet": BackendEntry(
         where="hpc.backends.paddle_fleet:PaddleFleet",
         collectives=CollectivesEntry(
-            where="hpc.backends.paddle_collectives:PaddleCollectives", only_on_gpus=(REDUCE_SCATTER,)
+            where="hpc.backends.paddle_fleet:PaddleCollectives", only_on_gpus=(REDUCE_SCATTER,)
         ),
         framework="paddle",
         cpu_precisions=("fp32",),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hpc.backends import InvalidRun
-from hpc.model.data_source import DALI, data_source
+from hpc.model.options import DALI, data_source
 from hpc.system.text import plural
 
 if TYPE_CHECKING:

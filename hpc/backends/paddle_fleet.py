@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from math import ceil
@@ -30,6 +30,8 @@ from hpc.backends.training import (
     synchronised_norms,
 )
 from hpc.measure.timer import StepTimer, device_timer, host_timer
+from hpc.model.collective_plan import ALL_GATHER, ALL_REDUCE, BROADCAST, REDUCE_SCATTER, Collective
+from hpc.workloads.collectives import ROOT
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -361,3 +363,31 @@ def _make_scaler(paddle: Any, scale: float | None) -> Any:
     if scale is None:
         return paddle.amp.GradScaler()
     return paddle.amp.GradScaler(init_loss_scaling=scale, use_dynamic_loss_scaling=False)
+
+
+class PaddleCollectives(PaddleFleet):
+    """A Group; gloo has no reduce-scatter in Paddle."""
+
+    in_place = (ALL_REDUCE, BROADCAST)
+
+    def make_timer(self, steps: int) -> StepTimer:
+        return self._device_timer(steps)
+
+    def prepare(self, collective: Collective, given: Any) -> tuple[Callable[[], None], Callable[[], Any]]:
+        dist, operation = self._paddle.distributed, collective.operation
+        sent = self._paddle.to_tensor(given, place=self._place)
+        got = sent if operation in self.in_place else self._paddle.empty([collective.got], sent.dtype)
+        calls: dict[str, Callable[[], Any]] = {
+            ALL_REDUCE: lambda: dist.all_reduce(got),
+            REDUCE_SCATTER: lambda: dist.stream.reduce_scatter(got, sent),
+            ALL_GATHER: lambda: dist.stream.all_gather(got, sent),
+            BROADCAST: lambda: dist.broadcast(got, ROOT),
+        }
+        self._wait_for_all()  # gloo would not wait long for a rank that is late
+        return calls[operation], got.numpy
+
+    def leave(self) -> None:
+        gc.collect()
+        self._paddle.distributed.destroy_process_group()
+        if self._gpu is not None:
+            self._paddle.device.cuda.empty_cache()

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hpc.backends import InvalidRun
-from hpc.backends.fsdp_limits import why_not
+from hpc.backends.limits import fsdp_refusal
 from hpc.backends.rank_groups import NODE, group_size, not_on_one_node
 from hpc.backends.torch_loop import MakeOptimizer, recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
@@ -58,7 +58,7 @@ class TorchFSDP(ProcessGroupLoop):
         super()._begin(replace(run, options={"channels_last": "off", **run.options}), rank)
 
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
-        if reason := why_not(run, self._options):
+        if reason := fsdp_refusal(run, self._options):
             raise InvalidRun(reason)
         if not run.gpus_per_node and torch.__version__ < OLDEST_ON_CPUS:
             raise InvalidRun(

@@ -17,10 +17,10 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from hpc.backends import InvalidRun
+from hpc.backends.limits import group_size_of, tp_refusal
 from hpc.backends.rank_groups import not_on_one_node
 from hpc.backends.torch_loop import MakeOptimizer
 from hpc.backends.torch_process_group import ProcessGroupLoop
-from hpc.backends.tp_limits import group_size_of, why_not
 from hpc.measure.timer import StepTimer
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class TorchTP(ProcessGroupLoop):
     """
 
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
-        if reason := why_not(run, self._options):
+        if reason := tp_refusal(run, self._options):
             raise InvalidRun(reason)
         self._split = group_size_of(run, self._options)
         self._groups = run.ranks // self._split

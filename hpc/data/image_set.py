@@ -1,4 +1,4 @@
-"""An image set on the disk: class folders, tar shards, TFRecord files, and a manifest with their checksum."""
+"""An image set on the disk: class folders, tar shards, TFRecord files, indices for DALI, a manifest of checksums."""
 
 from __future__ import annotations
 
@@ -6,16 +6,44 @@ import hashlib
 import io
 import json
 import random
+import struct
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpc.data.dali_index import index_records, index_tar
-from hpc.data.digits import CLASSES, SIZE, digits, encoded, split_digits
-from hpc.data.photographs import crop, photographs
+from hpc.data.photographs import CLASSES, SIZE, crop, digits, encoded, photographs, split_digits
 from hpc.system.import_guard import install_command
+from hpc.workloads.image_sets import index_text, read_headers
+
+# Index files of an image set's shards, for DALI.
+
+_LENGTH, _CHECKSUM_BYTES = struct.Struct("<Q"), 4
+
+
+def index_tar(shard: Path) -> None:
+    """Writes SHARD.idx beside SHARD.tar: suffix, offset, size and name of each component, a line per sample."""
+    shard.with_suffix(".idx").write_text(index_text([*read_headers(shard)]))
+
+
+def index_records(records: Path, index: Path) -> None:
+    """Writes offset and size of each record of a TFRecord file, a line for each. Raises ValueError where it is cut."""
+    size, at, lines = records.stat().st_size, 0, []
+    with records.open("rb") as file:
+        while at < size:
+            file.seek(at)
+            header = file.read(_LENGTH.size)
+            if len(header) < _LENGTH.size:
+                raise ValueError(f"{records} is cut off at byte {at}")
+            # the length and its checksum, the record and its checksum
+            stop = at + _LENGTH.size + 2 * _CHECKSUM_BYTES + _LENGTH.unpack(header)[0]
+            if stop > size:
+                raise ValueError(f"{records} is cut off: a record ends at byte {stop} of {size}")
+            lines.append(f"{at} {stop - at}\n")
+            at = stop
+    index.write_text("".join(lines))
+
 
 SPLITS = ("train", "val")
 PHOTOGRAPHS, DIGITS = SOURCES = ("photographs", "digits")

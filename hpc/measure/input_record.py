@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.options import INPUT_FIGURES
 from hpc.model.timestamps import ABSENT
 
 MAX_NAMED = 20

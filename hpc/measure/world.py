@@ -36,7 +36,7 @@ class World:
 def start_mpi() -> Intracomm:
     """MPI, and a communicator of our own over all ranks. Raises LaunchError where there is none to load.
 
-    MPI is finalized by the last of the exit handlers, while a time limit (rank_end.limit_exit) still holds.
+    MPI is finalized by the last of the exit handlers, while a time limit (rank_state.limit_exit) still holds.
     """
     try:
         from mpi4py import MPI

@@ -137,7 +137,7 @@ _PEER_ERRORS = frozenset(
 )
 _SEVERITY = (Outcome.INVALID, Outcome.OOM)
 RANK_STATUSES = frozenset({1, 3, 4, 5})
-"""Exit statuses of our ranks: hpc.run.rank_end.EXIT_STATUS."""
+"""Exit statuses of our ranks: hpc.run.rank_state.EXIT_STATUS."""
 
 
 def decide(evidence: Evidence) -> OutcomeVerdict:

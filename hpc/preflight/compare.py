@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from hpc.model.data_source import data_source, steps_per_epoch
 from hpc.model.findings import CHECKS, Finding, Level, Severity, State, level_of
+from hpc.model.options import data_source, steps_per_epoch
 from hpc.model.spec import RunSpec
 from hpc.preflight.transports import fits, goes_by_network
 from hpc.preflight.types import ImagesSeen, NodeFacts, RankFacts, Seen

@@ -14,7 +14,7 @@ from typing import Any
 
 from hpc.backends import BACKENDS
 from hpc.measure.world import World
-from hpc.model.data_source import TEXT, DataSource, data_source
+from hpc.model.options import TEXT, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.preflight.types import Gpu, ImagesSeen, Launched, NodeFacts, RankFacts
 from hpc.system.gpus import (

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hpc.model.evidence import look_at_trace
 from hpc.model.files import AttemptFiles, host_path
 from hpc.model.outcome import read_rank_notes
-from hpc.model.trace_look import look_at_trace
 from hpc.recovery.folders import (
     OF_RANK,
     PART,

@@ -20,8 +20,8 @@ from hpc.backends import options_of_run
 from hpc.measure.clock import GlobalClock
 from hpc.measure.input_record import input_record_of
 from hpc.measure.meetings import Meetings
-from hpc.model.data_source import INPUT_FIGURES, LOADER_FIGURES
 from hpc.model.files import TracesFolder, host_path
+from hpc.model.options import INPUT_FIGURES, LOADER_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
@@ -31,7 +31,7 @@ from hpc.model.training import TrainingHistory
 from hpc.node_agent.agent import NodeAgent, Recording
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
-from hpc.run.rank_end import attempted
+from hpc.run.rank_state import attempted
 from hpc.system.environment import describe_job, describe_project, in_common
 from hpc.system.sanitize import exception_text, without_secrets
 from hpc.system.text import first_of, grouped, plural

@@ -1,22 +1,201 @@
-"""What a rank of a run is started with, and what of it a failure reports."""
+"""What a rank of a run is started with, and how it ends: its note, the end of all ranks, the limit of its time."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from hpc.backends import InvalidRun
+from hpc.measure.connections import ConnectionLost
+from hpc.measure.world import LaunchError
 from hpc.model.files import AttemptFiles, TracesFolder
+from hpc.model.options import OptionError
+from hpc.model.outcome import Outcome, RankNote, after
 from hpc.model.spec import RunSpec
+from hpc.model.verdict import is_secondary
 from hpc.preflight.run import Expectations, Preflight
+from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal
 from hpc.recovery.stacks import Stacks
-from hpc.run.rank_end import RankFailure
+from hpc.system.sanitize import exception_text, without_secrets
 
 if TYPE_CHECKING:
     from hpc.measure.connections import Communicator
+
+
+EXIT_STATUS = {Outcome.RANK_FAIL: 1, Outcome.INVALID: 3, Outcome.OOM: 4, Outcome.LAUNCH_FAIL: 5}
+MAX_NOTES = 64
+MAX_SECONDARY_NOTES = 16
+"""The maximum of ranks that leave a note, and a lower one for ranks that failed because they lost another one."""
+EXIT_LIMIT_S = 120.0
+"""Time limit for a rank to end once the trace is written: backend, threads, exit handlers, MPI_Finalize."""
+_RANK_0_ENDS_S = 5.0
+_OTHERS_END_S = 20.0
+"""After that limit, which has shown the stacks: when rank 0 is ended, and when those that its end has not ended."""
+_RESERVED = 2
+_MAX_TRACEBACK_CHARACTERS = 1 << 18
+_T = TypeVar("_T")
+
+
+class ScriptFailed(Exception):
+    """A script did not end by itself with exit status 0; the text has how it ended."""
+
+    known_to_all = False
+    """Whether every rank knows of it and ends by itself."""
+
+
+class OtherScriptFailed(Exception):
+    """The script of another rank failed, which leaves the note; `status` is the exit status of all ranks."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class NothingMeasured(InvalidRun):
+    """A script made no step that counts, on all ranks."""
+
+    known_to_all = True
+
+
+class ReservedFiles:
+    """File descriptors that are free again after `release`: a note can be written where a rank has used up all."""
+
+    def __init__(self) -> None:
+        self._files = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_RESERVED)]
+
+    def release(self) -> None:
+        """Frees them."""
+        while self._files:
+            os.close(self._files.pop())
+
+
+@dataclass(kw_only=True)
+class RankFailure:
+    """A rank that fails: its place, its progress (`step` is its last completed one, -1 before the first), and whether
+    it had begun to train. `nccl_warnings` returns NCCL's warnings."""
+
+    rank: int
+    folder: TracesFolder
+    error: BaseException
+    step: int
+    training: bool
+    nccl_warnings: Callable[[], Iterable[str]] = field(default=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome of the exception."""
+        return outcome_of(self.error, self.training)
+
+    def report(self) -> None:
+        """Leaves the note, then shows the traceback on standard error."""
+        self._leave_note()
+        with suppress(Exception):
+            for line in self.nccl_warnings():
+                print(without_secrets(line), file=sys.stderr)
+        if isinstance(self.error, InvalidRun | LaunchError | JournalError | ScriptFailed | ConnectionLost):
+            text = f"rank {self.rank}: {self.outcome}: {without_secrets(exception_text(self.error))}"
+        else:
+            shown = without_secrets("".join(traceback.format_exception(self.error))[-_MAX_TRACEBACK_CHARACTERS:])
+            text = f"{shown}rank {self.rank}: {self.outcome} {after(self.step)}"
+        print(text, file=sys.stderr, flush=True)
+
+    def _leave_note(self) -> None:
+        """Leaves the note in the traces folder; where that cannot be written, on this node, where `collect` finds it.
+
+        Ranks that lost this one leave theirs too, maybe earlier: hpc.model.verdict separates causes from consequences.
+        """
+        note = RankNote(
+            rank=self.rank,
+            outcome=self.outcome,
+            exception=type(self.error).__name__,
+            message=exception_text(self.error),
+            step=self.step,
+            hostname=socket.gethostname(),
+            local_copies=getattr(self.error, "local_copy", ""),  # gather.TraceKept: importing it here would load numpy
+        )
+        path, stem = self.folder.path, self.folder.stem
+        try:
+            self.folder.require()
+            before = len(AttemptFiles.of_stem(path, stem).rank_notes())
+            if before < (MAX_SECONDARY_NOTES if is_secondary(note) else MAX_NOTES):
+                replace(note, notes_before=before).write(path, stem)
+        except OSError as error:
+            print(f"no note can be left in {path}: {error}", file=sys.stderr, flush=True)
+            with suppress(JournalError):  # the same words are on standard error
+                in_attempt_folder(path, stem, "a note", lambda local: note.write(local, stem))
+
+
+def fail(failure: RankFailure, comm: Communicator | None) -> int:
+    """Reports the failure and ends all ranks of the run; returns the exit status where `comm` is None, or where all
+    ranks end by themselves: MPI's banner would hide the script's own error."""
+    known_to_all = getattr(failure.error, "known_to_all", False)
+    status = EXIT_STATUS[Outcome.RANK_FAIL]
+    try:
+        status = EXIT_STATUS[failure.outcome]
+        failure.report()
+        sys.stdout.flush()
+    except Exception:  # noqa: BLE001 - whatever else goes wrong, the other ranks must not wait for this one
+        traceback.print_exc()
+    finally:
+        if comm is not None and not known_to_all:
+            comm.Abort(status)
+    if known_to_all:
+        limit_exit(failure.rank)
+    return status
+
+
+def outcome_of(error: BaseException, training: bool) -> Outcome:
+    """The outcome of an exception; `training` is whether the first step was reached."""
+    names = {f"{kind.__module__}.{kind.__name__}" for kind in type(error).__mro__}
+    if isinstance(error, InvalidRun | OptionError) or "hpc.model.clock_model.ClockError" in names:
+        return Outcome.INVALID
+    # torch raises OutOfMemoryError for its devices, and a RuntimeError with these words for the host.
+    of_torch = any(name.startswith("torch.") and name.endswith(".OutOfMemoryError") for name in names)
+    of_tensorflow = any(name.startswith("tensorflow.") and name.endswith(".ResourceExhaustedError") for name in names)
+    of_torch_on_cpu = "DefaultCPUAllocator: can't allocate memory" in exception_text(error)
+    if isinstance(error, MemoryError) or of_torch or of_tensorflow or of_torch_on_cpu:
+        return Outcome.OOM
+    return Outcome.RANK_FAIL if training else Outcome.LAUNCH_FAIL
+
+
+def attempted(problems: dict[str, str], what: str, call: Callable[[], _T], otherwise: _T) -> _T:
+    """The result of `call`. If it raises: `otherwise`, with the reason in `problems[what]` and on standard error.
+
+    For optional parts of a trace. InvalidRun (the run differs from the requested one) is raised.
+    """
+    try:
+        return call()
+    except InvalidRun:
+        raise
+    except Exception as error:  # noqa: BLE001 - a workload's own objects may raise anything
+        problems[what] = f"{type(error).__name__}: {without_secrets(exception_text(error))}"
+        with suppress(Exception):  # a workload may have closed it
+            print(f"{what}: {problems[what]}", file=sys.stderr, flush=True)
+        return otherwise
+
+
+def limit_exit(rank: int) -> None:
+    """Ends this process soon after EXIT_LIMIT_S from now, with the stacks of all its threads on standard error.
+
+    The trace is written by then. A backend, a thread or an exit handler that does not end would otherwise hold the run,
+    and its job, for as long as the watchdog waits. The kernel ends the process, whoever holds the interpreter's lock;
+    rank 0 first, because Open MPI's mpiexec may hang or crash where several ranks fail at the same moment.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, EXIT_LIMIT_S + (_RANK_0_ENDS_S if rank == 0 else _OTHERS_END_S))
+    with suppress(Exception):  # standard error may be no file
+        faulthandler.dump_traceback_later(EXIT_LIMIT_S)
+
 
 _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # a script has SLURM_PROCID, too
 

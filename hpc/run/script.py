@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
@@ -29,9 +33,8 @@ from hpc.observe.stacks import stacks_of
 from hpc.observe.steps import ObservedStep
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
-from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
-from hpc.run.rank_end import (
+from hpc.run.rank_state import (
     EXIT_STATUS,
     NothingMeasured,
     OtherScriptFailed,
@@ -60,7 +63,36 @@ from hpc.run.script_steps import (
 from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
+    from hpc.measure.connections import Communicator
     from hpc.run.rank_state import Rank
+
+
+POLL_S = 0.02
+
+
+class Agreement:
+    """Exchanges over a communicator of its own. A rank that waits for others sleeps: MPI's own waits are busy loops."""
+
+    def __init__(self, comm: Communicator, pause: Callable[[float], object] = time.sleep) -> None:
+        self._comm, self._pause = comm.Dup(), pause
+
+    def exchange(self, *values: int, limit_s: float = math.inf) -> npt.NDArray[np.int64]:
+        """The values of all ranks, int64 [rank, value]. Collective. Raises TimeoutError where it takes longer."""
+        mine = np.array(values, np.int64)
+        everyone = np.empty((self._comm.size, len(values)), np.int64)
+        request = self._comm.Iallgather(mine, everyone)
+        end_s = time.monotonic() + limit_s
+        while not request.Test():
+            if time.monotonic() > end_s:
+                raise TimeoutError
+            self._pause(POLL_S)
+        return everyone
+
+    def share(self, text: str) -> Sequence[str]:
+        """The texts of all ranks. Collective; for when all come at about the same time."""
+        texts: Sequence[str] = self._comm.allgather(text)
+        return texts
+
 
 # The process of a script: started with torchrun's variables and the hooks, ended with all that it has started.
 

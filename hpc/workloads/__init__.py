@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
-from hpc.model.data_source import DALI, IMAGE_FOLDER, TEXT, TFRECORD, WEBDATASET, data_source
-from hpc.model.data_source import OPTIONS as DATA_OPTIONS
-from hpc.model.options import Option, OptionValue, read_options
+from hpc.model.options import (
+    DALI,
+    IMAGE_FOLDER,
+    TEXT,
+    TFRECORD,
+    WEBDATASET,
+    Option,
+    OptionValue,
+    data_source,
+    read_options,
+)
+from hpc.model.options import OPTIONS as DATA_OPTIONS
 from hpc.model.spec import COLLECTIVES, RunSpec, is_user_code
 from hpc.workloads import schedule
 from hpc.workloads.delays import parse_delays

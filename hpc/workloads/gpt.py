@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.data_source import data_source
+from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 from hpc.system.regular_file import open_regular
 from hpc.workloads import workload_options

@@ -13,8 +13,7 @@ import numpy.typing as npt
 import PIL
 from PIL import Image
 
-from hpc.workloads.crops import centre_box, random_box
-from hpc.workloads.image_reader import Batch
+from hpc.workloads.image_reader import Batch, centre_box, random_box
 from hpc.workloads.image_sets import ImageListing
 
 # Images decoded, cropped and resized by Pillow.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.data_source import DALI, TFRECORD, WEBDATASET, DataSource
+from hpc.model.options import DALI, TFRECORD, WEBDATASET, DataSource
 from hpc.system.import_guard import install_command
 from hpc.system.regular_file import open_regular, read_text
 from hpc.system.text import first_of

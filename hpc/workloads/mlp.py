@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.data_source import data_source
+from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import workload_options
 from hpc.workloads.schedule import Schedule

@@ -20,12 +20,11 @@ from nvidia.dali.plugin.base_iterator import LastBatchPolicy
 from nvidia.dali.plugin.pytorch import DALIClassificationIterator
 from torch.utils.data import DistributedSampler
 
-from hpc.model.data_source import DataSource, is_augmented, workers_of
+from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT
-from hpc.workloads.crops import AREA, DEVIATION, MEAN, RATIO
 from hpc.workloads.image_batches import Undecodable, decode
-from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts
+from hpc.workloads.image_reader import AREA, DEVIATION, MEAN, RATIO, Batch, ImageReader, evaluation_share, input_facts
 from hpc.workloads.image_sets import ImageListing, list_images
 from hpc.workloads.torch_images import on_device
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from hpc.model.data_source import data_source
+from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
 from hpc.workloads.synthetic import Synthetic
@@ -82,7 +82,7 @@ def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: torch.devic
     """The images of a rank from files; None for a run that reads none."""
     if (source := data_source(run.data)) is None:
         return None
-    from hpc.workloads.torch_readers import image_reader  # Pillow, which synthetic samples do without
+    from hpc.workloads.torch_images import image_reader
 
     return image_reader(run, source, size_of(run), device, rank)
 

@@ -15,7 +15,7 @@ import webdataset as wds
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from hpc.model.data_source import DataSource, is_augmented, workers_of
+from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads import WORKLOADS
 from hpc.workloads.image_batches import DECODER, BatchMaker, Encoded

@@ -22,14 +22,15 @@ from typing import Any, BinaryIO
 from hpc.model.evidence import (
     STARTED_AGAIN,
     AttemptOutput,
+    TraceLook,
     close_attempts,
     describe,
     end_of_output,
     judge_ended,
+    look_at_trace,
 )
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, Outcome
-from hpc.model.trace_look import TraceLook, look_at_trace
 from hpc.model.verdict import GROUP_KILLS, JobEnd
 from hpc.recovery.collect import bring_home
 from hpc.recovery.folders import attempt_folders

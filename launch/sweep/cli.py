@@ -298,8 +298,8 @@ def _refuse(error: BaseException, status: int) -> int:
 def _list() -> int:
     """Prints what can be named, from the tables; imports no framework."""
     from hpc.backends import BACKENDS, missing_modules
-    from hpc.model.data_source import KINDS
-    from hpc.model.data_source import OPTIONS as DATA_OPTIONS
+    from hpc.model.options import KINDS
+    from hpc.model.options import OPTIONS as DATA_OPTIONS
     from hpc.model.reference import known_recipes, known_references
     from hpc.workloads import WORKLOADS
     from launch.jobs.site import known_sites

@@ -9,8 +9,7 @@ from typing import Any
 
 from hpc.model.collective_plan import OPTIONS as COLLECTIVE_OPTIONS
 from hpc.model.collective_plan import collectives_beside
-from hpc.model.data_source import data_source
-from hpc.model.options import Option, did_you_mean
+from hpc.model.options import Option, data_source, did_you_mean
 from hpc.model.spec import COLLECTIVES, MIN_WARMUP_STEPS, SCRIPT_STEPS, Plan, RunSpec, SpecError, Target, shuffled
 from hpc.workloads import options_of_files, reference_batch_size, reference_steps
 from launch.jobs.options import distinct

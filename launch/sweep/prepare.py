@@ -9,9 +9,9 @@ from functools import cached_property
 from math import ceil
 from pathlib import Path
 
-from hpc.backends import BACKENDS, fsdp_limits, options_of_run, tp_limits
-from hpc.model.data_source import data_source
-from hpc.model.options import OptionError, did_you_mean
+from hpc.backends import BACKENDS, options_of_run
+from hpc.backends.limits import fsdp_refusal, tp_refusal
+from hpc.model.options import OptionError, data_source, did_you_mean
 from hpc.model.outcome import MAX_PLAN_BYTES, ExitRecord, Outcome, RecordError, read_object
 from hpc.model.reference import Reference, read_recipe
 from hpc.model.spec import Plan, RunSpec, SpecError, Target
@@ -427,8 +427,8 @@ def _check_torch_dp(run: RunSpec) -> str:
 
 def _check_strategy(run: RunSpec) -> str:
     """The reason why a backend that splits the model cannot do the run; else empty."""
-    limits = {"torch-fsdp": fsdp_limits, "torch-tp": tp_limits}.get(run.backend)
-    return limits.why_not(run, options_of_run(run)) if limits else ""
+    refusal = {"torch-fsdp": fsdp_refusal, "torch-tp": tp_refusal}.get(run.backend)
+    return refusal(run, options_of_run(run)) if refusal else ""
 
 
 def _check_gpt(run: RunSpec) -> str:

@@ -12,8 +12,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final, Literal
 
-from hpc.model.data_source import KINDS, data_source
-from hpc.model.options import MAX_WHOLE
+from hpc.model.options import KINDS, MAX_WHOLE, data_source
 from hpc.model.reference import read_share
 from hpc.model.spec import (
     DATA_CACHES,

@@ -9,8 +9,7 @@ from typing import Any
 
 from hpc.backends import BACKENDS, TRAINERS, missing_modules, operations_of
 from hpc.backends.horovod_group import build_problem
-from hpc.model.data_source import data_source
-from hpc.model.options import Option, did_you_mean
+from hpc.model.options import Option, data_source, did_you_mean
 from hpc.model.spec import COLLECTIVES, SCRIPT, SpecError, Target
 from hpc.workloads import WORKLOADS, code_digest, is_user_code
 from hpc.workloads.user_code import check_factory

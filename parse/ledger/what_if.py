@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.data_source import LOADER_FIGURES
+from hpc.model.options import LOADER_FIGURES
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError

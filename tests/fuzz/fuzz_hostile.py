@@ -38,9 +38,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from hpc.model.evidence import look_at_trace
 from hpc.model.reference import ReferenceFileError, known_recipes, known_references, read_reference
 from hpc.model.spec import SpecError
-from hpc.model.trace_look import look_at_trace
 from hpc.recovery import recover
 from launch.jobs.options import LaunchOptions
 from launch.sweep import status

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from hpc.backends import missing_modules
-from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.options import INPUT_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
 from parse.attempt import measure

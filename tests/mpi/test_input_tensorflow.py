@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from hpc.backends import missing_modules
-from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.options import INPUT_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT
 from parse.ledger.input import reduce_input

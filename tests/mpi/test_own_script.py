@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.model.data_source import LOADER_FIGURES
+from hpc.model.options import LOADER_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN

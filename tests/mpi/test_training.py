@@ -17,8 +17,8 @@ from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 from hpc.model.training import TrainingHistory
-from hpc.recovery.checkpoint import read_checkpoint, write_checkpoint
 from hpc.recovery.collect import collect
+from hpc.run.whole_training import read_checkpoint, write_checkpoint
 from parse.published.airank_rules import judge
 from parse.published.training import read_training
 from parse.published.training_result import RuleSettings, training_results

@@ -11,7 +11,7 @@ import pytest
 from hpc.measure.clock import GlobalClock, clock_domain, slept_ns, unix_offset_ns
 from hpc.model.clock_model import ClockError
 from hpc.model.outcome import Outcome
-from hpc.run.rank_end import outcome_of
+from hpc.run.rank_state import outcome_of
 
 
 def make_proc(folder, boot: str | None, namespace: str | None):

@@ -10,7 +10,7 @@ import pytest
 
 from hpc.data import image_set
 from hpc.data.__main__ import main
-from hpc.data.dali_index import index_records
+from hpc.data.image_set import index_records
 
 
 def test_every_line_of_a_shards_index_points_at_the_contents_of_a_sample(

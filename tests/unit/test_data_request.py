@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from hpc.backends import options_of_run
-from hpc.model.data_source import DataSource, data_source, workers_of
-from hpc.model.options import OptionError
+from hpc.model.options import DataSource, OptionError, data_source, workers_of
 from hpc.model.spec import RunSpec, SpecError, Target
 from hpc.workloads import mlp
 from launch.sweep.expansion import expand

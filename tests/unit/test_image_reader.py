@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpc.model.data_source import INPUT_FIGURES, data_source, is_augmented, samples_per_epoch, steps_per_epoch
+from hpc.model.options import INPUT_FIGURES, data_source, is_augmented, samples_per_epoch, steps_per_epoch
 from hpc.model.timestamps import ABSENT
 from hpc.workloads.image_reader import Batch, ImageReader, evaluation_share, input_facts
 from hpc.workloads.image_sets import list_images

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hpc.workloads.crops import AREA, centre_box
 from hpc.workloads.image_batches import ImageBatches, Undecodable, augment, centre, decode
+from hpc.workloads.image_reader import AREA, centre_box
 from hpc.workloads.image_sets import NoImages, list_images
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpc.model.data_source import INPUT_FIGURES
+from hpc.model.options import INPUT_FIGURES
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import BATCH_READY, BEGIN
 from hpc.model.trace import Trace

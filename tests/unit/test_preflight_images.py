@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.data_source import DataSource
 from hpc.model.findings import Finding, State
+from hpc.model.options import DataSource
 from hpc.preflight import facts
 from hpc.preflight.facts import images_seen
 from hpc.preflight.types import ImagesSeen

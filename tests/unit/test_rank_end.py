@@ -13,7 +13,7 @@ from hpc.model.files import TracesFolder
 from hpc.model.outcome import Outcome, RankNote, read_rank_note
 from hpc.model.verdict import Evidence, cause, decide
 from hpc.recovery import folders
-from hpc.run.rank_end import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, RankFailure, ReservedFiles, attempted, fail
+from hpc.run.rank_state import EXIT_STATUS, MAX_NOTES, MAX_SECONDARY_NOTES, RankFailure, ReservedFiles, attempted, fail
 
 STEM = "1n2g_mpi_delay_r1.1"
 

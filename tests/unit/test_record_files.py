@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpc.model.data_source import DataSource
+from hpc.model.options import DataSource
 from hpc.workloads.image_sets import NoImages, list_records, list_source
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from hpc.model import trace_look
-from hpc.model.evidence import corrected_record
+from hpc.model import evidence
+from hpc.model.evidence import LOOK_PAUSES_S, corrected_record, look_at_trace
 from hpc.model.outcome import (
     BeginRecord,
     ExitRecord,
@@ -27,7 +27,6 @@ from hpc.model.outcome import (
     read_own_record,
 )
 from hpc.model.spec import RunSpec
-from hpc.model.trace_look import LOOK_PAUSES_S, look_at_trace
 from hpc.recovery import collect
 from hpc.recovery.folders import attempt_folder
 from launch.cluster.local import ended_here
@@ -52,15 +51,15 @@ WHOLE = make_run()
 
 def failing(error: int, times: int, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The first looks at a trace fail so; returns the pauses between looks, which take no time."""
-    real, pauses, failures = trace_look._look_once, list[float](), [times]
+    real, pauses, failures = evidence._look_once, list[float](), [times]
 
-    def look_once(path: Path, trusted: bool) -> trace_look.TraceLook:
+    def look_once(path: Path, trusted: bool) -> evidence.TraceLook:
         if failures[0]:
             failures[0] -= 1
             raise OSError(error, os.strerror(error))
         return real(path, trusted)
 
-    monkeypatch.setattr(trace_look, "_look_once", look_once)
+    monkeypatch.setattr(evidence, "_look_once", look_once)
     return pauses
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpc.model.training import Begun, Epoch, TrainingError, TrainingHistory, TrainingState, check_shapes, log_lines
-from hpc.recovery.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from hpc.run.whole_training import CheckpointError, read_checkpoint, write_checkpoint
 from hpc.workloads.schedule import Schedule
 from parse.published.airank_rules import judge
 from parse.published.training import read_training

@@ -24,7 +24,7 @@ from hpc.model.evidence import (
 from hpc.model.files import AttemptFiles
 from hpc.model.outcome import BeginRecord, ExitRecord, Outcome, RankNote, read_exit_record
 from hpc.model.verdict import GROUP_KILLS, RANK_STATUSES, EndedBy, Evidence, JobEnd, decide, is_secondary
-from hpc.run.rank_end import EXIT_STATUS
+from hpc.run.rank_state import EXIT_STATUS
 from tests.unit.traces import make_run, make_trace, put
 
 NONE = Evidence(exit_status=1, trace=False, job_id="7")

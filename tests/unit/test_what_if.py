@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from hpc.model.data_source import LOADER_FIGURES
+from hpc.model.options import LOADER_FIGURES
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace_file import write_trace

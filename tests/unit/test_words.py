@@ -18,9 +18,9 @@ RETIRED = {
     "Tally", "Aim", "Draft", "Terms", "Broken", "Sight", "Memory", "Wish", "Marks", "Turns", "Left",
 }  # fmt: skip
 GEOMETRY = {
-    ("hpc/data/photographs.py", "left"), ("hpc/workloads/crops.py", "left"),
+    ("hpc/data/photographs.py", "left"), ("hpc/workloads/image_reader.py", "left"),
     ("hpc/workloads/image_batches.py", "left"),
-    ("hpc/workloads/tensorflow_images.py", "left"), ("benchmarks/helper.py", "left"),
+    ("hpc/workloads/tensorflow_models.py", "left"), ("benchmarks/helper.py", "left"),
     ("benchmarks/plain_clock.py", "left"), ("tests/unit/test_images.py", "left"),
 }  # fmt: skip
 """The left edge of a box, the left factor of a product, the left neighbour on an axis."""

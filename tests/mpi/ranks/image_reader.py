@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hpc.model.data_source import data_source
+from hpc.model.options import data_source
 from hpc.model.spec import RunSpec
 
 requests = json.loads(sys.argv[1])
@@ -22,17 +22,17 @@ device: Any
 if framework == "torch":
     import torch
 
-    from hpc.workloads.torch_readers import image_reader
+    from hpc.workloads.torch_images import image_reader
 
     device = torch.device("cpu")
 elif framework == "paddle":
     import paddle
 
-    from hpc.workloads.paddle_images import image_reader
+    from hpc.workloads.paddle_models import image_reader
 
     device = paddle.CPUPlace()
 else:
-    from hpc.workloads.tensorflow_images import image_reader
+    from hpc.workloads.tensorflow_models import image_reader
 
     device = "/CPU:0"
 

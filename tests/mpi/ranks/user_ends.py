@@ -9,7 +9,7 @@ from pathlib import Path
 
 from user_workloads import Line
 
-from hpc.run import rank_end
+from hpc.run import rank_state
 
 WAITS_S = 600
 SCRIPT = Path(sys.argv[sys.argv.index("--script") + 1])
@@ -150,8 +150,11 @@ class HasAnEnd(Line):
 
     def __init__(self, run, device, rank):
         super().__init__(run, device, rank)
-        rank_end.EXIT_LIMIT_S = 20.0
-        rank_end._RANK_0_ENDS_S, rank_end._OTHERS_END_S = 20.0, 35.0  # a rank that was held up shows its stacks, too
+        rank_state.EXIT_LIMIT_S = 20.0
+        rank_state._RANK_0_ENDS_S, rank_state._OTHERS_END_S = (
+            20.0,
+            35.0,
+        )  # a rank that was held up shows its stacks, too
         if rank == 1:
             self.prepare()
 

@@ -1,8 +1,9 @@
-"""What torch-tp does not run, known before a framework is imported."""
+"""What FSDP2 and tensor parallelism cannot run, known before a framework is imported."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hpc.backends import BACKENDS
 from hpc.backends.rank_groups import group_size, misfit
@@ -11,8 +12,28 @@ from hpc.model.spec import RunSpec
 from hpc.workloads import is_user_code
 from hpc.workloads.gpt import decoder
 
+if TYPE_CHECKING:
+    pass
 
-def why_not(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
+
+def fsdp_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
+    """The reason why torch-fsdp cannot do the run with these options of its own, and what to do; else empty."""
+    if run.reduction == "off":
+        reason = BACKENDS["torch-fsdp"].no_sync_unsupported
+        return f"reduction was switched off; torch-fsdp has no no-sync run: {reason}. Leave out --no-sync"
+    if options["channels_last"]:
+        return (
+            "channels_last=on was requested; FSDP2 shards contiguous parameters only: leave it out, or take torch-ddp"
+        )
+    if run.precision == "amp-fp16":
+        return (
+            "precision amp-fp16 was requested; torch-fsdp has no loss scale over shards, whose ranks would have to "
+            "agree on skipping a step: take bf16, or torch-ddp"
+        )
+    return misfit("shard_group", options["shard_group"], run, run.ranks)
+
+
+def tp_refusal(run: RunSpec, options: Mapping[str, OptionValue]) -> str:
     """The reason why torch-tp cannot do the run with these options of its own, and what to do; else empty."""
     entry = BACKENDS["torch-tp"]
     if not is_user_code(run.workload) and run.workload not in entry.workloads:
