@@ -72,7 +72,7 @@ PIPELINES: Mapping[str, Pipeline] = {
         bare=bare_input.tensorflow_folder,
     ),
     "paddle-imagefolder": Pipeline(
-        framework="paddle", kind="imagefolder", reader="hpc.workloads.paddle_models", packages=("paddle",),
+        framework="paddle", kind="imagefolder", reader="hpc.workloads.paddle_images", packages=("paddle",),
         bare=bare_input.paddle_folder,
     ),
 }  # fmt: skip

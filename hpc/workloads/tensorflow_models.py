@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,6 @@ from hpc.workloads.image_sets import ImageListing, RecordListing, SplitListing, 
 from hpc.workloads.synthetic import Synthetic
 from hpc.workloads.tensorflow_base import Momentum, changing, compute_dtype, tf
 from hpc.workloads.whole_training import Mixup, TrainableWorkload
-
-if TYPE_CHECKING:
-    from hpc.workloads.image_reader import ImageReader
-
 
 PREFETCHED = 2
 """Batches that the workers are ahead."""

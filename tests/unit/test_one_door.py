@@ -95,7 +95,7 @@ READERS = {
     # What the kernel, this process or this installation wrote.
     "hpc/backends/addresses.py": "/proc",
     "hpc/backends/horovod_group.py": "files of installed packages; /proc",
-    "hpc/data/image_set.py": "the set that it has just written",
+    "hpc/data/image_set.py": "the set that it has just written, and training data",
     "hpc/data/photographs.py": "pictures of an installed package",
     "hpc/measure/clock.py": "/proc",
     "hpc/node_agent/telemetry.py": "/proc and /sys",
@@ -107,7 +107,7 @@ READERS = {
     "launch/cluster/local.py": "/proc",
     "launch/step/attempt.py": "what the kernel counts of its control group",
     "launch/step/watch.py": "/proc",
-    "launch/sweep/refusals.py": "a file of the project",
+    "launch/sweep/prepare.py": "a file of the project",
     "parse/page/html.py": "files of the project",
     # What came over a connection or a pipe of this run, from a process that this one started or that showed its key.
     "hpc/measure/connections.py": "messages between the ranks of a run, of bounded length",
@@ -138,7 +138,6 @@ READERS = {
     "parse/trace_events/kineto.py": "unpacks what the door has opened, in pieces",
     "parse/trace_events/timeline_file.py": "writes",
     # Training data, which is read at full speed, by frameworks too.
-    "hpc/data/image_set.py": "training data",
     "hpc/workloads/image_batches.py": "training data",
     "hpc/workloads/image_sets.py": "training data",
     "hpc/workloads/tensorflow_models.py": "training data",

@@ -28,7 +28,7 @@ if framework == "torch":
 elif framework == "paddle":
     import paddle
 
-    from hpc.workloads.paddle_models import image_reader
+    from hpc.workloads.paddle_images import image_reader
 
     device = paddle.CPUPlace()
 else:
