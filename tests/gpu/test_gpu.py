@@ -19,7 +19,7 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK_TORCH = "import torch; print(torch.version.cuda is not None, torch.cuda.device_count())"
+ASK_TORCH = "import torch; print(bool(torch.version.cuda or torch.version.hip), torch.cuda.device_count())"
 ASK_HOROVOD = "import horovod.torch as hvd; print(hvd.nccl_built())"
 
 
@@ -37,7 +37,7 @@ def gpus() -> int:
         pytest.skip("no torch here: pip install -e '.[torch]'")
     built, count = output.split()
     if built == "False":
-        pytest.skip("this torch was built without CUDA")
+        pytest.skip("this torch was built without CUDA and ROCm")
     if count == "0":
         pytest.skip("torch sees no GPU here")
     return int(count)

@@ -164,6 +164,7 @@ def test_a_failing_or_empty_sinfo_is_an_error(fake: Fake) -> None:
         (rows("a b") + rows("c", "old", cpus=4, gpus=2), (8, 8)),
         (rows("a").replace("gpu:8", "gpu:a100:4(S:0-1)"), (4, 8)),
         (rows("a").replace("gpu:8", "gpu:a100:4(S:0-1),gpu:v100:2"), (6, 8)),
+        (rows("a").replace("gpu:8", "gpu:mi250x:8(S:0-3)"), (8, 8)),
         (rows("a", gpus=0), (None, 8)),
         (rows("a") + rows("b", cpus=4, gpus=4), (None, None)),
         (rows("a", "one") + rows("b", "two", cpus=4), (8, None)),
