@@ -180,6 +180,16 @@ DEVICES = (
         tflops={"fp32": 67, "tf32": 494.5, "bf16": 989.5, "amp-fp16": 989.5},
         source="NVIDIA H200 Tensor Core GPU datasheet, H200 SXM; half of the figures with sparsity",
     ),
+    Peaks(
+        names=r"AMD Instinct MI250X",
+        tflops={"fp32": 47.85, "bf16": 191.5, "amp-fp16": 191.5},
+        source="AMD Instinct MI250X datasheet, fp32 of matrices; half of the figures: each of its two dies is a device",
+    ),
+    Peaks(
+        names=r"AMD Instinct MI300X",
+        tflops={"fp32": 163.4, "bf16": 1307.4, "amp-fp16": 1307.4},
+        source="AMD Instinct MI300X datasheet, fp32 of matrices, without sparsity",
+    ),
 )
 """What vendors' datasheets state without sparsity. A device that may be one of several is left out (NVIDIA H100 without
 more, as cards with other memory and power call themselves)."""

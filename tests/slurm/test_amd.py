@@ -28,8 +28,8 @@ def test_a_gpu_that_slurm_hides_twice_is_named_with_the_variable_that_helps(clus
     bound = answers(cluster, "--ntasks=2", "--gpus-per-task=1")
     assert bound["0"] == "ok"
     assert bound["1"].startswith(
-        "ROCR_VISIBLE_DEVICES=1 leaves 1 GPU, and HIP looks for CUDA_VISIBLE_DEVICES=1 among these, of which there is no"
-        " 1: set HIP_VISIBLE_DEVICES=0, or Flags=amd_gpu_env"
+        "ROCR_VISIBLE_DEVICES=1 leaves 1 GPU, and HIP looks for CUDA_VISIBLE_DEVICES=1 among these, of which there is "
+        "no 1: set HIP_VISIBLE_DEVICES=0, or Flags=amd_gpu_env"
     )
 
 

@@ -184,7 +184,15 @@ def test_mfu_is_shown_with_its_peak_and_its_absence_with_the_reason(tmp_path: Pa
 def test_every_peak_has_a_source_and_rises_with_fewer_bits() -> None:
     for device in DEVICES:
         assert "datasheet" in device.source
-        assert device.tflops["fp32"] < device.tflops["tf32"] < device.tflops["bf16"] == device.tflops["amp-fp16"]
+        assert device.tflops["fp32"] < device.tflops["bf16"] == device.tflops["amp-fp16"]
+        assert ("tf32" in device.tflops) == ("NVIDIA" in device.names)
+        assert device.tflops["fp32"] < device.tflops.get("tf32", device.tflops["bf16"] - 1) < device.tflops["bf16"]
+
+
+def test_each_die_of_an_mi250x_is_a_device() -> None:
+    """The datasheet's 383 TFLOPS in bf16 are of both."""
+    its = measure(gpt_trace("AMD Instinct MI250X", ranks_per_node=2, precision="bf16")).utilisation
+    assert (its.peak_tflops, its.share) == (191.5, pytest.approx(16 / 191.5))
 
 
 def test_fewer_tokens_than_those_of_the_sequences_are_noticed(tmp_path: Path) -> None:
