@@ -174,7 +174,10 @@ def _hook_functional(o: Observer) -> None:
         if o.off or not dist.is_initialized():
             return -1
         which = _which(o, name, size, e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT)
-        return o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, _bytes(tensor)) << 16 | which
+        place = o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, _bytes(tensor))
+        if o.mark is not None:
+            o.mark(e.cell_of(place))
+        return place << 16 | which
 
     def waits(number: int) -> None:
         o.note(e.COLLECTIVE_WAIT, number & 0xFFFF, number >> 16)
@@ -204,6 +207,8 @@ def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
                 at = o.place()
                 o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
                 o.cells[at] = perf_counter_ns()
+                if o.mark is not None:
+                    o.mark(at)
             except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
                 o.failed(error)
                 return original(group, *values, **named)
@@ -231,6 +236,8 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
                     at = o.place()
                     o.cells[at + 1] = e.COLLECTIVE_WAIT | code
                     o.cells[at] = perf_counter_ns()
+                    if o.mark is not None:
+                        o.mark(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             result = original(work, *values, **named)
@@ -238,6 +245,8 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
                 at = o.place()
                 o.cells[at] = perf_counter_ns()
                 o.cells[at + 1] = e.COLLECTIVE_OUT | code
+                if o.mark is not None:
+                    o.mark(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result
@@ -265,6 +274,8 @@ def _make_buffers(o: Observer) -> Any:
                 begin = place()
                 cells[begin + 1] = call | which << 8  # their bytes would take longer to count than all else
                 cells[begin] = perf_counter_ns()
+                if o.mark is not None:
+                    o.mark(begin)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(group, tensors, size, root)
@@ -273,6 +284,8 @@ def _make_buffers(o: Observer) -> Any:
                 at = place()
                 cells[at] = perf_counter_ns()
                 cells[at + 1] = end | which << 8 | (begin - first) << 23  # a record has two cells
+                if o.mark is not None:
+                    o.mark(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result

@@ -6,10 +6,16 @@ Never run on a real GPU by us.
 
 from __future__ import annotations
 
+import os
+import statistics
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any, NamedTuple, Protocol
+
+from . import events as e
 
 # What is needed of an accelerator.
 
@@ -123,3 +129,203 @@ def elapsed_ns(events: Iterable[DeviceEvent]) -> list[float]:
     for before, after in pairwise(events):
         times.append(times[-1] + before.elapsed_time(after) * 1e6)
     return times
+
+
+# The device of a script: events beside those of the hooks, and their times once the device has been there.
+
+ORIGIN_NS = 1_000_000_000
+"""The device's clock shows this at the first anchor: its times are counted from there, and none is 0."""
+ANCHOR_NS, FIRST_ANCHOR_NS, FIRST_ANCHORS = 1_000_000_000, 200_000_000, 5
+"""Between two anchors, at the end of the next step; the first follow one another faster."""
+ENOUGH_NS = 1_000_000
+"""No further try for an anchor that has taken so long: the script's own thread waits for it."""
+WARMUP_STEPS = 5
+"""In the first steps the pool of events grows to those of `AHEAD_STEPS`, which no host is ahead of its device: a stream
+takes about a thousand kernels. Later the pool grows in pauses only."""
+AHEAD_STEPS, FIRST_EVENTS, MOST_EVENTS = 64, 256, 8192
+_END_PATIENCE_S = 1.0
+
+
+class DeviceError(Exception):
+    """The events of a device time nothing any more, for a reason that is no bug."""
+
+
+class DeviceClock:
+    """Has the device note when it reaches events of hooks, and writes these times to their file.
+
+    Nothing waits for the training's streams: events are asked whether they are done, at the end of a step. The device's
+    clock is that of `elapsed_time`, from one event to the next one. A step for which the pool has no event left has
+    none from there on, and no time stamps. `failed` is called once with what has gone wrong; then nothing is recorded.
+    """
+
+    def __init__(
+        self,
+        recorder: e.Recorder,
+        accelerator: Accelerator,
+        failed: Callable[[Exception], None],
+        clock: Callable[[], int] = perf_counter_ns,
+        *,
+        steps: int = 0,
+    ) -> None:
+        self._recorder, self._accelerator, self._failed, self._clock = recorder, accelerator, failed, clock
+        self._is_capturing, self._current_stream = accelerator.is_capturing, accelerator.current_stream
+        self._own_stream = accelerator.new_stream()
+        self._free: list[DeviceEvent] = []
+        self._pending: deque[tuple[DeviceEvent, int]] = deque()
+        self._anchor_events = [accelerator.make_event() for _ in range(TRIES)]
+        self._last, self._device_ns = accelerator.make_event(), float(ORIGIN_NS)
+        self._grow(FIRST_EVENTS)
+        take_anchors((self._last, *self._anchor_events), self._own_stream, clock, wait_ns=None)  # they are made now
+        self._marked = self._resolved = self._marked_before = self._most = 0
+        self._ends: deque[int] = deque()
+        self._steps = self._done_steps = steps
+        self._anchors = 0
+        self._out = self._off = False
+        self._left_out = self._captured = self._grown_for = 0
+        self._anchored_ns = 0
+        widths = self._anchor()
+        self.launch_ns = round(statistics.median(widths))
+        """What the device takes at most to reach an event on an empty stream, and the host to see it."""
+        self._process = os.getpid()
+
+    def mark(self, cell: int) -> None:
+        """Has the device note when the calling thread's stream gets here: the event of the record in this cell.
+
+        The record has the host's time already, so that this is not before.
+        """
+        if self._out or self._off:
+            return
+        try:
+            if self._is_capturing():  # such an event would be the graph's
+                self._captured += 1
+                self._out = True
+            elif self._free:
+                event = self._free.pop()
+                event.record(self._current_stream())
+                self._pending.append((event, e.place_of(cell)))
+                self._marked += 1
+            else:
+                self._left_out += 1
+                self._out = True
+        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+            self.fail(error)
+
+    def step_completed(self) -> int:
+        """Writes the times of events that are done, about two steps of them; how many steps are complete on the device.
+
+        Now and then it takes an anchor. Called by the thread that trains, once the host has made a step.
+        """
+        self._steps += 1
+        if self._off:
+            return self._steps
+        try:
+            self._most = max(self._most, self._marked - self._marked_before)
+            self._marked_before = self._marked
+            self._ends.append(self._marked)
+            self._out = False
+            if self._is_capturing():  # whatever asks for an event then ends the capture with an error
+                return self._done_steps
+            self._resolve(max(2 * self._most, 16))
+            if self._steps <= WARMUP_STEPS:
+                self._grow(min(AHEAD_STEPS * self._most, MOST_EVENTS))
+            interval_ns = FIRST_ANCHOR_NS if self._anchors < FIRST_ANCHORS else ANCHOR_NS
+            if self._clock() - self._anchored_ns >= interval_ns:
+                self._anchor()
+        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+            self.fail(error)
+        return self._steps if self._off else self._done_steps
+
+    def pause(self) -> None:
+        """The script does something else than training: there is time for more events, where they ran out."""
+        if self._off:
+            return
+        try:
+            if self._is_capturing():
+                return
+            if self._left_out > self._grown_for:
+                self._grown_for = self._left_out
+                self._grow(min(2 * (len(self._free) + len(self._pending)), MOST_EVENTS))
+            self._resolve(max(2 * self._most, 16))
+        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+            self.fail(error)
+
+    def finish(self) -> int:
+        """Waits a moment for the last events of the script, and takes the last anchor; returns as step_completed."""
+        if self._off or os.getpid() != self._process:
+            return self._done_steps
+        try:
+            limit_s = time.monotonic() + _END_PATIENCE_S
+            while self._pending and time.monotonic() < limit_s:
+                self._resolve(len(self._pending))
+                time.sleep(0.001 if self._pending else 0)
+            self._anchor()
+        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+            self.fail(error)
+        return self._done_steps
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What the steps of this process need to know of it."""
+        return {"launch_ns": self.launch_ns, "left_out": self._left_out, "captured": self._captured}
+
+    def fail(self, error: Exception) -> None:
+        """Records nothing any more; steps count as soon as the host has made them."""
+        if not self._off:
+            self._off = True
+            self._failed(error)
+
+    def _resolve(self, limit: int) -> None:
+        pending, note, resolved = self._pending, self._recorder.note, self._resolved
+        while pending and self._resolved - resolved < limit:
+            event, place = pending[0]
+            if not event.query():
+                break
+            self._device_ns += self._last.elapsed_time(event) * 1e6
+            note(round(self._device_ns), e.DEVICE_TIME, 0, place)
+            self._free.append(self._last)
+            self._last = event
+            pending.popleft()
+            self._resolved += 1
+        if self._resolved > resolved:
+            note(self._clock(), e.DEVICE_SEEN)
+        while self._ends and self._ends[0] <= self._resolved:
+            self._ends.popleft()
+            self._done_steps += 1
+
+    def _anchor(self) -> list[int]:
+        """Writes the tightest of a few; what they took, ns. They are not in the chain of events, some of which are
+        still to come, but are counted from the last one that is done."""
+        anchors = take_anchors(self._anchor_events, self._own_stream, self._clock, wait_ns=ENOUGH_NS)
+        best = min(anchors, key=lambda anchor: anchor.width_ns)
+        device_ns = self._device_ns + self._last.elapsed_time(best.event) * 1e6
+        self._recorder.note(best.before_ns, e.DEVICE_ANCHOR, 0, best.width_ns)
+        self._recorder.note(round(device_ns), e.DEVICE_AT)
+        self._anchors += 1
+        self._anchored_ns = best.after_ns
+        return [anchor.width_ns for anchor in anchors]
+
+    def _grow(self, size: int) -> None:
+        """The pool has at least so many events. CUDA makes one when it is first recorded: now, not inside a step."""
+        for _ in range(size - len(self._free) - len(self._pending)):
+            event = self._accelerator.make_event()
+            event.record(self._own_stream)
+            self._free.append(event)
+
+
+# Which device a script trains on, and whether its events can be had.
+
+
+def device_of(devices: Iterable[tuple[str, int]]) -> tuple[tuple[str, int] | None, str]:
+    """The one whose events are recorded, of the types and indices of all that its parameters lie on; or why none is.
+
+    Neither where all of them lie on the host.
+    """
+    found = sorted({device for device in devices if device[0] in ACCELERATORS or device[0] not in ("cpu", "meta")})
+    names = ", ".join(f"{kind}:{index}" for kind, index in found)
+    if not found:
+        return None, ""
+    if unknown := sorted({kind for kind, _ in found} - ACCELERATORS.keys()):
+        return None, f"no events of {', '.join(unknown)} are known (of CUDA and ROCm they are)"
+    if len(found) > 1:
+        return None, f"one process trains on several devices ({names}), and events time one"
+    return found[0], ""

@@ -28,13 +28,27 @@ KINDS = (
     "save_in", "save_out",  # torch.save
     "collective_in", "collective_wait", "collective_out",  # which: its name; number: bytes; else the record of its call
     "step_end",  # step() of the script
+    "replay",  # of a CUDA graph
+    "unshard_in", "unshard_out",  # FSDP2 waits for an all-gather where it is needed; which, number: as collective_wait
+    "sync_in",  # the script waits for the device: Tensor.item() and the like
+    "device_time",  # of the event whose place is the number; ns: of the device's own clock
+    "device_seen",  # the device times since the last of these were there, when the host's clock showed ns
+    "device_anchor", "device_at",  # number: how much later than ns the device had been there; ns of the device's clock
 )  # fmt: skip
 """Names of the kinds, by number."""
 (
     NOTHING, ITERATE_IN, ITERATE_OUT, FETCH_IN, FETCH_OUT, FETCH_END, FORWARD_IN, EVALUATE_IN, EVALUATE_OUT, ARMED,
     BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_IN, UPDATE_OUT, SCALER_IN, SCALER_OUT, SAVE_IN, SAVE_OUT,
-    COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END,
+    COLLECTIVE_IN, COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, REPLAY, UNSHARD_IN, UNSHARD_OUT, SYNC_IN, DEVICE_TIME,
+    DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT,
 ) = range(len(KINDS))  # fmt: skip
+
+MARKED = frozenset((
+    ITERATE_IN, FETCH_IN, FORWARD_IN, BACKWARD_IN, GRADIENT, BACKWARD_OUT, UPDATE_OUT, SCALER_OUT, COLLECTIVE_IN,
+    COLLECTIVE_WAIT, COLLECTIVE_OUT, STEP_END, UNSHARD_IN, UNSHARD_OUT, SYNC_IN,
+))  # fmt: skip
+"""Kinds of which the device, too, notes when it got there."""
+_OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT))
 
 NO_ROOT, UNCLEAR = -1, -2
 """Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
@@ -56,19 +70,27 @@ class HookEvent(NamedTuple):
     kind: int
     which: int = 0
     number: int = 0
+    device_ns: int | None = None
+    """When the device of the process got here, on the host's clock; None where it did not note that."""
+
+    @property
+    def done_ns(self) -> int:
+        """When it was done: on the device, where that noted it."""
+        return self.ns if self.device_ns is None else self.device_ns
 
 
 class ProcessEvents(NamedTuple):
     """What a process recorded: its events, in the order of their places, and its facts.
 
-    A record that was begun and not completed is an event of kind NOTHING. `names` has the name and the root of each
-    collective, by `which`.
+    A record that was begun and not completed is an event of kind NOTHING, as is one of the device: `device` has these,
+    in their order. `names` has the name and the root of each collective, by `which`.
     """
 
     process: int
     events: Sequence[HookEvent]
     facts: Mapping[str, Any]
     names: Sequence[tuple[str, int]]
+    device: Sequence[HookEvent] = ()
 
 
 class EventFileError(ValueError):
@@ -129,6 +151,11 @@ class Recorder:
         self.cells[_TEXT_BYTES_CELL] = begin + len(line) - _TEXT_AT
 
 
+def cell_of(place: int) -> int:
+    """The cell of a record, as `Recorder.place` returned it."""
+    return FIRST_CELL + 2 * place
+
+
 def place_of(cell: int) -> int:
     """The place of a record, from what `Recorder.place` returned."""
     return (cell - FIRST_CELL) // 2
@@ -149,13 +176,16 @@ def read_events(path: Path) -> ProcessEvents:
             ]
         file.seek(0)
         header = file.read(_HEADER_BYTES)  # last, so that it has the name of every collective above
+    device = [event for event in events if event.kind in _OF_DEVICE]
+    if device:
+        events = [HookEvent(0, NOTHING) if event.kind in _OF_DEVICE else event for event in events]
     while events and events[-1].kind == NOTHING:
         events.pop()
     facts, names = _texts(path, header)
     if any(event.kind == COLLECTIVE_IN and event.which >= len(names) for event in events):
         raise EventFileError(f"{path} has collectives without a name")
     process = int.from_bytes(header[8 * _PROCESS_CELL : 8 * _PROCESS_CELL + 8], "little")
-    return ProcessEvents(process=process, events=events, facts=facts, names=names)
+    return ProcessEvents(process=process, events=events, facts=facts, names=names, device=device)
 
 
 def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[tuple[str, int]]]:

@@ -74,6 +74,8 @@ def _hook_loaders(o: Observer) -> None:
                 at = place()
                 cells[at + 1] = fetch_in | which << 8
                 cells[at] = perf_counter_ns()
+                if o.mark is not None:
+                    o.mark(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(iterator)
@@ -117,6 +119,8 @@ def _hook_forward(o: Observer, kind: type) -> None:
                 if o.evaluating:  # DDP calls what it wraps
                     return original(self, *args, **kwargs)
                 o.note(evaluate_in)
+                if o.device is not None:
+                    o.device.pause()
                 o.evaluating = True
                 try:
                     return original(self, *args, **kwargs)
@@ -130,6 +134,8 @@ def _hook_forward(o: Observer, kind: type) -> None:
                 at = o.place()
                 o.cells[at + 1] = forward_in
                 o.cells[at] = perf_counter_ns()
+                if o.mark is not None:
+                    o.mark(at)
             except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
                 o.failed(error)
             return original(self, *args, **kwargs)
@@ -156,6 +162,7 @@ def _look(o: Observer) -> None:
     o.lasts.keep(roots, o.roots)
     o.lasts.drop_dead(wrapped, o.wrapped)
     o.recorder.state(**facts_of(roots))
+    o.start_device(roots)
 
 
 def _gradient_hook(o: Observer) -> Callable[[Any], None]:
@@ -168,6 +175,8 @@ def _gradient_hook(o: Observer) -> Callable[[Any], None]:
             at = place()
             cells[at + 1] = gradient
             cells[at] = perf_counter_ns()
+            if o.mark is not None:
+                o.mark(at)
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
             o.failed(error)
 
@@ -205,6 +214,8 @@ def _hook_backward(o: Observer) -> None:
                 at = place()
                 cells[at + 1] = backward_in
                 cells[at] = perf_counter_ns()
+                if o.mark is not None:
+                    o.mark(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(*args, **kwargs)
@@ -217,6 +228,8 @@ def _hook_backward(o: Observer) -> None:
                 at = place()
                 cells[at] = perf_counter_ns()
                 cells[at + 1] = backward_out
+                if o.mark is not None:
+                    o.mark(at)
                 if o.backwards >= o.next_look:
                     search()
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
@@ -241,6 +254,8 @@ def _hook_updates(o: Observer) -> None:
         try:
             at = place()
             cells[at] = perf_counter_ns()
+            if o.mark is not None:
+                o.mark(at)
             which, closure = known(id(optimizer)) or o.optimizers.of(optimizer), 0
             if which > o.known_optimizers:  # and perhaps its model is new
                 o.known_optimizers, o.look_again, o.next_look = which, True, 0
@@ -277,6 +292,8 @@ def _hook_saves(o: Observer) -> None:
             if o.off:
                 return original(*args, **kwargs)
             o.note(e.SAVE_IN)
+            if o.device is not None:
+                o.device.pause()
             result = original(*args, **kwargs)
             o.note(e.SAVE_OUT)
             return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import itertools
@@ -10,7 +11,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from . import device_clock
 from . import events as e
 
 # The models of a script, searched in its process; and whose gradient DDP had last.
@@ -55,7 +57,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "roots": sorted({type(root).__name__ for root in roots}),
         "ddp": any(isinstance(root, DistributedDataParallel) for root in _ddps(roots)),
         "sharded": any(hasattr(p, "placements") for p in parameters.values()),
-        "devices": sorted({p.device.type for p in parameters.values()}),
+        "devices": sorted({kind for kind, _ in devices_of(parameters.values())}),
         "gradient_bytes": sum(
             p.grad.numel() * p.grad.element_size()
             for p in parameters.values()
@@ -68,6 +70,18 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "compute_threads": torch.get_num_threads(),
         "python_threads": {str(each.native_id): each.name for each in threading.enumerate() if each.native_id},
     }
+
+
+def devices_of(parameters: Iterable[Any]) -> set[tuple[str, int]]:
+    """Types and indices of the devices on which these are computed with; sharded ones may lie elsewhere."""
+    return {_device_of(parameter) for parameter in parameters}
+
+
+def _device_of(parameter: Any) -> tuple[str, int]:
+    mesh, device = getattr(parameter, "device_mesh", None), parameter.device
+    if mesh is not None and mesh.device_type != device.type:  # offloaded to the host
+        return mesh.device_type, torch.accelerator.current_device_index()
+    return device.type, device.index or 0
 
 
 def _ddps(roots: Sequence[Any]) -> list[Any]:
@@ -231,6 +245,13 @@ class Observer(Patches):
         self.roots: set[int] = set()
         self.wrapped: set[int] = set()  # what DDP wraps: its calls count where a script evaluates it by itself
         self.lasts = LastGradients()
+        self.device: device_clock.DeviceClock | None = None
+        self.mark: Callable[[int], None] | None = (
+            None  # has the device note when it gets to a record; None: there is none
+        )
+        self._parameter: Callable[[], Any] = lambda: None  # one that lies on the device
+        self._on: tuple[str, int] = ("", 0)
+        self.device_facts: dict[str, Any] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a copy by value of a class with a hook (cloudpickle) gets: an observer that is switched off."""
@@ -242,6 +263,8 @@ class Observer(Patches):
             at = self.place()
             self.cells[at + 1] = kind | which << 8 | number << 24
             self.cells[at] = perf_counter_ns()
+            if self.mark is not None and kind in e.MARKED:
+                self.mark(at)
         except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
             self.failed(error)
 
@@ -257,10 +280,59 @@ class Observer(Patches):
             print(f"observe: recording has ended: {error!r}, {second!r}", file=sys.stderr)
 
     def step_completed(self) -> None:
-        """Counts a step: the optimizer has been stepped, and the script goes on. The parent ends it by this count."""
+        """Counts a step: the optimizer has been stepped, and the script goes on. The parent ends it by this count.
+
+        On a device a step counts once its times are written.
+        """
         self.updated = False
         self.steps += 1
-        self.cells[e.STEPS_CELL] = self.steps
+        if self.mark is None or self.device is None:
+            self.cells[e.STEPS_CELL] = self.steps
+            return
+        parameter = self._parameter()
+        if parameter is not None and _device_of(parameter) != self._on:
+            self.device.fail(
+                RuntimeError("the model went from {}:{} to {}:{}".format(*self._on, *_device_of(parameter)))
+            )
+        done = self.device.step_completed()
+        self.cells[e.STEPS_CELL] = self.steps if self.mark is None else done
+
+    def start_device(self, roots: Sequence[Any]) -> None:
+        """From now on the device on which these models train notes when it gets to events, if that can be had."""
+        if self.device is not None or "refused" in self.device_facts:
+            return
+        parameters = [p for root in roots for p in root.parameters() if p.requires_grad]
+        device, refused = device_clock.device_of(devices_of(parameters))
+        if refused:
+            self.state_device(refused=refused)
+        if device is None:
+            return
+        self._on, self._parameter = device, weakref.ref(next(p for p in parameters if _device_of(p) == device))
+        try:
+            accelerator = device_clock.ACCELERATORS[device[0]](device[1])
+            self.device = device_clock.DeviceClock(self.recorder, accelerator, self._device_failed, steps=self.steps)
+        except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+            self._device_failed(error)
+            return
+        self.mark = self.device.mark
+        self.state_device(name="{}:{}".format(*device), launch_ns=self.device.launch_ns)
+        atexit.register(self._end_device)
+
+    def state_device(self, **facts: Any) -> None:
+        """Keeps facts about the device's clock."""
+        self.device_facts |= facts
+        self.recorder.state(device_clock=self.device_facts)
+
+    def _device_failed(self, error: Exception) -> None:
+        self.mark = None
+        kind = "" if isinstance(error, device_clock.DeviceError) else f"{type(error).__name__}: "
+        self.state_device(failed=f"{kind}{error}"[:_MAX_CHARACTERS])
+
+    def _end_device(self) -> None:
+        if self.off or self.mark is None or self.device is None:
+            return
+        self.cells[e.STEPS_CELL] = self.device.finish()
+        self.state_device(**self.device.facts)
 
 
 # Records the exception that ends a script, which its exit status does not name.

@@ -1,0 +1,272 @@
+"""From events of a device to times of the host's clock, with their bounds: anchors, and what causality proves.
+
+Pure functions, outside of a script's process. Everything is in ns; "device" means the clock of `elapsed_time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpc.model.clock_model import MAX_DRIFT, ROUNDING_NS, WANDER, ClockError, ClockModel
+from hpc.observe import events as e
+from hpc.observe.device_clock import ORIGIN_NS
+from hpc.observe.events import HookEvent, ProcessEvents
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+RESOLUTION_NS = 500.0
+"""Of a device's clock: CUDA states about 0.5 µs for events."""
+CONTRADICTED = "the device's clock and the host's contradict each other"
+OUT_OF_EVENTS = "the pool of device events was used up"
+CAPTURED = "it was captured into a CUDA graph"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Readings:
+    """What a device noted of `n` events, in the order in which they were written, and of `m` anchors."""
+
+    device_ns: Ints
+    """Of each event."""
+    recorded_ns: Ints
+    """The host's clock before the event was queued: the device was not there earlier."""
+    seen_ns: Ints
+    """The host's clock after the event was seen done: the device was there by then."""
+    anchor_device_ns: Ints
+    before_ns: Ints
+    """The host's clock before the device reached an anchor."""
+    after_ns: Ints
+    rounding_ns: Floats
+    """How much the float32 of all differences up to an event may have added, in the order of writing; [n]."""
+    anchor_rounding_ns: Floats
+    """The same up to the event from which an anchor was counted; [m]."""
+    own_rounding_ns: Floats
+    """That of the difference between the two; [m]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Each event on the host's clock, within `bound_ns`; NaN bounds, and nothing to go by, where it is `contradicted`.
+
+    `reason` is why nothing could be placed at all; `jumps` counts the intervals between anchors in which the device's
+    clock went on by what no clock drifts.
+    """
+
+    host_ns: Ints
+    bound_ns: Floats
+    contradicted: Bools
+    jumps: int = 0
+    reason: str = ""
+
+
+def place(readings: Readings) -> Placed:
+    """The device's times on the host's clock.
+
+    Between anchors linear drift. The bound has four parts: the anchors', the wander of a clock between them, by how
+    much an interval between anchors leaves the usual drift, and rounding. The limits of causality then narrow it.
+    """
+    device = readings.device_ns
+    nothing = np.zeros(len(device), np.int64)
+    unknown, never = np.full(len(device), np.nan), np.ones(len(device), bool)
+    if len(readings.anchor_device_ns) == 0:
+        return Placed(host_ns=nothing, bound_ns=unknown, contradicted=never, reason="its clock has no anchor")
+    if (np.diff(readings.anchor_device_ns) <= 0).any():
+        return Placed(host_ns=nothing, bound_ns=unknown, contradicted=never, jumps=1, reason="its clock went back")
+    line = _Line.through(readings)
+    host, bound = np.zeros(len(device), np.int64), np.full(len(device), np.nan)
+    contradicted = np.ones(len(device), bool)
+    for first, stop in line.segments:
+        inside = line.inside(device, first, stop)
+        host[inside], bound[inside], contradicted[inside] = _place_in(readings, line, first, stop, inside)
+    return Placed(host_ns=host, bound_ns=bound, contradicted=contradicted, jumps=len(line.segments) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """The anchors, and between which of them the device's clock ran as a clock does."""
+
+    device_ns: Ints
+    offset_ns: Floats
+    """The host's clock less the device's."""
+    bound_ns: Floats
+    stray_ns: Floats
+    """By how much the offset moved from one anchor to the next beside the usual drift; [anchor - 1]."""
+    segments: list[tuple[int, int]]
+    """First anchor and stop of each run of them without a jump."""
+
+    @classmethod
+    def through(cls, readings: Readings) -> _Line:
+        device = readings.anchor_device_ns
+        middle = readings.before_ns + (readings.after_ns - readings.before_ns) // 2
+        offset = (middle - device).astype(np.float64)
+        bound = (readings.after_ns - readings.before_ns) / 2 + RESOLUTION_NS + ROUNDING_NS + readings.own_rounding_ns
+        gap, moved, doubt = np.diff(device).astype(np.float64), np.diff(offset), bound[1:] + bound[:-1]
+        rates, doubts = moved / gap, doubt / gap
+        usual = float(np.median(rates)) if len(rates) > 2 else 0.0
+        stray = np.abs(moved - usual * gap) if len(rates) > 2 else np.zeros_like(gap)
+        allowed = doubt + gap * (2 * WANDER + (float(np.median(doubts)) if len(doubts) else 0.0))
+        jumps = (np.abs(rates) - doubts > MAX_DRIFT) | (stray > allowed)
+        borders = [0, *(np.flatnonzero(jumps) + 1).tolist(), len(device)]
+        segments = list(pairwise(borders))
+        return cls(device_ns=device, offset_ns=offset, bound_ns=bound, stray_ns=stray, segments=segments)
+
+    def inside(self, device_ns: Ints, first: int, stop: int) -> Bools:
+        """Which events are between these anchors; before the first and after the last of all, too."""
+        low = np.ones(len(device_ns), bool) if first == 0 else device_ns >= self.device_ns[first]
+        high = np.ones(len(device_ns), bool) if stop == len(self.device_ns) else device_ns <= self.device_ns[stop - 1]
+        inside: Bools = low & high
+        return inside
+
+
+def _place_in(readings: Readings, line: _Line, first: int, stop: int, inside: Bools) -> tuple[Ints, Floats, Bools]:
+    """Host times, bounds and contradictions of the events in one segment of anchors."""
+    device, anchors = readings.device_ns[inside], line.device_ns[first:stop]
+    try:
+        model = ClockModel(anchors[None], line.offset_ns[None, first:stop], line.bound_ns[None, first:stop])
+        host, bound = model.to_global(device[None])[0], model.bounds_ns(device[None])[0]
+    except ClockError:
+        return np.zeros(len(device), np.int64), np.full(len(device), np.nan), np.ones(len(device), bool)
+    interval = np.clip(np.searchsorted(anchors, device) - 1, 0, max(stop - first - 2, 0))
+    stray = line.stray_ns[first : stop - 1]
+    moved = stray[interval] if len(stray) else np.zeros(len(device))
+    rounding = readings.rounding_ns[inside]
+    ends = readings.anchor_rounding_ns[first:stop]
+    rounding = np.abs(rounding - ends[interval]) + np.abs(ends[np.minimum(interval + 1, len(ends) - 1)] - rounding)
+    bound = bound + moved + rounding + RESOLUTION_NS + ROUNDING_NS
+    low = np.maximum(-bound, (readings.recorded_ns[inside] - host).astype(np.float64))
+    high = np.minimum(bound, (readings.seen_ns[inside] - host).astype(np.float64))
+    wrong = low > high
+    # No event's error differs from another's by more than the clock's rate can have, and the sum of what is odd.
+    doubts = (line.bound_ns[first : stop - 1] + line.bound_ns[first + 1 : stop] + stray) / np.diff(anchors)
+    rate = WANDER + float(doubts.max(initial=0.0)) if len(doubts) else 2 * MAX_DRIFT
+    low[wrong], high[wrong] = -np.inf, np.inf
+    slack = moved + 2 * (rounding + RESOLUTION_NS)
+    low, high = (
+        np.maximum(low, _spread(device, low, rate) - slack),
+        np.minimum(high, -_spread(device, -high, rate) + slack),
+    )
+    wrong |= low > high + ROUNDING_NS
+    low, high = np.where(wrong, np.nan, low), np.where(wrong, np.nan, high)
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 0) + ROUNDING_NS
+    return host + np.where(wrong, 0, np.rint(middle)).astype(np.int64), half, wrong
+
+
+def _spread(device_ns: Ints, low: Floats, rate: float) -> Floats:
+    """The greatest lower limit that any event has for each of them, if limits fall by `rate` from event to event."""
+    order = np.argsort(device_ns, kind="stable")
+    elapsed = (device_ns[order] - device_ns[order[0]]).astype(np.float64) * rate if len(order) else np.zeros(0)
+    after = np.maximum.accumulate(low[order] + elapsed) - elapsed
+    before = np.maximum.accumulate((low[order] - elapsed)[::-1])[::-1] + elapsed
+    spread = np.empty_like(low)
+    spread[order] = np.maximum(after, before)
+    return spread
+
+
+# The events of a process with the times of its device.
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTimes:
+    """What the device of a process knows of its events, by their places.
+
+    `events` have their `device_ns`, on the host's clock; `bounds_ns` the bound of each that has one, `reasons` why one
+    that the device was to note has none.
+    """
+
+    events: Sequence[HookEvent]
+    bounds_ns: Mapping[int, float]
+    reasons: Mapping[int, str]
+    remarks: tuple[str, ...] = ()
+
+
+def is_timed(recorded: ProcessEvents) -> bool:
+    """Whether a device noted times of this process' events, at least for a while."""
+    return "name" in recorded.facts.get("device_clock", {})
+
+
+def with_device_times(recorded: ProcessEvents) -> DeviceTimes:
+    """The events of a process, those that its device noted with its time."""
+    facts = recorded.facts.get("device_clock", {})
+    noted, readings = _readings_of(recorded)
+    placed = place(readings)
+    events, reasons, bounds = list(recorded.events), dict[int, str](), dict[int, float]()
+    contradicted = f"{CONTRADICTED}: {placed.reason}" if placed.reason else CONTRADICTED
+    for at, ns, bound, wrong in zip(
+        noted, placed.host_ns.tolist(), placed.bound_ns.tolist(), placed.contradicted.tolist(), strict=True
+    ):
+        if wrong:
+            reasons[at] = contradicted
+        else:
+            events[at], bounds[at] = events[at]._replace(device_ns=ns), bound
+    missing = _why_missing(facts)
+    for at, event in enumerate(events):
+        if event.kind in e.MARKED and event.device_ns is None:
+            reasons.setdefault(at, missing)
+    return DeviceTimes(events=events, bounds_ns=bounds, reasons=reasons, remarks=_remarks(placed, facts))
+
+
+def _why_missing(facts: Mapping[str, object]) -> str:
+    if "failed" in facts:
+        return f"the device's events ended: {facts['failed']}"
+    if facts.get("captured"):
+        return CAPTURED if not facts.get("left_out") else f"{CAPTURED}, or {OUT_OF_EVENTS}"
+    return OUT_OF_EVENTS if facts.get("left_out") else "the device was not seen to get there"
+
+
+def _remarks(placed: Placed, facts: Mapping[str, object]) -> tuple[str, ...]:
+    remarks = []
+    count = int(placed.contradicted.sum())
+    if placed.jumps or count:
+        jumps = f"; it jumped {placed.jumps} times" if placed.jumps else ""
+        remarks.append(f"{CONTRADICTED} at {count} of {len(placed.contradicted)} events{jumps}: these have no time")
+    if facts.get("left_out"):
+        remarks.append(f"{OUT_OF_EVENTS}: {facts['left_out']} steps have no time stamps of the device")
+    return tuple(remarks)
+
+
+def _readings_of(recorded: ProcessEvents) -> tuple[list[int], Readings]:
+    """The places of the events that the device noted, and the readings of both clocks."""
+    times: list[tuple[int, int, int, int]] = []  # place, device, recorded, number of its look
+    seen: list[int] = []
+    anchors: list[tuple[int, int, int, int]] = []  # before, width, device, events before it
+    pending: HookEvent | None = None
+    for record in recorded.device:
+        if record.kind == e.DEVICE_TIME and record.number < len(recorded.events):
+            times.append((record.number, record.ns, recorded.events[record.number].ns, len(seen)))
+        elif record.kind == e.DEVICE_SEEN:
+            seen.append(record.ns)
+        elif record.kind == e.DEVICE_ANCHOR:
+            pending = record
+        elif record.kind == e.DEVICE_AT and pending is not None:
+            anchors.append((pending.ns, pending.number, record.ns, len(times)))
+            pending = None
+    times = [
+        one for one in times if one[3] < len(seen)
+    ]  # the process ended before it had told that the others were done
+    places, device, begun, looks = np.array(times, np.int64).reshape(-1, 4).T
+    before, width, anchor_device, counts = np.array(anchors, np.int64).reshape(-1, 4).T
+    chain = np.concatenate([[ORIGIN_NS], device])
+    sums = np.concatenate([[0.0], np.cumsum(_half_spacing(np.diff(chain)))])
+    counts = np.minimum(counts, len(device))
+    return places.tolist(), Readings(
+        device_ns=device,
+        recorded_ns=begun,
+        seen_ns=np.array(seen, np.int64)[looks] if len(looks) else looks,
+        anchor_device_ns=anchor_device,
+        before_ns=before,
+        after_ns=before + width,
+        rounding_ns=sums[1:],
+        anchor_rounding_ns=sums[counts],
+        own_rounding_ns=_half_spacing(anchor_device - chain[counts]),
+    )
+
+
+def _half_spacing(difference_ns: Ints) -> Floats:
+    """The most that a difference loses as a float32 of milliseconds."""
+    return np.spacing(np.abs(difference_ns / 1e6).astype(np.float32)).astype(np.float64) * 5e5
