@@ -176,7 +176,7 @@ class DeviceClock:
         self._last, self._device_ns = accelerator.make_event(), float(ORIGIN_NS)
         self._grow(FIRST_EVENTS)
         take_anchors((self._last, *self._anchor_events), self._own_stream, clock, wait_ns=None)  # they are made now
-        self._marked = self._resolved = self._marked_before = self._most = 0
+        self._marked = self._resolved = self._marked_before = self._max_marks = 0
         self._ends: deque[int] = deque()
         self._steps = self._done_steps = steps
         self._anchors = 0
@@ -219,15 +219,15 @@ class DeviceClock:
         if self._off:
             return self._steps
         try:
-            self._most = max(self._most, self._marked - self._marked_before)
+            self._max_marks = max(self._max_marks, self._marked - self._marked_before)
             self._marked_before = self._marked
             self._ends.append(self._marked)
             self._out = False
             if self._is_capturing():  # whatever asks for an event then ends the capture with an error
                 return self._done_steps
-            self._resolve(max(2 * self._most, 16))
+            self._resolve(max(2 * self._max_marks, 16))
             if self._steps <= WARMUP_STEPS:
-                self._grow(min(AHEAD_STEPS * self._most, MOST_EVENTS))
+                self._grow(min(AHEAD_STEPS * self._max_marks, MOST_EVENTS))
             interval_ns = FIRST_ANCHOR_NS if self._anchors < FIRST_ANCHORS else ANCHOR_NS
             if self._clock() - self._anchored_ns >= interval_ns:
                 self._anchor()
@@ -245,7 +245,7 @@ class DeviceClock:
             if self._left_out > self._grown_for:
                 self._grown_for = self._left_out
                 self._grow(min(2 * (len(self._free) + len(self._pending)), MOST_EVENTS))
-            self._resolve(max(2 * self._most, 16))
+            self._resolve(max(2 * self._max_marks, 16))
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
 
@@ -320,12 +320,12 @@ def device_of(devices: Iterable[tuple[str, int]]) -> tuple[tuple[str, int] | Non
 
     Neither where all of them lie on the host.
     """
-    found = sorted({device for device in devices if device[0] in ACCELERATORS or device[0] not in ("cpu", "meta")})
-    names = ", ".join(f"{kind}:{index}" for kind, index in found)
-    if not found:
+    relevant = sorted({device for device in devices if device[0] in ACCELERATORS or device[0] not in ("cpu", "meta")})
+    names = ", ".join(f"{kind}:{index}" for kind, index in relevant)
+    if not relevant:
         return None, ""
-    if unknown := sorted({kind for kind, _ in found} - ACCELERATORS.keys()):
+    if unknown := sorted({kind for kind, _ in relevant} - ACCELERATORS.keys()):
         return None, f"no events of {', '.join(unknown)} are known (of CUDA and ROCm they are)"
-    if len(found) > 1:
+    if len(relevant) > 1:
         return None, f"one process trains on several devices ({names}), and events time one"
-    return found[0], ""
+    return relevant[0], ""

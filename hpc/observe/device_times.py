@@ -247,7 +247,7 @@ def _readings_of(recorded: ProcessEvents) -> tuple[list[int], Readings]:
             anchors.append((pending.ns, pending.number, record.ns, len(times)))
             pending = None
     times = [
-        one for one in times if one[3] < len(seen)
+        time for time in times if time[3] < len(seen)
     ]  # the process ended before it had told that the others were done
     places, device, begun, looks = np.array(times, np.int64).reshape(-1, 4).T
     before, width, anchor_device, counts = np.array(anchors, np.int64).reshape(-1, 4).T

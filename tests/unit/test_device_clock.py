@@ -190,8 +190,8 @@ def test_times_that_were_written_before_a_death_are_whole(process: Process) -> N
 def test_the_device_of_a_script_or_why_there_is_none(
     devices: list[tuple[str, int]], device: tuple[str, int] | None, refused: str
 ) -> None:
-    found, reason = device_of(devices)
-    assert found == device
+    its, reason = device_of(devices)
+    assert its == device
     assert refused in reason and bool(refused) == bool(reason)
 
 

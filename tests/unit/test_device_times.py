@@ -62,8 +62,8 @@ def run(device: Device, stop_s: float, count: int, lost: tuple[float, float] = (
     sums = np.cumsum(np.spacing(np.abs(rounded)).astype(np.float64) * 5e5)
     at = np.searchsorted(true, before)  # events that are done by an anchor
     anchor_raw = shown - origin
-    own = ((anchor_raw - np.concatenate([[0], raw])[at]) / 1e6).astype(np.float32)
-    anchor_chain = np.concatenate([[0.0], chain])[at] + own.astype(np.float64) * 1e6
+    nearest = ((anchor_raw - np.concatenate([[0], raw])[at]) / 1e6).astype(np.float32)
+    anchor_chain = np.concatenate([[0.0], chain])[at] + nearest.astype(np.float64) * 1e6
     readings = Readings(
         device_ns=S + np.rint(chain).astype(np.int64),
         recorded_ns=true - ahead.astype(np.int64),
@@ -73,7 +73,7 @@ def run(device: Device, stop_s: float, count: int, lost: tuple[float, float] = (
         after_ns=after,
         rounding_ns=sums,
         anchor_rounding_ns=np.concatenate([[0.0], sums])[at],
-        own_rounding_ns=np.spacing(np.abs(own)).astype(np.float64) * 5e5,
+        own_rounding_ns=np.spacing(np.abs(nearest)).astype(np.float64) * 5e5,
     )
     return place(readings), true
 
@@ -123,10 +123,10 @@ def test_a_time_that_the_host_did_not_allow_is_no_number() -> None:
 
 
 def test_without_an_anchor_nothing_is_placed() -> None:
-    empty, one = np.zeros(0, np.int64), np.ones(1, np.int64)
+    empty, single = np.zeros(0, np.int64), np.ones(1, np.int64)
     placed = place(
         Readings(
-            device_ns=one, recorded_ns=one, seen_ns=one, anchor_device_ns=empty, before_ns=empty, after_ns=empty,
+            device_ns=single, recorded_ns=single, seen_ns=single, anchor_device_ns=empty, before_ns=empty, after_ns=empty,
             rounding_ns=np.zeros(1), anchor_rounding_ns=np.zeros(0), own_rounding_ns=np.zeros(0),
         )
     )  # fmt: skip
