@@ -126,7 +126,8 @@ def test_without_an_anchor_nothing_is_placed() -> None:
     empty, single = np.zeros(0, np.int64), np.ones(1, np.int64)
     placed = place(
         Readings(
-            device_ns=single, recorded_ns=single, seen_ns=single, anchor_device_ns=empty, before_ns=empty, after_ns=empty,
+            device_ns=single, recorded_ns=single, seen_ns=single,
+            anchor_device_ns=empty, before_ns=empty, after_ns=empty,
             rounding_ns=np.zeros(1), anchor_rounding_ns=np.zeros(0), own_rounding_ns=np.zeros(0),
         )
     )  # fmt: skip
