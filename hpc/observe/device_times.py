@@ -29,7 +29,7 @@ CAPTURED = "it was captured into a CUDA graph"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Readings:
+class ClockReadings:
     """What a device noted of `n` events, in the order in which they were written, and of `m` anchors."""
 
     device_ns: Ints
@@ -51,7 +51,7 @@ class Readings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placed:
+class PlacedEvents:
     """Each event on the host's clock, within `bound_ns`; NaN bounds, and nothing to go by, where it is `contradicted`.
 
     `reason` is why nothing could be placed at all; `jumps` counts the intervals between anchors in which the device's
@@ -65,7 +65,7 @@ class Placed:
     reason: str = ""
 
 
-def place(readings: Readings) -> Placed:
+def place(readings: ClockReadings) -> PlacedEvents:
     """The device's times on the host's clock.
 
     Between anchors linear drift. The bound has four parts: the anchors', the wander of a clock between them, by how
@@ -75,16 +75,18 @@ def place(readings: Readings) -> Placed:
     nothing = np.zeros(len(device), np.int64)
     unknown, never = np.full(len(device), np.nan), np.ones(len(device), bool)
     if len(readings.anchor_device_ns) == 0:
-        return Placed(host_ns=nothing, bound_ns=unknown, contradicted=never, reason="its clock has no anchor")
+        return PlacedEvents(host_ns=nothing, bound_ns=unknown, contradicted=never, reason="its clock has no anchor")
     if (np.diff(readings.anchor_device_ns) <= 0).any():
-        return Placed(host_ns=nothing, bound_ns=unknown, contradicted=never, jumps=1, reason="its clock went back")
+        return PlacedEvents(
+            host_ns=nothing, bound_ns=unknown, contradicted=never, jumps=1, reason="its clock went back"
+        )
     line = _Line.through(readings)
     host, bound = np.zeros(len(device), np.int64), np.full(len(device), np.nan)
     contradicted = np.ones(len(device), bool)
     for first, stop in line.segments:
         inside = line.inside(device, first, stop)
         host[inside], bound[inside], contradicted[inside] = _place_in(readings, line, first, stop, inside)
-    return Placed(host_ns=host, bound_ns=bound, contradicted=contradicted, jumps=len(line.segments) - 1)
+    return PlacedEvents(host_ns=host, bound_ns=bound, contradicted=contradicted, jumps=len(line.segments) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ class _Line:
     """First anchor and stop of each run of them without a jump."""
 
     @classmethod
-    def through(cls, readings: Readings) -> _Line:
+    def through(cls, readings: ClockReadings) -> _Line:
         device = readings.anchor_device_ns
         middle = readings.before_ns + (readings.after_ns - readings.before_ns) // 2
         offset = (middle - device).astype(np.float64)
@@ -124,7 +126,7 @@ class _Line:
         return inside
 
 
-def _place_in(readings: Readings, line: _Line, first: int, stop: int, inside: Bools) -> tuple[Ints, Floats, Bools]:
+def _place_in(readings: ClockReadings, line: _Line, first: int, stop: int, inside: Bools) -> tuple[Ints, Floats, Bools]:
     """Host times, bounds and contradictions of the events in one segment of anchors."""
     device, anchors = readings.device_ns[inside], line.device_ns[first:stop]
     try:
@@ -219,7 +221,7 @@ def _why_missing(facts: Mapping[str, object]) -> str:
     return OUT_OF_EVENTS if facts.get("left_out") else "the device was not seen to get there"
 
 
-def _remarks(placed: Placed, facts: Mapping[str, object]) -> tuple[str, ...]:
+def _remarks(placed: PlacedEvents, facts: Mapping[str, object]) -> tuple[str, ...]:
     remarks = []
     count = int(placed.contradicted.sum())
     if placed.jumps or count:
@@ -230,7 +232,7 @@ def _remarks(placed: Placed, facts: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(remarks)
 
 
-def _readings_of(recorded: ProcessEvents) -> tuple[list[int], Readings]:
+def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings]:
     """The places of the events that the device noted, and the readings of both clocks."""
     times: list[tuple[int, int, int, int]] = []  # place, device, recorded, number of its look
     seen: list[int] = []
@@ -254,7 +256,7 @@ def _readings_of(recorded: ProcessEvents) -> tuple[list[int], Readings]:
     chain = np.concatenate([[ORIGIN_NS], device])
     sums = np.concatenate([[0.0], np.cumsum(_half_spacing(np.diff(chain)))])
     counts = np.minimum(counts, len(device))
-    return places.tolist(), Readings(
+    return places.tolist(), ClockReadings(
         device_ns=device,
         recorded_ns=begun,
         seen_ns=np.array(seen, np.int64)[looks] if len(looks) else looks,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hpc.observe.device_times import Placed, Readings, place
+from hpc.observe.device_times import PlacedEvents, ClockReadings, place
 
 S, MS, US = 10**9, 10**6, 10**3
 
@@ -43,7 +43,9 @@ def anchors_of(device: Device, stop_s: float, lost: tuple[float, float] = (0, 0)
     return anchors
 
 
-def run(device: Device, stop_s: float, count: int, lost: tuple[float, float] = (0, 0)) -> tuple[Placed, np.ndarray]:
+def run(
+    device: Device, stop_s: float, count: int, lost: tuple[float, float] = (0, 0)
+) -> tuple[PlacedEvents, np.ndarray]:
     """What is made of `count` events of it, and their true times. The host is 0 to 20 steps of 10 ms ahead."""
     random = device.random
     true = np.sort(random.uniform(0.001 * S, stop_s * S, count)).astype(np.int64)
@@ -64,7 +66,7 @@ def run(device: Device, stop_s: float, count: int, lost: tuple[float, float] = (
     anchor_raw = shown - origin
     nearest = ((anchor_raw - np.concatenate([[0], raw])[at]) / 1e6).astype(np.float32)
     anchor_chain = np.concatenate([[0.0], chain])[at] + nearest.astype(np.float64) * 1e6
-    readings = Readings(
+    readings = ClockReadings(
         device_ns=S + np.rint(chain).astype(np.int64),
         recorded_ns=true - ahead.astype(np.int64),
         seen_ns=seen,
@@ -113,7 +115,7 @@ def test_a_time_that_the_host_did_not_allow_is_no_number() -> None:
     device_ns = np.array([device.shows(int(at)) for at in true], np.int64)
     nothing = np.zeros(3)
     placed = place(
-        Readings(
+        ClockReadings(
             device_ns=device_ns, recorded_ns=true - np.array([MS, -MS, MS]), seen_ns=true + np.array([MS, 2 * MS, -MS]),
             anchor_device_ns=shown, before_ns=before, after_ns=after, rounding_ns=nothing,
             anchor_rounding_ns=np.zeros(len(shown)), own_rounding_ns=np.zeros(len(shown)),
@@ -125,7 +127,7 @@ def test_a_time_that_the_host_did_not_allow_is_no_number() -> None:
 def test_without_an_anchor_nothing_is_placed() -> None:
     empty, single = np.zeros(0, np.int64), np.ones(1, np.int64)
     placed = place(
-        Readings(
+        ClockReadings(
             device_ns=single, recorded_ns=single, seen_ns=single,
             anchor_device_ns=empty, before_ns=empty, after_ns=empty,
             rounding_ns=np.zeros(1), anchor_rounding_ns=np.zeros(0), own_rounding_ns=np.zeros(0),
