@@ -6,7 +6,7 @@ Pure functions, outside of a script's process. Everything is in ns; "device" mea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -72,21 +72,20 @@ def place(readings: ClockReadings) -> PlacedEvents:
     much an interval between anchors leaves the usual drift, and rounding. The limits of causality then narrow it.
     """
     device = readings.device_ns
-    nothing = np.zeros(len(device), np.int64)
-    unknown, never = np.full(len(device), np.nan), np.ones(len(device), bool)
+    host, bound = np.zeros(len(device), np.int64), np.full(len(device), np.nan)
+    contradicted = np.ones(len(device), bool)
+    nowhere = PlacedEvents(host_ns=host, bound_ns=bound, contradicted=contradicted)
     if len(readings.anchor_device_ns) == 0:
-        return PlacedEvents(host_ns=nothing, bound_ns=unknown, contradicted=never, reason="its clock has no anchor")
+        return replace(nowhere, reason="its clock has no anchor")
     if (np.diff(readings.anchor_device_ns) <= 0).any():
         return PlacedEvents(
             host_ns=nothing, bound_ns=unknown, contradicted=never, jumps=1, reason="its clock went back"
         )
     line = _Line.through(readings)
-    host, bound = np.zeros(len(device), np.int64), np.full(len(device), np.nan)
-    contradicted = np.ones(len(device), bool)
     for first, stop in line.segments:
         inside = line.inside(device, first, stop)
         host[inside], bound[inside], contradicted[inside] = _place_in(readings, line, first, stop, inside)
-    return PlacedEvents(host_ns=host, bound_ns=bound, contradicted=contradicted, jumps=len(line.segments) - 1)
+    return replace(nowhere, jumps=len(line.segments) - 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from hpc.observe.device_times import PlacedEvents, ClockReadings, place
+from hpc.observe.device_times import ClockReadings, PlacedEvents, place
 
 S, MS, US = 10**9, 10**6, 10**3
 
