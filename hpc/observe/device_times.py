@@ -78,9 +78,7 @@ def place(readings: ClockReadings) -> PlacedEvents:
     if len(readings.anchor_device_ns) == 0:
         return replace(nowhere, reason="its clock has no anchor")
     if (np.diff(readings.anchor_device_ns) <= 0).any():
-        return PlacedEvents(
-            host_ns=nothing, bound_ns=unknown, contradicted=never, jumps=1, reason="its clock went back"
-        )
+        return replace(nowhere, reason="its clock went back", jumps=1)
     line = _Line.through(readings)
     for first, stop in line.segments:
         inside = line.inside(device, first, stop)
