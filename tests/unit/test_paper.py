@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -152,25 +151,6 @@ def test_warnings_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pyte
 
 def sentences(summary: Summary) -> str:
     return " ".join(method(summary))
-
-
-def test_the_method_has_what_is_recorded_and_nothing_else(tmp_path: Path):
-    put_two_backends(tmp_path)
-    text = sentences(summary_of(tmp_path))
-    assert "6 warm-up steps and 40 measured steps" in text
-    assert "coverage is 50 % with 2 runs, 75 % with 3 runs, 96.88 % with 6 runs" in text
-    assert "Scaling is weak" in text and "strong" not in text and "pauses between blocks" not in text
-    assert "nccl: 2.27" in text and "mpi: Open MPI v5.0" in text
-    assert not re.search("driver|commit|Slurm|transport", text)
-
-
-def test_what_differs_between_runs_is_named_with_them(tmp_path: Path):
-    put_two_backends(tmp_path)
-    apart = next(each for each in method(summary_of(tmp_path)) if each.startswith("Not the same everywhere: "))
-    assert apart == "Not the same everywhere: torch: 2.13 (10 of paddle-fleet); torch: 2.14_rc&1 (2 of paddle-fleet)."
-    assert "Recorded of some runs only: mpi: Open MPI v5.0 (12 of paddle-fleet); nccl: 2.27" in sentences(
-        summary_of(tmp_path)
-    )
 
 
 def test_a_fact_that_all_runs_have_is_of_all_runs(tmp_path: Path):
