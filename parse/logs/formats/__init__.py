@@ -17,40 +17,41 @@ from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLi
 from parse.logs.engine.reader import ANSI, ESCAPE, find_step, last_pieces, marked_lines, marker_index, pieces, uncrowded
 
 FORMATS = {
-    "ngc-pytorch": "parse.logs.formats.ngc_pytorch",
-    "pytorch-imagenet": "parse.logs.formats.pytorch_imagenet",
-    "paddle-resnet50": "parse.logs.formats.paddle_resnet50",
-    "plsc": "parse.logs.formats.plsc",
-    "ngc-tensorflow": "parse.logs.formats.ngc_tensorflow",
-    "tf2-official": "parse.logs.formats.tf2_official",
+    "ngc-pytorch": "parse.logs.formats.ngc",
+    "pytorch-imagenet": "parse.logs.formats.images",
+    "paddle-resnet50": "parse.logs.formats.paddle",
+    "plsc": "parse.logs.formats.paddle",
+    "ngc-tensorflow": "parse.logs.formats.ngc",
+    "tf2-official": "parse.logs.formats.tensorflow",
     "ngc-mxnet": "parse.logs.formats.mxnet",
     "oneflow": "parse.logs.formats.oneflow",
-    "ngc-ssd": "parse.logs.formats.ngc_ssd",
-    "ngc-rnnt": "parse.logs.formats.ngc_rnnt",
-    "timm": "parse.logs.formats.timm",
-    "torchvision": "parse.logs.formats.torchvision_references",
-    "paddle-suites": "parse.logs.formats.paddle_suites",
-    "paddle-tokens": "parse.logs.formats.paddle_tokens",
-    "mmengine": "parse.logs.formats.mmengine",
-    "detectron2": "parse.logs.formats.detectron2",
-    "keras": "parse.logs.formats.keras",
-    "tf-cnn-benchmarks": "parse.logs.formats.tf_cnn_benchmarks",
-    "horovod-synthetic": "parse.logs.formats.horovod_synthetic",
-    "megatron": "parse.logs.formats.megatron",
-    "torchtitan": "parse.logs.formats.torchtitan",
-    "nemo": "parse.logs.formats.nemo",
-    "deepspeed": "parse.logs.formats.deepspeed",
-    "paddlenlp": "parse.logs.formats.paddlenlp",
-    "composer": "parse.logs.formats.composer",
-    "fairseq": "parse.logs.formats.fairseq",
-    "nanogpt": "parse.logs.formats.nanogpt",
-    "nanochat": "parse.logs.formats.nanochat",
-    "huggingface": "parse.logs.formats.huggingface",
-    "lightning": "parse.logs.formats.lightning",
+    "ngc-ssd": "parse.logs.formats.ngc",
+    "ngc-rnnt": "parse.logs.formats.ngc",
+    "timm": "parse.logs.formats.images",
+    "torchvision": "parse.logs.formats.images",
+    "paddle-suites": "parse.logs.formats.paddle",
+    "paddle-tokens": "parse.logs.formats.paddle",
+    "mmengine": "parse.logs.formats.images",
+    "detectron2": "parse.logs.formats.images",
+    "keras": "parse.logs.formats.trainers",
+    "tf-cnn-benchmarks": "parse.logs.formats.tensorflow",
+    "horovod-synthetic": "parse.logs.formats.tensorflow",
+    "megatron": "parse.logs.formats.language",
+    "torchtitan": "parse.logs.formats.language",
+    "nemo": "parse.logs.formats.language",
+    "deepspeed": "parse.logs.formats.language",
+    "paddlenlp": "parse.logs.formats.paddle",
+    "composer": "parse.logs.formats.trainers",
+    "fairseq": "parse.logs.formats.language",
+    "nanogpt": "parse.logs.formats.language",
+    "nanochat": "parse.logs.formats.language",
+    "huggingface": "parse.logs.formats.trainers",
+    "lightning": "parse.logs.formats.trainers",
     "mllog": "parse.logs.formats.mllog",
     "ai-rank": "parse.logs.formats.ai_rank",
 }
-"""Modules of the formats by name; those of progress bars come after the others with steps, those without steps last."""
+"""Modules of the formats by name, which is that of their constant; those of progress bars come after the others with
+steps, those without steps last."""
 
 MANY = 1000
 """Step lines that are enough to choose between formats."""
@@ -83,12 +84,17 @@ def format_named(name: str) -> LogFormat:
     """The log format of that name, with the marks that any log may hold. Raises LogError for an unknown name."""
     if name not in FORMATS:
         raise LogError(f"no log format is called {name!r}; there are {', '.join(FORMATS)}")
-    return with_marks(import_module(FORMATS[name]).FORMAT)
+    return with_marks(_declared(name))
+
+
+def _declared(name: str) -> LogFormat:
+    declared: LogFormat = getattr(import_module(FORMATS[name]), name.replace("-", "_").upper())
+    return declared
 
 
 def with_marks(declared: LogFormat) -> LogFormat:
     """The format with the marks that a log of any format may hold."""
-    marks = [import_module(FORMATS[other]).PATTERNS for other in MARKS]
+    marks = [_declared(other).patterns for other in MARKS]
     return dataclasses.replace(
         declared,
         patterns=tuple(dict.fromkeys((*declared.patterns, *(mark for patterns in marks for mark in patterns)))),
@@ -165,18 +171,23 @@ def _forms() -> tuple[tuple[_Form, ...], ...]:
     """
     formats = [format_named(name) for name in FORMATS]
     steps = {known.name: [_Form(log_format=known, line=form) for form in known.steps] for known in formats}
-    others = [
-        _Form(log_format=known, line=form)
-        for known in formats
-        for form in (known.patterns if known.steps else import_module(FORMATS[known.name]).PATTERNS)
-        if form.kind in TOTALS or not known.steps
-    ]
+    others = [_Form(log_format=known, line=form) for known in formats for form in _other_lines(known)]
     groups: dict[str, list[_Form]] = {"": others}
     for known in formats:
         group = known.name if known.continued else "anywhere" if known.anywhere else ""
         groups.setdefault(group, []).extend(steps[known.name])
     common = groups.pop("anywhere")
     return (*map(tuple, groups.values()), tuple(common))
+
+
+def _other_lines(known: LogFormat) -> Iterator[LogPattern]:
+    """The lines besides its steps that show a format: totals, or marks; all patterns of such a line without steps."""
+    if known.steps:
+        yield from (form for form in known.patterns if form.kind in TOTALS)
+        return
+    own = _declared(known.name).patterns
+    markers = {form.marker for form in own if form.kind in TOTALS or known.name in MARKS}
+    yield from (form for form in own if form.marker in markers)
 
 
 @cache

@@ -64,4 +64,4 @@ PATTERNS = (
     fact(b"AI-Rank", rf"{_PREFIX}[^\r\n]*?{_CHECKSUM}(?P<checksum>[^\s,]{{1,{MAX_TEXT}}})".encode()),
 )
 
-FORMAT = LogFormat(name="ai-rank", title="AI-Rank marks alone", steps=(), patterns=PATTERNS)
+AI_RANK = LogFormat(name="ai-rank", title="AI-Rank marks alone", steps=(), patterns=PATTERNS)

@@ -123,7 +123,7 @@ PATTERNS = (
     *_patterns(b":::MLPv", _MLP, _mlp),
 )
 
-FORMAT = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), patterns=PATTERNS)
+MLLOG = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), patterns=PATTERNS)
 
 
 BY_EPOCHS = ("resnet50", "ssd", "retinanet", "rnnt")

@@ -110,7 +110,7 @@ def _device_count(gpus: str) -> int:
     return len(re.findall(r"\d+", gpus))
 
 
-FORMAT = LogFormat(
+NGC_MXNET = LogFormat(
     name="ngc-mxnet",
     title="MXNet (NVIDIA, MLPerf, Gluon, InsightFace)",
     # Every rate is that of all ranks, even if each rank prints it. `Batch [a-b]` counts both ends, or one, or from 0

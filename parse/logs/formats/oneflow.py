@@ -27,7 +27,7 @@ def _header(argument: str, name: str, value: bytes) -> LogPattern:
     return fact(marker, rb"(?:^|[\s:])" + re.escape(marker) + rb"(?P<" + name.encode() + rb">" + value + rb")\s*$")
 
 
-FORMAT = LogFormat(
+ONEFLOW = LogFormat(
     name="oneflow",
     title="OneFlow-Benchmark",
     # One process prints for all; CNNs count steps from 1 in every epoch, BERT and InsightFace through the run.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parse.logs.engine.fields import seconds_of
-from parse.logs.formats.mxnet import FORMAT
+from parse.logs.formats.mxnet import NGC_MXNET as FORMAT
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, facts, values
 

@@ -10,7 +10,7 @@ import pytest
 
 from parse.logs.engine.reader import batches
 from parse.logs.formats import recognise
-from parse.logs.formats.ngc_tensorflow import FORMAT
+from parse.logs.formats.ngc import NGC_TENSORFLOW as FORMAT
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, values
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parse.logs.formats import recognise
-from parse.logs.formats.oneflow import FORMAT
+from parse.logs.formats.oneflow import ONEFLOW as FORMAT
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import facts, values
 

@@ -9,7 +9,7 @@ import pytest
 
 from parse.logs.engine.fields import seconds_of
 from parse.logs.formats import recognise
-from parse.logs.formats.tf2_official import FORMAT
+from parse.logs.formats.tensorflow import TF2_OFFICIAL as FORMAT
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import facts, values
 

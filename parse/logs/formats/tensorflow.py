@@ -1,4 +1,4 @@
-"""TensorFlow's official models, TensorFlow 2: TimeHistory, and BenchmarkMetric before it."""
+"""TensorFlow's official models and benchmarks, and Horovod's synthetic benchmark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from parse.logs.engine.log_format import LogFormat, evaluation, fact, pause, step, summary
 from parse.logs.engine.shared_patterns import END_OF_EPOCH, NCCL_VERSION, percent
+
+# TensorFlow's official models, TensorFlow 2: TimeHistory, and BenchmarkMetric before it.
 
 # absl: I0407 21:17:05.025709 139725706671936 keras_utils.py:145]
 _STAMP = (
@@ -29,7 +31,7 @@ def _model(match: re.Match[bytes]) -> Mapping[str, str]:
     return {"model": "resnet50" if model == "resnet" else model}
 
 
-FORMAT = LogFormat(
+TF2_OFFICIAL = LogFormat(
     name="tf2-official",
     title="TensorFlow 2 official models",
     # Every worker prints the rate of all. The time between two intervals (the end of an epoch) is in neither.
@@ -96,4 +98,54 @@ FORMAT = LogFormat(
     numbered="run",
     warmup=100,
     total=600,
+)
+
+
+# tf_cnn_benchmarks (tensorflow/benchmarks).
+#
+# `total images/sec` is the rate of all workers over all steps after the program's own warm-up (100 steps after 10,
+# unless it is given other numbers). The `images/sec` of its step lines is the mean since the first of these steps, of
+# one worker where there are several, and is not read: the total is the only speed, and it is of the whole run.
+
+
+def _devices(match: re.Match[bytes]) -> Mapping[str, str]:
+    """The devices of all ranks under Horovod, else those of one worker, which is the only one without a job's name."""
+    count = str(match["devices"].count(b"'") // 2)
+    if b"horovod/" in match["devices"]:
+        return {"world_size": count}
+    return {"gpus_per_node": count} | ({} if b"/job:" in match["devices"] else {"world_size": count, "nodes": "1"})
+
+
+TF_CNN_BENCHMARKS = LogFormat(
+    name="tf-cnn-benchmarks",
+    title="tf_cnn_benchmarks",
+    steps=(),
+    patterns=(
+        summary(b"images/sec: ", rb"(?P<what>total images/sec): (?P<rate>\d+\.\d+)"),
+        fact(b"Model: ", rb"\bModel: +(?P<model>\S{1,60})"),
+        fact(b"Dataset: ", rb"\bDataset: +\S{1,60} \(synthetic\)", data="synthetic"),
+        fact(b"Mode: ", rb"\bMode: +(?:forward only|evaluation)", forward_only="true"),
+        fact(b"Batch size: ", rb"\bBatch size: +(?P<global_batch_size>\d+)(?:\.0)? global\b"),
+        fact(b" per device", rb"(?:^|\s)(?P<batch_size>\d+)(?:\.0)? per device\b"),
+        fact(b"Devices: ", rb"\bDevices: +\[(?P<devices>[^][\n]{1,8000})\]", _devices),
+        fact(b"TensorFlow: ", rb"\bTensorFlow: +(?P<tensorflow>[\w.]{1,24})"),
+    ),
+)
+
+
+# Horovod's synthetic benchmarks (PyTorch, TensorFlow 1 and 2), and those that BytePS and Bagua made of them.
+#
+# `Total img/sec` is the mean of the rates of one rank's iterations (ten of ten steps each, after a warm-up; the Keras
+# one leaves out the first) times the ranks. Iterations are no steps, and the number of steps in them is not printed.
+
+HOROVOD_SYNTHETIC = LogFormat(
+    name="horovod-synthetic",
+    title="Horovod's synthetic benchmarks",
+    steps=(),
+    patterns=(
+        summary(b"Total img/sec on ", rb"(?P<what>Total img/sec) on \d+ [GCT]PU\(s\): (?P<rate>\d+\.\d+) \+-"),
+        fact(b"Total img/sec on ", rb"Total img/sec on (?P<world_size>\d+) [GCT]PU\(s\): "),
+        fact(b"Model: ", rb"(?:^|[>: ])Model: (?P<model>\w{1,60})\s*$"),
+        fact(b"Batch size: ", rb"(?:^|[>: ])Batch size: (?P<batch_size>\d+)\s*$"),
+    ),
 )
