@@ -56,15 +56,15 @@ class Pipeline:
 
 PIPELINES: Mapping[str, Pipeline] = {
     "torch-imagefolder": Pipeline(
-        framework="torch", kind="imagefolder", reader="hpc.workloads.torch_images", packages=("torch",),
+        framework="torch", kind="imagefolder", reader="hpc.workloads.torch_models", packages=("torch",),
         bare=bare_input.torch_folder,
     ),
     "torch-webdataset": Pipeline(
-        framework="torch", kind="webdataset", reader="hpc.workloads.torch_images", packages=("torch", "webdataset"),
+        framework="torch", kind="webdataset", reader="hpc.workloads.torch_models", packages=("torch", "webdataset"),
         bare=bare_input.webdataset,
     ),
     "torch-dali": Pipeline(
-        framework="torch", kind="dali", reader="hpc.workloads.torch_images",
+        framework="torch", kind="dali", reader="hpc.workloads.torch_models",
         packages=("torch", "nvidia", "nvidia.dali"), bare=bare_input.dali, epochs=3,
     ),
     "tensorflow-imagefolder": Pipeline(

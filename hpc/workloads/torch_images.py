@@ -1,4 +1,4 @@
-"""Images in torch: which reader takes a kind of files; class folders by DataLoader, shared by DistributedSampler."""
+"""Images in class folders, read by torch's DataLoader and split among ranks by its DistributedSampler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from hpc.model.options import DALI, WEBDATASET, DataSource, is_augmented, workers_of
+from hpc.model.options import DataSource, is_augmented, workers_of
 from hpc.model.spec import RunSpec
 from hpc.workloads.image_batches import DECODER, ImageBatches, ImageKey
 from hpc.workloads.image_reader import (
@@ -121,16 +121,3 @@ def normalised(images: npt.NDArray[np.uint8]) -> torch.Tensor:
     """uint8 [N, H, W, 3] to float32 [N, 3, H, W], whose channels stay last in memory."""
     mean, deviation = (torch.tensor(values).mul(255).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
     return torch.from_numpy(images).permute(0, 3, 1, 2).float().sub_(mean).div_(deviation)
-
-
-def image_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
-    """The images of a rank; imports the package that reads their kind."""
-    if source.kind == WEBDATASET:
-        from hpc.workloads.torch_shards import shard_reader
-
-        return shard_reader(run, source, size, device, rank)
-    if source.kind == DALI:
-        from hpc.workloads.torch_dali import dali_reader
-
-        return dali_reader(run, source, size, device, rank)
-    return folder_reader(run, source, size, device, rank)

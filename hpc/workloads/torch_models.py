@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from hpc.model.options import data_source
+from hpc.model.options import DALI, WEBDATASET, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
+from hpc.workloads.image_reader import (
+    ImageReader,
+)
 from hpc.workloads.synthetic import Synthetic
 from hpc.workloads.whole_training import Mixup, TrainableWorkload
 
@@ -82,9 +85,22 @@ def _reader(run: RunSpec, size_of: Callable[[RunSpec], int], device: torch.devic
     """The images of a rank from files; None for a run that reads none."""
     if (source := data_source(run.data)) is None:
         return None
-    from hpc.workloads.torch_images import image_reader
-
     return image_reader(run, source, size_of(run), device, rank)
+
+
+def image_reader(run: RunSpec, source: DataSource, size: int, device: torch.device, rank: int) -> ImageReader:
+    """The images of a rank; imports the package that reads their kind."""
+    if source.kind == WEBDATASET:
+        from hpc.workloads.torch_shards import shard_reader
+
+        return shard_reader(run, source, size, device, rank)
+    if source.kind == DALI:
+        from hpc.workloads.torch_dali import dali_reader
+
+        return dali_reader(run, source, size, device, rank)
+    from hpc.workloads.torch_images import folder_reader
+
+    return folder_reader(run, source, size, device, rank)
 
 
 class TorchResNet50(TrainableWorkload):

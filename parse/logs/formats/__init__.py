@@ -185,9 +185,9 @@ def _other_lines(known: LogFormat) -> Iterator[LogPattern]:
     if known.steps:
         yield from (form for form in known.patterns if form.kind in TOTALS)
         return
-    own = _declared(known.name).patterns
-    markers = {form.marker for form in own if form.kind in TOTALS or known.name in MARKS}
-    yield from (form for form in own if form.marker in markers)
+    patterns = _declared(known.name).patterns
+    markers = {form.marker for form in patterns if form.kind in TOTALS or known.name in MARKS}
+    yield from (form for form in patterns if form.marker in markers)
 
 
 @cache

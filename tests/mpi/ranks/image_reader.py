@@ -22,7 +22,7 @@ device: Any
 if framework == "torch":
     import torch
 
-    from hpc.workloads.torch_images import image_reader
+    from hpc.workloads.torch_models import image_reader
 
     device = torch.device("cpu")
 elif framework == "paddle":
