@@ -85,9 +85,9 @@ def index_of_rank(world: World, visible: int) -> int:
     return index
 
 
-def check_not_shared(world: World, comm: Intracomm, uuid: str) -> None:
-    """Collective."""
-    mine = (world.hostname, uuid)
+def check_not_shared(world: World, comm: Intracomm, uuid: str | None) -> None:
+    """Of GPUs without a UUID nothing is known. Collective."""
+    mine = (world.hostname, uuid or f"of rank {world.rank}")
     sharing = [rank for rank, theirs in enumerate(comm.allgather(mine)) if theirs == mine]
     if len(sharing) > 1:
         raise InvalidRun(f"ranks {', '.join(map(str, sharing))} share one GPU of {world.hostname}: bind one to each")

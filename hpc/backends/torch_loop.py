@@ -46,7 +46,7 @@ def device_of_rank(run: RunSpec, world: World, comm: Intracomm) -> torch.device:
     checks.check_one_gpu_per_rank(run)
     device = torch.device("cuda", checks.index_of_rank(world, visible_gpus(run, world)))
     torch.cuda.set_device(device)
-    checks.check_not_shared(world, comm, str(describe_device(device).uuid))
+    checks.check_not_shared(world, comm, describe_device(device).uuid)
     return device
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,14 +61,11 @@ class DeviceFacts:
 CPU_DEVICE = DeviceFacts(kind="cpu")
 
 
-def _amd_uuid(uuid: str) -> str:
+def _amd_uuid(uuid: str) -> str | None:
     """`GPU-0325447e39149eba` for torch's 30333235-3434-3765-3339-313439656261: HIP's 16 bytes are the digits of the
-    GPU's unique id. Any other form stays as it is."""
-    try:
-        digits = bytes.fromhex(uuid.replace("-", "")).decode("ascii")
-        return f"GPU-{int(digits, 16):016x}"
-    except ValueError:
-        return uuid
+    GPU's unique id. None for a GPU that has none, as in a virtual machine: all of these have the same bytes."""
+    digits = re.fullmatch(rb"[0-9a-f]{16}", bytes.fromhex(uuid.replace("-", "")))
+    return f"GPU-{digits[0].decode()}" if digits else None
 
 
 @dataclass(frozen=True, kw_only=True)

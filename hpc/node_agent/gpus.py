@@ -37,7 +37,9 @@ def driver_here() -> GpuDriver:
     try:
         import pynvml
     except ImportError:
-        raise Unread("nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
+        raise Unread(
+            "nvidia-ml-py is not installed (pip install nvidia-ml-py), and the kernel shows no AMD GPU"
+        ) from None
     return Nvml(pynvml)
 
 

@@ -377,7 +377,10 @@ def _nvidia_smi(arguments: Sequence[str]) -> str:
     """The output of nvidia-smi, without heads and units. Raises NoDriver where it is not installed or fails."""
     answer = run_tool(["nvidia-smi", *arguments, "--format=csv,noheader,nounits"], timeout_s=NVIDIA_SMI_S)
     if answer.failure is Failure.ABSENT:
-        raise NoDriver("neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is installed")
+        raise NoDriver(
+            "neither nvidia-ml-py (pip install nvidia-ml-py) nor nvidia-smi is installed, and the kernel shows no AMD "
+            "GPU"
+        )
     if not answer.ok:
         raise NoDriver(answer.describe())
     return answer.stdout

@@ -29,13 +29,18 @@ def gpus_of_kernel(nvidia: Path = NVIDIA, amd: Path = AMD) -> int | None:
 def amd_gpus_of_kernel(nodes: Path = AMD) -> int:
     """The number of AMD's GPUs that this process may use. Each has an identity, which the graphics inside a processor
     lacks."""
-    properties = [dict(map(str.split, _lines(node / "properties"))) for node in nodes.glob("*")]
-    return sum(each.get("simd_count", "0") != "0" and each.get("unique_id", "0") != "0" for each in properties)
+    return sum(each.get("unique_id", "0") != "0" for each in _properties(nodes))
 
 
 def has_amd_gpus(nvidia: Path = NVIDIA, amd: Path = AMD) -> bool:
     """Whether this machine's GPUs are AMD's: where there is NVIDIA's driver they are not."""
-    return not nvidia.is_dir() and amd_gpus_of_kernel(amd) > 0
+    return not nvidia.is_dir() and bool(_properties(amd))
+
+
+def _properties(nodes: Path) -> list[dict[str, str]]:
+    """Those of each GPU; a processor has no units that compute many numbers at once."""
+    properties = [dict(map(str.split, _lines(node / "properties"))) for node in nodes.glob("*")]
+    return [each for each in properties if each.get("simd_count", "0") != "0"]
 
 
 def _lines(path: Path) -> Iterator[str]:

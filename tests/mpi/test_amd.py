@@ -91,6 +91,27 @@ def test_tf32_is_refused_on_an_amd_gpu(rocm: None) -> None:
         torch_loop.check_precision("tf32", torch.device("cuda", 0))
 
 
+def test_a_gpu_without_an_identity_has_no_uuid_and_is_not_taken_for_shared(
+    rocm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpc.backends import torch_loop
+
+    # ROCr calls such a GPU GPU-XX: one of a virtual machine.
+    unnamed = SimpleNamespace(**{**vars(MI250X), "uuid": "58580000-0000-0000-0000-000000000000"})
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: unnamed)
+    assert torch_loop.describe_device(torch.device("cuda", 0)).uuid is None
+    everyone: list[Any] = []
+
+    class TwoRanks:
+        def allgather(self, value: Any) -> list[Any]:
+            everyone.append(value)
+            return everyone
+
+    for place in range(2):
+        torch_loop.device_of_rank(RUN, world(place), TwoRanks())  # type: ignore[arg-type]
+    assert len(set(everyone)) == 2
+
+
 def test_gpus_that_are_hidden_twice_are_named_before_two_ranks_share_one(
     rocm: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

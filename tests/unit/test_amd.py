@@ -115,6 +115,13 @@ def test_the_kernel_counts_gpus_for_computing_and_no_graphics_inside_a_processor
     assert has_amd_gpus(machine / "absent", machine / "nodes")
 
 
+def test_gpus_of_a_virtual_machine_are_amds_though_they_have_no_identity(machine: Path) -> None:
+    for node in ("2", "3"):
+        (machine / "nodes" / node / "properties").write_text("cpu_cores_count 0\nsimd_count 440\nunique_id 0\n")
+    assert amd_gpus_of_kernel(machine / "nodes") == 0
+    assert has_amd_gpus(machine / "absent", machine / "nodes")
+
+
 def test_a_machine_with_nvidias_driver_has_nvidia_gpus(machine: Path) -> None:
     nvidia = machine / "nvidia"
     (nvidia / "0000:65:00.0").mkdir(parents=True)

@@ -78,6 +78,7 @@ def job(state: str, **more: object) -> JobEnd:
         # Standard error.
         (replace(NONE, error="slurmstepd: error: Step 1.0 exceeded memory limit (9 > 8)"), Outcome.OOM, "exceeded"),
         (replace(NONE, error="torch.OutOfMemoryError: CUDA out of memory. Tried"), Outcome.OOM, "CUDA out of memory"),
+        (replace(NONE, error="torch.OutOfMemoryError: HIP out of memory. Tried"), Outcome.OOM, "HIP out of memory"),
         (replace(NONE, error="(GPU_0_bfc) ran out of memory. The caller indicates that this is not a failure", steps=2),
          Outcome.RANK_FAIL, "up to 2 steps"),
         (replace(NONE, error="srun: error: node1: task 0: Bus error (core)", steps=2), Outcome.RANK_FAIL, "/dev/shm"),
