@@ -127,16 +127,20 @@ def run_rates(trace: Trace, ranks: Sequence[int], others: Sequence[int], places:
     return RunRates(
         seconds=np.diff(grid)[same] / 1e9, straggler=straggler, others=usual,
         details=dict(counted.details(ranks)), on_gpu=trace.run.gpus_per_node > 0,
-        samples=_samples(trace, ranks, others),
+        samples=step_samples(trace, ranks, others),
     )  # fmt: skip
 
 
-def _samples(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> tuple[float, float] | None:
-    """The samples of a step of these ranks in the mean and of the others in the median; None where they are unknown."""
-    by_rank = sum(
-        (trace.samples[:, first:stop].sum(axis=1) for first, stop in trace.blocks.tolist()), start=np.zeros(1)
-    )
-    by_rank = by_rank / np.diff(trace.blocks).sum()
+def step_samples(
+    trace: Trace, ranks: Sequence[int], others: Sequence[int], steps: Sequence[int] | None = None
+) -> tuple[float, float] | None:
+    """The samples of a step, in these `steps`, None for all of the window: of the ranks in the mean, of the others in
+    the median; None where they are unknown."""
+    window = np.concatenate([np.arange(first, stop) for first, stop in trace.blocks.tolist()] or [np.arange(0)])
+    chosen = window if steps is None else np.intersect1d(window, np.asarray(steps, np.int64))
+    if not len(chosen):
+        return None
+    by_rank = np.asarray(trace.samples[:, int(chosen[0]) : int(chosen[-1]) + 1])[:, chosen - chosen[0]].mean(axis=1)
     straggler, usual = float(by_rank[list(ranks)].mean()), float(np.median(by_rank[list(others)]))
     return (straggler, usual) if straggler > 0 and usual > 0 else None
 

@@ -29,7 +29,7 @@ from parse.ledger.straggler import PointVerdicts, point_verdicts
 from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, StragglerAtBase
+from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, StragglerAtBase, Symptom
 from parse.ledger.what_if import without_straggler
 from parse.logs.nccl_tests import NcclTest
 from parse.processes import each_in_processes, processes_for
@@ -226,10 +226,20 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         return dataclasses.replace(
             ledger, without_straggler=without_straggler(ledger),
             symptoms=symptoms(ledger) if runs.conditions else (),
+            further_symptoms=_further_symptoms(ledger) if runs.conditions else (),
             straggler_input=_straggler_input(ledger) if runs.inputs else None,
         )  # fmt: skip
     except TraceError as error:  # it has changed since, or has numbers that only this goes into
         return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
+
+
+def _further_symptoms(ledger: Ledger) -> tuple[tuple[Symptom, ...], ...]:
+    """Those of each further straggler, compared with the ranks that are none."""
+    found = []
+    for at, each in enumerate(ledger.further):
+        others = (ledger.verdict, *ledger.further[:at], *ledger.further[at + 1 :])
+        found.append(symptoms(dataclasses.replace(ledger, verdict=each, further=others)))
+    return tuple(found)
 
 
 def _unmatched(runs: PointRuns) -> tuple[str, ...]:

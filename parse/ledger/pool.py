@@ -21,6 +21,11 @@ FEW_UNTOUCHED = 0.1
 """Below this share of all steps, some are no measure of what is usual."""
 MEETINGS_NAMED = 5
 """As many of a step's meetings are named, at which a straggler is late the most."""
+REPEATS = 0.5
+"""Ranks are late in the same steps in all runs where the correlation between runs is this at least; of runs that have
+nothing in common it is 0.1 at most in windows of 100 steps."""
+COMPARED = 32
+"""So many ranks, spread over all, are compared between runs."""
 SUSTAINED, BEYOND = 0.8, 2.0
 """A typical delay beyond this multiple of what is not exceeded in this share of the pieces counts as that multiple: a
 single long stall decides nothing about all other pieces."""
@@ -155,6 +160,42 @@ class Pool:
         arrivals = self.arrivals
         latest: Floats = np.where(np.isin(arrivals.latest, ranks), arrivals.late, 0).max(axis=1).astype(np.float64)
         return latest
+
+    def repeats(self, without: Sequence[int]) -> float | None:
+        """The correlation between runs of how late others than these ranks are in each step, each after its own mean;
+        the least of any run with the first. None for a single run, and below REPEATS."""
+        if self.runs < 2:
+            return None
+        others = np.setdiff1d(np.arange(len(self.nodes)), without)
+        steps, first = self._late_in(0, others)
+        least = 1.0
+        for run in range(1, self.runs):
+            its_steps, its = self._late_in(run, others)
+            _, at, its_at = np.intersect1d(steps, its_steps, assume_unique=True, return_indices=True)
+            if len(at) < 2:
+                return None
+            one, two = (each - each.mean(axis=0) for each in (first[at], its[its_at]))
+            scale = float((one**2).sum() * (two**2).sum()) ** 0.5
+            least = min(least, float((one * two).sum()) / scale if scale > 0 else 0.0)
+        return least if least >= REPEATS else None
+
+    def _late_in(self, run: int, ranks: Ints) -> tuple[Ints, Floats]:
+        """The steps of a run, and how late COMPARED of these ranks are in them [step, rank], ns; 0 where one is not
+        among the latest, or no later than the median rank."""
+        arrivals, its = self.arrivals, self.arrivals.run == run
+        chosen = ranks[np.linspace(0, len(ranks) - 1, min(COMPARED, len(ranks))).round().astype(int)]
+        late = np.zeros((int(its.sum()), len(chosen)))
+        latest, late_ns = arrivals.latest[its], np.maximum(0, arrivals.late[its])
+        for column, rank in enumerate(chosen.tolist()):
+            late[:, column] = np.where(latest == rank, late_ns, 0).sum(axis=1)
+        return arrivals.steps[its], late
+
+    def mean_of_runs(self, pieces: Floats) -> Floats:
+        """The mean over the runs of what is given for all of their pieces [rank or node, piece], place by place."""
+        of_runs = [pieces[:, self.arrivals.piece_run == run] for run in range(self.runs)]
+        shortest = min(each.shape[1] for each in of_runs)
+        mean: Floats = np.mean([each[:, :shortest] for each in of_runs], axis=0)
+        return mean
 
     def parts(self, ranks: Sequence[int], its: Bools) -> Floats:
         """The mean parts of their delay in these steps [step]; 0 where they are not among the latest."""

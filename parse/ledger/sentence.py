@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -226,8 +226,21 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield _fixed_compute(ledger, loss.value, write)
         yield from explanation(ledger, write)
         yield from _straggler(ledger, write)
+    yield _same_in_all_runs(ledger)
     yield from network_sentences(ledger.network)
     yield from _confidence(ledger, write)
+
+
+def _same_in_all_runs(ledger: Ledger) -> str:
+    """That who is late in a step does not depend on the run; empty where it does, and where ranks hardly wait."""
+    wait = next((term.mean.value for term in ledger.terms if term.name == "wait"), 0.0)
+    if ledger.verdict.repeats is None or wait < SMALL * ledger.step.value:
+        return ""
+    who = "Of the others" if ledger.verdict.ranks else "Of all ranks"
+    return (
+        f"{who} the same are late in the same steps of each run (correlation {ledger.verdict.repeats:.2f}): their work is "
+        "uneven, by batches, lengths or tokens; it is not their machines"
+    )
 
 
 def _within_scatter(ledger: Ledger, loss: Mean, write: Figures, *, has_headline: bool) -> Iterator[str]:
@@ -361,13 +374,15 @@ def _straggler(
     if (without := ledger.without_straggler) and not has_headline:
         text = f"{text}; without that {without_text(without, ledger.result.unit)}"
     yield text
-    yield from _symptoms(ledger, write)
+    if ledger.symptoms and (ledger.symptoms[0].quantity != Cause.SLEEPS or ledger.straggler_input is None):
+        yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence
     if ledger.straggler_input is not None:
         yield from late_input(ledger.straggler_input, write)
-    for further in ledger.further:
+    for at, further in enumerate(ledger.further):
         behind = verdict.kind == further.kind == PERSISTENT  # else it is late in steps of its own
         costs = f"which costs {write.ms(further.costs)} a step{' more' if behind else ''}"
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
+        yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), write)
 
 
 def _no_straggler(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
@@ -462,11 +477,9 @@ def _who(verdict: Verdict, ledger: Ledger) -> tuple[str, bool]:
     return f"ranks {numbers(verdict.ranks)}", False
 
 
-def _symptoms(ledger: Ledger, write: Figures) -> Iterator[str]:
-    """The first symptom of the straggler, and what to do about it."""
-    for symptom in ledger.symptoms[:1]:
-        if symptom.quantity == Cause.SLEEPS and ledger.straggler_input is not None:
-            continue  # it waits for its batches, of which the input's own sentence says more
+def _first_symptom(symptoms: Sequence[Symptom], write: Figures) -> Iterator[str]:
+    """The first symptom of a straggler, and what to do about it."""
+    for symptom in symptoms[:1]:
         yield _symptom(symptom, write)
         if (known := SYMPTOMS.get(symptom.quantity)) and known.advice:
             yield f"To do: {known.advice}"

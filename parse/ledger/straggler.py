@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from parse import stats
-from parse.ledger.arrivals import MATERIAL, OFTEN_IN, Arrivals, pooled
+from parse.ledger.arrivals import MATERIAL, OFTEN_IN, pooled
 from parse.ledger.breakdown import PIECES, StepBreakdown
 from parse.ledger.limit import all_exchanges, detection_limit_ns, lowering, seldom_limit_ns
 from parse.ledger.meetings import Floats
@@ -201,7 +201,12 @@ def stragglers(runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]
     seldom_ns = None if limit_ns is None else seldom_limit_ns(pool)
     return (
         replace(
-            first, limit=_ms(limit_ns), seldom_limit=_ms(seldom_ns), doubt=doubt, scatter=_ms(pool.arrivals.scatter)
+            first,
+            limit=_ms(limit_ns),
+            seldom_limit=_ms(seldom_ns),
+            doubt=doubt,
+            scatter=_ms(pool.arrivals.scatter),
+            repeats=pool.repeats(()),
         ),
     )
 
@@ -269,15 +274,18 @@ def _judged(pool: Pool) -> tuple[Verdict, ...]:
             known.append(best)
         pool = pool.without(best.ranks, delay_ns)
     first = [*sorted([*(event for event, _ in events), *known[:1]], key=lambda each: -each.costs)]
-    if first or clock:
-        return (*first, *known[1:]) if first else (clock,) if clock else ()
+    repeats = pool.repeats([rank for each in (*first, *known) for rank in each.ranks])
+    if first:
+        return (replace(first[0], repeats=repeats), *first[1:], *known[1:])
+    if clock:
+        return (clock,)
     bound = pool.bound_ns / 1e6
     if bound * 1e6 > UNRESOLVED * pool.step_ns:
         return (Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=bound),)
     ranks, pieces = pool.arrivals.ranks.typical.shape
     if max(1 / (1 + SHUFFLES), float(ranks) ** (1 - pieces)) > _max_chance(pool.runs):  # what the test can find at best
         return (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS, bound=bound),)
-    return (Verdict(kind=NONE, bound=bound),)
+    return (Verdict(kind=NONE, bound=bound, repeats=repeats),)
 
 
 def _candidates(pool: Pool, stragglers: Sequence[Verdict]) -> list[Verdict]:
@@ -327,15 +335,17 @@ def _usual(pool: Pool, level: HowOften, known: Sequence[int] = ()) -> Verdict | 
         return None
     ranks = list(suspect.ranks)
     typical, of_nodes = pool.typical(level)
-    typical_ns, costs_ns = float(typical[ranks].mean()), _costs_ns(pool.arrivals, suspect)
+    typical_ns, costs_ns = float(typical[ranks].mean()), _costs_ns(pool, suspect)
     shown = [run for run in range(pool.runs) if _shows(pool, run, ranks, compared, level)]
     # A few bad steps alone cost much, too.
     if min(typical_ns, costs_ns) < MATERIAL * pool.step_ns or 2 * len(shown) <= pool.runs:
         return None
-    chance = _chance(typical[compared], pool.runs)
-    if suspect.node is not None and not known:
-        chance = min(chance, _chance(of_nodes, pool.runs))
-    if chance > _max_chance(pool.runs):
+    tested = [typical[compared], *([of_nodes] if suspect.node is not None and not known else [])]
+    chance = min(_chance(each, pool.runs) for each in tested)
+    repeats = pool.repeats(ranks) if chance <= _max_chance(pool.runs) else None
+    if repeats is not None:  # runs that repeat one another are evidence of one
+        chance = min(_chance(pool.mean_of_runs(each), 1) for each in tested)
+    if chance > _max_chance(pool.runs if repeats is None else 1):
         return None
     often_ns = float(pool.typical(HowOften.MANY)[0][ranks].mean())
     if level is HowOften.MANY or _comes_and_goes(pool, suspect, shown, often_ns):
@@ -436,14 +446,15 @@ def _usual_suspect(pool: Pool, compared: Sequence[int], level: HowOften) -> Susp
     return Suspect(ranks=ranks)
 
 
-def _costs_ns(arrivals: Arrivals, suspect: Suspect) -> float:
-    """The mean time that the suspect adds to a step: up to the next rank, or node; for several ranks, to the median."""
-    if suspect.node is not None:
-        lost = np.where(arrivals.nodes.last == suspect.node, arrivals.nodes.gap, 0)
-    else:
-        later = arrivals.ranks.gap if len(suspect.ranks) == 1 else arrivals.skew
-        lost = np.where(np.isin(arrivals.ranks.last, suspect.ranks), later, 0)
-    return float(lost.astype(np.float64).mean())
+def _costs_ns(pool: Pool, suspect: Suspect) -> float:
+    """The mean time that the suspect adds to a step, up to the next rank, or node, beyond what one of the others does
+    in the median: among equal ones each is last at times. For several ranks, up to the median rank."""
+    arrivals = pool.arrivals
+    if len(suspect.ranks) > 1 and suspect.node is None:
+        return float(np.where(np.isin(arrivals.ranks.last, suspect.ranks), arrivals.skew, 0).astype(np.float64).mean())
+    group, name = (arrivals.ranks, suspect.ranks[0]) if suspect.node is None else (arrivals.nodes, suspect.node)
+    costs = np.bincount(group.last, weights=group.gap, minlength=pool.names(group)) / len(group.last)
+    return float(costs[name] - np.median(np.delete(costs, name)))
 
 
 def _max_chance(runs: int) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from hpc.model.trace import Telemetry, Trace
 from hpc.model.trace_file import open_trace
 from parse import stats
-from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates
+from parse.ledger.causes import EXPLAINS, POLLS, Cause, RunRates, evidence_of, run_rates, step_samples
 from parse.ledger.telemetry import (
     MIN_SAMPLES,
     QUANTITIES,
@@ -104,27 +104,48 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
     ranks, verdict = ledger.verdict.ranks, ledger.verdict
     if verdict.kind not in (PERSISTENT, TRANSIENT) or len(ranks) >= len(ledger.ranks):
         return ()
+    late = {rank for each in (verdict, *ledger.further) for rank in each.ranks}
+    others = _spread(set(range(len(ledger.ranks))) - late or set(range(len(ledger.ranks))) - {*ranks})
     readings: list[Mapping[str, tuple[float, float]]] = []
     rates: list[RunRates] = []
-    for run in ledger.result.ok:
-        if run.trace is not None:
-            with open_trace(run.trace) as trace:
-                readings.append(compare_ranks(trace, ranks, _waits(ledger)))
-                rates += _rates(trace, ranks)
+    samples: list[tuple[float, float]] = []
+    runs = [run.trace for run in ledger.result.ok if run.trace is not None]
+    for at, path in enumerate(runs):
+        with open_trace(path) as trace:
+            readings.append(compare_ranks(trace, ranks, others, _waits(ledger)))
+            rates += _rates(trace, ranks, others)
+            if verdict.kind == TRANSIENT and at < len(verdict.run_steps):
+                in_late_steps = step_samples(trace, ranks, others, verdict.run_steps[at])
+                samples += [] if in_late_steps is None else [in_late_steps]
     caused = tuple(_caused(ledger, rates))
+    if samples and all(each.quantity not in NAMED_CAUSES for each in caused):
+        caused = _more_samples(ledger, others, samples) or caused
     if verdict.kind == TRANSIENT and sum(map(len, verdict.run_steps)) <= EVENTS:
-        return caused if any(each.quantity in NAMED_CAUSES for each in caused) else tuple(_standstill(ledger))
+        named = any(each.quantity in {*NAMED_CAUSES, Cause.SAMPLES} for each in caused)
+        return caused if named else tuple(_standstill(ledger))
     return _together(caused, _compared(ledger, readings), decomposed=bool(rates))
 
 
-def _rates(trace: Trace, ranks: Sequence[int]) -> Iterator[RunRates]:
+def _rates(trace: Trace, ranks: Sequence[int], others: Sequence[int]) -> Iterator[RunRates]:
     """What the counters of these ranks and of the others grew by, where the run has them."""
     if trace.telemetry is not None:
-        read = run_rates(
-            trace, ranks, _spread(set(range(len(trace.stamps))) - {*ranks}), places(trace, trace.telemetry)
-        )
+        read = run_rates(trace, ranks, others, places(trace, trace.telemetry))
         if read is not None:
             yield read
+
+
+def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple[float, float]]) -> tuple[Symptom, ...]:
+    """That the straggler trains on more samples than the others in the steps in which it is late, where their own work,
+    grown by as much, explains the delay; empty where it does not."""
+    value, usual = (stats.mean(values) for values in zip(*samples, strict=True))
+    own = [at for at, term in enumerate(ledger.terms) if term.name not in ("wait", "communication")]
+    work = stats.median([sum(place.terms[at] for at in own) for place in ledger.ranks if {*place.ranks} <= {*others}])
+    skew = ledger.verdict.arrival_skew
+    explains = min((value / usual - 1) * work, skew)
+    if explains < EXPLAINS * skew:
+        return ()
+    unit = "samples a step"
+    return (Symptom(quantity=Cause.SAMPLES, unit=unit, value=value, usual=usual, explains=explains),)
 
 
 def _caused(ledger: Ledger, rates: Sequence[RunRates]) -> Iterator[Symptom]:
@@ -237,9 +258,10 @@ def _waits(ledger: Ledger) -> Mapping[int, float]:
 
 
 def compare_ranks(
-    trace: Trace, ranks: Sequence[int], waits: Mapping[int, float] = MappingProxyType({})
+    trace: Trace, ranks: Sequence[int], others: Sequence[int], waits: Mapping[int, float] = MappingProxyType({})
 ) -> Mapping[str, tuple[float, float]]:
-    """By quantity: the mean over these ranks, or over their nodes, and the median over the others, in the run's window.
+    """By quantity: the mean over these ranks, or over their nodes, and the median over these others, in the run's
+    window.
 
     Empty without telemetry; without the quantities of which either side has no figure. `waits` is by rank the share of
     the time, %, in which it is in a reduction: as long as that a rank that polls may wait for a core and be none the
@@ -248,7 +270,7 @@ def compare_ranks(
     if trace.telemetry is None:
         return {}
     figures = _Figures(trace, trace.telemetry, waits)
-    compared = _spread({*figures.places} - {*ranks})
+    compared = [rank for rank in others if rank in figures.places]
     read = {}
     for quantity in QUANTITIES:
         values = figures.of(quantity, ranks)

@@ -105,8 +105,9 @@ IN_TURN = 0.3
 MOSTLY = 0.5
 """The ranks that alternate are provably last in more than this share of the steps."""
 ALONE = 0.8
-"""A rank is meant, and not its node, where it is the latest in this part of the steps in which its node is; delays that
-recur, where they are this part of those that stand out."""
+"""A rank is meant, and not its node, where it is the latest in this part of the steps in which its node is."""
+HALF = 0.5
+"""Delays that recur are meant where they cost this part of those that stand out: the others are judged without them."""
 TOGETHER = 0.5
 """With the steps that stand out go those in which a rank is last by this part of what it mostly is in them."""
 SPIKE, SEVERE = 5.0, 50.0
@@ -127,7 +128,7 @@ than the many tests at all sizes."""
 def transient(pool: Pool) -> Verdict | None:
     """Who is late in some of the steps: the rank or node whose delays recur, or on whom those fall that stand out."""
     recurring, standing_out = _recurring(pool), _standing_out(pool)
-    if recurring and standing_out and recurring.costs < ALONE * standing_out.costs:
+    if recurring and standing_out and recurring.costs < HALF * standing_out.costs:
         recurring = None  # what stands out has no period, or another
     candidate = recurring or standing_out
     return candidate if candidate and shows(pool, candidate) else None

@@ -181,7 +181,8 @@ class Verdict:
     among equal ranks. `limit`, of kind NONE: a rank that is late by so much in every step would have been detected in
     nine of ten such measurements, and by `seldom_limit` in one of ten steps, None where no such delay would have been;
     `lowering` is what would lower `limit`. `doubt` is the rank that costs as much in some steps, if only by chance,
-    `scatter` the mean standard deviation of the ranks' arrivals in a step.
+    `scatter` the mean standard deviation of the ranks' arrivals in a step. `repeats` is the correlation between runs of
+    how late ranks other than the straggler are, step by step, where the same are late in the same steps in all runs.
 
     Raises ValueError for a transient one without steps.
     """
@@ -206,6 +207,7 @@ class Verdict:
     seldom_limit: float | None = None
     doubt: Doubt | None = None
     scatter: float | None = None
+    repeats: float | None = None
     lowering: Lowering | None = None
 
     def __post_init__(self) -> None:
@@ -443,9 +445,10 @@ class Ledger:
 
     `median_step` is the median where `step` is the mean. `skew` is the excess of the throughput's step time over
     `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `further` are stragglers behind it,
-    the latest first, `symptoms` what distinguishes its ranks in the telemetry, `straggler_input` their input, where
-    data makes them late, `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what
-    the base loses to one already. `fixed_compute` is None where fewer than three numbers of devices show it.
+    the latest first, `symptoms` what distinguishes its ranks in the telemetry, `further_symptoms` the same of each of
+    those behind it, empty where that is not known, `straggler_input` their input, where data makes them late,
+    `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what the base loses to one
+    already. `fixed_compute` is None where fewer than three numbers of devices show it.
     `telemetry` are the differences from the base's clocks, power and load, `contention`
     what shows that the base was disturbed, `core_wait` that the point's ranks lack cores, `shares_cores` whether
     what one rank no longer takes others get,
@@ -472,6 +475,7 @@ class Ledger:
     standalone: Standalone | None = None
     further: tuple[Verdict, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
+    further_symptoms: tuple[tuple[Symptom, ...], ...] = ()
     straggler_input: InputReading | None = None
     without_straggler: WithoutStraggler | None = None
     straggler_at_base: StragglerAtBase = StragglerAtBase()

@@ -213,6 +213,8 @@ NO_LOADERS = (
 FORETOLD = (0.79, 1.10)
 """Where ranks share cores, what was replayed without a cause was so many times the speed with the cause really removed:
 ranks that wait leave their core to others, and threads that are gone do, too."""
+COMPARED = 32
+"""So many of the others, spread over all, show how they scatter."""
 CACHED_STAMPS = 100_000
 """Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
 
@@ -256,8 +258,8 @@ def with_what_ifs(ledger: Ledger) -> Ledger:
 
 
 def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
-    """The speed if the straggler's ranks took no longer than the median of the others; of a transient one in the steps
-    in which it is late. Reads the traces again.
+    """The speed if the straggler's ranks took no longer than the others; of a transient one in the steps in which it is
+    late. Reads the traces again.
 
     None where none is named, or where the order in which ranks arrive is not a term.
     """
@@ -391,20 +393,33 @@ def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: La
             # A late optimizer step delays the step that follows.
             steps = {DATA: late[:-1], COMPUTE: late[:-1], OPTIMIZER: late[1:]}
             return replace(
-                stage, work={phase: _at_the_median(ns, ranks, steps[phase]) for phase, ns in stage.work.items()}
+                stage, work={phase: _like_the_others(ns, ranks, steps[phase]) for phase, ns in stage.work.items()}
             )
 
 
-def _at_the_median(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
-    """The times with those of `ranks` in these steps no longer than the median of the others in the same step.
+def _like_the_others(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
+    """The times with those of `ranks` in these steps as those of the others: after the others' median of the same step
+    by no more than one of the others is, the longest by no more than their longest, and so on down (quantile by
+    quantile). A rank without its delay scatters as they do.
 
-    Where all ranks take turns, the others are all but the one.
+    Where all ranks take turns, each is no longer than the median of the rest.
     """
     changed = part.copy(order="K")
-    for its in [[*ranks]] if len({*ranks}) < len(part) else [[rank] for rank in ranks]:
-        others = np.isin(np.arange(len(part)), its, invert=True)
-        no_longer = np.minimum(part[its], _median(part, others))
-        changed[its] = np.where(late, no_longer, part[its])
+    steps = int(late.sum())
+    if len({*ranks}) == len(part):
+        for rank in ranks:
+            changed[rank, late] = np.minimum(part[rank], _median(part, np.arange(len(part)) != rank))[late]
+    elif steps:
+        others = np.isin(np.arange(len(part)), ranks, invert=True)
+        median = _median(part, others)[late]
+        some = np.flatnonzero(others)[:: max(1, int(others.sum()) // COMPARED)]
+        usual = np.sort((part[some][:, late] - median).ravel())
+        by_size = usual[((np.arange(steps) + 0.5) / steps * len(usual)).astype(int)]
+        for rank in ranks:
+            after = part[rank, late] - median
+            order = np.argsort(after, kind="stable")
+            after[order] = np.minimum(after[order], by_size)
+            changed[rank, late] = median + after
     return changed
 
 

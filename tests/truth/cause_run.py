@@ -20,6 +20,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -305,10 +306,23 @@ def _invented(ledger: Mapping[str, Any], case: CauseCase, runs: Sequence[Noted])
     for its in _named(ledger):
         if {*its["ranks"]} <= answered or len(its["ranks"]) == RANKS:
             continue
-        who = Late(ranks=tuple(its["ranks"]), phases=("",), always=True)
-        costs = float(np.mean([run.costs(who, case.answers)[1] for run in runs]))
-        if case.nobody or costs < BORNE_OUT * its["costs"]:
+        costs = float(np.mean([_borne_out(run, its["ranks"], case) for run in runs]))
+        if costs < BORNE_OUT * its["costs"]:
             yield f"names ranks {its['ranks']}: {its['costs']:.2f} ms, by the marks {costs:.2f}"
+
+
+def _borne_out(run: Noted, ranks: Sequence[int], case: CauseCase) -> float:
+    """What these ranks cost by the marks when the causes are gone, beyond what as many others without a cause do: who
+    is last by scatter alone costs something, too."""
+
+    def costs(of: Sequence[int]) -> float:
+        return run.costs(Late(ranks=tuple(of), phases=("",), always=True), case.answers)[1]
+
+    its = costs(ranks)
+    with_cause = {rank for answer in case.answers for rank in answer.ranks} | {*ranks}
+    others = [rank for rank in range(RANKS) if rank not in with_cause]
+    usual = [costs(each) for each in combinations(others, len(ranks))]
+    return its - (float(np.median(usual)) if usual else 0.0)
 
 
 def report(judged: Sequence[Judged]) -> bool:

@@ -27,7 +27,7 @@ class Late:
 @dataclass(frozen=True, kw_only=True)
 class CauseCase:
     """What is run: the script with `arguments`, or the `delay` workload with a `compute_ms`. `says_not` and `says` are
-    of the whole sentence, `nodes` those of the sweep. `nobody`: who is last is chance; whoever is named is invented."""
+    of the whole sentence, `nodes` those of the sweep."""
 
     name: str
     arguments: str = ""
@@ -37,7 +37,6 @@ class CauseCase:
     says: str = ""
     says_not: str = ""
     quota: bool = False
-    nobody: bool = False
 
     @property
     def scales(self) -> bool:
@@ -114,8 +113,8 @@ CAUSES: Sequence[CauseCase] = (
         Late(ranks=(3,), phases=("metric", "optimizer", "release")), says_not=CORE,
     ),
     _case(
-        "uneven lengths on all ranks", "--lengths uneven --fixed 18", says=r"no fixed|slowest in|uneven|take turns",
-        says_not=CORE, nobody=True,
+        "uneven lengths on all ranks", "--lengths uneven --fixed 18", says=r"same are late in the same steps",
+        says_not=CORE,
     ),
     _case(
         "longer last batch of an epoch", "--faults batch:data:2@3/every20",

@@ -160,12 +160,12 @@ def test_what_telemetry_shows_of_a_delay_now_and_then_explains_no_share(tmp_path
 
 def test_without_a_straggler_or_telemetry_there_are_no_symptoms(tmp_path):
     assert not ledger_of(tmp_path, per_rank("minor_faults", {1: 194_000.0}, usual=300.0)).symptoms
-    assert compare_ranks(trace_of(run_of()), [1]) == {}
+    assert compare_ranks(trace_of(run_of()), [1], [0, 2, 3]) == {}
 
 
 def test_too_few_samples_show_nothing():
     trace = with_telemetry(trace_of(run_of()), per_rank("minor_faults", {1: 9e9}, usual=0.0), every_s=0.4)
-    assert compare_ranks(trace, [1]) == {}
+    assert compare_ranks(trace, [1], [0, 2, 3]) == {}
 
 
 def test_a_trace_that_cannot_be_read_once_more_costs_the_explanation_alone(tmp_path, monkeypatch):
