@@ -238,8 +238,8 @@ def _same_in_all_runs(ledger: Ledger) -> str:
         return ""
     who = "Of the others" if ledger.verdict.ranks else "Of all ranks"
     return (
-        f"{who} the same are late in the same steps of each run (correlation {ledger.verdict.repeats:.2f}): their work is "
-        "uneven, by batches, lengths or tokens; it is not their machines"
+        f"{who} the same are late in the same steps of each run (correlation {ledger.verdict.repeats:.2f}): their work "
+        "is uneven, by batches, lengths or tokens; it is not their machines"
     )
 
 
