@@ -43,7 +43,7 @@ def detection_limit_ns(
     late_ns = (
         max(by_chance_ns, least_ns, bound_ns) - float(usual.mean()) + SIGMAS_OF_POWER * _standard_error(usual, runs)
     )
-    return max(late_ns, _costing_ns(arrivals.margin, least_ns))
+    return max(late_ns, _costing_ns(arrivals, least_ns))
 
 
 def lowering(arrivals: Arrivals, *, limit_ns: float, least_ns: float, bound_ns: float) -> Lowering:
@@ -60,7 +60,7 @@ def lowering(arrivals: Arrivals, *, limit_ns: float, least_ns: float, bound_ns: 
         falls_by = float(times**0.5)
         chance_ns = typical + (by_chance_ns - typical) / falls_by
         late_ns = max(chance_ns, least_ns, bound_ns) - usual + error_ns / falls_by
-        return float(max(late_ns, _costing_ns(arrivals.margin, least_ns, times)))
+        return float(max(late_ns, _costing_ns(arrivals, least_ns, times)))
 
     floor_ns = limit(float("inf"))
     by_clock = bound_ns > max(least_ns, typical) and bound_ns - usual >= floor_ns
@@ -74,12 +74,14 @@ def lowering(arrivals: Arrivals, *, limit_ns: float, least_ns: float, bound_ns: 
     return Lowering(times=high, least=floor_ns / 1e6, floor=floor)
 
 
-def _costing_ns(margin: Ints, cost_ns: float, times: float = 1.0) -> float:
-    """How late a rank must be to add `cost_ns` to a step on average, in nine of ten windows of `times` as many
-    steps."""
+def _costing_ns(arrivals: Arrivals, cost_ns: float, times: float = 1.0) -> float:
+    """How late a rank must be to add `cost_ns` to a step on average, beyond what one of the others does, in nine of ten
+    windows of `times` as many steps."""
+    margin, others = arrivals.margin, max(1, len(arrivals.late_steps) - 1)
 
     def costs(delay: float) -> float:
-        lost = np.maximum(margin + delay, 0)
+        of_others = np.clip(-margin - delay, 0, arrivals.ranks.gap)  # where the rank is not last yet
+        lost = np.maximum(margin + delay, 0) - of_others / others
         return float(lost.mean() - SIGMAS_OF_POWER * lost.std() / (times * len(lost)) ** 0.5)
 
     low, high = 0.0, cost_ns + float(-margin.min(initial=0)) + float(np.ptp(margin))

@@ -101,10 +101,14 @@ def test_two_who_are_named_as_one_are_half_right() -> None:
     assert _verdicts(_ledger(**named), noted, LATE, other) == ["part", "part"]
 
 
-def test_whoever_is_named_where_it_is_chance_is_invented() -> None:
-    case = CauseCase(name="uneven", nobody=True)
-    assert [bool(its.invented) for its in judge(case, _ledger(**_named(4.0)), [_noted(4.0)])] == [True]
-    assert [bool(its.invented) for its in judge(case, _ledger(), [_noted(4.0)])] == [False]
+def test_whoever_is_last_as_often_as_the_others_is_invented() -> None:
+    case = CauseCase(name="uneven")
+    work = np.random.default_rng(1).normal(20, 3, (4, 400))
+    noted = Noted(steps=400, work=work, latency=np.zeros_like(work), stretches={})
+    assert [bool(its.invented) for its in judge(case, _ledger(**_named(1.0)), [noted])] == [True]
+    assert [bool(its.invented) for its in judge(case, _ledger(), [noted])] == [False]
+    longer = Noted(steps=400, work=work + [[0], [0], [3], [0]], latency=noted.latency, stretches={})
+    assert [bool(its.invented) for its in judge(case, _ledger(**_named(1.0)), [longer])] == [False]
 
 
 def test_the_part_that_does_not_shrink_is_that_of_the_marks(tmp_path: Path) -> None:
