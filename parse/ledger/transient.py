@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp, lgamma, log, log1p
 
@@ -32,12 +32,13 @@ AS_LATE = 0.5
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Recurrence:
     """One in `period` steps, where step mod period is `phase`: in `its` [step] it comes last. `chance` is the
-    probability of so many of the worst steps in any one phase, over all periods tried, if steps had no order."""
+    probability of so many of the worst steps in any one phase, over all `tests`, if steps had no order."""
 
     period: int
     phase: int
     its: npt.NDArray[np.bool_]
     chance: float
+    tests: int
 
 
 def recurrence(
@@ -62,7 +63,7 @@ def recurrence(
     its = in_phase & (late_ns > AS_LATE * usual_ns)
     if its.sum() <= regular * in_phase.sum():
         return None
-    return Recurrence(period=its_period, phase=phase, its=its, chance=min(1.0, exp(log_chance) * tests))
+    return Recurrence(period=its_period, phase=phase, its=its, chance=min(1.0, exp(log_chance) * tests), tests=tests)
 
 
 def _phases(worst: Ints, steps: Ints, periods: range | tuple[int]) -> Iterator[tuple[float, int, int, int]]:
@@ -134,6 +135,14 @@ def transient(pool: Pool) -> Verdict | None:
     return candidate if candidate and shows(pool, candidate) else None
 
 
+def _of_one_run(chance: float, tests: int, pool: Pool, ranks: Sequence[int]) -> float:
+    """The probability over so many tests; where others than these ranks are late in the same steps of all runs, that of
+    one run: what one has with a probability, all have, repeated, with that to the power of their number."""
+    if chance > SPIKE_CHANCE or pool.repeats(ranks) is None:
+        return chance
+    return min(1.0, float((chance / tests) ** (1 / pool.runs)) * tests)
+
+
 def shows(pool: Pool, verdict: Verdict) -> bool:
     """Whether more than half of the runs show it, or it is COSTLY: in single runs equal ranks have incidents, too."""
     return 2 * verdict.in_runs > verdict.of_runs or verdict.costs * 1e6 >= COSTLY * pool.step_ns
@@ -176,7 +185,9 @@ def _recurrences(
     for number in np.flatnonzero((costs_ns >= MATERIAL * pool.step_ns * len(late)) & (steps <= LATE_IN * len(late))):
         its_ns = np.where(late & (group.last == number), group.gap, 0)
         recurring = recurrence(its_ns, pool.arrivals.steps, period, regular)
-        if recurring and recurring.chance * len(pool.nodes) <= SPIKE_CHANCE:
+        if recurring and _of_one_run(
+            recurring.chance, recurring.tests, pool, pool.suspect(group, int(number)).ranks
+        ) <= SPIKE_CHANCE / len(pool.nodes):
             yield int(number), recurring
 
 
@@ -294,8 +305,13 @@ def _most_of(pool: Pool, out: Bools, limit: float, smallest_ns: Floats | None = 
             its |= (group.last == number) & (arrivals.skew > np.maximum(smallest_ns, usual))
         names = pool.names(group)
         chance = names * tail(len(events), int((events == number).sum()), 1 / names)
-        if chance <= limit and pool.is_material(its, group):
-            yield Outstanding(suspect=pool.suspect(group, number), its=its, group=group, chance=chance)
+        suspect = pool.suspect(group, number)
+        if (
+            chance <= limit
+            and pool.is_material(its, group)
+            and _of_one_run(chance, names, pool, suspect.ranks) <= limit
+        ):
+            yield Outstanding(suspect=suspect, its=its, group=group, chance=chance)
 
 
 def first_of_events(steps: Bools, who: Ints) -> npt.NDArray[np.intp]:

@@ -213,8 +213,8 @@ NO_LOADERS = (
 FORETOLD = (0.79, 1.10)
 """Where ranks share cores, what was replayed without a cause was so many times the speed with the cause really removed:
 ranks that wait leave their core to others, and threads that are gone do, too."""
-COMPARED = 32
-"""So many of the others, spread over all, show how they scatter."""
+FEW, COMPARED = 8, 32
+"""Of more ranks than FEW, COMPARED, spread over all, show how they scatter: one alone moves their median hardly."""
 CACHED_STAMPS = 100_000
 """Ranks × steps that are replayed at once where ranks meet at the reduction alone: so few stay in the core's cache."""
 
@@ -412,8 +412,7 @@ def _like_the_others(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
     elif steps:
         others = np.isin(np.arange(len(part)), ranks, invert=True)
         median = _median(part, others)[late]
-        some = np.flatnonzero(others)[:: max(1, int(others.sum()) // COMPARED)]
-        usual = np.sort((part[some][:, late] - median).ravel())
+        usual = np.sort(_after_the_rest(part[others][:, late]).ravel())
         by_size = usual[((np.arange(steps) + 0.5) / steps * len(usual)).astype(int)]
         for rank in ranks:
             after = part[rank, late] - median
@@ -421,6 +420,19 @@ def _like_the_others(part: Ints, ranks: Sequence[int], late: Late) -> Ints:
             after[order] = np.minimum(after[order], by_size)
             changed[rank, late] = median + after
     return changed
+
+
+def _after_the_rest(part: Ints) -> Ints:
+    """How much longer each of these ranks, or COMPARED of many, takes than the median of the rest [rank, step]."""
+    ranks = len(part)
+    if ranks == 1:
+        return np.zeros_like(part)
+    if ranks <= FEW:
+        rest = [np.median(np.delete(part, rank, axis=0), axis=0).astype(np.int64) for rank in range(ranks)]
+        after: Ints = part - np.stack(rest)
+        return after
+    compared: Ints = part[:: max(1, ranks // COMPARED)]
+    return compared - _median(part)
 
 
 def _median(part: Ints, of: Late | None = None) -> Ints:

@@ -107,7 +107,7 @@ def test_whoever_is_last_as_often_as_the_others_is_invented() -> None:
     noted = Noted(steps=400, work=work, latency=np.zeros_like(work), stretches={})
     assert [bool(its.invented) for its in judge(case, _ledger(**_named(1.0)), [noted])] == [True]
     assert [bool(its.invented) for its in judge(case, _ledger(), [noted])] == [False]
-    longer = Noted(steps=400, work=work + [[0], [0], [3], [0]], latency=noted.latency, stretches={})
+    longer = Noted(steps=400, work=work + np.array([[0], [0], [3], [0]]), latency=noted.latency, stretches={})
     assert [bool(its.invented) for its in judge(case, _ledger(**_named(1.0)), [longer])] == [False]
 
 

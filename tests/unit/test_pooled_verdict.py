@@ -76,6 +76,37 @@ def test_a_rank_that_is_late_in_about_half_of_the_steps_is_named(share):
     assert first.costs == pytest.approx(20 * first.share, rel=0.05)
 
 
+def _uneven(seed: int) -> dict[str, Change]:
+    """Work of unequal length on every rank, step by step."""
+    random = np.random.default_rng(seed)
+    drawn_ms = random.exponential(4, (4, 300)) if seed % 2 else random.normal(8, 3, (4, 300)).clip(0)
+    return {"backward": lambda rank, step: float(drawn_ms[rank, step])}
+
+
+def test_runs_that_draw_the_same_uneven_work_are_evidence_of_one():
+    """With one seed for all runs, the same rank draws the longest batches in all of them; 34 of 150 pairs named one."""
+    pairs = [stragglers(breakdowns(*[_uneven(seed)] * 2, noise=0.5, measured_steps=120)) for seed in range(24)]
+    assert sum(first.kind != NONE for first, *_ in pairs) <= 1
+    assert sum((first.repeats or 0) > 0.5 for first, *_ in pairs) >= 20
+    first, *further = stragglers(breakdowns(_uneven(1), _uneven(3), noise=0.5, measured_steps=120))
+    assert (first.kind, first.repeats, further) == (NONE, None, [])
+
+
+def test_a_straggler_beside_repeated_uneven_work_is_named():
+    late = _uneven(1)["backward"]
+    delays = {"backward": lambda rank, step: late(rank, step) + 6.0 * (rank == 2)}
+    first, *further = stragglers(breakdowns(delays, delays, noise=0.5, measured_steps=120))
+    assert (first.kind, first.ranks, further) == (PERSISTENT, (2,), [])
+    assert first.repeats is not None
+    assert first.costs == pytest.approx(6 - 2, abs=1.5)  # the others are last at times
+
+
+def test_a_single_straggler_is_no_uneven_work_of_the_others():
+    delays = {"backward": on(2, ms=20, every=3)}
+    first, *_ = stragglers(breakdowns(delays, delays, measured_steps=120))
+    assert (first.ranks, first.repeats) == ((2,), None)
+
+
 def test_every_second_step_is_a_period():
     first, *further = stragglers(breakdowns(*[{"backward": on(2, ms=20, every=2)}] * 2, measured_steps=120))
     assert (first.kind, first.ranks, first.shape and first.shape.period, further) == (TRANSIENT, (2,), 2, [])
