@@ -235,11 +235,11 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
 
 def _further_symptoms(ledger: Ledger) -> tuple[tuple[Symptom, ...], ...]:
     """Those of each further straggler, compared with the ranks that are none."""
-    found = []
+    by_straggler = []
     for at, each in enumerate(ledger.further):
         others = (ledger.verdict, *ledger.further[:at], *ledger.further[at + 1 :])
-        found.append(symptoms(dataclasses.replace(ledger, verdict=each, further=others)))
-    return tuple(found)
+        by_straggler.append(symptoms(dataclasses.replace(ledger, verdict=each, further=others)))
+    return tuple(by_straggler)
 
 
 def _unmatched(runs: PointRuns) -> tuple[str, ...]:
