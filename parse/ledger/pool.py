@@ -174,9 +174,9 @@ class Pool:
             _, at, its_at = np.intersect1d(steps, its_steps, assume_unique=True, return_indices=True)
             if len(at) < 2:
                 return None
-            one, two = (each - each.mean(axis=0) for each in (first[at], its[its_at]))
-            scale = float((one**2).sum() * (two**2).sum()) ** 0.5
-            least = min(least, float((one * two).sum()) / scale if scale > 0 else 0.0)
+            ours, theirs = (each - each.mean(axis=0) for each in (first[at], its[its_at]))
+            scale = float((ours**2).sum() * (theirs**2).sum()) ** 0.5
+            least = min(least, float((ours * theirs).sum()) / scale if scale > 0 else 0.0)
         return least if least >= REPEATS else None
 
     def _late_in(self, run: int, ranks: Ints) -> tuple[Ints, Floats]:

@@ -138,8 +138,10 @@ def _more_samples(ledger: Ledger, others: Sequence[int], samples: Sequence[tuple
     """That the straggler trains on more samples than the others in the steps in which it is late, where their own work,
     grown by as much, explains the delay; empty where it does not."""
     value, usual = (stats.mean(values) for values in zip(*samples, strict=True))
-    own = [at for at, term in enumerate(ledger.terms) if term.name not in ("wait", "communication")]
-    work = stats.median([sum(place.terms[at] for at in own) for place in ledger.ranks if {*place.ranks} <= {*others}])
+    worked = [at for at, term in enumerate(ledger.terms) if term.name not in ("wait", "communication")]
+    work = stats.median(
+        [sum(place.terms[at] for at in worked) for place in ledger.ranks if {*place.ranks} <= {*others}]
+    )
     skew = ledger.verdict.arrival_skew
     explains = min((value / usual - 1) * work, skew)
     if explains < EXPLAINS * skew:
