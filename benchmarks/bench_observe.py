@@ -32,7 +32,7 @@ LIMIT, STEP_MS = 0.5, 10
 """Per cent of a step of so many ms."""
 
 
-def training(blocks: int, width: int, batch: int, device: str = "cpu") -> Callable[[], None]:
+def training(blocks: int, width: int, batch: int, device: str = "cpu", group: Any = None) -> Callable[[], None]:
     """One step of an own model at each call."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -42,7 +42,7 @@ def training(blocks: int, width: int, batch: int, device: str = "cpu") -> Callab
         torch.nn.Sequential(torch.nn.Linear(width, width, bias=False), torch.nn.BatchNorm1d(width))
         for _ in range(blocks)
     )
-    model = DistributedDataParallel(torch.nn.Sequential(*stack).to(device))
+    model = DistributedDataParallel(torch.nn.Sequential(*stack).to(device), process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     loader: torch.utils.data.DataLoader[Any]
     if device == "cpu":
@@ -128,7 +128,7 @@ def measure(
                     removed[handle.id] = registered.pop(handle.id)
 
         removed: dict[int, Any] = {}
-        turn_of = _turn if device == "cpu" else _turn_on_device
+        turn_of = on_turn(device)
         switch(not control)
         hooked = training(blocks, width, batch, device)
         for _ in range(WARM_UP):
@@ -151,6 +151,11 @@ def measure(
         print(f"{events / (turns * (AGAIN + TIMED) + WARM_UP):.1f} events a step with hooks")
         dist.destroy_process_group()
         return taken
+
+
+def on_turn(device: str) -> Callable[[Callable[[], None]], list[float]]:
+    """What times the steps of a turn on a device."""
+    return _turn if device == "cpu" else _turn_on_device
 
 
 def _turn(step: Callable[[], None]) -> list[float]:

@@ -83,6 +83,7 @@ PARTS = (
     _part("one-rank", 75, "unchanged scripts on one rank, by NCCL, with known delays on host and device"),
     _part("two-ranks", 75, "unchanged scripts on two ranks that share the GPU, by gloo, with a late rank"),
     _part("price", 60, "the price of the hooks, with and without them by turns"),
+    _part("collectives", 45, "torch's own record of collectives: durations, and what timing them costs"),
     _part("resnet50", 90, "ResNet-50 on one GPU, eager"),
     _part("gpt", 40, "gpt 125m on one GPU"),
     _part("telemetry", 20, "telemetry and the energy counter", on_cpu=False),

@@ -437,6 +437,66 @@ def price(job: Job) -> None:
         raise PartError("; ".join(missed))
 
 
+# Torch's own record of collectives.
+
+TIMING = "TORCH_NCCL_ENABLE_TIMING"
+
+
+def collectives(job: Job) -> None:
+    """DDP in a group that times its collectives and in one that does not, by turns; the record of the first."""
+    import tempfile
+
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.bench_observe import WARM_UP, on_turn, training
+    from benchmarks.pairs import against_limit
+
+    device, backend = ("cpu", "gloo") if job.rehearse else ("cuda", "nccl")
+    blocks, width, batch, turns = (2, 16, 8, 4) if job.rehearse else (54, 1024, 512, 60)
+    if not job.rehearse:
+        torch.cuda.set_device(0)
+    steps = []
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.pop(TIMING, None)
+        dist.init_process_group(backend, init_method=f"file://{folder}/group", rank=0, world_size=1)
+        for timed in ("1", "0"):  # read when a group is made
+            os.environ[TIMING] = timed
+            group = dist.new_group([0], group_desc=f"timing {timed}")
+            steps.append(training(blocks, width, batch, device, group))
+            for _ in range(WARM_UP):
+                steps[-1]()
+        taken: tuple[list[float], list[float]] = ([], [])
+        for turn in range(turns):
+            for which in (0, 1) if turn % 2 else (1, 0):
+                taken[which].extend(on_turn(device)(steps[which]))
+        plain_ms = sorted(taken[1])[len(taken[1]) // 2]
+        shares = [100 * (a - b) / plain_ms for a, b in zip(*taken, strict=True)]
+        price = against_limit("timing of collectives", shares, PRICE_GOALS[10], "% of a step")
+        job.figures.put("price", {"step ms": plain_ms, "timing": price})
+        _put_record(job, folder)
+        dist.destroy_process_group()
+
+
+def _put_record(job: Job, folder: str) -> None:
+    """The kinds of the record, each with its durations. Raises PartError where NCCL has measured none."""
+    from hpc.observe import flight_record
+
+    events = Path(folder) / "1.1.events"
+    flight_record.write(events, 0)
+    record = flight_record.read(events)
+    if record is None:
+        raise PartError("torch has recorded nothing")
+    its = [entry for entry in record.entries if entry.group == "timing 1"]
+    durations = sorted(entry.duration_ms for entry in its if entry.duration_ms is not None)
+    value: dict[str, Any] = {"recorded": len(its), "with a duration": len(durations)}
+    if durations:
+        value |= {"median ms": durations[len(durations) // 2], "largest ms": durations[-1]}
+    job.figures.put("collectives of the group that times them", value)
+    if not durations and not job.rehearse:
+        raise PartError(f"none of {len(its)} collectives has a duration")
+
+
 # Rankwise's own runs.
 
 
@@ -454,11 +514,14 @@ def _precisions(job: Job, compiled: str) -> None:
     problems = []
     precisions = ("fp32",) if job.rehearse else ("bf16", "fp32", "amp-fp16", "tf32")
     for precision in precisions:
-        options = {"compile": compiled, **({"image_size": "32"} if job.rehearse else {})}
-        run = {"workload": "resnet50", "precision": precision, "batch_size": 2 if job.rehearse else 128}
+        options = {"compile": compiled}
+        run = {"workload": "resnet50", "precision": precision, "batch_size": 128}
+        if job.rehearse:  # ResNet-50 takes a minute to compile there
+            run |= {"workload": "mlp", "batch_size": 8}
         try:
             result = _measured(job, {**run, "options": options}, 30)
-            value = {"images/s": result.median_speed, **_published(precision)}
+            value = {"images/s": result.median_speed}
+            value |= {"of an mlp": True} if job.rehearse else _published(precision)
             job.figures.put(precision, {**value, **_telemetry_of(job, precision)})
         except PartError as error:
             problems.append(f"{precision}: {error}")
@@ -617,6 +680,7 @@ def _call(argv: Sequence[str]) -> None:
 
 PARTS: Mapping[str, Callable[[Job], None]] = {
     "machine": machine, "tests": tests, "stamps": stamps, "one-rank": one_rank, "two-ranks": two_ranks, "price": price,
+    "collectives": collectives,
     "resnet50": resnet50, "gpt": gpt, "telemetry": telemetry, "resnet50-compiled": resnet50_compiled,
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ package is imported under a name of its own into the script's process, which nee
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import threading
@@ -152,6 +153,7 @@ def _look(o: Observer) -> None:
     if o.looks == 0:
         o.thread = _thread()
         o.recorder.reserve()
+        atexit.register(o.write_record)  # before torch's own, which were there first
     o.looks += 1
     roots = outermost(below=o.backwards > 2 and not o.forward_seen)
     wrapped = wrapped_by_ddp(roots)

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import device_clock
 from . import events as e
+from . import flight_record
 
 # The models of a script, searched in its process; and whose gradient DDP had last.
 
@@ -239,6 +240,7 @@ class Observer(Patches):
         self.closures = False  # an optimizer was stepped with arguments
         self.marked = False  # the script calls step(), which alone ends steps
         self.thread = 0  # that of the first backward: it trains
+        self.record_after = flight_record.step_to_write()
         self.steps = self.backwards = self.looks = self.next_look = self.known_optimizers = 0
         self.look_again = False
         self.optimizers, self.loaders = ObjectNumbers(), ObjectNumbers()
@@ -286,6 +288,8 @@ class Observer(Patches):
         """
         self.updated = False
         self.steps += 1
+        if self.steps == self.record_after:
+            self.write_record()
         if self.mark is None or self.device is None:
             self.cells[e.STEPS_CELL] = self.steps
             return
@@ -296,6 +300,15 @@ class Observer(Patches):
             )
         done = self.device.step_completed()
         self.cells[e.STEPS_CELL] = self.steps if self.mark is None else done
+
+    def write_record(self) -> None:
+        """Writes torch's own record of collectives, in the warm-up and at the end; raises nothing."""
+        if self.off or not dist.is_available():
+            return
+        try:
+            flight_record.write(self.recorder.path, self.steps)
+        except Exception as error:  # noqa: BLE001 - the script must not end for it, and all else goes on
+            self.recorder.state(collective_record=f"not written: {type(error).__name__}: {error}")
 
     def start_device(self, roots: Sequence[Any]) -> None:
         """From now on the device on which these models train notes when it gets to events, if that can be had."""
@@ -347,6 +360,7 @@ def hook_end(o: Observer) -> None:
         def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
             try:
                 name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+                atexit.unregister(o.write_record)  # whose device may have failed
                 o.recorder.state(exception={"type": name, "message": str(error)[:_MAX_CHARACTERS]})
             except Exception as failure:  # noqa: BLE001 - whatever it is, the script's own error is shown
                 o.failed(failure)

@@ -29,6 +29,7 @@ from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
+from hpc.observe.flight_record import WARMUP_VARIABLE
 from hpc.observe.stacks import stacks_of
 from hpc.observe.steps import ObservedStep
 from hpc.recovery.folders import attempt_folder
@@ -46,6 +47,7 @@ from hpc.run.rank_state import (
 from hpc.run.script_steps import (
     RankSteps,
     StepCollectives,
+    collective_record,
     count_steps,
     differing_steps,
     early_collectives,
@@ -279,6 +281,7 @@ class ScriptRun:
             "RANK": str(comm.rank), "WORLD_SIZE": str(comm.size), "LOCAL_RANK": str(local[0]),
             "LOCAL_WORLD_SIZE": str(local[1]), "GROUP_RANK": str(group[0]), "GROUP_WORLD_SIZE": str(group[1]),
             "MASTER_ADDR": address, "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": self._run.run_id,
+            WARMUP_VARIABLE: str(self._run.warmup_steps),
         }  # fmt: skip
         in_job = self._rank.arguments.script is not None
         return script_environment(os.environ, place, self._events, in_job=in_job)
@@ -349,6 +352,7 @@ class ScriptRun:
             "arguments": list(self._run.arguments), "absent": dict(observed.absent),
             "remarks": [remark for remark in observed.remarks if remark not in early], "warmup_remarks": list(early),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
+            "collective_record": collective_record(self._events, recorded.steps),
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
         backend = {

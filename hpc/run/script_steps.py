@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hpc.measure.meetings import Meetings
-from hpc.model.timestamps import ABSENT, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
+from hpc.observe import flight_record
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, steps_counted
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 from hpc.recovery.journal import Journal
@@ -58,6 +59,19 @@ def read_steps(folder: Path) -> RankSteps:
         return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=str(error)))
     evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
     return RankSteps(observed=steps_of(recorded), facts=recorded.facts, evaluated=evaluated)
+
+
+def collective_record(folder: Path, steps: Sequence[ObservedStep]) -> dict[str, Any]:
+    """What torch's own record has of the collectives of a step, or the reason why there is none; empty where the script
+    has called none."""
+    paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
+    try:
+        record = flight_record.read(paths[0]) if paths else None
+    except (flight_record.CollectiveRecordError, OSError) as error:
+        return {"reason": str(error)}
+    if record is None:
+        return {}
+    return flight_record.by_step(record, ((step.stamps[BEGIN], step.stamps[END]) for step in steps))
 
 
 def _counted(path: Path) -> int:

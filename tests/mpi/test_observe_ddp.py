@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hpc.model.timestamps import BEGIN, END
 from hpc.observe import events as e
+from hpc.observe import flight_record
 from hpc.observe.steps import collectives_of
 from tests.mpi.observed import run
 
@@ -37,6 +40,59 @@ def test_ddp_reduces_in_the_backwards_before_which_it_was_armed(tmp_path: Path) 
     assert cases["forward-without-backward-before"]
     counts = dict(zip(names, seen, strict=True))
     assert (counts["several-forwards"], counts["two-models"], counts["one-of-two-models"]) == (2, 2, 1)
+
+
+def test_torchs_own_record_has_the_buckets_of_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sizes add up to the gradients in all steps but the first ones, before DDP makes its buckets anew."""
+    facts = record_of(tmp_path, monkeypatch, "ddp_loop.py")
+    for each, its in facts:
+        sizes = [kind["bytes"] * kind["per_step"] for kind in each["kinds"] if kind["name"] == "all-reduce"]
+        assert sum(sizes) == its.facts["gradient_bytes"] > 0
+        assert each["after_steps"] == 8
+        assert each["steps"] >= 6
+        assert not any("duration_ms" in kind for kind in each["kinds"])  # gloo measures none
+
+
+def test_torchs_own_record_has_collectives_of_compiled_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for facts, recorded in record_of(tmp_path, monkeypatch, "graph_collectives.py"):
+        assert not collectives_of(recorded)  # no hook is called there
+        kinds = {(kind["name"], kind["bytes"]): kind["per_step"] for kind in facts["kinds"]}
+        assert kinds == {("all-reduce", 4 * 16 * 4): 1.0, ("all-reduce", 4 * 4): 1.0}
+        assert facts["after_steps"] == 11  # it ends by itself, and writes once more: its last step is followed by none
+
+
+def record_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> list[tuple[dict[str, Any], e.ProcessEvents]]:
+    """What each of two ranks has of the record, which is written after step 8 of a warm-up of 13, and its events."""
+    monkeypatch.setenv(flight_record.WARMUP_VARIABLE, "13")
+    for name in flight_record.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    ended = run(folder, script, ranks=2)
+    assert ended.statuses == [0, 0], ended.errors
+    results = []
+    for observed, recorded, rank in zip(ended.observed, ended.recorded, range(2), strict=True):
+        (path,) = (folder / f"events{rank}").glob("*.events")
+        record = flight_record.read(path)
+        assert record is not None
+        steps = [(step.stamps[BEGIN], step.stamps[END]) for step in observed.steps]
+        results.append((flight_record.by_step(record, steps), recorded))
+    return results
+
+
+def test_a_record_that_cannot_be_written_leaves_the_hooks_and_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hpc.observe.observer import Observer
+
+    def fail(events: Path, steps: int) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(flight_record, "write", fail)
+    o = Observer(str(tmp_path), lambda: None)
+    o.write_record()
+    assert not o.off
+    assert e.read_events(o.recorder.path).facts["collective_record"] == "not written: OSError: no room"
 
 
 class Group:
