@@ -18,6 +18,7 @@ from parse.ledger.figures import (
     verdict_text,
 )
 from parse.ledger.input import InputCause, InputReading
+from parse.ledger.standalone import bytes_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
 from parse.ledger.types import BesideNcclTests, ComputeSplit, Ledger, Mean, Standalone, WhatIf
 
@@ -167,7 +168,7 @@ def _stragglers_part(ledger: Ledger, split: ComputeSplit, loss: Mean, write: Fig
 
 
 def _standalone(standalone: Standalone, write: Figures) -> str:
-    volume = f"this gradient volume ({_bytes(standalone.gradient_bytes)})"
+    volume = f"this gradient volume ({bytes_text(standalone.gradient_bytes)})"
     overlapped = f"{write.ms(standalone.overlapped)} are overlapped with compute"
     if standalone.overlapped < 0:
         overlapped = f"{write.ms(-standalone.overlapped)} more are exposed than it takes standalone"
@@ -182,16 +183,9 @@ def _nccl_tests(beside: BesideNcclTests, write: Figures) -> str:
     if beside.standalone_bus_bandwidth is not None:
         ours = f"--collectives measured {beside.standalone_bus_bandwidth:.3g} GB/s"
     return (
-        f"nccl-tests on {beside.case}: this gradient volume ({_bytes(beside.gradient_bytes)}) takes "
+        f"nccl-tests on {beside.case}: this gradient volume ({bytes_text(beside.gradient_bytes)}) takes "
         f"{write.ms(beside.time)}, bus bandwidth {beside.bus_bandwidth:.3g} GB/s; {ours} ({beside.file})"
     )
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count} bytes"
 
 
 def _clock(ledger: Ledger) -> Iterator[str]:

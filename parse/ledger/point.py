@@ -24,7 +24,7 @@ from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
 from parse.ledger.pauses import of_point, speed_with_pauses
-from parse.ledger.standalone import beside_nccl_tests, standalone_reduction
+from parse.ledger.standalone import beside_nccl_tests, recorded_collectives, standalone_reduction
 from parse.ledger.straggler import PointVerdicts, point_verdicts
 from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
@@ -64,13 +64,15 @@ def ledgers(
 
 @dataclass(frozen=True, kw_only=True)
 class PointRuns:
-    """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown."""
+    """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown. `called` is what
+    a step calls by torch's own record, empty without one."""
 
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
     inputs: tuple[InputReading, ...] = ()
     networks: tuple[NetworkReading, ...] = ()
     remarks: tuple[str, ...] = ()
+    called: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,7 @@ class PointEvidence:
 
 
 def _read_runs(result: Result) -> PointRuns:
-    breakdowns, conditions, inputs, networks, remarks = [], [], [], [], []
+    breakdowns, conditions, inputs, networks, remarks, called = [], [], [], [], [], []
     for run in result.ok:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
@@ -108,6 +110,7 @@ def _read_runs(result: Result) -> PointRuns:
                 conditions.append(reduce_telemetry(trace))
                 inputs.append(reduce_input(trace))
                 networks.append(reduce_network(trace))
+                called.append(recorded_collectives(trace))
         except TraceError as error:
             remarks.append(str(error))
     return PointRuns(
@@ -116,6 +119,7 @@ def _read_runs(result: Result) -> PointRuns:
         inputs=tuple(reading for reading in inputs if reading is not None),
         networks=tuple(networks),
         remarks=tuple(remarks),
+        called=next(filter(None, called), ""),
     )
 
 
@@ -214,7 +218,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         ),
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
-        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests),
+        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
     )  # fmt: skip
     return _explained(ledger, runs)
 

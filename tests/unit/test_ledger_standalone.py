@@ -14,7 +14,9 @@ from hpc.model.collective_plan import collectives_run
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.standalone import Curve, curves, matching, standalone_reduction
+from parse.ledger.notes import notes
+from parse.ledger.point import ledgers
+from parse.ledger.standalone import Curve, curves, matching, recorded_collectives, standalone_reduction
 from parse.load import load
 from parse.result import Result, results
 from tests.unit.test_collectives import described, measured
@@ -147,3 +149,45 @@ def test_collectives_that_did_not_end_ok_are_a_remark(tmp_path: Path) -> None:
     standalone, (remark,) = standalone_reduction(result, 2048, 0.7, diagnostics)
     assert standalone is None
     assert remark == "how long communication takes standalone is not known: the collectives of 2n2g invalid"
+
+
+BUCKET = {"name": "all-reduce", "group": "default_pg", "bytes": 26_214_400, "per_step": 4.0}
+
+
+def with_record(*records: object) -> Trace:
+    """A trace whose ranks have these records."""
+    trace = make_trace(FOUR)
+    ranks = [
+        {**report, "script": {"collective_record": its}} for report, its in zip(trace.ranks, records, strict=False)
+    ]
+    return dataclasses.replace(trace, ranks=[*ranks, *trace.ranks[len(ranks) :]])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "text"),
+    [
+        ([BUCKET, BUCKET | {"bytes": 4_000, "per_step": 0.5, "duration_ms": 0.25}],
+         "4 × all-reduce of 26.2 MB, 0.5 × all-reduce of 4 kB (0.25 ms each)"),
+        ([BUCKET | {"bytes": None}], "4 × all-reduce"),
+        ([BUCKET] * 7, ", ".join(["4 × all-reduce of 26.2 MB"] * 4) + ", and 3 further kinds"),
+        ([BUCKET, {"name": "\x1b[31m", "per_step": 1}, {"name": "all-gather", "per_step": "1"}, 7,
+          {"name": "all-gather", "per_step": True}, {"name": "all-gather", "per_step": float("inf")}],
+         "4 × all-reduce of 26.2 MB"),
+    ],
+)  # fmt: skip
+def test_what_a_step_calls_by_torchs_own_record(kinds: list[Any], text: str) -> None:
+    assert recorded_collectives(with_record({}, {"kinds": kinds})) == (
+        f"by torch's own record a step of rank 1 calls {text}"
+    )
+
+
+@pytest.mark.parametrize("record", [{}, {"reason": "damaged"}, {"kinds": []}, {"kinds": 7}, {"kinds": [{}]}, [], None])
+def test_without_such_a_record_nothing_is_said_of_it(record: object) -> None:
+    assert recorded_collectives(with_record(record)) == ""
+
+
+def test_the_ledger_has_it_below_its_sentence(tmp_path: Path) -> None:
+    put(tmp_path, with_record({"kinds": [BUCKET]}))
+    (ledger,) = ledgers(results(load([tmp_path])))
+    (line,) = [line for line in notes(ledger) if "own record" in line]
+    assert line == "by torch's own record a step of rank 0 calls 4 × all-reduce of 26.2 MB"
