@@ -308,12 +308,14 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
     argv += ["--batch-size", "16" if job.rehearse else "256"] if shape == "gpt" else []  # no DataLoader counts it
     argv += ["--", str(SCRIPT), "--shape", shape, "--device", place[0], "--backend", place[1], *size]
     argv += ["--delays", *delays, "--window", str(window), "--delay-ms", str(delay_ms)]
-    argv += ["--profile", str(folder / "profile.json")] if profile else []
+    argv += ["--truth", str(folder / "truth.json"), *(["--profile", str(folder / "profile.json")] if profile else [])]
     _call(argv)
     (path,) = (folder / "traces").glob("*.h5")
     from hpc.model.trace_file import read_trace
 
     trace = read_trace(path)
+    truth = json.loads((folder / "truth.json").read_text())
+    job.figures.put(f"{shape}, delays in ms", truth)
     rows = delayed_terms(trace.stamps[ranks - 1], delays, window)
     reasons: Mapping[str, str] = (trace.ranks[ranks - 1].get("script") or {}).get("absent", {})
     wrong = []
@@ -321,14 +323,15 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
         expected = DELAYS[where]
         measured = row.get(expected)
         job.figures.put(
-            f"{shape}, {delay_ms:g} ms {where}",
+            f"{shape}, {where}",
             {"expected in": expected, **{f"{name} ms": value for name, value in row.items()}},
         )
         reads_loss = shape != "gpt" or job.rehearse  # else the host's delay hides behind the device's work
         if measured is None or not (reads_loss or where.startswith("device")):
             continue
-        if off(measured, delay_ms, 0.5 if job.rehearse else 0.03):
-            wrong.append(f"{where}: {measured:+.2f} ms of {expected}, not {delay_ms:g}")
+        true_ms = truth[where.partition("-")[0]]
+        if off(measured, true_ms, 0.5 if job.rehearse else 0.03):
+            wrong.append(f"{where}: {measured:+.2f} ms of {expected}, not {true_ms:.2f}")
     if reasons:
         job.figures.put(f"{shape}, absent time stamps", {name: str(text) for name, text in reasons.items()})
     if ranks > 1:
