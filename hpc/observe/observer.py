@@ -19,9 +19,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from . import device_clock
+from . import device_clock, flight_record
 from . import events as e
-from . import flight_record
 
 # The models of a script, searched in its process; and whose gradient DDP had last.
 
