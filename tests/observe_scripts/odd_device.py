@@ -61,6 +61,7 @@ def train(inputs, stream):
         noted["updates"] = marked()
         optimizer.step()
         optimizer.zero_grad()
+        noted["updated"] = marked()
     if stream is not None and "waits" in words:
         device.current_stream().wait_stream(stream)
     if "synchronizes" in words:

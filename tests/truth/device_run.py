@@ -187,10 +187,10 @@ def points_of(training: DeviceTraining, folder: Path, scratch: Path) -> Iterator
         raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
     for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=lead), strict=True)):
         its = noted.window(number * (lead + WINDOW) + lead, WINDOW, lead)
-        yield _point(case, ledger_of([window], scratch / str(number)), its)
+        yield judge_point(case, ledger_of([window], scratch / str(number)), its)
 
 
-def _point(case: FaultCase, ledger: Ledger, noted: Noted) -> Point:
+def judge_point(case: FaultCase, ledger: Ledger, noted: Noted) -> Point:
     names = tuple(term.name for term in ledger.terms)
     if names != TERMS:
         raise TruthError(f"{case.name}: the ledger has the terms {', '.join(names)}; the script's has {TERMS}")

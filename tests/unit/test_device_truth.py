@@ -1,0 +1,38 @@
+"""Times of a device against the truth, on the simulated accelerator: a few samples of what `make truth` has more of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpc.observe.device_times import with_device_times
+from tests.simulated_device import MS
+from tests.simulated_training import START_NS, VirtualRun, train
+
+
+def wrong_times(runs: list[VirtualRun]) -> list[int]:
+    """How many of each rank's times lie outside of their bound."""
+    wrong = []
+    for run in runs:
+        times = with_device_times(run.recorded)
+        assert len(times.bounds_ns) > 0.99 * len(run.true_ns)
+        errors = {at: abs(times.events[at].done_ns - run.true_ns[at]) for at in times.bounds_ns}
+        wrong.append(sum(error > times.bounds_ns[at] for at, error in errors.items()))
+    return wrong
+
+
+@pytest.mark.parametrize("ahead", [1, 5, 20])
+def test_times_lie_within_their_bounds_however_far_the_host_is_ahead(tmp_path: Path, ahead: int) -> None:
+    runs = train(tmp_path, steps=150, ahead=ahead, rate=50e-6)
+    assert wrong_times(runs) == [0, 0]
+    assert all(run.errors == [] for run in runs)
+
+
+@pytest.mark.parametrize("by_ns", [60_000, -60_000, 3 * MS, -3 * MS])
+def test_a_clock_that_jumps_is_an_alarm_and_no_number(tmp_path: Path, by_ns: int) -> None:
+    runs = train(tmp_path, steps=300, jumps=[(START_NS + 3_000 * MS, by_ns)])
+    for run in runs:
+        times = with_device_times(run.recorded)
+        assert any("contradict" in remark for remark in times.remarks)
+        assert all(abs(times.events[at].done_ns - run.true_ns[at]) <= bound for at, bound in times.bounds_ns.items())
