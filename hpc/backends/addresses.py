@@ -44,10 +44,16 @@ def share_a_stack(comm: Communicator) -> tuple[bool, tuple[str, ...]]:
 
 
 def requested_interface(gpu: bool) -> str | None:
-    """The interface in the environment variable that NCCL or gloo reads; None where that names none."""
+    """The interface in the environment variable that NCCL or gloo reads; None where that names none.
+
+    To NCCL and RCCL a name without `=` before it is the beginning of names: `hsn` is hsn0 and its like.
+    """
     requested = os.environ.get("NCCL_SOCKET_IFNAME" if gpu else "GLOO_SOCKET_IFNAME", "")
-    first = requested.split(",")[0].removeprefix("=")
-    return None if not first or first.startswith("^") else first
+    names = tuple(name for name in requested.removeprefix("=").split(",") if name)
+    if not names or requested.startswith("^"):
+        return None
+    begins = names if gpu and not requested.startswith("=") else ()
+    return next((name for name in _addresses() if begins and name.startswith(begins)), names[0])
 
 
 def endpoints(comm: Communicator, interface: str | None) -> list[str]:

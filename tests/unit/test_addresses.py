@@ -76,3 +76,17 @@ def test_the_interface_of_nccl_or_gloo_is_used(
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     assert requested_interface(gpu=True) == interface
     assert requested_interface(gpu=False) == "lo"
+
+
+@pytest.mark.parametrize(
+    ("variable", "interface"),
+    [("hsn", "hsn0"), ("ib,hsn1", "hsn1"), ("=hsn", "hsn"), ("hsn1,", "hsn1"), ("eth", "eth"), ("^hsn", None)],
+)
+def test_a_name_is_the_beginning_of_names_to_nccl_as_sites_with_slingshot_have_it(
+    variable: str, interface: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "_addresses", lambda: {"lo": "127.0.0.1", "hsn0": "10.0.0.1", "hsn1": "10.0.0.2"})
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", variable)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "hsn")
+    assert requested_interface(gpu=True) == interface
+    assert requested_interface(gpu=False) == "hsn"  # gloo knows whole names only

@@ -17,9 +17,10 @@ import pytest
 from hpc.backends import InvalidRun
 from hpc.backends import device as checks
 from hpc.model.findings import State
-from hpc.node_agent.gpus import AmdSmi, gpus
+from hpc.node_agent.gpus import AmdSmi, driver_here, gpus
+from hpc.node_agent.sources import Unread
 from hpc.node_agent.telemetry import Readings
-from hpc.preflight.facts import NoDriver, by_amdsmi, devices_of_rank
+from hpc.preflight.facts import NoDriver, by_amdsmi, devices_of_rank, gpus_in_sight
 from hpc.system.gpus import AmdSmiError, amd_gpus_of_kernel, gpus_of_kernel, has_amd_gpus, load_amdsmi
 from tests.unit.preflight_facts import RUN, findings, seen
 from tests.unit.telemetry_nodes import AMD_UUIDS, FakeAmdSmi, OlderAmdSmi, OneBoolAmdSmi
@@ -218,6 +219,20 @@ def test_an_amdsmi_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "amdsmi", None)
     with pytest.raises(AmdSmiError, match="amdsmi is not installed: pip install amdsmi"):
         load_amdsmi()
+
+
+def test_a_machine_with_amd_gpus_is_read_by_amdsmi(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpc.preflight.facts.has_amd_gpus", lambda: True)
+    monkeypatch.setattr("hpc.node_agent.gpus.has_amd_gpus", lambda: True)
+    monkeypatch.setitem(sys.modules, "amdsmi", FakeAmdSmi())  # type: ignore[arg-type]
+    assert [*driver_here().by_uuid()] == [*BARE]
+    monkeypatch.setattr("hpc.preflight.facts._may_open", lambda gpu, dri: True)
+    assert [gpu.uuid for gpu in gpus_in_sight()] == [*BARE]
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    with pytest.raises(Unread, match="amdsmi is not installed"):
+        driver_here()
+    with pytest.raises(NoDriver, match="amdsmi is not installed"):
+        gpus_in_sight()
 
 
 def read(readings: Readings) -> dict[str, float]:
