@@ -35,7 +35,7 @@ TRIALS, JUMPS = 100, 100
 AHEAD = (1, 2, 3, 5, 10, 20)
 RATES = (0.0, 25e-6, 50e-6)
 LEAD, WINDOW = 45, 60
-HOST_MS, DEVICE_MS = (12, 20, 30), (2, 4, 8)
+HOST_MS, DEVICE_MS = (20, 30, 40), (2, 4, 8)
 IN_TRAINING = tuple(place for place in PLACES if place != "collective")
 
 
