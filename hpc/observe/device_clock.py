@@ -106,14 +106,18 @@ def take_anchors(
 ) -> list[Anchor]:
     """One of each event, in order, on a stream which it waits for; the tightest is the best.
 
-    None of them is begun more than `wait_ns` after the first.
+    None of them is begun more than `wait_ns` after the first, nor waited for any longer: none at all on a full device.
     """
     anchors: list[Anchor] = []
     first_ns = clock()
     for event in events:
         before_ns = clock()
         event.record(stream)
-        event.synchronize()
+        if wait_ns is None:
+            event.synchronize()
+        while not event.query():
+            if wait_ns is not None and clock() - first_ns > wait_ns:
+                return anchors
         anchors.append(Anchor(before_ns, clock(), event))
         if wait_ns is not None and anchors[-1].after_ns - first_ns > wait_ns:
             break
@@ -138,7 +142,7 @@ ORIGIN_NS = 1_000_000_000
 ANCHOR_NS, FIRST_ANCHOR_NS, FIRST_ANCHORS = 1_000_000_000, 200_000_000, 5
 """Between two anchors, at the end of the next step; the first follow one another faster."""
 ENOUGH_NS = 1_000_000
-"""No further try for an anchor that has taken so long: the script's own thread waits for it."""
+"""So long the script's own thread waits for an anchor, no longer."""
 WARMUP_STEPS = 5
 """In the first steps the pool of events grows to those of `AHEAD_STEPS`, which no host is ahead of its device: a stream
 takes about a thousand kernels. Later the pool grows in pauses only."""
@@ -183,7 +187,7 @@ class DeviceClock:
         self._out = self._off = False
         self._left_out = self._captured = self._grown_for = 0
         self._anchored_ns = 0
-        widths = self._anchor()
+        widths = self._anchor(wait_ns=None)
         self.launch_ns = round(statistics.median(widths))
         """What the device takes at most to reach an event on an empty stream, and the host to see it."""
         self._process = os.getpid()
@@ -292,16 +296,18 @@ class DeviceClock:
             self._ends.popleft()
             self._done_steps += 1
 
-    def _anchor(self) -> list[int]:
-        """Writes the tightest of a few; what they took, ns. They are not in the chain of events, some of which are
-        still to come, but are counted from the last one that is done."""
-        anchors = take_anchors(self._anchor_events, self._own_stream, self._clock, wait_ns=ENOUGH_NS)
+    def _anchor(self, wait_ns: int | None = ENOUGH_NS) -> list[int]:
+        """Writes the tightest of a few, if the device is not full; what they took, ns. They are not in the chain of
+        events, some of which are still to come, but are counted from the last one that is done."""
+        anchors = take_anchors(self._anchor_events, self._own_stream, self._clock, wait_ns=wait_ns)
+        self._anchored_ns = self._clock()
+        if not anchors:
+            return []
         best = min(anchors, key=lambda anchor: anchor.width_ns)
         device_ns = self._device_ns + self._last.elapsed_time(best.event) * 1e6
         self._recorder.note(best.before_ns, e.DEVICE_ANCHOR, 0, best.width_ns)
         self._recorder.note(round(device_ns), e.DEVICE_AT)
         self._anchors += 1
-        self._anchored_ns = best.after_ns
         return [anchor.width_ns for anchor in anchors]
 
     def _grow(self, size: int) -> None:

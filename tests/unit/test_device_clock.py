@@ -201,7 +201,7 @@ def test_a_test_may_add_a_device_even_the_host(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_of_several_tries_for_an_anchor_none_follows_a_long_one() -> None:
-    device = VirtualDevice()
+    device = VirtualDevice(launch_ns=0)
     stream, ticks = device.new_stream(), count(0, 700_000)
     anchors = device_clock.take_anchors(
         [device.make_event() for _ in range(5)], stream, ticks.__next__, wait_ns=device_clock.ENOUGH_NS

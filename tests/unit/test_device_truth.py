@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpc.observe.device_clock import ENOUGH_NS
 from hpc.observe.device_times import with_device_times
 from tests.simulated_device import MS
 from tests.simulated_training import START_NS, VirtualRun, train
@@ -27,6 +28,24 @@ def test_times_lie_within_their_bounds_however_far_the_host_is_ahead(tmp_path: P
     runs = train(tmp_path, steps=150, ahead=ahead, rate=50e-6)
     assert wrong_times(runs) == [0, 0]
     assert all(run.errors == [] for run in runs)
+
+
+def test_a_full_device_holds_no_host_back_and_times_stay_right(tmp_path: Path) -> None:
+    """For 10 s no anchor is had: the host waits a millisecond for each that it tries, and goes on."""
+    held = (START_NS + 2_000 * MS, START_NS + 12_000 * MS)
+    usual = train(tmp_path / "usual", steps=1000)
+    runs = train(tmp_path / "held", steps=1000, held=[held])
+    assert wrong_times(runs) == [0, 0]
+    for run, without in zip(runs, usual, strict=True):
+        later_ns = run.device.clock.now_ns() - without.device.clock.now_ns()
+        assert later_ns < 12 * ENOUGH_NS
+        inside = [
+            bound
+            for at, bound in with_device_times(run.recorded).bounds_ns.items()
+            if held[0] <= run.true_ns[at] < held[1]
+        ]
+        assert len(inside) > 1000
+        assert max(inside) < 0.3 * MS
 
 
 @pytest.mark.parametrize("by_ns", [60_000, -60_000, 3 * MS, -3 * MS])
