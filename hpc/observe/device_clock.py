@@ -173,9 +173,9 @@ class DeviceClock:
     ) -> None:
         self._recorder, self._accelerator, self._failed, self._clock = recorder, accelerator, failed, clock
         self._is_capturing, self._current_stream = accelerator.is_capturing, accelerator.current_stream
-        self._own_stream = accelerator.new_stream()
+        self._own_stream, self._training_stream = accelerator.new_stream(), accelerator.current_stream()
         self._free: list[DeviceEvent] = []
-        self._pending: deque[tuple[DeviceEvent, int]] = deque()
+        self._pending: deque[tuple[DeviceEvent, int, bool]] = deque()
         self._anchor_events = [accelerator.make_event() for _ in range(TRIES)]
         self._last, self._device_ns = accelerator.make_event(), float(ORIGIN_NS)
         self._grow(FIRST_EVENTS)
@@ -205,8 +205,9 @@ class DeviceClock:
                 self._out = True
             elif self._free:
                 event = self._free.pop()
-                event.record(self._current_stream())
-                self._pending.append((event, e.place_of(cell)))
+                stream = self._current_stream()
+                event.record(stream)
+                self._pending.append((event, e.place_of(cell), stream != self._training_stream))
                 self._marked += 1
             else:
                 self._left_out += 1
@@ -281,11 +282,11 @@ class DeviceClock:
     def _resolve(self, limit: int) -> None:
         pending, note, resolved = self._pending, self._recorder.note, self._resolved
         while pending and self._resolved - resolved < limit:
-            event, place = pending[0]
+            event, place, aside = pending[0]
             if not event.query():
                 break
             self._device_ns += self._last.elapsed_time(event) * 1e6
-            note(round(self._device_ns), e.DEVICE_TIME, 0, place)
+            note(round(self._device_ns), e.DEVICE_TIME, aside, place)
             self._free.append(self._last)
             self._last = event
             pending.popleft()

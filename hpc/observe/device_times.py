@@ -5,7 +5,7 @@ Pure functions, outside of a script's process. Everything is in ns; "device" mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -25,6 +25,7 @@ RESOLUTION_NS = 500.0
 """Of a device's clock: CUDA states about 0.5 µs for events."""
 CONTRADICTED = "the device's clock and the host's contradict each other"
 OUT_OF_EVENTS = "the pool of device events was used up"
+BEFORE_ALL = "the device's events begin with the first backward"
 CAPTURED = "it was captured into a CUDA graph"
 
 
@@ -175,12 +176,13 @@ class DeviceTimes:
     """What the device of a process knows of its events, by their places.
 
     `events` have their `device_ns`, on the host's clock; `bounds_ns` the bound of each that has one, `reasons` why one
-    that the device was to note has none.
+    that the device was to note has none. `aside` are those on another stream than the training's.
     """
 
     events: Sequence[HookEvent]
     bounds_ns: Mapping[int, float]
     reasons: Mapping[int, str]
+    aside: Set[int] = frozenset()
     remarks: tuple[str, ...] = ()
 
 
@@ -203,11 +205,12 @@ def with_device_times(recorded: ProcessEvents) -> DeviceTimes:
             reasons[at] = contradicted
         else:
             events[at], bounds[at] = events[at]._replace(device_ns=ns), bound
-    missing = _why_missing(facts)
+    missing, first = _why_missing(facts), min(noted, default=len(events))
     for at, event in enumerate(events):
         if event.kind in e.MARKED and event.device_ns is None:
-            reasons.setdefault(at, missing)
-    return DeviceTimes(events=events, bounds_ns=bounds, reasons=reasons, remarks=_remarks(placed, facts))
+            reasons.setdefault(at, missing if at > first else BEFORE_ALL)
+    aside = {record.number for record in recorded.device if record.kind == e.DEVICE_TIME and record.which}
+    return DeviceTimes(events=events, bounds_ns=bounds, reasons=reasons, aside=aside, remarks=_remarks(placed, facts))
 
 
 def _why_missing(facts: Mapping[str, object]) -> str:

@@ -31,7 +31,7 @@ KINDS = (
     "replay",  # of a CUDA graph
     "unshard_in", "unshard_out",  # FSDP2 waits for an all-gather where it is needed; which, number: as collective_wait
     "sync_in",  # the script waits for the device: Tensor.item() and the like
-    "device_time",  # of the event whose place is the number; ns: of the device's own clock
+    "device_time",  # of the event at the place `number`; ns: of the device's own clock; which: 1 on another stream
     "device_seen",  # the device times since the last of these were there, when the host's clock showed ns
     "device_anchor", "device_at",  # number: how much later than ns the device had been there; ns of the device's clock
 )  # fmt: skip

@@ -1,271 +1,33 @@
 """From the events of one process to its optimizer steps; states with a reason whatever the events do not show.
 
-The rules are those of docs/observe_hooks.md.
+The rules are those of docs/observe_hooks.md. On a device its times are those of the steps.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from math import ceil
+from typing import NamedTuple
 
-from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.observe import events as e
+from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
+from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders
+from hpc.observe.stamps import CollectiveCall, inner_stamps, placed_collectives
 from hpc.system.text import grouped, plural
-
-# The collectives of a process, from its events.
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectiveCall:
-    """A collective that was called from Python.
-
-    ns of its call; of the wait for its result, which for one that is waited for at once is that of the call; of its
-    end. ABSENT for the last two: it was not waited for.
-    """
-
-    name: str
-    root: int
-    arrives_ns: int
-    waits_ns: int
-    ends_ns: int
-    bytes: int
-    """0 for DDP's buffers, which are not counted."""
-
-    @property
-    def waited_ns(self) -> int:
-        """How long the process waited for its result; 0 where it did not."""
-        return 0 if ABSENT in (self.waits_ns, self.ends_ns) else self.ends_ns - self.waits_ns
-
-
-def collectives_of(recorded: ProcessEvents) -> list[CollectiveCall]:
-    """All of a process, in the order of their calls."""
-    waits: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    for event in recorded.events:
-        if event.kind == e.COLLECTIVE_WAIT:
-            waits.setdefault(event.number, event.ns)
-        elif event.kind == e.COLLECTIVE_OUT:
-            ends.setdefault(event.number, event.ns)
-    calls = [(place, event) for place, event in enumerate(recorded.events) if event.kind == e.COLLECTIVE_IN]
-    return [
-        CollectiveCall(
-            name=recorded.names[call.which][0],
-            root=recorded.names[call.which][1],
-            arrives_ns=call.ns,
-            waits_ns=waits.get(place, call.ns if place in ends else ABSENT),
-            ends_ns=ends.get(place, ABSENT),
-            bytes=call.number,
-        )
-        for place, call in calls
-    ]
-
-
-# Where steps are cut: a step ends with the last update after which the script trains on.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """The events after one step's last update, up to and with the next one's: places in the list of events."""
-
-    first: int
-    stop: int
-    end_ns: int
-    updated_in_backward: bool = False
-    """The optimizer works inside the backward, whose return is the update's."""
-
-
-def segments_of(events: Sequence[HookEvent]) -> list[Segment]:
-    """One for each step. Where the script calls `step()` that alone ends steps."""
-    marks = [at for at, event in enumerate(events) if event.kind == e.STEP_END]
-    if marks:
-        firsts = [0, *(at + 1 for at in marks[:-1])]
-        return [Segment(first=a, stop=b + 1, end_ns=events[b].ns) for a, b in zip(firsts, marks, strict=True)]
-    return _by_updates(events)
-
-
-def _by_updates(events: Sequence[HookEvent]) -> list[Segment]:
-    segments: list[Segment] = []
-    first, updated = 0, -1  # where this step begins; its last update so far
-    trains = in_backward = pending = in_this_backward = scaled = False
-    for at, event in enumerate(events):
-        kind = event.kind
-        if kind in (e.FORWARD_IN, e.BACKWARD_IN):
-            if updated >= 0:
-                segments.append(_segment(events, first, updated, in_this_backward))
-                first, updated, in_this_backward = updated + 1, -1, False
-            trains = True
-        if kind == e.BACKWARD_IN:
-            in_backward, pending = True, False
-        elif kind == e.BACKWARD_OUT:
-            if pending:
-                updated, in_this_backward = at, True
-            in_backward = pending = False
-        elif kind == e.SCALER_IN:
-            scaled = False
-        elif trains and (kind == e.UPDATE_OUT or (kind == e.SCALER_OUT and event.which and not scaled)):
-            scaled = True  # and where there was no update inside the scaler's call, the scaler has skipped it
-            if in_backward:
-                pending = True
-            else:
-                updated, in_this_backward = at, False
-    if updated >= 0:
-        segments.append(_segment(events, first, updated, in_this_backward))
-    return segments
-
-
-def _segment(events: Sequence[HookEvent], first: int, updated: int, in_backward: bool) -> Segment:
-    return Segment(first=first, stop=updated + 1, end_ns=events[updated].ns, updated_in_backward=in_backward)
-
-
-# The time stamps inside a step: forward_end, grads_ready, reduced; or why one of them is not known.
-
-Inner = tuple[int, int, int]
-
-
-def inner_stamps(
-    inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents
-) -> tuple[Inner, dict[str, str]]:
-    """Those of the events inside a step, and the reason for each that is ABSENT, by its name."""
-    reason = _why_unclear(inside, segment, recorded)
-    if reason:
-        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
-    last = max(event.ns for event in inside if event.kind == e.BACKWARD_IN)
-    returned = max(event.ns for event in inside if event.kind == e.BACKWARD_OUT)
-    facts = recorded.facts
-    if facts.get("ddp"):
-        gradients = [event.ns for event in inside if event.kind == e.GRADIENT and last <= event.ns <= returned]
-        if gradients:
-            return (last, gradients[-1], returned), {}
-        return (last, ABSENT, returned), {INNER[1]: "DDP had not yet named the parameter whose gradient comes last"}
-    scattered = [event.ns for event in _named(inside, recorded, "reduce-scatter") if last <= event.ns < returned]
-    if scattered:
-        return (last, scattered[-1], returned), {}
-    if facts.get("size", 1) == 1:
-        return (last, returned, returned), {}
-    return _reduced_by_hand(inside, segment, recorded, last, returned)
-
-
-def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents) -> str:
-    """Why none of them can be known; empty if they may be."""
-    backwards = [event.ns for event in inside if event.kind == e.BACKWARD_IN]
-    returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
-    updates = [event.ns for event in inside if event.kind == e.UPDATE_IN]
-    armed = [event.ns for event in inside if event.kind == e.ARMED]
-    unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number]
-    devices = [device for device in recorded.facts.get("devices", []) if device != "cpu"]
-    ddp = recorded.facts.get("ddp")
-    reasons = {
-        f"on {', '.join(devices)} the host's clock shows when work was queued, not when it was done": bool(devices),
-        "no backward was seen": not backwards,
-        "a backward did not return": returns < len(backwards),
-        "the optimizer works inside the backward": segment.updated_in_backward,
-        "the optimizer calls backward several times in one step": any(
-            sum(at >= updated for at in backwards) > 1 for updated in updates
-        ),
-        "whether the optimizer called backward was not yet seen": bool(unseen) and len(backwards) > 1,
-        f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,
-        "DDP reduces in a backward that is not the last of the step": ddp
-        and any(at > armed[0] for at in backwards[:-1] if armed),
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-def _named(inside: Sequence[HookEvent], recorded: ProcessEvents, name: str) -> list[HookEvent]:
-    return [x for x in inside if x.kind == e.COLLECTIVE_IN and recorded.names[x.which][0].startswith(name)]
-
-
-def _reduced_by_hand(
-    inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, last: int, returned: int
-) -> tuple[Inner, dict[str, str]]:
-    """Where the script itself reduces all gradients between backward and update."""
-    calls = [x for x in _named(inside, recorded, "all-reduce") if returned <= x.ns < segment.end_ns]
-    expected = recorded.facts.get("gradient_bytes", 0)
-    if not expected or sum(call.number for call in calls) < expected:
-        reason = "nothing was seen that reduces the gradients"
-        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
-    ends = [x.ns for x in inside if x.kind == e.COLLECTIVE_OUT and calls[0].ns <= x.ns < segment.end_ns]
-    if len(ends) < len(calls):
-        return (last, calls[-1].ns, ABSENT), {INNER[2]: "the reduction of the gradients was not waited for"}
-    return (last, calls[-1].ns, ends[-1]), {}
-
-
-# Which loaders feed the training, which evaluate or do something else, and which batches are only looked at.
-
-
-@dataclass
-class _Use:
-    fetches: int = 0
-    evaluated: int = 0
-    steps: set[int] = field(default_factory=set)
-    fed: set[int] = field(default_factory=set)
-
-
-def training_loaders(events: Sequence[HookEvent], segments: Sequence[Segment]) -> set[int]:
-    """Their numbers.
-
-    One whose batches are mostly evaluated (the next call of a model is without gradients) feeds no training. Of the
-    others one does that is the last to be fetched before a step's forward in at least half of the steps in which it is
-    fetched; or that is fetched in more than half of the steps between its first and last: one of two loaders of a step.
-    """
-    stops = [segment.stop for segment in segments]
-    uses: dict[int, _Use] = {}
-    since: list[int] = []  # loaders fetched since the last call of a model
-    evaluates_next: dict[int, int] = {}
-    for at, event in enumerate(events):
-        step = bisect_right(stops, at)
-        if event.kind == e.FETCH_OUT and step < len(segments):
-            use = uses.setdefault(event.which, _Use())
-            use.fetches += 1
-            use.steps.add(step)
-            since.append(event.which)
-            evaluates_next[event.which] = evaluates_next.get(event.which, 0) + 1
-        elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN, e.EVALUATE_IN):
-            if event.kind == e.EVALUATE_IN:
-                for which, count in evaluates_next.items():
-                    uses[which].evaluated += count
-            elif since:
-                uses[since[-1]].fed.add(step)
-            since, evaluates_next = [], {}
-    return {which for which, use in uses.items() if _trains(use)}
-
-
-def looked_at(events: Sequence[HookEvent], segments: Sequence[Segment], loaders: Set[int]) -> set[HookEvent]:
-    """The fetches of batches that are only looked at: the loader is restarted before its end, and no model is called.
-
-    None where most steps do so: then the script reads this way.
-    """
-    looked: set[HookEvent] = set()
-    steps = 0
-    for segment in segments:
-        unused: dict[int, list[HookEvent]] = {}
-        before = len(looked)
-        for event in events[segment.first : segment.stop]:
-            if event.kind == e.FETCH_OUT and event.which in loaders:
-                unused.setdefault(event.which, []).append(event)
-            elif event.kind == e.FETCH_END:
-                unused.pop(event.which, None)
-            elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN):
-                unused.clear()
-            elif event.kind == e.ITERATE_IN:
-                looked.update(unused.pop(event.which, ()))
-        steps += len(looked) > before
-    return set() if 2 * steps > len(segments) else looked
-
-
-def _trains(use: _Use) -> bool:
-    span = max(use.steps) - min(use.steps) + 1
-    feeds = 2 * len(use.fed) >= len(use.steps)
-    return 2 * use.evaluated <= use.fetches and (feeds or (len(use.steps) > 2 and 2 * len(use.steps) > span))
-
 
 LONGEST_ROUND = 8
 """Optimizers that take turns make a round of at most so many updates."""
 _OTHER = {
     e.EVALUATE_OUT: "evaluation", e.SAVE_OUT: "checkpoint",
     e.FETCH_OUT: "another loader", e.FETCH_END: "another loader", e.ITERATE_OUT: "another loader",
+}  # fmt: skip
+_BEHIND_UPDATE = {
+    e.COLLECTIVE_IN, e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.SCALER_OUT, e.NOTHING,
+    e.UNSHARD_IN, e.UNSHARD_OUT, e.SYNC_IN,
 }  # fmt: skip
 _LOADER_KINDS = (e.FETCH_OUT, e.FETCH_END, e.ITERATE_OUT)
 
@@ -306,6 +68,8 @@ class ObservedStep:
     collectives: tuple[CollectiveCall, ...] = ()
     pause: Pause | None = None
     """What is before it: a step of the measurement must not span it."""
+    bound_ns: int = 0
+    """The error bound of its times: 0 on the host's clock, whose times they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,29 +89,79 @@ class ObservedSteps:
         return tuple(remark for remark in self.remarks if self.last_steps.get(remark, warmup_steps) < warmup_steps)
 
 
+NO_TIMES = "no times of the device"
+"""The pause before a step, and before the next, of which the device's times are not all known."""
+
+
+class _Moment(NamedTuple):
+    """A border of a step: the first place behind it, and its time."""
+
+    place: int
+    ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Process:
+    """What is known of a process before any of its steps."""
+
+    recorded: ProcessEvents
+    times: DeviceTimes | None
+    segments: Sequence[Segment]
+    loaders: Set[int]
+    looked: Set[HookEvent]
+    usual: Set[str]
+
+    @classmethod
+    def of(cls, recorded: ProcessEvents) -> _Process:
+        times = with_device_times(recorded) if is_timed(recorded) else None
+        if times is not None:
+            recorded = recorded._replace(events=times.events)
+        segments = segments_of(recorded.events)
+        if times is not None and "failed" not in recorded.facts["device_clock"]:
+            last = max(times.bounds_ns, default=-1)  # what comes later the device was not seen to do
+            segments = [segment for segment in segments if segment.stop - 1 <= last]
+        loaders = training_loaders(recorded.events, segments)
+        return cls(
+            recorded=recorded,
+            times=times,
+            segments=segments,
+            loaders=loaders,
+            looked=looked_at(recorded.events, segments, loaders),
+            usual=_usual(recorded.events, segments, loaders),
+        )
+
+
 def steps_of(recorded: ProcessEvents) -> ObservedSteps:
     """The steps of one process. Nothing is assumed where its events do not show it."""
-    segments = segments_of(recorded.events)
-    loaders = training_loaders(recorded.events, segments)
-    usual = _usual(recorded.events, segments, loaders)
-    looked = looked_at(recorded.events, segments, loaders)
+    process = _Process.of(recorded)
+    events, segments = process.recorded.events, process.segments
     steps: list[ObservedStep] = []
+    borders: list[tuple[_Moment, _Moment]] = []  # the end of the step before, the begin of each
+    last: _Moment | None = None
     for segment in segments:
-        events = recorded.events[segment.first : segment.stop]
-        begin, before, kinds = _begin(events, steps[-1].stamps[END] if steps else None, loaders, usual)
+        begin, before, kinds = _begin(process, segment, last)
         if steps:
-            stamps = steps[-1].stamps
-            steps[-1] = replace(steps[-1], stamps=(*stamps[:END], before))
-        pause = Pause(kind=" and ".join(kinds), begin_ns=before, end_ns=begin) if steps and kinds else None
-        steps.append(_step(begin, events, segment, recorded, loaders, looked, pause))
-    if steps:
-        stamps = steps[-1].stamps
-        end = _last_end(recorded.events[segments[-1].stop :], loaders, stamps[END])
-        steps[-1] = replace(steps[-1], stamps=(*stamps[:END], end))
-    steps = _with_collectives(steps, collectives_of(recorded))
+            steps[-1] = _ended(steps[-1], before)
+        pause = Pause(kind=" and ".join(kinds), begin_ns=before.ns, end_ns=begin.ns) if steps and kinds else None
+        steps.append(_step(begin, segment, process, pause))
+        borders.append((before, begin))
+        last = _Moment(segment.stop, steps[-1].stamps[END])
+    if last is not None:
+        end = _last_end(events, process.loaders, last)
+        steps[-1] = _ended(steps[-1], end)
+        borders.append((end, end))
+    steps = _without_times(steps, segments, process.times)
+    steps = _with_collectives(steps, borders, process)
     steps, turns, reason = _rounds(steps)
     lacking = _lacking(steps)
-    remarks = (*_of_process(recorded), *turns, *lacking, *_remarks(steps, usual, len(looked)))
+    of_device = () if process.times is None else process.times.remarks
+    remarks = (
+        *_of_process(recorded),
+        *of_device,
+        *turns,
+        *lacking,
+        *_remarks(steps, process.usual, len(process.looked)),
+    )
     return ObservedSteps(
         steps=tuple(steps),
         remarks=remarks,
@@ -355,6 +169,37 @@ def steps_of(recorded: ProcessEvents) -> ObservedSteps:
         absent=_absent(steps),
         last_steps=lacking,
     )
+
+
+def _ended(step: ObservedStep, end: _Moment) -> ObservedStep:
+    return replace(step, stamps=(*step.stamps[:END], end.ns))
+
+
+def _without_times(
+    steps: Sequence[ObservedStep], segments: Sequence[Segment], times: DeviceTimes | None
+) -> list[ObservedStep]:
+    """Steps of which the device's times are not all known have no inner stamps, and are in no block."""
+    if times is None:
+        return list(steps)
+    unknown: dict[int, str] = {}
+    for number, segment in enumerate(segments):
+        reasons = Counter(times.reasons[at] for at in range(segment.first, segment.stop) if at in times.reasons)
+        if reasons:
+            unknown[number] = reasons.most_common(1)[0][0]
+    result = []
+    for number, step in enumerate(steps):
+        segment = segments[number]
+        bounds = [times.bounds_ns[at] for at in range(segment.first, segment.stop) if at in times.bounds_ns]
+        changed = replace(step, bound_ns=ceil(max(bounds, default=0)))
+        if number in unknown:
+            stamps = (step.stamps[BEGIN], *[ABSENT] * 4, step.stamps[END])
+            changed = replace(changed, stamps=stamps, absent=dict.fromkeys(STAMPS[BATCH_READY:END], unknown[number]))
+        if {unknown.get(number, BEFORE_ALL), unknown.get(number - 1, BEFORE_ALL)} != {BEFORE_ALL}:
+            begin_ns = step.stamps[BEGIN]
+            pause = step.pause or Pause(kind=NO_TIMES, begin_ns=begin_ns, end_ns=begin_ns)
+            changed = replace(changed, pause=pause)
+        result.append(changed)
+    return result
 
 
 def _lead(events: Sequence[HookEvent]) -> Sequence[HookEvent]:
@@ -380,57 +225,69 @@ def _usual(events: Sequence[HookEvent], segments: Sequence[Segment], loaders: Se
     return {kind for kind, count in counts.items() if 2 * count > len(segments) > 2}
 
 
-def _begin(
-    events: Sequence[HookEvent], last_end: int | None, loaders: Set[int], usual: Set[str]
-) -> tuple[int, int, list[str]]:
+def _begin(process: _Process, segment: Segment, last: _Moment | None) -> tuple[_Moment, _Moment, list[str]]:
     """When a step requests its batch; when the step before it ended; what is between the two, if anything.
 
-    `last_end` is the return of the last update; None for the first step.
+    `last` is the return of the last update; None for the first step. No moment is before it.
     """
+    loaders, first = process.loaders, segment.first
+    events = process.recorded.events[first : segment.stop]
     lead = _lead(events)
-    pauses = [(at, kind) for at, kind in _others(lead, loaders) if kind not in usual]
+
+    def moment(at: int) -> _Moment:
+        event = lead[at]
+        unknown = process.times is not None and event.kind in e.MARKED and event.device_ns is None
+        ns = event.done_ns if last is None else last.ns if unknown else max(event.done_ns, last.ns)
+        return _Moment(first + at, ns)
+
+    pauses = [(at, kind) for at, kind in _others(lead, loaders) if kind not in process.usual]
     requests = [
         at for at, event in enumerate(lead) if event.kind in (e.ITERATE_IN, e.FETCH_IN) and event.which in loaders
     ]
     if not pauses:
-        begin = lead[requests[0]].ns if requests else events[0].ns if last_end is None else last_end
+        begin = moment(requests[0]) if requests else _Moment(first, events[0].done_ns) if last is None else last
         return begin, begin, []
-    first, last = pauses[0][0], pauses[-1][0]
-    after = [at for at in requests if at > last]
-    early = [at for at in requests if at < first]
-    begin = lead[after[0]].ns if after else lead[last].ns
-    end = lead[early[0]].ns if early else begin if last_end is None else last_end
+    opens, closes = pauses[0][0], pauses[-1][0]
+    after = [at for at in requests if at > closes]
+    early = [at for at in requests if at < opens]
+    begin = moment(after[0]) if after else moment(closes)
+    end = moment(early[0]) if early else begin if last is None else last
     return begin, end, sorted({kind for _, kind in pauses})
 
 
-def _last_end(after: Sequence[HookEvent], loaders: Set[int], returned_ns: int) -> int:
+def _last_end(events: Sequence[HookEvent], loaders: Set[int], returned: _Moment) -> _Moment:
     """The end of the last step: where the script next requests a batch, though none comes; else the update's return.
 
     So the collectives behind the update belong to the last step as to all others.
     """
-    collectives = (e.COLLECTIVE_IN, e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.SCALER_OUT)
-    follows = next((event for event in after if event.kind not in collectives), None)
-    requests = follows is not None and follows.kind in (e.FETCH_IN, e.ITERATE_IN) and follows.which in loaders
-    return follows.ns if follows is not None and requests else returned_ns
+    passed = (
+        e.COLLECTIVE_IN,
+        e.COLLECTIVE_WAIT,
+        e.COLLECTIVE_OUT,
+        e.SCALER_OUT,
+        e.NOTHING,
+        e.UNSHARD_IN,
+        e.UNSHARD_OUT,
+    )
+    follows = next((at for at in range(returned.place, len(events)) if events[at].kind not in passed), None)
+    if follows is None:
+        return returned
+    event = events[follows]
+    requests = event.kind in (e.FETCH_IN, e.ITERATE_IN) and event.which in loaders
+    return _Moment(follows, max(event.done_ns, returned.ns)) if requests else returned
 
 
-def _step(
-    begin: int,
-    events: Sequence[HookEvent],
-    segment: Segment,
-    recorded: ProcessEvents,
-    loaders: Set[int],
-    looked: Set[HookEvent],
-    pause: Pause | None,
-) -> ObservedStep:
-    inside = [event for event in events if event.ns >= begin]
-    stamps, absent = [begin, ABSENT, ABSENT, ABSENT, ABSENT, segment.end_ns], dict[str, str]()
-    inner, reasons = inner_stamps(inside, segment, recorded)
+def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | None) -> ObservedStep:
+    recorded, loaders = process.recorded, process.loaders
+    inside = recorded.events[begin.place : segment.stop]
+    end_ns = max(begin.ns, segment.end_ns)  # that of an update of which the device's time is not known may be earlier
+    stamps, absent = [begin.ns, ABSENT, ABSENT, ABSENT, ABSENT, end_ns], dict[str, str]()
+    inner, reasons = inner_stamps(inside, segment, recorded, on_device=process.times is not None)
     stamps[FORWARD_END], stamps[GRADS_READY], stamps[REDUCED] = inner
     absent.update(reasons)
-    forwards = [event.ns for event in inside if event.kind == e.FORWARD_IN]
-    if forwards:
-        stamps[BATCH_READY] = forwards[0]
+    forward = next((at for at, event in enumerate(inside) if event.kind == e.FORWARD_IN), None)
+    if forward is not None:
+        stamps[BATCH_READY] = inside[forward].done_ns
     else:
         absent[STAMPS[BATCH_READY]] = (
             "no forward of a known model was seen (models are known from the first backward on)"
@@ -440,19 +297,21 @@ def _step(
         absent |= dict.fromkeys(STAMPS[BATCH_READY:END], "the time stamps are not in the order of a step")
         stamps[BATCH_READY:END] = [ABSENT] * 4
     fetched = [event for event in inside if event.kind == e.FETCH_OUT and event.which in loaders]
-    batches = [event for event in fetched if event not in looked]
+    batches = [event for event in fetched if event not in process.looked]
     updates = tuple(event.which for event in inside if event.kind == e.UPDATE_OUT)
     scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
     known = bool(loaders) and all(event.number for event in batches)
+    loader_ns = ABSENT
+    if loaders and forward is not None and stamps[BATCH_READY] != ABSENT:
+        within = (begin.ns, stamps[BATCH_READY]) if process.times is not None else None
+        loader_ns = _fetch_ns(inside[:forward], loaders, within)
     return ObservedStep(
         stamps=tuple(stamps),
         absent=absent,
         samples=sum(event.number for event in batches) if known else None,
         fetches=len(batches),
         fetch_ns=_fetch_ns(inside, loaders),
-        loader_ns=_fetch_ns([event for event in inside if event.ns <= stamps[BATCH_READY]], loaders)
-        if loaders and stamps[BATCH_READY] != ABSENT
-        else ABSENT,
+        loader_ns=loader_ns,
         backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
         updates=(0,) if segment.updated_in_backward else updates or scaled,
         skipped=bool(scaled) and not updates,
@@ -461,30 +320,37 @@ def _step(
     )
 
 
-def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int]) -> int:
+def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int], within: tuple[int, int] | None = None) -> int:
+    """What loaders take by the host's clock; `within` two times, where a device need not idle for all of it."""
     total = begin = 0
     for event in inside:
         if event.which in loaders and event.kind in (e.FETCH_IN, e.ITERATE_IN):
             begin = event.ns
         elif event.which in loaders and event.kind in _LOADER_KINDS and begin:
-            total, begin = total + event.ns - begin, 0
+            first, stop = (begin, event.ns) if within is None else (max(begin, within[0]), min(event.ns, within[1]))
+            total, begin = total + max(stop - first, 0), 0
     return total
 
 
-def _with_collectives(steps: Sequence[ObservedStep], collectives: Sequence[CollectiveCall]) -> list[ObservedStep]:
+def _with_collectives(
+    steps: Sequence[ObservedStep], borders: Sequence[tuple[_Moment, _Moment]], process: _Process
+) -> list[ObservedStep]:
     """Each collective goes to the step in which it is called; those in pauses to none, but count as waits there."""
+    aside = frozenset[int]() if process.times is None else process.times.aside
+    collectives = placed_collectives(process.recorded, aside)
     result, at = [], 0
-    for step in steps:
+    for number, step in enumerate(steps):
+        before, begin, end = borders[number][0].place, borders[number][1].place, borders[number + 1][0].place
         waited_ns, pause = 0, step.pause
-        while at < len(collectives) and collectives[at].arrives_ns < step.stamps[BEGIN]:
-            if pause is not None and collectives[at].arrives_ns >= pause.begin_ns:
-                waited_ns += collectives[at].waited_ns
+        while at < len(collectives) and collectives[at][0] < begin:
+            if pause is not None and collectives[at][0] >= before:
+                waited_ns += collectives[at][1].waited_ns
             at += 1
         first = at
-        while at < len(collectives) and collectives[at].arrives_ns < step.stamps[END]:
+        while at < len(collectives) and collectives[at][0] < end:
             at += 1
         pause = None if pause is None else replace(pause, waited_ns=waited_ns)
-        result.append(replace(step, collectives=tuple(collectives[first:at]), pause=pause))
+        result.append(replace(step, collectives=tuple(call for _, call in collectives[first:at]), pause=pause))
     return result
 
 
@@ -532,6 +398,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         skipped=any(part.skipped for part in parts),
         new_epoch=any(part.new_epoch for part in parts),
         collectives=tuple(collective for part in parts for collective in part.collectives),
+        bound_ns=max(part.bound_ns for part in parts),
         pause=next((part.pause for part in parts if part.pause), None),
     )
 
@@ -571,7 +438,7 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> lis
     if not steps:
         return []
     late = steps[len(steps) // 2 :]
-    pauses = [step.pause for step in steps if step.pause]
+    pauses = [step.pause for step in steps if step.pause and step.pause.kind != NO_TIMES]
     kinds = Counter(pause.kind for pause in pauses)
     epochs = [step for step in steps[1:] if step.new_epoch]
     skipped = sum(step.skipped for step in steps)

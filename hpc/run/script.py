@@ -447,7 +447,8 @@ class ScriptRun:
             **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
             "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
         }  # fmt: skip
-        report = replace(report, stamp_bound_ns=0, extra={**report.extra, "script": script})
+        bound_ns = max(step.bound_ns for step in measured)
+        report = replace(report, stamp_bound_ns=bound_ns, extra={**report.extra, "script": script})
         return RankPayload(
             journal=self._journal, clock=self._clock, report=report, losses=None,
             workload=None, meetings=meetings, agent=agent,

@@ -1,0 +1,164 @@
+"""The time stamps inside a step, and the collectives of a process: on the host's clock or on the device's.
+
+The rules are those of docs/observe_hooks.md. What comes before what is decided by the places of events in their list,
+which is the order in which the host queued them; when each was done is `HookEvent.done_ns`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from hpc.model.timestamps import ABSENT, INNER
+from hpc.observe import events as e
+from hpc.observe.events import HookEvent, ProcessEvents
+from hpc.observe.segments import Segment
+
+# The collectives of a process, from its events.
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveCall:
+    """A collective that was called from Python.
+
+    ns of its call; of the wait for its result, which for one that is waited for at once is that of the call; of its
+    end. ABSENT for the last two: it was not waited for.
+    """
+
+    name: str
+    root: int
+    arrives_ns: int
+    waits_ns: int
+    ends_ns: int
+    bytes: int
+    """0 for DDP's buffers, which are not counted."""
+
+    @property
+    def waited_ns(self) -> int:
+        """How long the process waited for its result; 0 where it did not."""
+        return 0 if ABSENT in (self.waits_ns, self.ends_ns) else self.ends_ns - self.waits_ns
+
+
+_WAITS = (e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.UNSHARD_IN, e.UNSHARD_OUT)
+
+
+def collectives_of(recorded: ProcessEvents, aside: Set[int] = frozenset()) -> list[CollectiveCall]:
+    """All of a process, in the order of their calls."""
+    return [call for _, call in placed_collectives(recorded, aside)]
+
+
+def placed_collectives(recorded: ProcessEvents, aside: Set[int] = frozenset()) -> list[tuple[int, CollectiveCall]]:
+    """All of a process with the places of their calls.
+
+    On a device those in `aside` were called on another stream than the training's: one that waits at once keeps that
+    stream waiting alone. FSDP2's all-gathers are waited for where the training's stream needs them.
+    """
+    times: dict[int, dict[int, int]] = {kind: {} for kind in _WAITS}
+    for place, event in enumerate(recorded.events):
+        if event.kind in times and place not in aside:
+            times[event.kind].setdefault(event.number, event.done_ns)
+    waits = {**times[e.COLLECTIVE_WAIT], **times[e.UNSHARD_IN]}
+    ends = {**times[e.COLLECTIVE_OUT], **times[e.UNSHARD_OUT]}
+    return [
+        (
+            place,
+            CollectiveCall(
+                name=recorded.names[call.which][0],
+                root=recorded.names[call.which][1],
+                arrives_ns=call.done_ns,
+                waits_ns=waits.get(place, call.done_ns if place in ends else ABSENT),
+                ends_ns=ends.get(place, ABSENT),
+                bytes=call.number,
+            ),
+        )
+        for place, call in enumerate(recorded.events)
+        if call.kind == e.COLLECTIVE_IN
+    ]
+
+
+# The time stamps inside a step: forward_end, grads_ready, reduced; or why one of them is not known.
+
+Inner = tuple[int, int, int]
+
+
+def inner_stamps(
+    inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool = False
+) -> tuple[Inner, dict[str, str]]:
+    """Those of the events inside a step, and the reason for each that is ABSENT, by its name.
+
+    `on_device`: what the device noted of these events is known.
+    """
+    reason = _why_unclear(inside, segment, recorded, on_device=on_device)
+    if reason:
+        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
+    entered = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN)
+    returns = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_OUT)
+    backward, last, returned = inside[entered:returns], inside[entered].done_ns, inside[returns].done_ns
+    facts = recorded.facts
+    if facts.get("ddp"):
+        gradients = [event.done_ns for event in backward if event.kind == e.GRADIENT]
+        if gradients:
+            return (last, gradients[-1], returned), {}
+        return (last, ABSENT, returned), {INNER[1]: "DDP had not yet named the parameter whose gradient comes last"}
+    scattered = [event.done_ns for event in _named(backward, recorded, "reduce-scatter")]
+    if scattered:
+        return (last, scattered[-1], returned), {}
+    if facts.get("size", 1) == 1:
+        return (last, returned, returned), {}
+    return _reduced_by_hand(inside[returns + 1 :], recorded, last)
+
+
+def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:
+    """Why none of them can be known; empty if they may be."""
+    backwards = [at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN]
+    returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
+    updates = [at for at, event in enumerate(inside) if event.kind == e.UPDATE_IN]
+    armed = [at for at, event in enumerate(inside) if event.kind == e.ARMED]
+    unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number]
+    facts = recorded.facts
+    ddp = facts.get("ddp")
+    reasons = {
+        why_no_device(facts): not on_device and bool(why_no_device(facts)),
+        "autograd was compiled: its hooks are not called": facts.get("compiled_autograd"),
+        "no backward was seen": not backwards,
+        "a backward did not return": returns < len(backwards),
+        "the optimizer works inside the backward": segment.updated_in_backward,
+        "the optimizer calls backward several times in one step": any(
+            sum(at >= updated for at in backwards) > 1 for updated in updates
+        ),
+        "whether the optimizer called backward was not yet seen": bool(unseen) and len(backwards) > 1,
+        f"DDP reduces {len(armed)} times in the step, not once": ddp and len(armed) != 1,
+        "DDP reduces in a backward that is not the last of the step": ddp
+        and any(at > armed[0] for at in backwards[:-1] if armed),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def why_no_device(facts: Mapping[str, object]) -> str:
+    """Why the host's clock alone is known of a training on a device; empty where it trains on the host, too."""
+    devices = facts.get("devices") or ()
+    others = [device for device in devices if device != "cpu"] if isinstance(devices, Sequence) else []
+    if not others:
+        return ""
+    clock = facts.get("device_clock") or {}
+    refused = clock.get("refused") or clock.get("failed") if isinstance(clock, Mapping) else None
+    text = f"on {', '.join(others)} the host's clock shows when work was queued, not when it was done"
+    return f"{text}: {refused}" if refused else text
+
+
+def _named(events: Sequence[HookEvent], recorded: ProcessEvents, name: str) -> list[HookEvent]:
+    return [x for x in events if x.kind == e.COLLECTIVE_IN and recorded.names[x.which][0].startswith(name)]
+
+
+def _reduced_by_hand(after: Sequence[HookEvent], recorded: ProcessEvents, last: int) -> tuple[Inner, dict[str, str]]:
+    """Where the script itself reduces all gradients between the return of the backward and the update."""
+    calls = _named(after, recorded, "all-reduce")
+    expected = recorded.facts.get("gradient_bytes", 0)
+    if not expected or sum(call.number for call in calls) < expected:
+        reason = "nothing was seen that reduces the gradients"
+        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
+    first = after.index(calls[0])
+    ends = [x.done_ns for x in after[first:] if x.kind == e.COLLECTIVE_OUT]
+    if len(ends) < len(calls):
+        return (last, calls[-1].done_ns, ABSENT), {INNER[2]: "the reduction of the gradients was not waited for"}
+    return (last, calls[-1].done_ns, ends[-1]), {}

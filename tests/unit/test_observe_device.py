@@ -1,0 +1,226 @@
+"""Steps of a script whose device noted its events, in virtual time: stamps are the device's, and host-bound time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED
+from hpc.observe import events as e
+from hpc.observe.device_clock import DeviceClock
+from hpc.observe.events import ProcessEvents, Recorder, read_events
+from hpc.observe.steps import NO_TIMES, ObservedStep, ObservedSteps, steps_of
+from tests.unit.virtual_device import Stream, VirtualDevice, VirtualEvent
+
+MS = 1_000_000
+NEAR = 20_000  # ns
+
+
+class Training:
+    """A script that trains on a virtual device by DDP, its hooks' events and when the device really was there."""
+
+    def __init__(self, folder: Path, **device: Any) -> None:
+        self.device, self.recorder = VirtualDevice(**device), Recorder(str(folder))
+        self.errors: list[Exception] = []
+        self.clock: DeviceClock | None = None
+        self.true_ns: dict[int, int] = {}
+        self.kinds: dict[int, list[int]] = {}  # by kind, when the device was there
+        self.facts: dict[str, Any] = {"ddp": True, "size": 2, "joined": True, "devices": ["cuda"]}
+
+    def event(self, kind: int, which: int = 0, number: int = 0) -> int:
+        place = self.recorder.note(self.device.clock(), kind, which, number)
+        if kind == e.BACKWARD_IN and self.clock is None:
+            self.clock = DeviceClock(self.recorder, self.device, self.errors.append, self.device.clock)
+        if self.clock is not None and kind in e.MARKED:
+            pending = len(self.clock._pending)
+            self.clock.mark(e.cell_of(place))
+            if len(self.clock._pending) > pending:
+                event = self.clock._pending[-1][0]
+                assert isinstance(event, VirtualEvent) and event.done_ns is not None
+                self.true_ns[place] = event.done_ns
+                self.kinds.setdefault(kind, []).append(event.done_ns)
+        return place
+
+    def fetch(self, ms: float) -> None:
+        self.event(e.FETCH_IN, 1)
+        self.device.host(ms)
+        self.event(e.FETCH_OUT, 1, 8)
+
+    def step(self, *, fetch: float = 0.2, python: float = 0.5, kernels: float = 3.0, item: bool = False) -> None:
+        """Python of a phase, in ms, and the kernels of one; the backward has twice as many."""
+        self.fetch(fetch)
+        self.event(e.FORWARD_IN)
+        self.event(e.ARMED)
+        self.device.host(python)
+        self.device.work(kernels)
+        if item:
+            self.event(e.SYNC_IN)
+            self.device.wait()
+        self.event(e.BACKWARD_IN)
+        self.device.host(python)
+        self.device.work(2 * kernels)
+        self.event(e.GRADIENT)
+        self.device.work(1)  # what of the reduction is not hidden
+        self.event(e.BACKWARD_OUT)
+        self.device.host(python)
+        self.device.work(1)
+        self.event(e.UPDATE_OUT, 1)
+        if self.clock is not None:
+            self.clock.step_completed()
+
+    def recorded(self) -> ProcessEvents:
+        assert self.clock is not None
+        clock = {"name": "cuda:0", "launch_ns": self.clock.launch_ns, **self.clock.facts}
+        return read_events(self.recorder.path)._replace(facts={"device_clock": clock, **self.facts})
+
+    def observed(self, *, ended: bool = True) -> ObservedSteps:
+        assert self.clock is not None
+        if ended:
+            self.device.wait()
+            self.clock.finish()
+        return steps_of(self.recorded())
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Training:
+    return Training(tmp_path)
+
+
+def part(step: ObservedStep, first: int, last: int) -> float:
+    """Between two stamps, ms."""
+    assert ABSENT not in (step.stamps[first], step.stamps[last])
+    return (step.stamps[last] - step.stamps[first]) / MS
+
+
+def test_the_stamps_are_the_devices_however_far_the_host_is_ahead(training: Training) -> None:
+    for _ in range(60):
+        training.step()
+    steps = training.observed().steps
+    assert len(steps) == 60 and not any(step.absent for step in steps[1:])
+    for number, step in enumerate(steps[1:], 1):
+        true = [training.kinds[kind] for kind in (e.FETCH_IN, e.FORWARD_IN, e.BACKWARD_IN, e.GRADIENT, e.BACKWARD_OUT)]
+        # The first fetch and forward came before the device's clock.
+        expected = [true[0][number - 1], true[1][number - 1], *(its[number] for its in true[2:])]
+        assert all(abs(a - b) <= step.bound_ns for a, b in zip(step.stamps[:END], expected, strict=True))
+        assert 0 < step.bound_ns < NEAR
+    late = steps[30]
+    assert part(late, BEGIN, BATCH_READY) < 0.02
+    assert part(late, BATCH_READY, FORWARD_END) == pytest.approx(3, abs=0.03)
+    assert part(late, FORWARD_END, GRADS_READY) == pytest.approx(6, abs=0.03)
+    assert part(late, GRADS_READY, REDUCED) == pytest.approx(1, abs=0.03)
+    assert part(late, REDUCED, END) == pytest.approx(1, abs=0.03)
+    assert late.loader_ns < 0.02 * MS  # the device does not idle for the loader
+
+
+def test_a_slow_loader_is_data_once_the_host_is_no_longer_ahead(training: Training) -> None:
+    for _ in range(30):
+        training.step(fetch=20)
+    step = training.observed().steps[20]
+    data = part(step, BEGIN, BATCH_READY)
+    # The host fetches for 20 ms, of which the device still works 11 less the first 1 ms that it waits for Python.
+    assert data == pytest.approx(10, abs=0.1)
+    assert step.loader_ns / MS == pytest.approx(10, abs=0.1) and step.loader_ns <= data * MS + 1
+
+
+def test_steps_that_the_device_was_not_seen_to_end_are_no_steps(training: Training) -> None:
+    for _ in range(40):
+        training.step()
+    observed = training.observed(ended=False)  # killed
+    assert training.clock is not None
+    assert 0 < len(observed.steps) < 30
+    assert not any(step.absent or step.pause for step in observed.steps[1:])
+
+
+def test_where_events_ran_out_whole_steps_are_in_no_block(tmp_path: Path) -> None:
+    training = Training(tmp_path, ahead_ms=1e6)
+    for _ in range(110):
+        training.step(kernels=100)
+    training.device.wait()
+    for _ in range(60):
+        training.step(python=10)
+    observed = training.observed()
+    without = [number for number, step in enumerate(observed.steps) if number and step.absent]
+    assert without and without == list(range(without[0], without[-1] + 1))
+    paused = [number for number, step in enumerate(observed.steps) if step.pause is not None]
+    assert paused == [*without, without[-1] + 1]
+    assert {step.pause.kind for step in observed.steps if step.pause} == {NO_TIMES}
+    for step in observed.steps:
+        stamps = [stamp for stamp in step.stamps if stamp != ABSENT]
+        assert stamps == sorted(stamps)
+    assert any("pool of device events was used up" in remark for remark in observed.remarks)
+
+
+def test_collectives_on_a_stream_aside_are_exposed_where_the_training_waits(training: Training) -> None:
+    training.facts |= {"ddp": False, "sharded": True}
+    gather, scatter = training.recorder.name("all-gather"), training.recorder.name("reduce-scatter")
+    training.device.stream = compute = Stream()
+    aside = Stream()
+    device = training.device
+
+    def collective(which: int, ms: float) -> int:
+        """On a stream of its own, which waits for the compute stream and for the result."""
+        aside.free_ns = max(aside.free_ns, compute.free_ns)
+        device.stream = aside
+        place = training.event(e.COLLECTIVE_IN, which, 64)
+        device.work(ms)
+        training.event(e.COLLECTIVE_OUT, which, place)
+        device.stream = compute
+        return place
+
+    for _ in range(30):
+        training.fetch(0.1)
+        training.event(e.FORWARD_IN)
+        place = collective(gather, 4)
+        device.work(1)
+        training.event(e.UNSHARD_IN, gather, place)
+        compute.free_ns = max(compute.free_ns, aside.free_ns)
+        training.event(e.UNSHARD_OUT, gather, place)
+        device.work(5)
+        training.event(e.BACKWARD_IN)
+        device.work(10)
+        collective(scatter, 3)
+        device.work(1)
+        compute.free_ns = max(compute.free_ns, aside.free_ns)
+        training.event(e.BACKWARD_OUT)
+        training.event(e.UPDATE_OUT, 1)
+        if training.clock is not None:
+            training.clock.step_completed()
+    step = training.observed().steps[20]
+    gathered, scattered = step.collectives
+    assert (gathered.ends_ns - gathered.waits_ns) / MS == pytest.approx(3, abs=0.1)
+    assert gathered.arrives_ns == pytest.approx(step.stamps[BATCH_READY], abs=NEAR)
+    assert scattered.waits_ns == scattered.ends_ns == ABSENT
+    assert step.stamps[GRADS_READY] == scattered.arrives_ns
+    assert part(step, GRADS_READY, REDUCED) == pytest.approx(3, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("clock", "text"),
+    [
+        ({"refused": "no events of mps are known"}, "not when it was done: no events of mps are known"),
+        ({"failed": "RuntimeError: no"}, "not when it was done: RuntimeError: no"),
+        ({}, "not when it was done"),
+    ],
+)
+def test_a_device_without_events_is_refused_by_name(training: Training, clock: dict[str, str], text: str) -> None:
+    for _ in range(5):
+        training.step()
+    recorded = training.recorded()
+    observed = steps_of(recorded._replace(device=(), facts={**training.facts, "device_clock": clock}))
+    assert all(reason.endswith(text) for step in observed.steps[1:] for reason in step.absent.values())
+    assert set(observed.absent) == {"forward_end", "grads_ready", "reduced"}
+
+
+def test_a_device_that_is_lost_leaves_the_steps_before_that(training: Training) -> None:
+    for number in range(60):
+        if number == 40 and training.clock is not None:
+            training.clock.fail(RuntimeError("CUDA error: an illegal memory access"))
+        training.step(python=6)
+    facts = training.recorded().facts
+    training.facts["device_clock"] = {**facts["device_clock"], "failed": "RuntimeError: CUDA error"}
+    observed = training.observed(ended=False)
+    assert len(observed.steps) == 60
+    assert not any(step.absent for step in observed.steps[1:38])
+    assert all("RuntimeError: CUDA error" in step.absent["reduced"] for step in observed.steps[40:])
