@@ -332,6 +332,9 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
         true_ms = truth[where.partition("-")[0]]
         if off(measured, true_ms, 0.5 if job.rehearse else 0.03):
             wrong.append(f"{where}: {measured:+.2f} ms of {expected}, not {true_ms:.2f}")
+    facts = (trace.ranks[ranks - 1].get("script") or {}).get("facts", {})
+    if "device_clock" in facts:
+        job.figures.put(f"{shape}, clock of the device", facts["device_clock"])
     if reasons:
         job.figures.put(f"{shape}, absent time stamps", {name: str(text) for name, text in reasons.items()})
     if ranks > 1:

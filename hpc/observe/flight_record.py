@@ -24,6 +24,8 @@ WARMUP_VARIABLE = "RANKWISE_OBSERVE_WARMUP"
 STEPS_BEFORE_WINDOW = 5
 """The record is written as many steps before the first that is measured: none of these may pay for it."""
 SUFFIX = ".collectives"
+MAX_ENTRIES = 20_000
+"""Of a record that is written at the end of Python, where nothing is measured, but somebody waits: about a second."""
 MAX_BYTES = 1 << 26
 MAX_KINDS = 40
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of NCCL's groups, where torch has it; of all others
@@ -69,6 +71,12 @@ def step_to_write() -> int:
         return max(0, int(os.environ.get(WARMUP_VARIABLE, "0")) - STEPS_BEFORE_WINDOW)
     except ValueError:
         return 0
+
+
+def is_written_at_end() -> bool:
+    """Whether the record that a person requested, if any did, is short enough for it."""
+    sizes = [os.environ[name] for name in VARIABLES[:2] if name in os.environ]
+    return all(size.isdigit() and int(size) <= MAX_ENTRIES for size in sizes)
 
 
 def write(events: Path, steps: int) -> None:

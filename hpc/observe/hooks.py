@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import collectives, stacks
+from . import collectives, flight_record, stacks
 from . import events as e
 from .observer import (
     Count,
@@ -153,7 +153,8 @@ def _look(o: Observer) -> None:
     if o.looks == 0:
         o.thread = _thread()
         o.recorder.reserve()
-        atexit.register(o.write_record)  # before torch's own, which were there first
+        if flight_record.is_written_at_end():
+            atexit.register(o.write_record)  # before torch's own, which were there first
     o.looks += 1
     roots = outermost(below=o.backwards > 2 and not o.forward_seen)
     wrapped = wrapped_by_ddp(roots)

@@ -145,6 +145,22 @@ def test_the_warm_up_has_it_written_before_its_last_steps(
     assert flight_record.step_to_write() == step
 
 
+@pytest.mark.parametrize(
+    ("variables", "is_written"),
+    [({}, True), ({"TORCH_FR_BUFFER_SIZE": "20000"}, True), ({"TORCH_FR_BUFFER_SIZE": "20001"}, False),
+     ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "1000000"}, False), ({"TORCH_FR_BUFFER_SIZE": "x"}, False),
+     ({"TORCH_NCCL_ENABLE_TIMING": "1"}, True)],
+)  # fmt: skip
+def test_a_long_record_is_written_in_the_warm_up_alone(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_written: bool
+) -> None:
+    for name in flight_record.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert flight_record.is_written_at_end() is is_written
+
+
 def test_no_step_that_is_measured_pays_for_it() -> None:
     from hpc.model.spec import MIN_WARMUP_STEPS
 
