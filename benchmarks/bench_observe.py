@@ -147,6 +147,7 @@ def measure(
                 taken[which].extend(turn_of((hooked, bare)[which]))
         switch(True, chosen)
         assert not observer.off, "a hook has failed"
+        assert device == "cpu" or observer.mark is not None, f"no clock of the device: {observer.device_facts}"
         events = sum(1 for at in range(1 << 13, len(observer.cells), 2) if observer.cells[at])
         print(f"{events / (turns * (AGAIN + TIMED) + WARM_UP):.1f} events a step with hooks")
         dist.destroy_process_group()

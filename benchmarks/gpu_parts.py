@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,60 +207,104 @@ def put_borders(figures: Figures, name: str, errors_ns: Sequence[int]) -> None:
     figures.put(name, value)
 
 
+class Training(NamedTuple):
+    """A training on a device. `work` queues the copy, the forward, the backward and the update of a step; `profiled`
+    runs a function and returns the kernels that ran meanwhile, and how Unix time differs from the host's clock, ns."""
+
+    clock: Callable[[], int]
+    make_event: Callable[[], Any]
+    stream: Any
+    work: Sequence[Callable[[], object]]
+    profiled: Callable[[Callable[[], None]], tuple[Sequence[Kernel], int]]
+
+
 def stamps(job: Job) -> None:
     """Of DeviceStamps, by which Rankwise's own backends time their steps."""
-    import torch
+    measure_borders(job.figures, simulated_training() if job.rehearse else _torch_training(job.folder))
 
-    from hpc.measure.timer import device_timer
 
-    device, width, batch, steps = torch.device("cuda", 0), 4096, 1024, 20
-    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8))).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
-    host = torch.randn(batch, width).pin_memory()
-    timer = device_timer("phases", steps, partial(torch.cuda.Event, enable_timing=True), torch.cuda.current_stream())
-    recorded: list[list[int]] = []
+def measure_borders(figures: Figures, training: Training, steps: int = 20) -> None:
+    """Puts how far the training's time stamps are from its kernels. Raises PartError where they are too far."""
+    from hpc.measure.timer import DeviceTimer
 
-    def step() -> None:
-        row = [time.perf_counter_ns()]
-        inputs = host.to(device, non_blocking=True)
-        for record in (timer.batch_ready, timer.forward_end, timer.grads_ready, timer.end):
-            if record is timer.forward_end:
-                loss = model(inputs).square().mean()
-            elif record is timer.grads_ready:
-                loss.backward()
-            elif record is timer.end:
-                optimizer.step()
-                optimizer.zero_grad()
-            row.append(time.perf_counter_ns())
-            record()
-        recorded.append(row)
+    timer = DeviceTimer(steps, training.make_event, training.stream, training.clock)
+    records = (timer.batch_ready, timer.forward_end, timer.grads_ready, timer.end)
+    columns = (1, 2, 3, 5)  # of the time stamps; t4 is that of a reduction, of which there is none
+    recorded: list[tuple[int, int]] = []
 
     def segment() -> None:
         recorded.clear()
         timer.begin(0)
-        for _ in range(steps):
-            step()
+        for step in range(steps):
+            for work, record, column in zip(training.work, records, columns, strict=True):
+                work()
+                recorded.append((6 * step + column, training.clock()))
+                record()
         timer.resolve()
 
     segment()
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        segment()
-        offset = time.time_ns() - time.perf_counter_ns()
-    path = job.folder / "profile.json"
-    profile.export_chrome_trace(str(path))
-    kernels = read_kernels(path)
-    columns = (1, 2, 3, 5)  # of the time stamps; t4 is that of a reduction, of which there is none
-    borders = [
-        Border(row[1 + place] + offset, timer.stamps[6 * number + column] + offset)
-        for number, row in enumerate(recorded)
-        for place, column in enumerate(columns)
-    ]
-    job.figures.put("kernels", len(kernels))
-    job.figures.put("bound µs", timer.bound_ns / 1e3)
+    kernels, offset = training.profiled(segment)
+    figures.put("kernels", len(kernels))
+    figures.put("bound µs", timer.bound_ns / 1e3)
+    borders = [Border(host_ns + offset, timer.stamps[at] + offset) for at, host_ns in recorded]
     errors = border_errors_ns(borders, kernels)
-    put_borders(job.figures, "borders of own backends' steps", errors)
+    put_borders(figures, "borders of own backends' steps", errors)
     check_borders(errors)
+
+
+def _torch_training(folder: Path) -> Training:
+    import torch
+
+    device, width, batch = torch.device("cuda", 0), 4096, 1024
+    model = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(8))).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    host, inputs = torch.randn(batch, width).pin_memory(), torch.empty(batch, width, device=device)
+    losses: list[Any] = []
+
+    def backward() -> None:
+        losses[0].backward()
+
+    def update() -> None:
+        losses.clear()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def profiled(segment: Callable[[], None]) -> tuple[Sequence[Kernel], int]:
+        activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+        with torch.profiler.profile(activities=activities) as profile:
+            segment()
+            offset = time.time_ns() - time.perf_counter_ns()
+        profile.export_chrome_trace(str(folder / "profile.json"))
+        return read_kernels(folder / "profile.json"), offset
+
+    work = (
+        lambda: inputs.copy_(host, non_blocking=True), lambda: losses.append(model(inputs).square().mean()),
+        backward, update,
+    )  # fmt: skip
+    make_event: Callable[..., Any] = partial(torch.cuda.Event, enable_timing=True)
+    return Training(time.perf_counter_ns, make_event, torch.cuda.current_stream(), work, profiled)
+
+
+def simulated_training(**device_facts: Any) -> Training:
+    """On the simulated device of the tests, whose kernels tell their true times; its host takes 2 µs for each look at
+    the clock."""
+    from tests.simulated_device import SimulatedDevice, VirtualClock
+
+    clock = VirtualClock(costs_ns=repeat(2_000))
+    device = SimulatedDevice(clock, **{"rate": 5e-5, "offset_ns": 7e12, "resolution_ns": 500, **device_facts})
+    ran: list[tuple[int, int, Any]] = []
+
+    def run(ms: float) -> None:
+        launched = clock()
+        ran.append((launched, round(ms * 1e6), device.run(ms)))
+
+    def profiled(segment: Callable[[], None]) -> tuple[Sequence[Kernel], int]:
+        ran.clear()
+        segment()
+        return [Kernel(launched, work.true_ns - length, work.true_ns) for launched, length, work in ran], 0
+
+    work = tuple(partial(run, ms) for ms in (0.2, 1.0, 2.0, 0.5))
+    return Training(clock, device.make_event, device.current_stream(), work, profiled)
 
 
 def check_borders(errors_ns: Sequence[int]) -> None:
@@ -340,7 +385,10 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
     if ranks > 1:
         wrong = _wrongly_named(job, shape, trace, delays, window, folder)
     if profile and not job.rehearse:
-        _hooks_against_kernels(job, trace.stamps[0], folder / "profile.json")
+        try:
+            hooks_against_kernels(job.figures, trace.stamps[0], folder / "profile.json")
+        except PartError as error:
+            wrong.append(str(error))
     if wrong:
         raise PartError("; ".join(wrong))
 
@@ -393,8 +441,9 @@ def _wrongly_named(job: Job, shape: str, trace: Any, delays: Sequence[str], wind
     return wrong
 
 
-def _hooks_against_kernels(job: Job, of_rank: Any, profile: Path) -> None:
-    """The hooks' stamps of the profiled steps, where they have any of the device."""
+def hooks_against_kernels(figures: Figures, of_rank: Any, profile: Path) -> None:
+    """Puts how far the hooks' stamps of the profiled steps are from the kernels; `of_rank` [step, 6]. Raises PartError
+    where they are too far, or where there are none."""
     from hpc.model.timestamps import ABSENT
 
     beside = json.loads(profile.with_suffix(".marks").read_text())
@@ -407,11 +456,10 @@ def _hooks_against_kernels(job: Job, of_rank: Any, profile: Path) -> None:
         for step, marked in zip(range(steps - profiled, steps), its, strict=False)
         if step < len(of_rank) and of_rank[step, columns[name]] != ABSENT
     ]
-    job.figures.put("ddp, kernels of the profiled steps", len(kernels))
-    if borders:
-        errors = border_errors_ns(borders, kernels)
-        put_borders(job.figures, "ddp, borders of the hooks", errors)
-        check_borders(errors)
+    figures.put("ddp, kernels of the profiled steps", len(kernels))
+    errors = border_errors_ns(borders, kernels)
+    put_borders(figures, "ddp, borders of the hooks", errors)
+    check_borders(errors)
 
 
 # The price of the hooks.
@@ -621,14 +669,15 @@ def telemetry(job: Job) -> None:
     from hpc.node_agent.agent import NodeAgent, TelemetryRequest
     from hpc.node_agent.sources import RankProcess
 
-    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    agent = NodeAgent([RankProcess.this_process()], telemetry=TelemetryRequest(gpus=()))
+    size, device, wait = (256, "cpu", int) if job.rehearse else (8192, "cuda", torch.cuda.synchronize)
+    matrix = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    agent = NodeAgent([RankProcess.this_process()], telemetry=TelemetryRequest(gpus=None if job.rehearse else ()))
     agent.start()
     before, begin_s = _energy_j(), time.perf_counter()
     while time.perf_counter() - begin_s < 5:
         for _ in range(20):
             torch.mm(matrix, matrix)
-        torch.cuda.synchronize()
+        wait()
     after, seconds = _energy_j(), time.perf_counter() - begin_s
     recording = agent.stop_telemetry()
     agent.end()
@@ -637,6 +686,7 @@ def telemetry(job: Job) -> None:
         job.figures.put("energy counter", value)
     if recording is None:
         raise PartError("the helper recorded nothing")
+    job.figures.put("samples", len(recording.local_ns))
     for name, values in zip(recording.series, recording.values.T, strict=True):
         if name.startswith("gpu0.") and np.isfinite(values).any():
             job.figures.put(name, float(np.nanmedian(values)))
@@ -644,7 +694,7 @@ def telemetry(job: Job) -> None:
         job.figures.put("absent", absent)
     if problem := recording.facts.get("problem"):
         raise PartError(str(problem))
-    if before is None:
+    if before is None and not job.rehearse:
         raise PartError("the driver has no energy counter")
 
 
@@ -652,8 +702,8 @@ def _energy_j() -> float | None:
     """By NVML since the driver was loaded; None where it has no such counter."""
     import pynvml
 
-    pynvml.nvmlInit()
     try:
+        pynvml.nvmlInit()
         return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(pynvml.nvmlDeviceGetHandleByIndex(0))) / 1e3
     except pynvml.NVMLError:
         return None

@@ -28,7 +28,7 @@ MAX_ENTRIES = 20_000
 """Of a record that is written at the end of Python, where nothing is measured, but somebody waits: about a second."""
 MAX_BYTES = 1 << 26
 MAX_KINDS = 40
-_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of NCCL's groups, where torch has it; of all others
+_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # of NCCL's groups, where torch has it; of others, or of all
 _ITEM_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8, "Double": 8,
     "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1,
@@ -116,8 +116,12 @@ def read(events: Path) -> CollectiveRecord | None:
     try:
         header, *dumps = map(json.loads, content.splitlines())
         offset = int(header["unix_offset_ns"])
-        raw = [entry for dump in dumps for entry in dump.get("entries", ())]
-        entries = sorted((_entry(each, offset) for each in raw), key=lambda entry: entry.called_ns)
+        raw = {  # each once: in a later torch than 2.13 both dumps have all groups
+            (each["record_id"], each["time_created_ns"], each["profiling_name"]): each
+            for dump in dumps
+            for each in dump.get("entries", ())
+        }
+        entries = sorted((_entry(each, offset) for each in raw.values()), key=lambda entry: entry.called_ns)
         is_cut = any(min((int(each["record_id"]) for each in dump.get("entries", ())), default=0) for dump in dumps)
         return CollectiveRecord(
             written_ns=int(header["written_ns"]), steps=int(header["steps"]), entries=entries, is_cut=is_cut,

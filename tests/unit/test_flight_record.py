@@ -48,6 +48,12 @@ def test_entries_of_all_groups_in_the_order_of_their_calls(tmp_path: Path) -> No
     assert record.variables == {"TORCH_FR_BUFFER_SIZE": "20"}
 
 
+def test_an_entry_that_both_dumps_have_counts_once(tmp_path: Path) -> None:
+    record = read(written(tmp_path, [NCCL, GLOO], [NCCL, GLOO]))
+    assert record is not None
+    assert [entry.called_ns for entry in record.entries] == [4_000, 5_000]
+
+
 def test_a_ring_that_is_full_has_lost_earlier_ones(tmp_path: Path) -> None:
     record = read(written(tmp_path, [], [GLOO | {"record_id": 7}, GLOO | {"record_id": 8}]))
     assert record is not None

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_day
-from benchmarks.gpu_day import DONE, FAILED, NEEDS_GPU, NOT_REACHED, PAST_LIMIT, RUNNING, Day, Outcome, Part, run_parts
+from benchmarks.gpu_day import DONE, FAILED, NOT_REACHED, PAST_LIMIT, RUNNING, Day, Outcome, Part, run_parts
 from benchmarks.gpu_parts import (
     LEAD,
     Border,
@@ -25,8 +25,11 @@ from benchmarks.gpu_parts import (
     border_errors_ns,
     check_borders,
     delayed_terms,
+    hooks_against_kernels,
+    measure_borders,
     put_borders,
     read_kernels,
+    simulated_training,
 )
 from hpc.model.timestamps import ABSENT
 from tests.processes import lives
@@ -36,10 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 WRITES = "import json, pathlib, sys; pathlib.Path(sys.argv[2]).write_text(json.dumps({'images/s': 7.5})); "
 
 
-def part(name: str, code: str, *, limit_s: float = 600, on_cpu: bool = True) -> Part:
-    return Part(
-        name=name, title=f"title of {name}", limit_s=limit_s, on_cpu=on_cpu, command=[sys.executable, "-c", code]
-    )
+def part(name: str, code: str, *, limit_s: float = 600) -> Part:
+    return Part(name=name, title=f"title of {name}", limit_s=limit_s, command=[sys.executable, "-c", code])
 
 
 def run_day(
@@ -126,12 +127,14 @@ def test_a_machine_that_is_taken_away_in_a_part_leaves_its_figures_so_far(tmp_pa
     assert seen["parts"][0]["figures"] == {"images/s": 7.5}
 
 
-def test_a_rehearsal_says_so_and_runs_only_what_runs_on_cpus(tmp_path: Path) -> None:
-    echo = "import sys; print(sys.argv[1:]); sys.exit('--rehearse' not in sys.argv)"
-    result = run_day(tmp_path, part("both", echo), part("gpu", "pass", on_cpu=False), rehearse=True)
+def test_a_rehearsal_says_so_and_its_parts_know(tmp_path: Path) -> None:
+    code = "import sys; sys.exit('--rehearse' not in sys.argv)"
+    result = run_day(tmp_path / "rehearsal", part("only", code), rehearse=True)
     assert result["rehearsal"]
-    assert [each["state"] for each in result["parts"]] == [DONE, NEEDS_GPU]
-    assert (tmp_path / "gpu-day.md").read_text().startswith("# Rehearsal without a GPU")
+    assert result["parts"][0]["state"] == DONE
+    assert (tmp_path / "rehearsal" / "gpu-day.md").read_text().startswith("# Rehearsal without a GPU")
+    real = run_day(tmp_path / "real", part("only", code))
+    assert (real["rehearsal"], real["parts"][0]["state"]) == (False, FAILED)
 
 
 def test_without_a_gpu_one_line_says_so_and_nothing_is_written(
@@ -253,6 +256,17 @@ def test_borders_off_by_more_than_the_goal_fail_the_part(tmp_path: Path) -> None
         put_borders(figures, "none", [])
 
 
+def test_stamps_of_a_device_lie_between_its_kernels_unless_its_clock_jumps(tmp_path: Path) -> None:
+    figures = Figures(tmp_path / "figures.json")
+    measure_borders(figures, simulated_training())
+    value = gpu_day.read_figures(tmp_path / "figures.json")
+    assert value["kernels"] == 80
+    assert value["borders of own backends' steps"]["within 20 µs"] == 79  # behind the last is no kernel
+    jumps = [(1_120_000_000, 100_000)]  # between the anchors of the second segment, by 100 µs
+    with pytest.raises(PartError, match="borders are off"):
+        measure_borders(figures, simulated_training(jumps=jumps))
+
+
 def test_kernels_of_a_profile_with_the_time_of_their_launch(tmp_path: Path) -> None:
     def event(cat: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
         return {"ph": "X", "cat": cat, "name": cat, "ts": ts, "dur": dur, "args": args}
@@ -268,6 +282,38 @@ def test_kernels_of_a_profile_with_the_time_of_their_launch(tmp_path: Path) -> N
     assert read_kernels(path) == [
         Kernel(1_001_500, 1_010_000, 1_012_500), Kernel(1_003_000, 1_013_000, 1_014_000),
     ]  # fmt: skip
+
+
+def test_stamps_of_hooks_beside_the_kernels_of_the_profiled_steps(tmp_path: Path) -> None:
+    """Three steps, of which the last two are profiled: a kernel each for forward, backward, update, 100 µs long."""
+    offset, us = 1_000_000_000, 1_000
+    stamps = np.full((3, 6), ABSENT)
+    events: list[dict[str, Any]] = []
+    marks: dict[str, list[int]] = {"forward": [], "reduced": [], "end": []}
+    for step in (1, 2):
+        for place, (name, column) in enumerate({"forward": 1, "reduced": 4, "end": 5}.items()):
+            kernel, begin = 10 * step + place, (1000 * step + 200 * place) * us
+            its = {"correlation": kernel, "stream": 7}
+            events += [
+                {"ph": "X", "cat": "cuda_runtime", "ts": (begin - 20 * us) / us, "dur": 1, "args": its},
+                {"ph": "X", "cat": "kernel", "ts": begin / us, "dur": 100, "args": its},
+            ]
+            marks[name].append(begin - 10 * us)
+            stamps[step, column] = begin + 101 * us
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": offset, "traceEvents": events}))
+    beside = {"steps": 3, "profiled": 2, "unix_offset_ns": offset, "marks": marks}
+    path.with_suffix(".marks").write_text(json.dumps(beside))
+    figures = Figures(tmp_path / "figures.json")
+    hooks_against_kernels(figures, stamps, path)
+    value = gpu_day.read_figures(tmp_path / "figures.json")
+    assert value["ddp, kernels of the profiled steps"] == 6
+    assert value["ddp, borders of the hooks"]["between their kernels"] == 5  # behind the last is no kernel
+    stamps[1, 4] += 150 * us  # into the next kernel
+    with pytest.raises(PartError, match="1 of 5 borders"):
+        hooks_against_kernels(figures, stamps, path)
+    with pytest.raises(PartError, match="no border"):
+        hooks_against_kernels(figures, np.full((3, 6), ABSENT), path)
 
 
 def test_a_delay_is_what_its_window_has_more_than_those_without() -> None:
