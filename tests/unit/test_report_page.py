@@ -75,12 +75,32 @@ def written(folder: Path, *arguments: str) -> str:
     return out.read_text()
 
 
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    folder = tmp_path_factory.mktemp("swept")
+    put_sweep(folder)
+    return summary_of(folder)
+
+
+@pytest.fixture(scope="module")
+def page_of_sweep(swept: Summary) -> HtmlPage:
+    return build_page(swept, "traces")
+
+
+@pytest.fixture(scope="module", params=INPUTS)
+def page_of_input(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Each input's name, and its page."""
+    folder = tmp_path_factory.mktemp("input") / "traces"
+    folder.mkdir()
+    INPUTS[request.param](folder)
+    return request.param, written(folder)
+
+
 # The verdict
 
 
-def test_the_verdict_names_the_straggler_and_what_would_be_without_it(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-    scaling, loss, trust = verdict(summary_of(tmp_path / "traces"))
+def test_the_verdict_names_the_straggler_and_what_would_be_without_it(swept: Summary):
+    scaling, loss, trust = verdict(swept)
     assert scaling.figure.endswith(" %") and "on 2n2g" in scaling.of and scaling.link == "scaling"
     assert "of the loss is the straggler: without it" in loss.of and not loss.doubt and loss.link == "ledger"
     assert any("rank 3 (n1) computes" in sentence for sentence in loss.sentences)
@@ -88,14 +108,12 @@ def test_the_verdict_names_the_straggler_and_what_would_be_without_it(tmp_path: 
     assert any("5 of 6 runs ok, 1 oom" in sentence for sentence in trust.sentences)
 
 
-def test_the_figures_of_the_verdict_are_those_of_the_ledger(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-    summary = summary_of(tmp_path / "traces")
-    scaling, loss, _ = verdict(summary)
-    result = summary.results[-1]
+def test_the_figures_of_the_verdict_are_those_of_the_ledger(swept: Summary):
+    scaling, loss, _ = verdict(swept)
+    result = swept.results[-1]
     assert result.scaling_efficiency is not None
     assert scaling.figure == f"{result.scaling_efficiency * 100:.0f} %"
-    ledger = (summary.ledgers or ())[-1]
+    ledger = (swept.ledgers or ())[-1]
     assert ledger.loss is not None
     assert loss.figure == f"{ledger.verdict.costs / ledger.loss.value * 100:.0f} %"
 
@@ -282,12 +300,8 @@ def test_without_a_run_nothing_stands_below_the_title(tmp_path: Path):
     assert build_page(summary_of(tmp_path), "traces").subtitle == ""
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_every_input_gives_a_page_whose_links_lead_somewhere(tmp_path: Path, name: str):
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    INPUTS[name](folder)
-    page = Elements(written(folder))
+def test_every_input_gives_a_page_whose_links_lead_somewhere(page_of_input: tuple[str, str]):
+    page = Elements(page_of_input[1])
     ids = [value for _, attributes in page.elements if (value := attributes.get("id"))]
     assert len(ids) == len({*ids})
     assert {str(link["href"]).removeprefix("#") for link in page.all("a")} <= {*ids}
@@ -295,12 +309,8 @@ def test_every_input_gives_a_page_whose_links_lead_somewhere(tmp_path: Path, nam
     assert {each for each in described if each} <= {*ids}
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_nothing_is_loaded_and_no_script_runs_but_those_of_the_page(tmp_path: Path, name: str):
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    INPUTS[name](folder)
-    page = Elements(written(folder))
+def test_nothing_is_loaded_and_no_script_runs_but_those_of_the_page(page_of_input: tuple[str, str]):
+    page = Elements(page_of_input[1])
     assert len(page.all("script")) == (3 if page.all("figure") else 1)
     policy = next(str(meta["content"]) for meta in page.all("meta") if meta.get("http-equiv"))
     assert policy.startswith("default-src 'none'; ")
@@ -356,9 +366,8 @@ def test_the_title_and_every_text_are_escaped():
     assert page.text.count("<script>alert(1)</script>") >= 8
 
 
-def test_a_sweep_has_every_chart_with_marks(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-    drawn = charts(build_page(summary_of(tmp_path / "traces"), "traces"))
+def test_a_sweep_has_every_chart_with_marks(page_of_sweep: HtmlPage):
+    drawn = charts(page_of_sweep)
     wanted = ("chart-speed", "chart-speedup", "chart-efficiency", "chart-terms", "chart-steps-0",
               "chart-delays-0", "chart-telemetry-0-0", "chart-steps-1")  # fmt: skip
     assert {*wanted} <= {*drawn}
@@ -380,19 +389,15 @@ def test_no_chart_has_a_single_point_bar_or_flat_line(tmp_path: Path, name: str)
     assert ("chart-loss" in drawn) == (name == "larger sweep") and ("chart-speed" in drawn) == ("sweep" in name)
 
 
-def test_telemetry_that_stays_the_same_is_a_line_of_words(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-    page = build_page(summary_of(tmp_path / "traces"), "traces")
-    panel = next(section.panels[0] for section in page.sections if section.id == "runs")
+def test_telemetry_that_stays_the_same_is_a_line_of_words(page_of_sweep: HtmlPage):
+    panel = next(section.panels[0] for section in page_of_sweep.sections if section.id == "runs")
     listing = next(block for block in panel.blocks if isinstance(block, Listing) and "same" in block.title)
     assert listing.lines == ["SM clock: n0 1980, n1 1500 MHz"]
-    assert charts(page)["chart-telemetry-0-0"].title.startswith("GPU power (W)")
+    assert charts(page_of_sweep)["chart-telemetry-0-0"].title.startswith("GPU power (W)")
 
 
-def test_the_point_of_the_verdict_is_open_and_first(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-    page = build_page(summary_of(tmp_path / "traces"), "traces")
-    panels = next(section.panels for section in page.sections if section.id == "runs")
+def test_the_point_of_the_verdict_is_open_and_first(page_of_sweep: HtmlPage):
+    panels = next(section.panels for section in page_of_sweep.sections if section.id == "runs")
     assert [panel.title for panel in panels] == ["2n2g", "1n1g"]
     assert [panel.is_open for panel in panels] == [True, False]
 
@@ -418,10 +423,8 @@ def test_one_run_is_no_runs(tmp_path: Path):
     assert charts(build_page(summary_of(tmp_path), "traces"))["chart-steps-0"].title.startswith("Step times, 1 run;")
 
 
-def test_the_number_of_warnings_stands_beside_each_point(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-    page = build_page(summary_of(tmp_path / "traces"), "traces")
-    section = next(section for section in page.sections if section.id == "scaling")
+def test_the_number_of_warnings_stands_beside_each_point(page_of_sweep: HtmlPage):
+    section = next(section for section in page_of_sweep.sections if section.id == "scaling")
     table = next(block for block in section.blocks if getattr(block, "id", "") == "points")
     counts = dict(zip((row[0] for row in table.rows), (row[-1] for row in table.rows), strict=True))
     assert counts["2n2g"] != "-"
@@ -502,12 +505,8 @@ def test_the_charting_library_is_the_one_that_its_source_names():
     assert b"</script" not in content and b"eval(" not in content and b"new Function" not in content
 
 
-@pytest.mark.parametrize("name", INPUTS)
-def test_only_a_page_with_a_chart_has_the_library(tmp_path: Path, name: str):
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    INPUTS[name](folder)
-    text = written(folder)
+def test_only_a_page_with_a_chart_has_the_library(page_of_input: tuple[str, str]):
+    name, text = page_of_input
     has_charts = "<figure" in text
     assert has_charts == (name not in ("empty", "failed"))
     assert ("plotly.js" in text) == ("<noscript>" in text) == has_charts
@@ -553,9 +552,7 @@ def test_text_and_lines_have_a_contrast_of_4_5_and_bars_of_3(theme: str):
     assert not low
 
 
-def test_every_colour_of_a_chart_is_one_of_the_stylesheet(tmp_path: Path):
-    put_sweep(tmp_path / "traces")
-
+def test_every_colour_of_a_chart_is_one_of_the_stylesheet(page_of_sweep: HtmlPage):
     def colours(value: object, key: str = "") -> set[str]:
         if isinstance(value, dict):
             return {each for name, item in value.items() for each in colours(item, name)}
@@ -563,7 +560,7 @@ def test_every_colour_of_a_chart_is_one_of_the_stylesheet(tmp_path: Path):
             return {each for item in value for each in colours(item)}
         return {str(value)} if key in ("color", "fillcolor") else set()
 
-    drawn = charts(build_page(summary_of(tmp_path / "traces"), "traces"))
+    drawn = charts(page_of_sweep)
     used = {each for chart in drawn.values() for each in colours(chart.figure)}
     assert len(used) > 5
     white = "#FFFFFF"  # the line in a heat map, whose colours are those of no theme
