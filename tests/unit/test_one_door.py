@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -13,6 +14,8 @@ STARTS_PROCESSES = {
            "spawnv", "spawnl", "spawnlp", "spawnvp"},
     "asyncio": {"create_subprocess_exec", "create_subprocess_shell"},
 }  # fmt: skip
+parsed = cache(ast.parse)
+"""The tree of a source, which both kinds of call are sought in."""
 OTHERS = {
     "hpc/system/tool.py": "run_tool itself",
     "hpc/system/command_line.py": "the command itself, anew in UTF-8 mode: no other program",
@@ -27,7 +30,7 @@ OTHERS = {
 
 def starts(source: str) -> Iterator[tuple[int, str]]:
     """Line and name of every call that starts a process, also under import aliases."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     modules, functions = {name: name for name in STARTS_PROCESSES}, {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -149,7 +152,7 @@ READERS = {
 
 def reads(source: str) -> Iterator[tuple[int, str]]:
     """Line and name of every call that reads a file, or decodes its content, without the door."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     modules, functions = {}, {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
