@@ -127,6 +127,7 @@ READERS = {
     "hpc/model/trace_file.py": "h5py, of what the door has opened; the folder, flushed",
     "hpc/node_agent/copies.py": "the journals of its node, in its private folder, without following links",
     "hpc/observe/events.py": "private files of its own run; hooks in a script import nothing of hpc.system",
+    "hpc/observe/flight_record.py": "as events: a private file of its own run, of bounded length",
     "hpc/recovery/journal.py": "makes the journal",
     "hpc/recovery/stacks.py": "makes the file of stacks",
     "hpc/run/rank_state.py": "/dev/null",
