@@ -11,9 +11,6 @@ from torch import nn
 from hpc.model.options import DALI, WEBDATASET, DataSource, data_source
 from hpc.model.spec import RunSpec
 from hpc.workloads import CHANNELS_LAST, mlp, options_in, resnet50
-from hpc.workloads.image_reader import (
-    ImageReader,
-)
 from hpc.workloads.synthetic import Synthetic
 from hpc.workloads.whole_training import Mixup, TrainableWorkload
 
