@@ -24,7 +24,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
 from hpc.model.trace_file import write_trace
-from parse.load import load
+from parse.runs.load import load
 
 RANKS, STEPS, WARMUP_STEPS = 1024, 1000, 20
 ARRAYS = ("stamps", "samples", "losses")

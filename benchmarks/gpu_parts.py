@@ -608,8 +608,8 @@ def _measured(job: Job, changes: Mapping[str, Any], steps: int) -> Any:
     """The result of one run on one device, its trace in a folder of its own. Raises PartError."""
     from hpc.model.spec import MIN_WARMUP_STEPS, RunSpec
     from launch.cluster.local import launcher
-    from parse.load import load
-    from parse.result import results
+    from parse.runs.load import load
+    from parse.runs.result import results
 
     usual: dict[str, Any] = {
         "nodes": 1, "ranks_per_node": 1, "gpus_per_node": 1, "cpus_per_rank": 2, "backend": "torch-ddp",

@@ -19,9 +19,9 @@ from hpc.system.sanitize import plain
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.load_logs import HowToRead
     from parse.logs.line_pattern import LinePattern
-    from parse.result import Result
+    from parse.runs.load_logs import HowToRead
+    from parse.runs.result import Result
 
 T = TypeVar("T")
 DEFAULT_THRESHOLD = "3%"
@@ -168,7 +168,7 @@ LOG_OPTIONS = {
 UNITS = {"warmup_steps": "steps", "measured_steps": "behind the warm-up", "batch_size": "per device"}
 
 
-# What parse.logs.run offers.
+# What parse.runs.log_attempt offers.
 SPEEDS = ("wall-clock", "printed")
 PATTERN_HELP = (
     "the form of the step lines of all logs: literal text of the line, … for any text, and fields: {step}, "
@@ -209,10 +209,10 @@ def how_to_read(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     if options.explain is None and not log_options(options):
         return None
     with importing():
-        from parse.load_logs import HowToRead
         from parse.logs.formats import FORMATS
         from parse.logs.path_facts import PathFacts, case_of
         from parse.logs.window import Protocol
+        from parse.runs.load_logs import HowToRead
 
     if options.pattern and options.log_format is not None:
         parser.error("--pattern and --log-format: both say what a step line is; one of them at a time")

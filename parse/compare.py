@@ -16,7 +16,7 @@ from parse.command_options import DEFAULT_THRESHOLD, add_where, conditions, put_
 
 if TYPE_CHECKING:
     from parse.comparison.types import Comparison
-    from parse.result import Result
+    from parse.runs.result import Result
 
 DESCRIPTION = (
     "Compares two measurements point by point, or one with a reference of expected speeds. First what differs between "

@@ -31,9 +31,9 @@ from parse.command_options import (
 
 if TYPE_CHECKING:
     from hpc.model.reference import Reference
-    from parse.load_logs import HowToRead
     from parse.report.summary import Summary
-    from parse.result import Result
+    from parse.runs.load_logs import HowToRead
+    from parse.runs.result import Result
     from parse.text import Page
 
 DESCRIPTION = (
@@ -172,8 +172,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _explain(path: Path, how: HowToRead | None) -> int:
     assert how is not None
-    from parse.load_logs import explained
     from parse.logs.engine.log_format import LogError
+    from parse.runs.load_logs import explained
 
     try:
         text = explained(path, how)
@@ -202,7 +202,7 @@ def _summarize(
         from parse.report.summary import TableError, WhereError, choose
         from parse.report.table import FORMATS as WRITERS
         from parse.report.table import text
-        from parse.result import BaseError
+        from parse.runs.result import BaseError
 
     try:
         summary, logs = _summary(options, how)

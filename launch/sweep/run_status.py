@@ -50,7 +50,7 @@ from launch.jobs.site import Site
 from launch.sweep.request import SweepOptions
 
 if TYPE_CHECKING:
-    from parse.attempt import Measured
+    from parse.runs.attempt import Measured
 
 _RECORD = re.compile(r"(?P<run_id>.+)\.\d+\.(?:begin|exit)\.json")
 
@@ -231,7 +231,7 @@ def _copied(partial: Path) -> tuple[int | None, float | None]:
 def measured_in(trace_path: Path) -> Measured | None:
     """The numbers of a trace; None where it is no training, or cannot be read: the summary names the file and its
     defect."""
-    from parse.attempt import measure
+    from parse.runs.attempt import measure
 
     try:
         trace = read_trace(trace_path)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hpc.model.outcome import ExitRecord
 from hpc.system.text import grouped
 from parse import stats
-from parse.result import Result
+from parse.runs.result import Result
 
 CONFIDENCE = 0.95
 """Confidence of all alarms on the nodes of a site, or on the jobs of a summary, together."""

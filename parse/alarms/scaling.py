@@ -11,8 +11,8 @@ from typing import Any
 from hpc.model.findings import FigureValues, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from hpc.system.text import grouped, plural
-from parse.attempt import Attempt, Machine, RunFields
-from parse.result import MISSING, Figure, Result, Run, by_setting, size
+from parse.runs.attempt import Attempt, Machine, RunFields
+from parse.runs.result import MISSING, Figure, Result, Run, by_setting, size
 from parse.stats import Interval
 
 SINGLE_FIGURE = 0.01

@@ -10,7 +10,7 @@ from hpc.system.text import grouped
 from parse.alarms import scaling, windows
 from parse.alarms.scaling import Neighbours
 from parse.alarms.text import sentence
-from parse.result import Result, by_setting
+from parse.runs.result import Result, by_setting
 
 MAX_SAME_SPEEDS = 3
 """At most this many columns with the same speeds are named."""

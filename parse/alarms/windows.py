@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hpc.model.findings import FigureValues
 from parse import stats
 from parse.alarms.scaling import Neighbours
-from parse.result import Result
+from parse.runs.result import Result
 
 # Change points: where step times go over from one level to another.
 

@@ -27,11 +27,11 @@ from parse.comparison.types import (
     ratio_interval,
     runs_to_tell,
 )
-from parse.load import load
-from parse.measurements import days
 from parse.published.points import published
 from parse.report.summary import MACHINE, choose, identifying_values, labels, measured_in
-from parse.result import Result, results
+from parse.runs.load import load
+from parse.runs.measurements import days
+from parse.runs.result import Result, results
 from parse.text import distinct
 
 # Differences between the environments of two measurements: devices, drivers, versions, options in effect, nodes.

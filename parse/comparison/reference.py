@@ -23,7 +23,7 @@ from parse.comparison.types import (
 )
 from parse.report.against import against
 from parse.report.summary import identifying_values, labels
-from parse.result import Result
+from parse.runs.result import Result
 
 
 def compare_with_reference(name: str, results: Sequence[Result], new: str, threshold: float) -> Comparison:

@@ -32,7 +32,7 @@ from parse.ledger.meetings import (
 )
 from parse.ledger.pauses import RunPauses, run_pauses
 from parse.ledger.types import TERMS, Merged, StampErrors
-from parse.processes import keep_freed_memory
+from parse.runs.processes import keep_freed_memory
 
 BORDERS = ("batch_ready", "grads_ready", "last_grads_ready", "reduced")
 """The borders between two terms: t1, t3, M (the last rank's t3), t4."""

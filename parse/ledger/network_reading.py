@@ -29,7 +29,7 @@ from parse.ledger.network import (
 )  # fmt: skip
 from parse.ledger.standalone import Curve, matching
 from parse.ledger.telemetry import Ints, Quantity, node_figures, samples_in_window
-from parse.result import Result
+from parse.runs.result import Result
 
 _TCP = r"net\.tcp_{}_segments"
 

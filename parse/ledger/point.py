@@ -32,11 +32,11 @@ from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_co
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, StragglerAtBase, Symptom
 from parse.ledger.what_if import without_straggler
 from parse.logs.nccl_tests import NcclTest
-from parse.processes import each_in_processes, processes_for
-from parse.result import Result, by_setting
+from parse.runs.processes import each_in_processes, processes_for
+from parse.runs.result import Result, by_setting
 
 if TYPE_CHECKING:
-    from parse.load_logs import Progress
+    from parse.runs.load_logs import Progress
 
 
 def ledgers(

@@ -47,7 +47,7 @@ from parse.ledger.types import (
     Symptom,
     Verdict,
 )
-from parse.result import times_devices
+from parse.runs.result import times_devices
 
 # What is known of the term that loses most, as text: late input, compute, communication.
 

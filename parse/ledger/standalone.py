@@ -16,10 +16,10 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.text import plural
 from parse import stats
-from parse.attempt import RunFields
 from parse.ledger.types import BesideNcclTests, Standalone
 from parse.logs.nccl_tests import NcclTest
-from parse.result import Result
+from parse.runs.attempt import RunFields
+from parse.runs.result import Result
 
 _ALIKE = ("backend", "nodes", "ranks_per_node", "gpus_per_node", "cpus_per_rank", "site", "container")
 

@@ -38,7 +38,7 @@ from parse.ledger.types import (
     Symptom,
     Verdict,
 )
-from parse.result import Result
+from parse.runs.result import Result
 
 BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
 OF_RANK = ("local_rank", "gpu")

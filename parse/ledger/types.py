@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 from parse.ledger.input import InputReading
 from parse.ledger.network import Network
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
-from parse.result import Result
+from parse.runs.result import Result
 from parse.stats import Interval
 
 TERMS = ("data", "compute", "wait", "communication", "optimizer")

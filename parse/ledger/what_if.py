@@ -31,7 +31,7 @@ from parse.ledger.meetings import (
     read_pieces,
 )
 from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, SpeedRange, WhatIf, WithoutStraggler
-from parse.processes import each_in_processes, processes_for
+from parse.runs.processes import each_in_processes, processes_for
 
 # The recorded steps of a run as what ranks do between their meetings, and the replay of these.
 #

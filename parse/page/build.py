@@ -32,7 +32,7 @@ from parse.report.notices import setting_names
 from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
 from parse.report.table import comparison_table, comparison_title
-from parse.result import Result, Run, by_setting
+from parse.runs.result import Result, Run, by_setting
 
 # Where the time of a step goes: the terms as stacked bars, what is lost, what changes would be worth.
 

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with importing():
         from hpc.model.trace import TraceError
         from parse.report.summary import TableError, WhereError
-        from parse.result import BaseError
+        from parse.runs.result import BaseError
     try:
         summary, lines = _write(options, where, recipe)
     except BaseError as error:

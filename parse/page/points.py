@@ -19,13 +19,13 @@ from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
 from parse.page.types import Chart, Listing, PageBlock, Panel, Paragraph, Section, Table
-from parse.processes import each_in_processes, processes_for
 from parse.report.ledger import place_tables
 from parse.report.summary import Summary, named_ledgers, names_of_points
-from parse.result import Result, Run
+from parse.runs.processes import each_in_processes, processes_for
+from parse.runs.result import Result, Run
 
 if TYPE_CHECKING:
-    from parse.load_logs import Progress
+    from parse.runs.load_logs import Progress
 
 
 # Step times, delays and telemetry of a run, aggregated.

@@ -27,7 +27,7 @@ from parse.report.notices import (
 from parse.report.sections import nodes_tables
 from parse.report.summary import Summary, by_unit, labels, names_of_points, varying
 from parse.report.table import of_tables, points_tables
-from parse.result import Base, Result, by_setting, scaling_text
+from parse.runs.result import Base, Result, by_setting, scaling_text
 from parse.text import covers, cut
 
 NAMING = ("document", "backend", "workload", "batch_size", "precision")

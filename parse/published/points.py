@@ -13,7 +13,6 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
-from parse.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
 from parse.logs.path_facts import model_name
 from parse.published.blocks import ExtractorOutput, PrintedPoint, PrintedRun, extractor_outputs, figure
 from parse.published.files import DocumentError, files_of, read_lines
@@ -30,7 +29,8 @@ from parse.published.tables import (
     system,
     tables,
 )
-from parse.result import Claimed, Figure, Result, Run, of_runs, with_speedups
+from parse.runs.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
+from parse.runs.result import Claimed, Figure, Result, Run, of_runs, with_speedups
 from parse.stats import median
 
 REPEATED = 3

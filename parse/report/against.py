@@ -15,7 +15,7 @@ from parse.logs.path_facts import PathFacts
 from parse.published.blocks import PrintedRun, figure
 from parse.published.points import PublishedPoint, Setting, point_result, requested_run
 from parse.published.tables import IMAGENET, WallClock, case
-from parse.result import Result, against_base, by_setting, with_speedups
+from parse.runs.result import Result, against_base, by_setting, with_speedups
 
 ONE_DEVICE = "1n1g"
 """What a published speedup is against where nothing else is named."""

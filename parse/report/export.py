@@ -34,7 +34,7 @@ from parse.report.summary import (
     requested_values,
 )
 from parse.report.trainings import trainings
-from parse.result import Result, Run
+from parse.runs.result import Result, Run
 from parse.text import csv_text, fields_of, json_value
 
 TOKENS = "tokens/s"

@@ -18,7 +18,7 @@ from parse import stats
 from parse.alarms.text import of_runs
 from parse.report.sections import nodes_alarms, problems
 from parse.report.summary import SIZE, Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
-from parse.result import Result, by_setting, scaling_text, size
+from parse.runs.result import Result, by_setting, scaling_text, size
 from parse.text import cut, shortened, wrapped
 
 NAMED = 3

@@ -10,13 +10,13 @@ from parse.alarms.table import judge
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.ledger.what_if import with_what_ifs
-from parse.load import load
 from parse.published.points import published
 from parse.report.summary import Summary
-from parse.result import Result, against_base, results
+from parse.runs.load import load
+from parse.runs.result import Result, against_base, results
 
 if TYPE_CHECKING:
-    from parse.load_logs import HowToRead, Progress
+    from parse.runs.load_logs import HowToRead, Progress
 
 
 def read_documents(paths: Sequence[Path], base: str = "") -> Summary:
@@ -39,7 +39,7 @@ def read_summary(
 ) -> tuple[Summary, int]:
     """The judged results of traces and logs, and of `documents` beside them; and the number of logs among the files.
 
-    `kind`, `how` and `verbose` are those of `parse.load.load`, `base` is the case that speedups are measured against.
+    `kind`, `how` and `verbose` are those of `load`, `base` is the case that speedups are measured against.
     Never raises because of a file's content, and BaseError where no point has that case.
     """
     loaded = load(paths, progress, kind, how, verbose=verbose)

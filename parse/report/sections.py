@@ -13,7 +13,7 @@ from hpc.system.text import grouped, plural
 from parse.alarms.nodes import CONFIDENCE, Drift, NodeAlarm, NodeSpeed, PerNode, drifts, per_node
 from parse.logs.nccl_tests import NcclTest
 from parse.report.summary import Summary, requested_values, telling
-from parse.result import Result
+from parse.runs.result import Result
 from parse.text import (
     Page,
     TableData,

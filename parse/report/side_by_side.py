@@ -9,7 +9,7 @@ from functools import cached_property
 
 from hpc.system.text import grouped
 from parse.report.summary import SIZE, USUAL, by_base, by_unit, requested_values, shared
-from parse.result import Result
+from parse.runs.result import Result
 
 WORK = (
     "workload", "code_digest", "batch_size", "precision", "scaling", "data", "on", "site", "warmup_steps",

@@ -12,12 +12,12 @@ from hpc.model.reference import SETTINGS
 from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
 from hpc.system.text import grouped
 from parse import stats
-from parse.attempt import COMMIT, facts_of
 from parse.ledger.types import Ledger
 from parse.logs.nccl_tests import NcclTest
-from parse.measurements import days
 from parse.report.against import Against
-from parse.result import NoSpeedup, Result, Run
+from parse.runs.attempt import COMMIT, facts_of
+from parse.runs.measurements import days
+from parse.runs.result import NoSpeedup, Result, Run
 
 SIZE = ("case", "nodes", "ranks_per_node", "devices")
 """Settings that the case implies."""

@@ -29,7 +29,7 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_blocks
-from parse.result import Result, by_setting, ideal_text
+from parse.runs.result import Result, by_setting, ideal_text
 from parse.text import (
     GAP,
     Page,

@@ -16,7 +16,7 @@ from hpc.system.atomic import write_atomic
 from hpc.system.text import grouped
 from parse.published.airank_rules import FIELDS, INFORMATION
 from parse.report.summary import Summary, TableError, differences, requested_values, telling
-from parse.result import Result
+from parse.runs.result import Result
 from parse.text import (
     Head,
     TableData,

@@ -26,9 +26,9 @@ from parse.comparison.pairs import (
     without_speed,
 )
 from parse.comparison.types import ComparisonError, Difference, RatioInterval, ratio_interval
-from parse.measurements import days
 from parse.report.summary import TableError
-from parse.result import Result
+from parse.runs.measurements import days
+from parse.runs.result import Result
 from parse.trend.divisive import LevelChange, changes
 
 MIN_MEASUREMENTS = 10

@@ -47,8 +47,8 @@ from launch.sweep import status
 from launch.sweep.request import Request
 from launch.sweep.submit import FAILURES
 from parse import compare, history, pipeline_trace, summarize, timeline
-from parse.load import load
 from parse.page import command as report
+from parse.runs.load import load
 from tests.fuzz.damages import flip
 from tests.fuzz.fuzz_logs import watched
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry

@@ -30,15 +30,15 @@ from types import FrameType
 
 import numpy as np
 
-from parse.attempt import Attempt
-from parse.load import load
 from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import LogError
-from parse.logs.explain import explain
 from parse.logs.formats import format_named, recognise
 from parse.logs.path_facts import place_of
-from parse.logs.run import WHOLE_TRAINING, attempt_of
 from parse.logs.window import Protocol, Reading, Window, read_log
+from parse.runs.attempt import Attempt
+from parse.runs.explain import explain
+from parse.runs.load import load
+from parse.runs.log_attempt import WHOLE_TRAINING, attempt_of
 from tests.fuzz.mutations import mutated
 from tests.fuzz.sample import Sample
 from tests.fuzz.samples import SAMPLES_OF_ALL
@@ -118,7 +118,7 @@ def check(mutant: Input, path: Path) -> str:
         _true(bool(explain(path, reading, attempt)), "nothing is explained")
         loaded = load([path])
         reported = [*loaded.refusals, *loaded.remarks, *loaded.attempts]
-        _true(bool(reported), "parse.load says nothing about the file")
+        _true(bool(reported), "parse.runs.load says nothing about the file")
         for line in (*loaded.refusals, *loaded.remarks):
             _one_line(line)
     return "speed" if speeds else "no speed"

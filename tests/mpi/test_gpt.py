@@ -16,9 +16,9 @@ import pytest
 from hpc.backends import missing_modules
 from hpc.model.timestamps import END
 from hpc.workloads.gpt import SIZES
-from parse.attempt import measure
 from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.types import TERMS
+from parse.runs.attempt import measure
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 
 ROOT = HERE.parents[2]

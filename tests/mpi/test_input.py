@@ -16,8 +16,8 @@ from hpc.backends import missing_modules
 from hpc.model.options import INPUT_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN
-from parse.attempt import measure
 from parse.ledger.input import reduce_input
+from parse.runs.attempt import measure
 from tests.mpi.attempts import HERE, Attempt, Ranks, spec
 from tests.mpi.conftest import Ranks as StartedRanks
 

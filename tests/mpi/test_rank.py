@@ -19,7 +19,7 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, G
 from hpc.model.verdict import cause
 from hpc.recovery.collect import collect
 from hpc.recovery.recover import main as recover
-from parse.attempt import measure
+from parse.runs.attempt import measure
 from tests.mpi.attempts import HERE, STEPS, WARMUP, Attempt, Ranks, spec
 
 NUMPY, TORCH = HERE / "user_workloads.py", HERE / "user_torch.py"

@@ -25,8 +25,8 @@ from parse.ledger.figures import network_sentences
 from parse.ledger.network import Fault
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
-from parse.load import load
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 
 HOSTS, REPEATS, STEPS, WARMUP = 3, 2, 250, 10
 MODELS = Path(__file__).with_name("network_models.py")

@@ -22,8 +22,8 @@ from time import perf_counter
 from hpc.model.trace_file import read_trace
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
-from parse.load import load
-from parse.result import Result, results
+from parse.runs.load import load
+from parse.runs.result import Result, results
 from tests.truth.cases import NODES, RANKS_PER_NODE, STEPS, SWEEPS, WARMUP, Sweep
 from tests.truth.compare import compare, compare_loss
 from tests.truth.exact import Known, known_of

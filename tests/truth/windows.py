@@ -12,8 +12,8 @@ from hpc.model.trace import Trace
 from hpc.model.trace_file import write_trace
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
-from parse.load import load
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 
 
 def cut(trace: Trace, window: int, apart: int = 0) -> list[Trace]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from parse.alarms.table import RULES
-from parse.result import Result
+from parse.runs.result import Result
 
 
 def figures(judged_results: Sequence[Result], name: str, case: str | None = None) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 from hpc.model.spec import RunSpec
 from parse.comparison.pairs import compare_measurements
 from parse.comparison.types import Comparison
-from parse.result import Result
+from parse.runs.result import Result
 from tests.unit.traces import judged, make_run, point, put
 
 FIVE = (100.0, 100.5, 101.0, 99.5, 99.0)

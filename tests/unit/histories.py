@@ -10,8 +10,8 @@ from typing import Any
 
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
-from parse.load import Loaded
-from parse.result import Result, results
+from parse.runs.load import Loaded
+from parse.runs.result import Result, results
 from tests.unit.comparisons import FIVE, ONE, OTHER, folder, times
 from tests.unit.traces import attempt, make_run, make_trace, put_exit_record, repeats, requested_run
 

@@ -26,7 +26,7 @@ from parse.ledger.types import (
     Verdict,
 )  # fmt: skip
 from parse.report.summary import Summary
-from parse.result import Result
+from parse.runs.result import Result
 from tests.unit.traces import judged, make_run, make_trace, repeats
 
 ALONE = {"data": 1.0, "compute": 27.0, "wait": 0.0, "communication": 0.2, "optimizer": 1.0}

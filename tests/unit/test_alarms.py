@@ -14,11 +14,11 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES
 from parse.alarms.table import RULES, judge
 from parse.alarms.text import SENTENCES, sentence
-from parse.attempt import Attempt
-from parse.load import Loaded
 from parse.report.notices import all_notices
 from parse.report.summary import Summary
-from parse.result import Result, results
+from parse.runs.attempt import Attempt
+from parse.runs.load import Loaded
+from parse.runs.result import Result, results
 from tests.unit.alarm_figures import figures, same
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats, requested_run
 

@@ -11,9 +11,9 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.alarms.table import judge
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
-from parse.load import Loaded
-from parse.result import Result, results
+from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
+from parse.runs.load import Loaded
+from parse.runs.result import Result, results
 from tests.unit.alarm_figures import figures, same
 from tests.unit.traces import make_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.result import Result
+from parse.runs.result import Result
 from tests.unit.alarm_figures import figures, same
 from tests.unit.traces import judged, make_run, make_trace, repeats
 

@@ -1,4 +1,4 @@
-"""parse.attempt: what is measured of an attempt, on which machine, and which attempt of a run counts."""
+"""parse.runs.attempt: what is measured of an attempt, on which machine, and which attempt of a run counts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hpc.model.outcome import Outcome
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import TraceError
-from parse.attempt import Attempt, deciding_attempt, describe, measure
-from parse.load import load
+from parse.runs.attempt import Attempt, deciding_attempt, describe, measure
+from parse.runs.load import load
 from tests.unit.traces import OFFSET_NS, cut_short, make_ranks, make_run, make_trace, put
 
 # Measure

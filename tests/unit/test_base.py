@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.table import judge
-from parse.attempt import RequestedRun
 from parse.page.command import main as report
 from parse.page.paper.content import content
 from parse.page.scaling import verdict
@@ -26,7 +25,8 @@ from parse.report.reading import read_documents, read_summary
 from parse.report.side_by_side import compare
 from parse.report.summary import Summary, against_text, by_base, no_speedup_text
 from parse.report.table import FORMATS, IDEAL, of_tables, speedup_chart, text
-from parse.result import Result, Run, against_base, scaling_text
+from parse.runs.attempt import RequestedRun
+from parse.runs.result import Result, Run, against_base, scaling_text
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.logs import made

@@ -13,10 +13,10 @@ import pytest
 from rich.cells import cell_len
 
 from parse.command_options import watch
-from parse.load import load
 from parse.report.table import IDEAL, speedup_chart
-from parse.result import Result
-from parse.result import results as results_of
+from parse.runs.load import load
+from parse.runs.result import Result
+from parse.runs.result import results as results_of
 from parse.text import Page
 from tests.unit.traces import make_run, make_trace, put
 

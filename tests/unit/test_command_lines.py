@@ -175,7 +175,7 @@ MOMENTS = (
     # Before main, and at an import inside of it.
     ("argparse", DRY_RUN), ("hpc.system.import_guard", DRY_RUN), ("hpc.model.spec", DRY_RUN), ("numpy", DRY_RUN),
     ("launch.sweep.status", DRY_RUN), ("parse.report.summary", ("parse.summarize", ".")),
-    ("parse.load", ("parse.summarize", ".")), ("numpy", ("hpc.recovery.recover", ".")),
+    ("parse.runs.load", ("parse.summarize", ".")), ("numpy", ("hpc.recovery.recover", ".")),
     ("jinja2", ("launch.doctor", "--cluster", "local")), ("hpc.rank", ("hpc.collectives",)),
     ("parse.ledger.point", ("parse.summarize", "traces", "--ledger")),  # while files are read
 )  # fmt: skip

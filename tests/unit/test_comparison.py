@@ -8,7 +8,7 @@ import pytest
 
 from parse.comparison.text import as_text
 from parse.comparison.types import ComparisonError, ComparisonVerdict, Reason
-from parse.result import Result
+from parse.runs.result import Result
 from tests.unit.comparisons import FIVE, FOUR, ONE, OTHER, TWO, compared, measured, only, times
 from tests.unit.histories import with_speeds
 from tests.unit.traces import make_run

@@ -69,7 +69,7 @@ def test_no_two_types_share_a_name() -> None:
 
 def test_a_shared_name_of_types_is_found(tmp_path: Path) -> None:
     shared = ("hpc/workloads/torch_models.py", "hpc/workloads/paddle_models.py")
-    for name in ("hpc/model/spec.py", "parse/result.py", *shared):
+    for name in ("hpc/model/spec.py", "parse/runs/result.py", *shared):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"class {'Block' if name in shared else 'Point'}: ...\nclass _Own: ...\n")
     for name, value in (("launch/a.py", "Ints"), ("launch/b.py", "npt.Ints"), ("launch/c.py", "list[int]")):
@@ -77,7 +77,7 @@ def test_a_shared_name_of_types_is_found(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"{'Block' if name == 'launch/c.py' else 'Numbers'} = {value}\n")
     assert shared_type_names(tmp_path) == {
         "Block": ["hpc/workloads/torch_models.py", "launch/c.py"],
-        "Point": ["hpc/model/spec.py", "parse/result.py"],
+        "Point": ["hpc/model/spec.py", "parse/runs/result.py"],
     }
 
 

@@ -16,14 +16,14 @@ from hpc.model.spec import RunSpec
 from hpc.model.trace import Trace
 from hpc.workloads import gpt
 from parse.alarms.table import judge
-from parse.attempt import DEVICES, measure
-from parse.load import load
 from parse.page.paper.content import content
 from parse.report.export import as_json, comma_separated, dlperf
 from parse.report.notices import below_the_table
 from parse.report.summary import Summary, TableError, by_unit
 from parse.report.table import text
-from parse.result import Result, results
+from parse.runs.attempt import DEVICES, measure
+from parse.runs.load import load
+from parse.runs.result import Result, results
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"

@@ -14,7 +14,7 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse import history
 from parse.comparison.types import ComparisonError
-from parse.result import Result
+from parse.runs.result import Result
 from parse.trend.series import MIN_MEASUREMENTS, History, Series, Trend, history_of, read_history
 from parse.trend.text import as_csv, as_json, as_markdown, as_text
 from tests.unit.comparisons import FIVE, ONE, TWO, folder, times

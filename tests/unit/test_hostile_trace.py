@@ -18,7 +18,7 @@ from hpc.model.spec import SpecError
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace, read_trace
 from parse import summarize
-from parse.load import load
+from parse.runs.load import load
 from tests.unit.traces import full_trace, make_run, make_trace, put, put_plan, repeats
 
 Edit = Callable[[h5py.File], None]

@@ -15,11 +15,11 @@ import pytest
 from hpc.model.outcome import ExitRecord, Outcome, RankNote, read_exit_record, read_rank_note
 from parse.alarms.table import judge
 from parse.ledger.point import ledgers
-from parse.load import load
 from parse.report.notices import warnings
 from parse.report.summary import Summary
 from parse.report.table import FORMATS
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.traces import make_run, put, put_exit_record, put_plan
 

@@ -19,8 +19,8 @@ from parse.ledger.pauses import RunPauses
 from parse.ledger.point import ledgers
 from parse.ledger.sentence import sentence
 from parse.ledger.types import RankPauses
-from parse.load import load
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.traces import put
 

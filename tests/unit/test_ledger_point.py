@@ -35,8 +35,8 @@ from parse.ledger.types import (
     StragglerAtBase,
 )  # fmt: skip
 from parse.ledger.what_if import what_ifs
-from parse.load import load
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import MS
 from tests.unit.traces import put

@@ -17,8 +17,8 @@ from hpc.model.trace import Trace, TraceError
 from parse.ledger.notes import notes
 from parse.ledger.point import ledgers
 from parse.ledger.standalone import Curve, curves, matching, recorded_collectives, standalone_reduction
-from parse.load import load
-from parse.result import Result, results
+from parse.runs.load import load
+from parse.runs.result import Result, results
 from tests.unit.test_collectives import described, measured
 from tests.unit.traces import make_run, make_trace, put, put_exit_record
 

@@ -10,11 +10,11 @@ import pytest
 from hpc.model.outcome import Outcome
 from parse.ledger.point import ledgers
 from parse.ledger.types import CANNOT_TELL, TERMS, Because, Ledger, Place, Verdict
-from parse.load import load
 from parse.report.ledger import NOTHING, PLACES, ledger_text, worth_a_row
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from parse.text import Page
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import CROWD, LATE, make_ledger, results_of, strong, two_nodes, weak

@@ -1,4 +1,4 @@
-"""parse.load: what lies in a folder, what is odd about it, what is refused."""
+"""parse.runs.load: what lies in a folder, what is odd about it, what is refused."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import Outcome, RankNote
-from parse.attempt import Attempt, RunFields
-from parse.load import load
+from parse.runs.attempt import Attempt, RunFields
+from parse.runs.load import load
 from tests.unit.traces import (
     make_run,
     make_trace,
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
         onerror(PermissionError(13, "Permission denied", str(path)))
         return iter(())
 
-    monkeypatch.setattr("parse.load.os.walk", walk)
+    monkeypatch.setattr("parse.runs.load.os.walk", walk)
     assert load([tmp_path]).refusals == (f"{tmp_path}: cannot be read (Permission denied)",)
 
 

@@ -1,4 +1,4 @@
-"""parse.load: what records say of attempts that did not end well, and what lies beside traces."""
+"""parse.runs.load: what records say of attempts that did not end well, and what lies beside traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome, RankNote
-from parse.load import load
+from parse.runs.load import load
 from tests.unit.traces import cut_short, make_run, make_trace, put, put_plan, repeats
 
 RUN = make_run()

@@ -21,7 +21,7 @@ from parse.comparison.machine import (
 )
 from parse.comparison.reference import compare_with_reference
 from parse.comparison.types import ComparedPoint, Comparison, ComparisonVerdict, Side
-from parse.result import Result
+from parse.runs.result import Result
 from tests.unit.traces import judged, make_ranks, make_run, make_trace, point, repeats
 
 DAY = "2026-11-23"

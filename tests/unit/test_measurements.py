@@ -17,11 +17,11 @@ from hpc.model.spec import RunSpec
 from parse.alarms.nodes import drifts, per_node
 from parse.alarms.table import judge
 from parse.ledger.point import ledgers
-from parse.load import load
-from parse.measurements import days
 from parse.report.summary import Summary, labels
 from parse.report.table import text
-from parse.result import Result, results
+from parse.runs.load import load
+from parse.runs.measurements import days
+from parse.runs.result import Result, results
 from parse.summarize import main
 from parse.text import Page
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_plan, repeats

@@ -17,10 +17,10 @@ from parse.ledger.network import Basis, Fault, LinkUse, Network, Promise, RoundT
 from parse.ledger.network_reading import reduce_network
 from parse.ledger.point import ledgers
 from parse.ledger.sentence import sentence
-from parse.load import load
 from parse.report.export import as_json
 from parse.report.summary import Summary
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_trace, put

@@ -14,13 +14,13 @@ from hpc.model.outcome import ExitRecord, Outcome
 from hpc.model.spec import RunSpec
 from parse.alarms.nodes import Drift, PerNode, drifts, per_node
 from parse.alarms.table import judge
-from parse.load import Loaded
 from parse.report.notices import warnings
 from parse.report.sections import drift_alarm_text, missing_text, node_alarm_text
 from parse.report.summary import Summary
 from parse.report.table import FORMATS
 from parse.report.table import text as table_text
-from parse.result import Result, results
+from parse.runs.load import Loaded
+from parse.runs.result import Result, results
 from parse.text import Page
 from tests.unit.traces import attempt, judged, make_ranks, make_run, make_trace, repeats, requested_run
 

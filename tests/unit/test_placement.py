@@ -11,7 +11,7 @@ from hpc.model.trace import Trace
 from parse.alarms.scaling import nested_summary
 from parse.report.summary import Summary
 from parse.report.table import FORMATS, text
-from parse.result import Result
+from parse.runs.result import Result
 from parse.text import Page
 from tests.unit.traces import judged, make_ranks, make_run, make_trace
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import parse.processes
+import parse.runs.processes
 from parse.page.build import build_page
 from parse.page.html import render
-from parse.processes import ProcessEnded, each_in_processes, processes_for
+from parse.runs.processes import ProcessEnded, each_in_processes, processes_for
 from tests.unit.page_folders import put_sweep
 from tests.unit.test_report_page import summary_of
 
@@ -56,7 +56,7 @@ def test_processes_are_for_large_traces(tmp_path: Path, monkeypatch):
     (tmp_path / "a").write_bytes(b"12345")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
     assert processes_for([tmp_path / "a", tmp_path / "absent"]) == 1
-    monkeypatch.setattr(parse.processes, "WORTH_BYTES", 5)
+    monkeypatch.setattr(parse.runs.processes, "WORTH_BYTES", 5)
     assert processes_for([tmp_path / "a", tmp_path / "absent"]) == 3
 
 
@@ -64,7 +64,7 @@ def test_a_page_made_in_several_processes_is_the_same(tmp_path: Path, monkeypatc
     put_sweep(tmp_path / "traces")
     (tmp_path / "traces" / "broken.h5").write_bytes(b"none")
     sequential = render(build_page(summary_of(tmp_path / "traces"), "traces"))
-    monkeypatch.setattr(parse.processes, "WORTH_BYTES", 1)
+    monkeypatch.setattr(parse.runs.processes, "WORTH_BYTES", 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     assert render(build_page(summary_of(tmp_path / "traces"), "traces")) == sequential
     assert "broken.h5" in sequential

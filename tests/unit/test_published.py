@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from parse.published.points import Published, published
 from parse.published.tables import claims, tables
 from parse.report.summary import no_speedup_text
-from parse.result import NoSpeedup, Result
+from parse.runs.result import NoSpeedup, Result
 
 TITLE = "# NVIDIA PyTorch ResNet50 v1.5\n\nmeasured on four nodes\n"
 RUNS = """

@@ -12,7 +12,7 @@ from hpc.system.text import grouped
 from parse.alarms.table import judge
 from parse.alarms.text import sentence
 from parse.published.points import published
-from parse.result import Result, against_base
+from parse.runs.result import Result, against_base
 from tests.unit.alarm_figures import figures, same
 from tests.unit.test_published import BLOCK, RUNS, TABLE, TITLE, table
 

@@ -1,4 +1,4 @@
-"""parse.result: from attempts to the result of each point."""
+"""parse.runs.result: from attempts to the result of each point."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
 from hpc.model.timestamps import ABSENT, END
-from parse.attempt import RequestedRun, RunFields
-from parse.load import load
 from parse.report.summary import no_speedup_text
-from parse.result import MISSING, UNENDED, UNMEASURED, Base, BaseError, NoSpeedup, Result, against_base, results
+from parse.runs.attempt import RequestedRun, RunFields
+from parse.runs.load import load
+from parse.runs.result import MISSING, UNENDED, UNMEASURED, Base, BaseError, NoSpeedup, Result, against_base, results
 from tests.unit.traces import cut_short, make_ranks, make_run, make_trace, put, put_exit_record, put_plan, repeats
 
 # 1n1g, 1n4g and the clean runs of 1n8g as the NGC PyTorch report prints them.

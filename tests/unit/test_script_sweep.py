@@ -13,7 +13,7 @@ import pytest
 
 from hpc.model.spec import SCRIPT, SCRIPT_STEPS, UNKNOWN, RunSpec, SpecError
 from launch.sweep.text import describe_base
-from parse.attempt import RunFields
+from parse.runs.attempt import RunFields
 from tests.unit.sweep_command import plan_of, sweep
 
 SHELLCHECK = Path(sys.executable).parent / "shellcheck"

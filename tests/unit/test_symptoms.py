@@ -11,8 +11,8 @@ from parse.ledger.sentence import sentence
 from parse.ledger.symptoms import compare_ranks
 from parse.ledger.types import Ledger
 from parse.ledger.what_if import with_what_ifs
-from parse.load import load
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from tests.unit.ledger_traces import Change, on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.traces import put
 

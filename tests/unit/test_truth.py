@@ -15,8 +15,8 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import write_trace
 from parse.ledger.point import ledgers
 from parse.ledger.types import NONE, PERSISTENT, TRANSIENT, Ledger, Mean
-from parse.load import load
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from tests.truth.cases import NOBODY, RANKS, SWEEPS, UNDELAYED, Expected
 from tests.truth.compare import compare, compare_loss
 from tests.truth.exact import PHASES, known_of, spent_in_meetings

@@ -15,9 +15,9 @@ from hpc.model.options import LOADER_FIGURES
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace_file import write_trace
-from parse.attempt import measure
 from parse.ledger.types import Change
 from parse.ledger.what_if import replayed_speeds
+from parse.runs.attempt import measure
 from parse.summarize import main
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.test_ledger_meetings import HEAD, PLANS, run_with

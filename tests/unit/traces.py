@@ -16,9 +16,9 @@ from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.model.trace import Trace
 from hpc.model.trace_file import write_trace
 from parse.alarms.table import judge
-from parse.attempt import Attempt, RequestedRun, RunFields, describe, measure
-from parse.load import Loaded
-from parse.result import Result, results
+from parse.runs.attempt import Attempt, RequestedRun, RunFields, describe, measure
+from parse.runs.load import Loaded
+from parse.runs.result import Result, results
 
 ORIGIN_NS = 5_000_000_000_000
 OFFSET_NS = 7_000_000_000

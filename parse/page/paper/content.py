@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from hpc.system.text import first_of, plural
-from parse.attempt import COMMIT
 from parse.page.build import ALL, NODES, Fact, environment, title
 from parse.page.figures import Line
 from parse.page.scaling import (
@@ -25,7 +24,8 @@ from parse.report.against import against_lines
 from parse.report.notices import Notice, before_the_numbers, below_the_table, conclusion, merged
 from parse.report.summary import USUAL, Summary, by_unit, labels, names_of_points, provenance, shared, varying
 from parse.report.table import PUBLISHED_COLUMNS, of_tables, points_tables
-from parse.result import Result, ideal_text
+from parse.runs.attempt import COMMIT
+from parse.runs.result import Result, ideal_text
 from parse.text import TableData, cut
 
 # How the numbers came to be, in sentences of what is recorded; what is not recorded is not written.

@@ -7,8 +7,8 @@ import pytest
 from parse.logs.engine.log_format import LogError
 from parse.logs.formats import format_named, recognise
 from parse.logs.path_facts import PathFacts
-from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
+from parse.runs.log_attempt import attempt_of
 from tests.unit.logs.text_logs import facts, read, values
 
 # kubeflow/mpi-operator, README.md

@@ -1,4 +1,4 @@
-"""parse.logs.explain: the explanation of a log can be checked by hand against its lines."""
+"""parse.runs.explain: the explanation of a log can be checked by hand against its lines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from hpc.model.outcome import Outcome
-from parse.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
 from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine
-from parse.logs.explain import MAX_LISTED, MAX_TEXT, explain, lines_at
 from parse.logs.window import Protocol, Reading, read_log
+from parse.runs.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
+from parse.runs.explain import MAX_LISTED, MAX_TEXT, explain, lines_at
 
 FORMAT = LogFormat(
     name="made",

@@ -1,4 +1,4 @@
-"""parse.load and parse.load_logs: which files are logs, which run each is, which are one run twice."""
+"""parse.runs.load and parse.runs.load_logs: which files are logs, which run each is, which are one run twice."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from parse.load import load
-from parse.load_logs import HowToRead, explained
 from parse.logs.engine.log_format import LogError
 from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
+from parse.runs.load import load
+from parse.runs.load_logs import HowToRead, explained
 from tests.unit.logs import made
 from tests.unit.traces import make_trace, put, put_plan, repeats
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parse.load_logs import HowToRead, _read
 from parse.logs.path_facts import place_of
 from parse.logs.window import Protocol
+from parse.runs.load_logs import HowToRead, _read
 from tests.unit.logs.text_logs import facts, read, values
 
 # mlcommons/training_results_v0.7, NVIDIA/results/dgx2h_ngc20.06_pytorch/ssd/result_0.txt

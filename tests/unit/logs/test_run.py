@@ -1,4 +1,4 @@
-"""parse.logs.run: from a reading and a place to a run and its numbers."""
+"""parse.runs.log_attempt: from a reading and a place to a run and its numbers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hpc.model.outcome import Outcome
 from parse.logs.engine.intervals import ExcludedInterval
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.path_facts import PathFacts, case_of, place_of
-from parse.logs.run import _pauses, attempt_of, numbered_as, window_text
 from parse.logs.window import Protocol, Reading, Window
+from parse.runs.log_attempt import _pauses, attempt_of, numbered_as, window_text
 
 FORMAT = LogFormat(name="ngc-pytorch", title="", steps=())
 HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": "resnet50"}

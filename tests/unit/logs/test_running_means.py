@@ -9,8 +9,8 @@ import pytest
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.formats import format_named
 from parse.logs.path_facts import PathFacts
-from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
+from parse.runs.log_attempt import attempt_of
 from tests.unit.logs.made_lines import Row, read, window_of
 
 BY_STEPS = LogFormat(name="by-steps", title="", steps=(), numbered="epoch", mean="durations")

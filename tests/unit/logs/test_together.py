@@ -9,12 +9,12 @@ import json
 import pytest
 
 from parse.alarms.table import judge
-from parse.load import load
 from parse.report.export import dlperf
 from parse.report.side_by_side import compare
 from parse.report.summary import Summary, TableError, labels, requested_values, shared, varying
 from parse.report.table import FORMATS, text
-from parse.result import results
+from parse.runs.load import load
+from parse.runs.result import results
 from parse.summarize import main
 from tests.unit.logs import made
 from tests.unit.traces import make_run, make_trace, put, repeats

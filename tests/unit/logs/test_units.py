@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from parse import summarize
-from parse.load_logs import HowToRead, explained
 from parse.logs.engine.fields import field_of
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches, find_step
 from parse.logs.formats import FORMATS, format_named, recognise
 from parse.logs.path_facts import place_of
-from parse.logs.run import attempt_of
 from parse.logs.window import Protocol, read_log
+from parse.runs.load_logs import HowToRead, explained
+from parse.runs.log_attempt import attempt_of
 from tests.fuzz.samples import SAMPLES_OF_ALL
 from tests.unit.logs import made
 from tests.unit.logs.made import put

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from parse.load_logs import HowToRead, _read
 from parse.logs.path_facts import place_of
-from parse.logs.run import WHOLE_TRAINING
+from parse.runs.load_logs import HowToRead, _read
+from parse.runs.log_attempt import WHOLE_TRAINING
 from parse.summarize import main
 
 T0 = 1619923243302

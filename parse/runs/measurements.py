@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hpc.model.outcome import BeginRecord, ExitRecord, RankNote
-from parse.attempt import Attempt
+from parse.runs.attempt import Attempt
 
 AttemptKey = tuple[str, int]
 """Run id and the attempt's number."""

@@ -16,12 +16,12 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, epochs
 from parse.logs.path_facts import PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
 from parse.logs.window import Window
+from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
 if TYPE_CHECKING:
     from parse.logs.window import Protocol, Reading

@@ -32,13 +32,13 @@ from hpc.model.verdict import cause
 from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
-from parse.attempt import Attempt, MeasuredFolder, RequestedRun, RunFields, describe, measure
-from parse.measurements import AttemptFile, FileContent, Measurements, days
-from parse.processes import each_in_processes, processes_for
+from parse.runs.attempt import Attempt, MeasuredFolder, RequestedRun, RunFields, describe, measure
+from parse.runs.measurements import AttemptFile, FileContent, Measurements, days
+from parse.runs.processes import each_in_processes, processes_for
 
 if TYPE_CHECKING:
-    from parse.load_logs import HowToRead, Progress
     from parse.logs.nccl_tests import NcclTest
+    from parse.runs.load_logs import HowToRead, Progress
 
 # Joins traces, records and plans to attempts, in each measurement by itself.
 
@@ -349,7 +349,7 @@ class _Loader:
         """The attempts of logs. A sweep's own job outputs are in its folders, too: those are only counted."""
         if not paths:
             return ()
-        from parse.load_logs import HowToRead, load_logs
+        from parse.runs.load_logs import HowToRead, load_logs
 
         claims = LOG_NAME if self.kind == "logs" else LOG_BY_NAME
         silently = {path for path in paths if path not in named and not claims.fullmatch(path.name)}

@@ -16,8 +16,8 @@ from hpc.model.findings import Finding
 from hpc.model.outcome import FINAL_OUTCOMES, ExitRecord
 from hpc.system.text import grouped
 from parse import stats
-from parse.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields, deciding_attempt, facts_of
-from parse.load import Loaded
+from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields, deciding_attempt, facts_of
+from parse.runs.load import Loaded
 
 MISSING = "missing"
 UNENDED = "no record of its end"

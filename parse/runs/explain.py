@@ -10,11 +10,11 @@ from pathlib import Path
 from hpc.model.spec import SAMPLES
 from hpc.system.sanitize import plain
 from hpc.system.text import plural
-from parse.attempt import Attempt
 from parse.logs.engine.intervals import numbered
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import opened
 from parse.logs.window import Reading, Window
+from parse.runs.attempt import Attempt
 
 MAX_LINE_BYTES = 1 << 26
 """Longer lines are read in parts, so that memory is bounded."""

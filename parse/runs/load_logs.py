@@ -15,7 +15,6 @@ from typing import TypeVar
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
-from parse.attempt import Attempt, RequestedRun
 from parse.logs.engine.log_format import LogError, UnknownFormatError
 from parse.logs.engine.reader import ANSI, MAX_KNOWN, opened_once, pieces
 from parse.logs.formats import KNOWN, format_named, recognise, require_text, with_marks
@@ -23,9 +22,10 @@ from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nccl_tests import HEAD as NCCL_TESTS
 from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
-from parse.logs.run import SPEEDS, attempt_of, numbered_as
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, read_log
+from parse.runs.attempt import Attempt, RequestedRun
+from parse.runs.log_attempt import SPEEDS, attempt_of, numbered_as
 
 T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
@@ -158,7 +158,7 @@ def _not_taken(read: Sequence[_Log], otherwise: PathFacts) -> Iterator[str]:
 
 def explained(path: Path, how: HowToRead) -> str:
     """Explains the numbers of one log. Raises LogError for other files."""
-    from parse.logs.explain import explain
+    from parse.runs.explain import explain
 
     place = place_of(path)
     try:
