@@ -217,6 +217,7 @@ def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
                 o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
             else:
                 works[id(work)] = e.place_of(at) << 17 | which << 1 | at_once
+            o.last_collective = e.place_of(at) << 16 | which
             return work
 
         return call
@@ -293,6 +294,42 @@ def _make_buffers(o: Observer) -> Any:
         return broadcast
 
     return make
+
+
+FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+
+
+def hook_unshard(o: Observer) -> None:
+    """Where FSDP2 has the training's stream wait for an all-gather, which went on on a stream of its own."""
+    groups: Any = getattr(sys.modules.get(FSDP), "FSDPParamGroup", None)
+    if groups is None:
+        return
+    gathered: dict[int, int] = {}  # of each group of parameters, by its identity, its all-gather
+
+    def make_unshard(original: Any) -> Any:
+        def unshard(group: Any, *values: Any, **named: Any) -> Any:
+            o.last_collective = -1
+            result = original(group, *values, **named)
+            if o.last_collective >= 0:
+                gathered[id(group)] = o.last_collective
+            return result
+
+        return unshard
+
+    def make_wait(original: Any) -> Any:
+        def wait_for_unshard(group: Any, *values: Any, **named: Any) -> Any:
+            call = gathered.pop(id(group), -1)
+            if call < 0 or o.mark is None or o.off:
+                return original(group, *values, **named)
+            o.note(e.UNSHARD_IN, call & 0xFFFF, call >> 16)
+            result = original(group, *values, **named)
+            o.note(e.UNSHARD_OUT, call & 0xFFFF, call >> 16)
+            return result
+
+        return wait_for_unshard
+
+    o.replace(groups, "unshard", make_unshard)
+    o.replace(groups, "wait_for_unshard", make_wait)
 
 
 def _make_armed(o: Observer) -> Any:

@@ -166,6 +166,52 @@ def _look(o: Observer) -> None:
     o.lasts.drop_dead(wrapped, o.wrapped)
     o.recorder.state(**facts_of(roots))
     o.start_device(roots)
+    if o.mark is not None and not o.on_device:
+        o.on_device = True
+        _hook_device(o)
+
+
+def _hook_device(o: Observer) -> None:
+    """What shows only where a device notes the events."""
+
+    def make_exit(original: Any) -> Any:
+        def leave(status: int = 0) -> Any:  # which ends no script by itself, and runs nothing of Python's end
+            o.end_device()
+            original(status)
+
+        return leave
+
+    def make_synchronize(original: Any) -> Any:
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
+            if not (_is_compiling() or o.off):
+                o.note(e.SYNC_IN)
+            return original(*args, **kwargs)
+
+        return synchronize
+
+    def make_read(original: Any) -> Any:
+        def read(tensor: Any) -> Any:
+            if tensor.device.type == kind and not (_is_compiling() or o.off):
+                o.note(e.SYNC_IN)
+            return original(tensor)
+
+        return read
+
+    def make_replay(original: Any) -> Any:
+        def replay(graph: Any) -> Any:
+            if not o.off:
+                o.note(e.REPLAY)
+            return original(graph)
+
+        return replay
+
+    kind = o.device_name.partition(":")[0]
+    o.replace(os, "_exit", make_exit)
+    o.replace(torch.Tensor, "item", make_read)
+    o.replace(torch.Tensor, "tolist", make_read)
+    o.replace(torch.cuda, "synchronize", make_synchronize)
+    o.replace(getattr(torch.cuda, "CUDAGraph", None), "replay", make_replay)
+    collectives.hook_unshard(o)
 
 
 def _gradient_hook(o: Observer) -> Callable[[Any], None]:

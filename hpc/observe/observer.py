@@ -247,12 +247,14 @@ class Observer(Patches):
         self.wrapped: set[int] = set()  # what DDP wraps: its calls count where a script evaluates it by itself
         self.lasts = LastGradients()
         self.device: device_clock.DeviceClock | None = None
+        self.on_device = False  # what shows only on a device has its hooks
         self.mark: Callable[[int], None] | None = (
             None  # has the device note when it gets to a record; None: there is none
         )
         self._parameter: Callable[[], Any] = lambda: None  # one that lies on the device
         self._on: tuple[str, int] = ("", 0)
         self.device_facts: dict[str, Any] = {}
+        self.last_collective = -1  # place << 16 | which, of the last that a process group was asked for
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What a copy by value of a class with a hook (cloudpickle) gets: an observer that is switched off."""
@@ -328,7 +330,12 @@ class Observer(Patches):
             return
         self.mark = self.device.mark
         self.state_device(name="{}:{}".format(*device), launch_ns=self.device.launch_ns)
-        atexit.register(self._end_device)
+        atexit.register(self.end_device)
+
+    @property
+    def device_name(self) -> str:
+        """`cuda:0`; empty where no device notes events."""
+        return str(self.device_facts.get("name", ""))
 
     def state_device(self, **facts: Any) -> None:
         """Keeps facts about the device's clock."""
@@ -340,7 +347,8 @@ class Observer(Patches):
         kind = "" if isinstance(error, device_clock.DeviceError) else f"{type(error).__name__}: "
         self.state_device(failed=f"{kind}{error}"[:_MAX_CHARACTERS])
 
-    def _end_device(self) -> None:
+    def end_device(self) -> None:
+        """The script ends: the last times of the device are written."""
         if self.off or self.mark is None or self.device is None:
             return
         self.cells[e.STEPS_CELL] = self.device.finish()

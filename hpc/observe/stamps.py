@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hpc.model.timestamps import ABSENT, INNER
 from hpc.observe import events as e
@@ -162,3 +163,28 @@ def _reduced_by_hand(after: Sequence[HookEvent], recorded: ProcessEvents, last: 
     if len(ends) < len(calls):
         return (last, calls[-1].done_ns, ABSENT), {INNER[2]: "the reduction of the gradients was not waited for"}
     return (last, calls[-1].done_ns, ends[-1]), {}
+
+
+# Where the device waits for the host.
+
+PHASES = ("data", "compute", "reduction", "optimizer")
+"""Of a step on a device: to its first forward, to its last gradient, to the end of the reduction, to its end."""
+
+
+def host_bound_ns(
+    events: Sequence[tuple[int, HookEvent]], bounds_ns: Mapping[int, float], launch_ns: int, borders: Sequence[int]
+) -> tuple[int, ...]:
+    """How long the host set the pace, in each part of a step between `borders`; ns.
+
+    `events` are those of one stream that the device noted, with their places, from one before the step on. Where the
+    device was at an event as soon as that was queued, it had nothing else to do: all since the event before was paced
+    by the host. Kernels that ran meanwhile are in it, unless the script waited for them and that was seen.
+    """
+    paced = [0] * (len(borders) - 1)
+    for (_, before), (place, event) in pairwise(events):
+        if event.device_ns is None or before.device_ns is None:
+            continue
+        if event.device_ns - event.ns <= launch_ns + bounds_ns[place]:
+            for part, (first, stop) in enumerate(pairwise(borders)):
+                paced[part] += max(min(event.device_ns, stop) - max(before.device_ns, first), 0)
+    return tuple(paced)

@@ -16,7 +16,7 @@ from hpc.observe import events as e
 from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders
-from hpc.observe.stamps import CollectiveCall, inner_stamps, placed_collectives
+from hpc.observe.stamps import CollectiveCall, host_bound_ns, inner_stamps, placed_collectives
 from hpc.system.text import grouped, plural
 
 LONGEST_ROUND = 8
@@ -70,6 +70,10 @@ class ObservedStep:
     """What is before it: a step of the measurement must not span it."""
     bound_ns: int = 0
     """The error bound of its times: 0 on the host's clock, whose times they are."""
+    host_bound_ns: tuple[int, ...] = ()
+    """On a device, how long the host set the pace, by hpc.observe.stamps.PHASES; empty where that is not known."""
+    syncs: int = 0
+    """How often the script waited for the device, as far as that is seen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +154,7 @@ def steps_of(recorded: ProcessEvents) -> ObservedSteps:
         end = _last_end(events, process.loaders, last)
         steps[-1] = _ended(steps[-1], end)
         borders.append((end, end))
-    steps = _without_times(steps, segments, process.times)
+    steps = _by_device(steps, process)
     steps = _with_collectives(steps, borders, process)
     steps, turns, reason = _rounds(steps)
     lacking = _lacking(steps)
@@ -175,10 +179,10 @@ def _ended(step: ObservedStep, end: _Moment) -> ObservedStep:
     return replace(step, stamps=(*step.stamps[:END], end.ns))
 
 
-def _without_times(
-    steps: Sequence[ObservedStep], segments: Sequence[Segment], times: DeviceTimes | None
-) -> list[ObservedStep]:
-    """Steps of which the device's times are not all known have no inner stamps, and are in no block."""
+def _by_device(steps: Sequence[ObservedStep], process: _Process) -> list[ObservedStep]:
+    """What the device shows of the steps. Those of which its times are not all known have no inner stamps, and are in
+    no block."""
+    segments, times = process.segments, process.times
     if times is None:
         return list(steps)
     unknown: dict[int, str] = {}
@@ -187,6 +191,7 @@ def _without_times(
         if reasons:
             unknown[number] = reasons.most_common(1)[0][0]
     result = []
+    launch_ns = int(process.recorded.facts["device_clock"].get("launch_ns", 0))
     for number, step in enumerate(steps):
         segment = segments[number]
         bounds = [times.bounds_ns[at] for at in range(segment.first, segment.stop) if at in times.bounds_ns]
@@ -198,8 +203,28 @@ def _without_times(
             begin_ns = step.stamps[BEGIN]
             pause = step.pause or Pause(kind=NO_TIMES, begin_ns=begin_ns, end_ns=begin_ns)
             changed = replace(changed, pause=pause)
+        inner = tuple(changed.stamps[at] for at in (BEGIN, BATCH_READY, GRADS_READY, REDUCED, END))
+        if ABSENT not in inner:
+            noted = _noted(process, segment.first, segment.stop)
+            paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
+            syncs = sum(event.kind == e.SYNC_IN for _, event in noted[1:])
+            changed = replace(changed, host_bound_ns=paced, syncs=syncs)
         result.append(changed)
     return result
+
+
+def _noted(process: _Process, first: int, stop: int) -> list[tuple[int, HookEvent]]:
+    """The events of the training's stream that the device noted, from the last before these places to one behind."""
+    events, times = process.recorded.events, process.times
+    assert times is not None
+    inside = [(at, events[at]) for at in range(first, stop) if at in times.bounds_ns and at not in times.aside]
+    before = next((at for at in range(first - 1, -1, -1) if at in times.bounds_ns and at not in times.aside), None)
+    after = next((at for at in range(stop, len(events)) if at in times.bounds_ns and at not in times.aside), None)
+    return (
+        [(at, events[at]) for at in (before,) if at is not None]
+        + inside
+        + [(at, events[at]) for at in (after,) if at is not None]
+    )
 
 
 def _lead(events: Sequence[HookEvent]) -> Sequence[HookEvent]:

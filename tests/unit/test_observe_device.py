@@ -53,14 +53,14 @@ class Training:
         self.fetch(fetch)
         self.event(e.FORWARD_IN)
         self.event(e.ARMED)
-        self.device.host(python)
         self.device.work(kernels)
+        self.device.host(python)
         if item:
             self.event(e.SYNC_IN)
             self.device.wait()
         self.event(e.BACKWARD_IN)
-        self.device.host(python)
         self.device.work(2 * kernels)
+        self.device.host(python)
         self.event(e.GRADIENT)
         self.device.work(1)  # what of the reduction is not hidden
         self.event(e.BACKWARD_OUT)
@@ -119,9 +119,9 @@ def test_a_slow_loader_is_data_once_the_host_is_no_longer_ahead(training: Traini
         training.step(fetch=20)
     step = training.observed().steps[20]
     data = part(step, BEGIN, BATCH_READY)
-    # The host fetches for 20 ms, of which the device still works 11 less the first 1 ms that it waits for Python.
-    assert data == pytest.approx(10, abs=0.1)
-    assert step.loader_ns / MS == pytest.approx(10, abs=0.1) and step.loader_ns <= data * MS + 1
+    # The host fetches for 20 ms; meanwhile the device still works for 9.5.
+    assert data == pytest.approx(10.5, abs=0.1)
+    assert step.loader_ns / MS == pytest.approx(10.5, abs=0.1) and step.loader_ns <= data * MS + 1
 
 
 def test_steps_that_the_device_was_not_seen_to_end_are_no_steps(training: Training) -> None:
@@ -224,3 +224,35 @@ def test_a_device_that_is_lost_leaves_the_steps_before_that(training: Training) 
     assert len(observed.steps) == 60
     assert not any(step.absent for step in observed.steps[1:38])
     assert all("RuntimeError: CUDA error" in step.absent["reduced"] for step in observed.steps[40:])
+
+
+def paced(step: ObservedStep) -> list[float]:
+    """How long the host set the pace, by phase, ms."""
+    return [ns / MS for ns in step.host_bound_ns]
+
+
+def test_a_device_that_is_always_busy_waits_for_no_host(training: Training) -> None:
+    for _ in range(40):
+        training.step()
+    for step in training.observed().steps[3:30]:
+        assert sum(paced(step)) < 0.1
+
+
+def test_python_that_takes_longer_than_its_kernels_paces_the_step(training: Training) -> None:
+    for _ in range(40):
+        training.step(python=10, kernels=1)
+    step = training.observed().steps[30]
+    data, compute, reduction, optimizer = paced(step)
+    assert data == pytest.approx(part(step, BEGIN, BATCH_READY), abs=0.05)
+    assert compute == pytest.approx(10 + 10, abs=1.1)  # less what the device still has of the update
+    assert reduction < 0.1 and optimizer < 0.1  # the last kernels are still in the queue there
+
+
+def test_kernels_that_the_script_waits_for_are_not_the_hosts(training: Training) -> None:
+    for _ in range(40):
+        training.step(kernels=20, item=True)
+    step = training.observed().steps[30]
+    data, compute, _, _ = paced(step)
+    assert part(step, BATCH_READY, FORWARD_END) == pytest.approx(20, abs=0.6)
+    assert data + compute < 1.2  # the device idles while Python runs behind `.item()`
+    assert step.syncs == 1
