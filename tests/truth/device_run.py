@@ -183,7 +183,7 @@ def points_of(training: DeviceTraining, folder: Path, scratch: Path) -> Iterator
     trace, cases, lead = read_trace(path), training.cases(), training.lead
     noted = Noted.of(folder / "truth", training.ranks, None)
     steps = len(cases) * (lead + WINDOW)
-    if trace.blocks.tolist() != [[lead, steps]]:
+    if len(trace.blocks) != 1 or trace.blocks[0, 0] != lead or trace.blocks[0, 1] < steps:
         raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
     for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=lead), strict=True)):
         its = noted.window(number * (lead + WINDOW) + lead, WINDOW, lead)
