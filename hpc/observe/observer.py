@@ -295,10 +295,8 @@ class Observer(Patches):
             self.cells[e.STEPS_CELL] = self.steps
             return
         parameter = self._parameter()
-        if parameter is not None and _device_of(parameter) != self._on:
-            self.device.fail(
-                RuntimeError("the model went from {}:{} to {}:{}".format(*self._on, *_device_of(parameter)))
-            )
+        if parameter is None or _device_of(parameter) != self._on:
+            self._follow_model()
         done = self.device.step_completed()
         self.cells[e.STEPS_CELL] = self.steps if self.mark is None else done
 
@@ -310,6 +308,16 @@ class Observer(Patches):
             flight_record.write(self.recorder.path, self.steps)
         except Exception as error:  # noqa: BLE001 - the script must not end for it, and all else goes on
             self.recorder.state(collective_record=f"not written: {type(error).__name__}: {error}")
+
+    def _follow_model(self) -> None:
+        """The parameter that was looked at has gone or moved: ends the device's events unless another is there."""
+        parameters = [p for root in outermost() for p in root.parameters() if p.requires_grad]
+        still = next((p for p in parameters if _device_of(p) == self._on), None)
+        if still is not None:
+            self._parameter = weakref.ref(still)
+        elif self.device is not None:
+            now = ", ".join("{}:{}".format(*device) for device in sorted(devices_of(parameters))) or "no device"
+            self.device.fail(device_clock.DeviceError("the model went from {}:{} to {}".format(*self._on, now)))
 
     def start_device(self, roots: Sequence[Any]) -> None:
         """From now on the device on which these models train notes when it gets to events, if that can be had."""

@@ -85,7 +85,9 @@ for number, batch in enumerate(batches):
     elif "destroys" in words:
         stream = device.training_stream()
     if "moves" in words and odd:
-        model.to("meta")
+        if number == ODD_FROM:
+            model.to("meta")
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         batch = batch.to("meta")  # noqa: PLW2901 - as such scripts do
     if "forks" in words and number == ODD_FROM:
         child = os.fork()

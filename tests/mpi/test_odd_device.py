@@ -1,0 +1,72 @@
+"""Scripts with bad habits on a simulated accelerator: none hangs or ends for the hooks, and no time is a wrong one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpc.backends import missing_modules
+from hpc.model.spec import SCRIPT
+from hpc.observe import events as e
+from hpc.observe.device_times import DeviceTimes, with_device_times
+from tests.mpi.observed import Ended, run
+
+pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
+
+STEPS, ODD_FROM = 60, 30
+BETWEEN = {
+    e.FORWARD_IN: ("calls", "called"),
+    e.BACKWARD_IN: ("called", "returned"),
+    e.BACKWARD_OUT: ("backward", "updates"),
+    e.UPDATE_OUT: ("updates", "updated"),
+}
+"""Of a step, the true times of the device's stream between which the device got to events of these kinds."""
+
+
+def run_odd(folder: Path, words: str) -> tuple[Ended, list[dict[str, int]]]:
+    ended = run(folder, "odd_device.py", words, str(folder / "truth.json"))
+    assert ended.statuses == [0], ended.errors
+    return ended, json.loads((folder / "truth.json").read_text())
+
+
+def placed(times: DeviceTimes, truth: list[dict[str, int]]) -> Iterator[tuple[int, int, float, float]]:
+    """(kind, step, ns too early, ns too late) of each event that the device timed; the last of a kind is of the last
+    step, since models are known from the first backward on."""
+    for kind, (begin, end) in BETWEEN.items():
+        places = [at for at, event in enumerate(times.events) if event.kind == kind]
+        for step, at in zip(range(len(truth) - len(places), len(truth)), places, strict=True):
+            if at in times.bounds_ns and {begin, end} <= truth[step].keys():
+                ns, bound = times.events[at].done_ns, times.bounds_ns[at]
+                yield kind, step, truth[step][begin] - ns - bound, ns - truth[step][end] - bound
+
+
+@pytest.mark.parametrize("words", ["synchronizes", "streams", "streams+waits", "destroys", "forks", "fails"])
+def test_times_are_true_and_all_there(tmp_path: Path, words: str) -> None:
+    """It synchronises each step; has streams for everything; destroys the stream of each step; forks; has no memory."""
+    ended, truth = run_odd(tmp_path, words)
+    times = with_device_times(ended.recorded[0])
+    judged = list(placed(times, truth))
+    assert len(judged) >= len(BETWEEN) * (STEPS - 3)
+    assert [each for each in judged if max(each[2:]) > 0] == []
+    assert times.remarks == ()
+
+
+def test_a_model_that_moves_away_has_no_times_from_then_on(tmp_path: Path) -> None:
+    ended, truth = run_odd(tmp_path, "moves")
+    times = with_device_times(ended.recorded[0])
+    judged = list(placed(times, truth))
+    assert judged
+    assert [each for each in judged if max(each[2:]) > 0 or each[1] > ODD_FROM] == []
+    assert any("went from cpu:0 to meta:0" in reason for reason in times.reasons.values())
+
+
+def test_a_device_that_fails_under_a_script_that_catches_everything(tmp_path: Path) -> None:
+    """The hooks end with the device's error in words, and the script goes on."""
+    ended, truth = run_odd(tmp_path, "breaks+catches")
+    assert ended.output == ["trained 60 30\n"]
+    times = with_device_times(ended.recorded[0])
+    assert [each for each in placed(times, truth) if max(each[2:]) > 0] == []
+    assert any("unspecified launch failure" in reason for reason in times.reasons.values())
