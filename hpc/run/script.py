@@ -51,6 +51,7 @@ from hpc.run.script_steps import (
     count_steps,
     differing_steps,
     early_collectives,
+    host_bound,
     kinds_of,
     meetings_of,
     patterns_of,
@@ -446,6 +447,7 @@ class ScriptRun:
         script = {
             **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
             "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
+            **({} if (paced := host_bound(measured)) is None else {"host_bound": paced}),
         }  # fmt: skip
         bound_ns = max(step.bound_ns for step in measured)
         report = replace(report, stamp_bound_ns=bound_ns, extra={**report.extra, "script": script})

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hpc.measure.meetings import Meetings
-from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.observe import flight_record
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, steps_counted
+from hpc.observe.stamps import PHASES
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 from hpc.recovery.journal import Journal
 
@@ -118,6 +119,20 @@ def waits_at_pauses(steps: Sequence[ObservedStep], paused: Iterable[int]) -> lis
             waited_ns = sum(call.waited_ns for call in calls if ABSENT != since <= call.waits_ns <= until)
             facts.append({"step": number, "waited_s": waited_ns / 1e9})
     return facts
+
+
+def host_bound(steps: Sequence[ObservedStep]) -> dict[str, Any] | None:
+    """As a fact of the rank: how long the host paced its device in these steps, by phase, mean ms; None without one."""
+    known = [step for step in steps if step.host_bound_ns]
+    if not known:
+        return None
+    means = [sum(column) / len(known) / 1e6 for column in zip(*(step.host_bound_ns for step in known), strict=True)]
+    return {
+        "ms": dict(zip(PHASES, means, strict=True)),
+        "step_ms": sum(step.stamps[END] - step.stamps[BEGIN] for step in known) / len(known) / 1e6,
+        "compute_ms": sum(step.stamps[GRADS_READY] - step.stamps[BATCH_READY] for step in known) / len(known) / 1e6,
+        "syncs": sum(step.syncs for step in known) / len(known), "steps": len(known),
+    }  # fmt: skip
 
 
 def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ...]:

@@ -21,6 +21,7 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
+from parse.ledger.host_bound import host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
 from parse.ledger.pauses import of_point, speed_with_pauses
@@ -65,7 +66,7 @@ def ledgers(
 @dataclass(frozen=True, kw_only=True)
 class PointRuns:
     """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown. `called` is what
-    a step calls by torch's own record, empty without one."""
+    a step calls by torch's own record, `paced` how far devices wait for their hosts; empty without one."""
 
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
@@ -73,6 +74,7 @@ class PointRuns:
     networks: tuple[NetworkReading, ...] = ()
     remarks: tuple[str, ...] = ()
     called: str = ""
+    paced: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +101,7 @@ class PointEvidence:
 
 
 def _read_runs(result: Result) -> PointRuns:
-    breakdowns, conditions, inputs, networks, remarks, called = [], [], [], [], [], []
+    breakdowns, conditions, inputs, networks, remarks, called, paced = [], [], [], [], [], [], []
     for run in result.ok:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
@@ -111,6 +113,7 @@ def _read_runs(result: Result) -> PointRuns:
                 inputs.append(reduce_input(trace))
                 networks.append(reduce_network(trace))
                 called.append(recorded_collectives(trace))
+                paced.append(host_bound(trace))
         except TraceError as error:
             remarks.append(str(error))
     return PointRuns(
@@ -120,6 +123,7 @@ def _read_runs(result: Result) -> PointRuns:
         networks=tuple(networks),
         remarks=tuple(remarks),
         called=next(filter(None, called), ""),
+        paced=next(filter(None, paced), ""),
     )
 
 
@@ -218,7 +222,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         ),
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
-        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
+        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called, runs.paced))),
     )  # fmt: skip
     return _explained(ledger, runs)
 
