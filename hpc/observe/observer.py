@@ -67,6 +67,9 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "joined": joined,
         "rank": dist.get_rank() if joined else 0,
         "size": dist.get_world_size() if joined else 1,
+        "compiled_autograd": bool(
+            getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False)
+        ),
         "compute_threads": torch.get_num_threads(),
         "python_threads": {str(each.native_id): each.name for each in threading.enumerate() if each.native_id},
     }

@@ -120,7 +120,7 @@ def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: Proces
     ddp = facts.get("ddp")
     reasons = {
         why_no_device(facts): not on_device and bool(why_no_device(facts)),
-        "autograd was compiled: its hooks are not called": facts.get("compiled_autograd"),
+        "compiled autograd calls no hook where a gradient is complete": on_device and facts.get("compiled_autograd"),
         "no backward was seen": not backwards,
         "a backward did not return": returns < len(backwards),
         "the optimizer works inside the backward": segment.updated_in_backward,

@@ -447,6 +447,11 @@ def _of_process(recorded: ProcessEvents) -> list[str]:
 
 def _why_none(events: Sequence[HookEvent]) -> str:
     counts = Counter(event.kind for event in events)
+    if counts[e.REPLAY]:
+        return (
+            f"{plural(counts[e.REPLAY], 'replay')} of CUDA graphs were seen, in which no hook is called: "
+            "step() of hpc.observe marks such steps"
+        )
     if not counts[e.BACKWARD_IN]:
         return (
             "no backward was seen: nothing trains with torch here, or all of it inside a compiled graph; "

@@ -256,3 +256,13 @@ def test_kernels_that_the_script_waits_for_are_not_the_hosts(training: Training)
     assert part(step, BATCH_READY, FORWARD_END) == pytest.approx(20, abs=0.6)
     assert data + compute < 1.2  # the device idles while Python runs behind `.item()`
     assert step.syncs == 1
+
+
+def test_compiled_autograd_and_replays_of_graphs_are_refused_by_name(training: Training) -> None:
+    for _ in range(5):
+        training.step()
+    training.facts["compiled_autograd"] = True
+    assert {*training.observed().absent.values()} == {"compiled autograd calls no hook where a gradient is complete"}
+    replays = [e.HookEvent(at, e.REPLAY) for at in range(1, 4)]
+    reason = steps_of(ProcessEvents(process=1, events=replays, facts={}, names=())).reason
+    assert reason.startswith("3 replays of CUDA graphs were seen")
