@@ -51,7 +51,7 @@ def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: P
     """By the README's command, on two ranks."""
     (command,) = re.findall(r"Already have a script\? `([^`]+)`", README)
     script = [str(SCRIPTS / "ddp_loop.py"), "--epochs", "4"]
-    words = {"torchrun": TORCHRUN[:-2], "8": ["2"], "--": ["--warmup", "5", "--"], "train.py": script}
+    words = {"torchrun": TORCHRUN[:-2], "8": ["2"], "--": ["--warmup", "10", "--"], "train.py": script}
     assert {*words} < {*command.split()}
     argv = [each for part in command.split() for each in words.get(part, [part])]
     done = run(tmp_path, *argv, without_mpi=True)
@@ -60,6 +60,11 @@ def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: P
     assert trace.stamps.shape == (2, 24, 6)
     assert [rank["connections"] for rank in trace.ranks] == ["tcp", "tcp"]
     assert (trace.run.nodes, trace.run.ranks_per_node) == (1, 2)
+    for rank in trace.ranks:
+        called = rank["script"]["collective_record"]
+        assert called["after_steps"] == 5  # written in the warm-up: the script ends by os._exit
+        sizes = [kind["bytes"] * kind["per_step"] for kind in called["kinds"] if kind["name"] == "all-reduce"]
+        assert sum(sizes) == rank["script"]["facts"]["gradient_bytes"]
     plain = observed.run(tmp_path / "plain", "ddp_loop.py", "--epochs", "4", ranks=2, hooks=False)
     losses = sorted(LOSS.findall("".join(plain.output)))
     assert len(losses) == 48
@@ -69,6 +74,7 @@ def test_torchruns_ranks_are_measured_and_their_losses_are_bit_equal(tmp_path: P
     assert shown.returncode == 0, shown.stderr
     (ledger,) = json.loads(shown.stdout)["ledgers"]
     assert ledger["verdict"]
+    assert any("by torch's own record a step of rank 0 calls " in remark for remark in ledger["remarks"])
 
 
 def test_a_rank_of_torchruns_that_fails_ends_the_others_and_leaves_all_steps(tmp_path: Path) -> None:
