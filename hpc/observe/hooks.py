@@ -205,6 +205,12 @@ def _hook_device(o: Observer) -> None:
 
         return replay
 
+    def begun(optimizer: Any, args: Any, kwargs: Any) -> None:
+        # The device may have nothing to do from the backward on to here. With closures there is an event already.
+        if not (_is_traced() or o.off or o.closures):
+            o.note(e.UPDATE_IN, o.optimizers.of(optimizer))
+
+    o.handles.append(register_optimizer_step_pre_hook(begun))
     kind = o.device_name.partition(":")[0]
     o.replace(os, "_exit", make_exit)
     o.replace(torch.Tensor, "item", make_read)
