@@ -80,11 +80,32 @@ def place(readings: ClockReadings) -> PlacedEvents:
         return replace(nowhere, reason="its clock has no anchor")
     if (np.diff(readings.anchor_device_ns) <= 0).any():
         return replace(nowhere, reason="its clock went back", jumps=1)
+    readings = _without_wide(readings)
     line = _Line.through(readings)
     for first, stop in line.segments:
         inside = line.inside(device, first, stop)
         host[inside], bound[inside], contradicted[inside] = _place_in(readings, line, first, stop, inside)
     return replace(nowhere, jumps=len(line.segments) - 1)
+
+
+def _without_wide(readings: ClockReadings) -> ClockReadings:
+    """Those anchors that tell more than others do: a thread that loses its core while it takes one makes it wide.
+
+    An anchor goes where the ones on both sides, or one alone, give a tighter bound at its place than it has itself.
+    """
+    device = readings.anchor_device_ns.astype(np.float64)
+    width = (readings.after_ns - readings.before_ns) / 2 + readings.own_rounding_ns
+
+    def of_earlier(at: Floats, its: Floats, rate: float) -> Floats:
+        return np.concatenate([[np.inf], np.minimum.accumulate(its - rate * at)[:-1] + rate * at[1:]])
+
+    def of_both(rate: float) -> tuple[Floats, Floats]:
+        return of_earlier(device, width, rate), of_earlier(-device[::-1], width[::-1], rate)[::-1]
+
+    between, single = np.maximum(*of_both(2 * WANDER)), np.minimum(*of_both(MAX_DRIFT))
+    keep = width <= np.minimum(between, single)
+    anchors = ("anchor_device_ns", "before_ns", "after_ns", "anchor_rounding_ns", "own_rounding_ns")
+    return replace(readings, **{name: getattr(readings, name)[keep] for name in anchors})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpc.observe import events as e
 from hpc.observe.device_clock import ENOUGH_NS
 from hpc.observe.device_times import with_device_times
 from tests.simulated_device import MS
@@ -55,3 +57,16 @@ def test_a_clock_that_jumps_is_an_alarm_and_no_number(tmp_path: Path, by_ns: int
         times = with_device_times(run.recorded)
         assert any("contradict" in remark for remark in times.remarks)
         assert all(abs(times.events[at].done_ns - run.true_ns[at]) <= bound for at, bound in times.bounds_ns.items())
+
+
+def test_an_anchor_during_which_the_host_lost_its_core_moves_no_time(tmp_path: Path) -> None:
+    """One of the anchors is 20 ms wide, the events beside it have no wider bounds."""
+    (run, _), (beside, _) = train(tmp_path, steps=300), train(tmp_path / "beside", steps=300)
+    anchors = [at for at, record in enumerate(run.recorded.device) if record.kind == e.DEVICE_ANCHOR]
+    device = list(run.recorded.device)
+    middle = anchors[len(anchors) // 2]
+    device[middle] = device[middle]._replace(ns=device[middle].ns - 18 * MS, number=20 * MS)
+    wide = replace(run, recorded=run.recorded._replace(device=device))
+    assert wrong_times([wide]) == [0]
+    bounds = with_device_times(wide.recorded).bounds_ns
+    assert max(bounds.values()) < 2 * max(with_device_times(beside.recorded).bounds_ns.values())
