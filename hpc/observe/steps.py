@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
@@ -70,6 +71,8 @@ class ObservedStep:
     """What is before it: a step of the measurement must not span it."""
     bound_ns: int = 0
     """The error bound of its times: 0 on the host's clock, whose times they are."""
+    called_ns: tuple[int, int] = (0, 0)
+    """Its begin and end by the host's clock, of what the host queued for it: on a device earlier than `stamps`."""
     host_bound_ns: tuple[int, ...] = ()
     """On a device, how long the host set the pace, by hpc.observe.stamps.PHASES; empty where that is not known."""
     syncs: int = 0
@@ -154,6 +157,8 @@ def steps_of(recorded: ProcessEvents) -> ObservedSteps:
         end = _last_end(events, process.loaders, last)
         steps[-1] = _ended(steps[-1], end)
         borders.append((end, end))
+    called = [(_called_ns(process, begin), _called_ns(process, end)) for (_, begin), (end, _) in pairwise(borders)]
+    steps = [replace(step, called_ns=its) for step, its in zip(steps, called, strict=True)]
     steps = _by_device(steps, process)
     steps = _with_collectives(steps, borders, process)
     steps, turns, reason = _rounds(steps)
@@ -173,6 +178,15 @@ def steps_of(recorded: ProcessEvents) -> ObservedSteps:
         absent=_absent(steps),
         last_steps=lacking,
     )
+
+
+def _called_ns(process: _Process, moment: _Moment) -> int:
+    """When the host was at this place of its events."""
+    if process.times is None:
+        return moment.ns
+    events = process.recorded.events
+    later = (events[at].ns for at in range(moment.place, len(events)) if events[at].kind != e.NOTHING)
+    return next(later, events[-1].ns)
 
 
 def _ended(step: ObservedStep, end: _Moment) -> ObservedStep:
@@ -424,6 +438,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         new_epoch=any(part.new_epoch for part in parts),
         collectives=tuple(collective for part in parts for collective in part.collectives),
         bound_ns=max(part.bound_ns for part in parts),
+        called_ns=(first.called_ns[0], last.called_ns[1]),
         pause=next((part.pause for part in parts if part.pause), None),
     )
 

@@ -107,6 +107,9 @@ def test_the_stamps_are_the_devices_however_far_the_host_is_ahead(training: Trai
         assert all(abs(a - b) <= step.bound_ns for a, b in zip(step.stamps[:END], expected, strict=True))
         assert 0 < step.bound_ns < NEAR
     late = steps[30]
+    fetches = [event.ns for event in training.recorded().events if event.kind == e.FETCH_IN]
+    assert late.called_ns == (fetches[30], fetches[31])  # far ahead of its stamps
+    assert late.called_ns[1] < late.stamps[BEGIN] - 100 * MS
     assert part(late, BEGIN, BATCH_READY) < 0.02
     assert part(late, BATCH_READY, FORWARD_END) == pytest.approx(3, abs=0.03)
     assert part(late, FORWARD_END, GRADS_READY) == pytest.approx(6, abs=0.03)
