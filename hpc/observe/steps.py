@@ -174,7 +174,7 @@ def steps_of(recorded: ProcessEvents) -> ObservedSteps:
     return ObservedSteps(
         steps=tuple(steps),
         remarks=remarks,
-        reason="" if steps else reason or _why_none(recorded.events),
+        reason="" if steps else reason or _why_unseen(process) or _why_none(recorded.events),
         absent=_absent(steps),
         last_steps=lacking,
     )
@@ -458,6 +458,13 @@ def _of_process(recorded: ProcessEvents) -> list[str]:
     if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
         remarks.append(f"WORLD_SIZE is {facts['world_size']}, but it is in no process group: it trains alone")
     return remarks
+
+
+def _why_unseen(process: _Process) -> str:
+    """Why no step is left of those that the host made; empty where it made none."""
+    if process.times is None or not segments_of(process.recorded.events):
+        return ""
+    return "; ".join(process.times.remarks) or "the device was not seen to end a step"
 
 
 def _why_none(events: Sequence[HookEvent]) -> str:

@@ -271,3 +271,20 @@ def test_compiled_autograd_and_replays_of_graphs_are_refused_by_name(training: T
     replays = [e.HookEvent(at, e.REPLAY) for at in range(1, 4)]
     reason = steps_of(ProcessEvents(process=1, events=replays, facts={}, names=())).reason
     assert reason.startswith("3 replays of CUDA graphs were seen")
+
+
+def test_without_a_step_that_the_device_ended_the_reason_is_the_devices(tmp_path: Path) -> None:
+    training = Training(tmp_path, ahead_ms=1e6)
+    for _ in range(3):
+        training.step(kernels=1000)
+    observed = training.observed(ended=False)
+    assert observed.steps == () and observed.reason == "the device was not seen to end a step"
+
+
+def test_a_device_whose_clock_went_back_measures_nothing_and_says_so(training: Training) -> None:
+    for number in range(200):
+        if number == 100:
+            training.device.jumped_ns = -(10**11)
+        training.step(python=5)
+    observed = training.observed()
+    assert observed.steps == () and "contradict each other" in observed.reason
