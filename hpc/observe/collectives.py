@@ -300,11 +300,16 @@ FSDP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
 def hook_unshard(o: Observer) -> None:
-    """Where FSDP2 has the training's stream wait for an all-gather, which went on on a stream of its own."""
+    """Where FSDP2 has the training's stream wait for a collective, which went on on a stream of its own.
+
+    For an all-gather where its parameters are needed; for a reduce-scatter where the next one is begun, or its group is
+    finalized: torch finalizes the root before a first block is reduced whose input has no gradient.
+    """
     groups: Any = getattr(sys.modules.get(FSDP), "FSDPParamGroup", None)
     if groups is None:
         return
     gathered: dict[int, int] = {}  # of each group of parameters, by its identity, its all-gather
+    scattered: list[int] = []  # the last reduce-scatter, until it is waited for
 
     def make_unshard(original: Any) -> Any:
         def unshard(group: Any, *values: Any, **named: Any) -> Any:
@@ -328,8 +333,33 @@ def hook_unshard(o: Observer) -> None:
 
         return wait_for_unshard
 
+    def make_reduce(original: Any) -> Any:
+        def reduce(group: Any, *values: Any, **named: Any) -> Any:
+            call, o.last_collective = -1, -1
+            if scattered and o.mark is not None and not o.off and _waits_for_reduction(group):
+                call = scattered.pop()
+                o.note(e.UNSHARD_IN, call & 0xFFFF, call >> 16)
+            result = original(group, *values, **named)
+            if call >= 0:
+                o.note(e.UNSHARD_OUT, call & 0xFFFF, call >> 16)
+            if o.last_collective >= 0:
+                scattered[:] = [o.last_collective]
+            return result
+
+        return reduce
+
     o.replace(groups, "unshard", make_unshard)
     o.replace(groups, "wait_for_unshard", make_wait)
+    o.replace(groups, "post_backward", make_reduce)
+    o.replace(groups, "finalize_backward", make_reduce)
+
+
+def _waits_for_reduction(group: Any) -> bool:
+    """Whether FSDP2 of this torch or an older one now has the training's stream wait for a reduce-scatter."""
+    names = ("reduce_scatter_states", "reduce_scatter_state", "_last_post_reduce_events")
+    return any(getattr(group.comm_ctx, name, None) for name in names) or bool(
+        getattr(group, "_post_reduce_event", None)
+    )
 
 
 def _make_armed(o: Observer) -> Any:

@@ -52,14 +52,22 @@ def placed_collectives(recorded: ProcessEvents, aside: Set[int] = frozenset()) -
     """All of a process with the places of their calls.
 
     On a device those in `aside` were called on another stream than the training's: one that waits at once keeps that
-    stream waiting alone. FSDP2's all-gathers are waited for where the training's stream needs them.
+    stream waiting alone. FSDP2's are waited for where the training's stream needs them, at most until their end there:
+    what copies the result is queued between the two.
     """
     times: dict[int, dict[int, int]] = {kind: {} for kind in _WAITS}
+    done: dict[int, int] = {}
     for place, event in enumerate(recorded.events):
         if event.kind in times and place not in aside:
             times[event.kind].setdefault(event.number, event.done_ns)
+        elif event.kind == e.COLLECTIVE_OUT:
+            done.setdefault(event.number, event.done_ns)
     waits = {**times[e.COLLECTIVE_WAIT], **times[e.UNSHARD_IN]}
-    ends = {**times[e.COLLECTIVE_OUT], **times[e.UNSHARD_OUT]}
+    needed = {
+        place: max(times[e.UNSHARD_IN].get(place, ns), min(ns, done.get(place, ns)))
+        for place, ns in times[e.UNSHARD_OUT].items()
+    }
+    ends = {**times[e.COLLECTIVE_OUT], **needed}
     return [
         (
             place,

@@ -10,6 +10,7 @@ import pytest
 
 from hpc.backends import missing_modules
 from hpc.model.spec import SCRIPT
+from hpc.model.timestamps import BATCH_READY, GRADS_READY
 from hpc.observe import events as e
 from hpc.observe.device_times import DeviceTimes, with_device_times
 from tests.mpi.observed import Ended, run
@@ -70,3 +71,20 @@ def test_a_device_that_fails_under_a_script_that_catches_everything(tmp_path: Pa
     times = with_device_times(ended.recorded[0])
     assert [each for each in placed(times, truth) if max(each[2:]) > 0] == []
     assert any("unspecified launch failure" in reason for reason in times.reasons.values())
+
+
+def test_what_the_stream_of_fsdp2_waits_for_is_no_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels of 240 ms a step, collectives of 10 ms, some of which overlap: FSDP2 itself queues on the streams."""
+    monkeypatch.setenv("SIMULATED_DEVICE", json.dumps({"collective_ms": 10}))
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"steps": 12, "windows": [None]}))
+    words = ("--parallel", "fsdp2", "--forward-ms", "20", "--plan", str(plan), "--truth", str(tmp_path / "truth"))
+    ended = run(tmp_path, "on_device.py", *words, ranks=2)
+    assert ended.statuses == [0, 0], ended.errors
+    for observed in ended.observed:
+        steps = [step for step in observed.steps[3:12] if not step.absent]
+        assert len(steps) >= 6
+        for step in steps:
+            ready, grads = step.stamps[BATCH_READY], step.stamps[GRADS_READY]
+            waited = sum(call.waited_ns for call in step.collectives if ready <= call.waits_ns < grads)
+            assert abs((grads - ready - waited) / 1e6 - 240) < 4
