@@ -126,6 +126,7 @@ class _Rank:
         if ms("item"):
             last = device.current_stream().last
             assert last is not None
+            record(e.SYNC_IN)
             yield from self.wait(last)
             clock.advance(ms("item"))
         clock.advance(CALL_MS)

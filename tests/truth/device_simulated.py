@@ -4,7 +4,8 @@
 recorded by the product's own recorder and device clock. 100 delays on one of 2 or 4 ranks, 100 runs without; the host
 is 1 to 20 steps ahead, the devices' clocks differ by up to 100 ppm, and a third of the runs has no anchor for 10 s.
 Then 100 clocks that jump. Ends with 1 where kind, rank, phase and terms are right of fewer than 95 of 100, somebody is
-named in more than 3 of 100 without a delay, a time lies outside of its bound, or a jump is no alarm.
+named in more than 3 of 100 without a delay, a time lies outside of its bound, a jump is no alarm, or host and device
+are taken for one another where hooks can tell them apart.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hpc.observe.steps import steps_of
 from parse.ledger.types import PERSISTENT
 from tests.simulated_device import MS
 from tests.simulated_training import START_NS, VirtualRun, train
-from tests.truth.device_run import PLACES, Point, judge_point, report
+from tests.truth.device_run import HOST, PLACES, RIGHT, Point, judge_point, report
 from tests.truth.fault_schedule import NOTHING
 from tests.truth.faults import Answer, FaultCase
 from tests.truth.script_marks import Noted
@@ -36,6 +37,9 @@ AHEAD = (1, 2, 3, 5, 10, 20)
 RATES = (0.0, 25e-6, 50e-6)
 LEAD, WINDOW = 45, 60
 HOST_MS, DEVICE_MS = (20, 30, 40), (2, 4, 8)
+UNSEEN = ("python", "item")
+"""Between two events of hooks the host idles the device and queues kernels: the later event does not come at once, and
+that the device was idle is not seen."""
 IN_TRAINING = tuple(place for place in PLACES if place != "collective")
 
 
@@ -86,6 +90,19 @@ def noted_of(runs: Sequence[VirtualRun]) -> Noted:
     return Noted(slept={}, marks=marks, meetings=np.zeros((*marks.shape[:2], 0, 3), np.int64), first=LEAD)
 
 
+def is_host_right(point: Point, runs: Sequence[VirtualRun]) -> bool:
+    """Whether the steps say of the straggler's delay that its host sets the pace, or that it does not, as is true."""
+    (fault,) = point.case.faults
+    phases = {"data": (0,), "compute": (1,), "optimizer": (2, 3)}[PLACES[fault.phase][1]]
+    paced = [
+        np.mean([sum(step.host_bound_ns[at] for at in phases) for step in steps_of(run.recorded).steps[LEAD:-1]])
+        for run in runs
+    ]
+    late = fault.ranks[0]
+    more_ms = (paced[late] - np.median([ns for rank, ns in enumerate(paced) if rank != late])) / 1e6
+    return bool(more_ms > point.judged.effect / 2) == (PLACES[fault.phase][0] == HOST)
+
+
 def outside(runs: Sequence[VirtualRun]) -> Iterator[tuple[float, bool]]:
     """The bound of each time of a device, ns, and whether the true time lies outside of it."""
     for run in runs:
@@ -106,12 +123,14 @@ def main() -> int:
     """Command line: 0 where the product is right often enough."""
     begin = perf_counter()
     points: list[Point] = []
+    hosts: list[tuple[str, bool]] = []
     bounds: list[tuple[float, bool]] = []
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
         for late in (True, False):
             for number in range(TRIALS):
                 point, runs = trial(number, Path(scratch) / f"{late}{number}", late=late)
                 points.append(point)
+                hosts += [(point.case.name, is_host_right(point, runs))] if late else []
                 bounds += outside(runs)
         jumps = [jumping(number, Path(scratch) / f"jump{number}") for number in range(JUMPS)]
     failed = report(points)
@@ -122,8 +141,13 @@ def main() -> int:
         f"times of devices: {wrong} of {len(bounds)} outside of their bounds; these, µs: median {low:.1f}, 99 of 100 "
         f"under {high:.1f}, largest {widths.max():.1f}"
     )
+    for place in IN_TRAINING:
+        its = [is_right for name, is_right in hosts if name == place]
+        print(f"host or device, {place}: right in {sum(its)} of {len(its)}{' (not held)' if place in UNSEEN else ''}")
+    seen = [is_right for name, is_right in hosts if name not in UNSEEN]
     print(f"clocks that jump: an alarm in {alarms} of {JUMPS}, a wrong time in {false}")
     print(f"{perf_counter() - begin:.0f} s")
+    failed |= sum(seen) < RIGHT * len(seen)
     return 1 if failed or wrong or alarms < JUMPS or false else 0
 
 
