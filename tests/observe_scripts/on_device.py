@@ -54,10 +54,15 @@ class DeviceDelays(Delays):
             self.reached = {}
             simulated_torch.calls.clear()
 
+    def waited(self, call):
+        """A stream that goes on later than the collective ended waits for its host, not for the collective."""
+        arrived, begin, went_on = (event.true_ns for event in call)
+        return arrived, begin, max(begin, min(went_on, simulated_torch.ends[id(call)].true_ns))
+
     def write(self, folder):
         device.synchronize()
         self.marks_ns = {name: [event.true_ns for event in events] for name, events in self.marks_ns.items()}
-        self.meetings_ns = [[[event.true_ns for event in call] for call in step] for step in self.meetings_ns]
+        self.meetings_ns = [[list(self.waited(call)) for call in step] for step in self.meetings_ns]
         super().write(folder)
 
 

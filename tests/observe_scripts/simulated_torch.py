@@ -36,6 +36,8 @@ METHODS = (
 )  # fmt: skip
 groups = {}
 """Of each group, by its name: its stream, and where its ranks meet; empty until `begin`."""
+ends = {}
+"""The end of each collective on its stream, by the identity of its list in `calls`, all of which are kept."""
 calls = []
 """Of each collective that Python called: [arrival, wait, end], events of the calling and of the waiting stream."""
 
@@ -111,6 +113,7 @@ def _below_hooks(torch):
             self.call = [marked()]
             self.end = collective("python")
             calls.append(self.call)
+            ends[id(self.call)] = self.end
 
     def simulate(name):
         original = getattr(dist.ProcessGroup, name)
