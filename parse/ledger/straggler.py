@@ -52,8 +52,9 @@ latest."""
 COSTLY_IN_FEW = 0.1
 """A persistent straggler of half of the runs or fewer is the point's where it costs this share of its step: load that
 lasts makes ranks late in single runs."""
-NEAR_LIMIT = 0.75
-"""A rank that costs this part of the limit of every step in some of them takes the assurance away."""
+NEAR_LIMIT, NEAR_IN_FEW = 0.75, 0.5
+"""A rank that costs this part of the limit of every step in some of them takes the assurance away; in FEW steps, of
+which another may hide one, this."""
 MOST_FOUND = 12
 """So many are looked for, one behind another."""
 PROVABLE_IN = 0.3
@@ -194,8 +195,9 @@ def stragglers(runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]
         shuffles=SHUFFLES,
     )  # fmt: skip
     doubt = _doubt(pool)
-    if doubt and limit_ns is not None and doubt.costs * 1e6 < NEAR_LIMIT * limit_ns:
-        doubt = None
+    if doubt and limit_ns is not None:
+        near = NEAR_LIMIT if doubt.steps > FEW else NEAR_IN_FEW
+        doubt = doubt if doubt.costs * 1e6 >= near * limit_ns else None
     if doubt and (doubt.steps > FEW or limit_ns is None):
         return (Verdict(kind=CANNOT_TELL, because=Because.SOME_STEPS, bound=first.bound, doubt=doubt),)
     seldom_ns = None if limit_ns is None else seldom_limit_ns(pool)
@@ -300,7 +302,8 @@ def _candidates(pool: Pool, stragglers: Sequence[Verdict]) -> list[Verdict]:
     if persistent and seldom and {*seldom.ranks} <= {*persistent.ranks} and persistent.costs < 2 * seldom.costs:
         persistent = None  # its other steps cost less
     if frequent and seldom and {*frequent.ranks} & {*seldom.ranks}:
-        frequent, seldom = (None, seldom) if seldom.costs >= ALONE * frequent.costs else (frequent, None)
+        enough = (ALONE if seldom.shape and seldom.shape.period else 1.0) * frequent.costs
+        frequent, seldom = (None, seldom) if seldom.costs >= enough else (frequent, None)
     return [each for each in (persistent, frequent, seldom) if each is not None]
 
 

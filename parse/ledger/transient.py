@@ -121,6 +121,9 @@ COSTLY = 0.05
 """Delays in some steps that half of the runs or fewer show are the point's where they cost this share of its step."""
 SELDOM = 0.4
 """Steps that stand out are at most this share of the window."""
+SMALL_SPIKE, SMALL_CHANCE = 2.5, 1e-5
+"""Steps that stand out less, among ranks that scatter widely: that so many fall on one rank by chance must be as good
+as excluded, since the scatter of real ranks is not quite by chance."""
 SPIKE_CHANCE, SEVERE_CHANCE = 0.005, 0.02
 """The maximum probability that so many of them fall on one rank by chance; the single test of severe ones may have more
 than the many tests at all sizes."""
@@ -216,7 +219,10 @@ def standing_out(pool: Pool) -> Outstanding | None:
     arrivals = pool.arrivals
     skew = arrivals.skew
     candidates: list[Outstanding] = []
-    sizes = 0
+    small_ns = np.maximum(SMALL_SPIKE * pool.usual_skew_ns, arrivals.skew_bound)
+    if 0 < (skew > small_ns).mean() <= SELDOM:
+        candidates += _most_of(pool, skew > small_ns, SMALL_CHANCE, small_ns)
+    sizes = 1
     least_ns = smallest_ns = np.maximum(SPIKE * pool.usual_skew_ns, arrivals.skew_bound)
     while (out := skew > least_ns).any():
         if out.mean() <= SELDOM:
