@@ -302,8 +302,7 @@ def _candidates(pool: Pool, stragglers: Sequence[Verdict]) -> list[Verdict]:
     if persistent and seldom and {*seldom.ranks} <= {*persistent.ranks} and persistent.costs < 2 * seldom.costs:
         persistent = None  # its other steps cost less
     if frequent and seldom and {*frequent.ranks} & {*seldom.ranks}:
-        enough = (ALONE if seldom.shape and seldom.shape.period else 1.0) * frequent.costs
-        frequent, seldom = (None, seldom) if seldom.costs >= enough else (frequent, None)
+        frequent, seldom = (None, seldom) if seldom.costs >= ALONE * frequent.costs else (frequent, None)
     return [each for each in (persistent, frequent, seldom) if each is not None]
 
 

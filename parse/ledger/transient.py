@@ -106,9 +106,8 @@ IN_TURN = 0.3
 MOSTLY = 0.5
 """The ranks that alternate are provably last in more than this share of the steps."""
 ALONE = 0.8
-"""A rank is meant, and not its node, where it is the latest in this part of the steps in which its node is."""
-HALF = 0.5
-"""Delays that recur are meant where they cost this part of those that stand out: the others are judged without them."""
+"""A rank is meant, and not its node, where it is the latest in this part of the steps in which its node is; delays that
+recur, where they are this part of those that stand out."""
 TOGETHER = 0.5
 """With the steps that stand out go those in which a rank is last by this part of what it mostly is in them."""
 SPIKE, SEVERE = 5.0, 50.0
@@ -121,9 +120,6 @@ COSTLY = 0.05
 """Delays in some steps that half of the runs or fewer show are the point's where they cost this share of its step."""
 SELDOM = 0.4
 """Steps that stand out are at most this share of the window."""
-SMALL_SPIKE, SMALL_CHANCE = 2.5, 1e-5
-"""Steps that stand out less, among ranks that scatter widely: that so many fall on one rank by chance must be as good
-as excluded, since the scatter of real ranks is not quite by chance."""
 SPIKE_CHANCE, SEVERE_CHANCE = 0.005, 0.02
 """The maximum probability that so many of them fall on one rank by chance; the single test of severe ones may have more
 than the many tests at all sizes."""
@@ -132,7 +128,7 @@ than the many tests at all sizes."""
 def transient(pool: Pool) -> Verdict | None:
     """Who is late in some of the steps: the rank or node whose delays recur, or on whom those fall that stand out."""
     recurring, standing_out = _recurring(pool), _standing_out(pool)
-    if recurring and standing_out and recurring.costs < HALF * standing_out.costs:
+    if recurring and standing_out and recurring.costs < ALONE * standing_out.costs:
         recurring = None  # what stands out has no period, or another
     candidate = recurring or standing_out
     return candidate if candidate and shows(pool, candidate) else None
@@ -219,10 +215,7 @@ def standing_out(pool: Pool) -> Outstanding | None:
     arrivals = pool.arrivals
     skew = arrivals.skew
     candidates: list[Outstanding] = []
-    small_ns = np.maximum(SMALL_SPIKE * pool.usual_skew_ns, arrivals.skew_bound)
-    if 0 < (skew > small_ns).mean() <= SELDOM:
-        candidates += _most_of(pool, skew > small_ns, SMALL_CHANCE, small_ns)
-    sizes = 1
+    sizes = 0
     least_ns = smallest_ns = np.maximum(SPIKE * pool.usual_skew_ns, arrivals.skew_bound)
     while (out := skew > least_ns).any():
         if out.mean() <= SELDOM:

@@ -38,6 +38,7 @@ LATE = Verdict(
 UNSPLIT = ComputeSplit(contention=None, interference=None, unexplained=7.5)
 STANDALONE = Standalone(gradient_bytes=102_228_128, standalone=55.0, exposed=41.0, run_id="c_r1")
 NOBODY = Verdict(kind=NONE, bound=0.0042, chance=0.4)
+SM_CLOCK = next(quantity for quantity in QUANTITIES if quantity.name == "SM clock")
 
 
 def around(value: float, margin: float | None = 0.05) -> Mean:
@@ -118,7 +119,7 @@ def weak() -> Summary:
         two, CROWD, ALONE, verdict=LATE, median_step=55.0, skew=0.02,
         split=ComputeSplit(contention=around(1.2), interference=around(0.3, 0.5), unexplained=6.0),
         standalone=Standalone(gradient_bytes=102_228_128, standalone=18.1, exposed=4.1, run_id="2n2g_x_collectives_r1"),
-        telemetry=(ConditionChange(quantity=QUANTITIES[6], value=1755, usual=1980),), remarks=("a\tremark",),
+        telemetry=(ConditionChange(quantity=SM_CLOCK, value=1755, usual=1980),), remarks=("a\tremark",),
     )  # fmt: skip
     slow = with_problem(slow)
     paused = dataclasses.replace(slow.runs[1], pauses=(350.0, 410.0))
