@@ -129,6 +129,7 @@ class _Rank:
             record(e.SYNC_IN)
             yield from self.wait(last)
             clock.advance(ms("item"))
+        record(e.UPDATE_IN, 1)
         clock.advance(CALL_MS)
         device.run(UPDATE_MS + ms("update"))
         record(e.UPDATE_OUT, 1, mark="end")
