@@ -20,6 +20,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -246,8 +247,11 @@ def _may_live(partial: Path) -> str:
     copies = [path for path in partial.glob("rank*.stamps") if not path.with_suffix(WHOLE).exists()]
     if not copies or AttemptFiles.of_stem(partial.parent, stem).exit_record.exists():
         return ""
-    beats = [path.stat().st_mtime for path in partial.glob(f"*{BEAT}")]
-    age_s = server_time_s(partial.parent) - max(beats, default=0.0)
+    beats = [0.0]
+    for path in partial.glob(f"*{BEAT}"):
+        with suppress(FileNotFoundError):  # it is taken away meanwhile, or a link to nothing
+            beats.append(path.stat().st_mtime)
+    age_s = server_time_s(partial.parent) - max(beats)
     if age_s > LIVES_S:
         return ""
     return (

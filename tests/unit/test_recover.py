@@ -170,6 +170,7 @@ def test_an_attempt_that_may_still_run_is_left_alone(tmp_path: Path, capsys: pyt
     assert main([str(tmp_path)]) == 0
     assert "left alone, it may still run" in capsys.readouterr().out
     assert not list(tmp_path.glob("*.h5"))
+    (beat.parent / f"n2{BEAT}").symlink_to("gone")
     os.utime(beat, (1, 1))
     assert main([str(tmp_path)]) == 0
     assert list(tmp_path.glob("*.h5"))
