@@ -92,6 +92,9 @@ class FakeEvent:
         assert stream is self._device
         self._at_ns = self._device.now_ns * (1 + self._device.drift)
 
+    def query(self) -> bool:
+        return self._at_ns is not None
+
     def synchronize(self) -> None:
         self._device.synchronised += 1
 
