@@ -271,7 +271,7 @@ def _readings_of(recorded: ProcessEvents) -> tuple[list[int], ClockReadings]:
             pending = None
     times = [
         time for time in times if time[3] < len(seen)
-    ]  # the process ended before it had told that the others were done
+    ]  # the process ended before it recorded that the others were done
     places, device, begun, looks = np.array(times, np.int64).reshape(-1, 4).T
     before, width, anchor_device, counts = np.array(anchors, np.int64).reshape(-1, 4).T
     chain = np.concatenate([[ORIGIN_NS], device])

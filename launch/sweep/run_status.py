@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import join
@@ -212,17 +213,20 @@ def _last_begun(traces: Path, broken: list[RecordError]) -> dict[str, BeginRecor
 
 def _copied(partial: Path) -> tuple[int | None, float | None]:
     """The last step that all copied ranks have completed, and the age of the newest copy in seconds."""
+    changed: list[float] = []
     try:
-        newest = max((path.stat().st_mtime for path in partial.iterdir()), default=None)
+        for path in partial.iterdir():
+            with suppress(FileNotFoundError):  # it is taken away meanwhile
+                changed.append(path.stat().st_mtime)
     except OSError:
         return None, None
-    if newest is None:
+    if not changed:
         return None, None
     try:
         steps = [journal.steps_completed for journal in read_journals(partial)]
     except (JournalError, OSError):
         steps = []  # a copy that is being written
-    return (min(steps) - 1 if steps else None), max(0.0, time.time() - newest)
+    return (min(steps) - 1 if steps else None), max(0.0, time.time() - max(changed))
 
 
 # What a run measured, from its trace by the formula of the summary.

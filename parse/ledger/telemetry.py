@@ -84,7 +84,7 @@ QUANTITIES = (
     _throttled("current limit", "current_limit"),
     _throttled("heat of an AMD GPU", "heat"),
     _throttled("processor hot", "processor_hot"),
-    _throttled("no reason told", "any"),
+    _throttled("without a reason", "any"),
     _throttled_time("power cap", "power_cap"),
     _throttled_time("processor hot", "processor_hot"),
     _throttled_time("heat of the socket", "socket_heat"),

@@ -10,13 +10,11 @@ without a delay whom the true times do not bear out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,6 +34,7 @@ from tests.truth.fault_verdicts import Judged, findings_of, judge_effect
 from tests.truth.faults import Answer, FaultCase
 from tests.truth.run import TruthError
 from tests.truth.script_marks import Noted
+from tests.truth.script_run import judge_trainings
 from tests.truth.windows import cut, ledger_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,26 +128,7 @@ class Point:
 
 def main() -> int:
     """Command line: 0 where the ledger is right often enough, 1 where not, 2 where the runs could not be made."""
-    arguments = _arguments()
-    begin = perf_counter()
-    trainings = [each for each in TRAININGS if arguments.only is None or arguments.only in each.name]
-    if not trainings:
-        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(each.name for each in TRAININGS)}")
-    with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
-        folder = arguments.folder or arguments.keep or Path(scratch) / "runs"
-        points: list[Point] = []
-        try:
-            for number, training in enumerate(trainings):
-                its = folder / training.name.replace(",", "").replace(" ", "-")
-                if arguments.folder is None:
-                    run_script(training, its)
-                points += points_of(training, its, Path(scratch) / f"points{number}")
-        except TruthError as error:
-            print(error, file=sys.stderr)
-            return 2
-    failed = report(points)
-    print(f"{perf_counter() - begin:.0f} s")
-    return 1 if failed else 0
+    return judge_trainings(__doc__, TRAININGS, run_script, points_of, report)
 
 
 def run_script(training: DeviceTraining, folder: Path) -> None:
@@ -240,14 +220,6 @@ def _show(point: Point) -> None:
         rank, term = np.unravel_index(np.nan_to_num(np.abs(point.errors)).argmax(), point.errors.shape)
         reasons.append(f"{TERMS[term]} of rank {rank} is off by {point.errors[rank, term]:+.3f} ms")
     print(f"    {point.case.fault}: {'; '.join(reasons)} [{point.judged.effect:.2f}] {point.judged.verdict}")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
-    parser.add_argument("--only", metavar="WORDS", help="only trainings that have this in their names")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

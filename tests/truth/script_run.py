@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -81,19 +82,31 @@ class Point:
 
 def main() -> int:
     """Command line: 0 where the ledger is right often enough, 1 where not, 2 where the runs could not be made."""
-    arguments = _arguments()
+    return judge_trainings(__doc__, TRAININGS, run_script, points_of, report)
+
+
+def judge_trainings(
+    doc: str | None, trainings: Sequence[Any], run: Callable[[Any, Path], None],
+    points_of: Callable[[Any, Path, Path], Iterator[Any]], report: Callable[[Sequence[Any]], bool],
+) -> int:  # fmt: skip
+    """The command line of trainings by their names: each is run into a folder, or was, and its points are reported."""
+    parser = argparse.ArgumentParser(description=(doc or "").split("\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
+    parser.add_argument("--only", metavar="WORDS", help="only trainings that have this in their names")
+    arguments = parser.parse_args()
     begin = perf_counter()
-    trainings = [each for each in TRAININGS if arguments.only is None or arguments.only in each.name]
-    if not trainings:
-        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(each.name for each in TRAININGS)}")
+    chosen = [each for each in trainings if arguments.only is None or arguments.only in each.name]
+    if not chosen:
+        raise SystemExit(f"--only {arguments.only}: none of {'; '.join(each.name for each in trainings)}")
     with tempfile.TemporaryDirectory(prefix="rw-", dir="/var/tmp") as scratch:
         folder = arguments.folder or arguments.keep or Path(scratch) / "runs"
-        points: list[Point] = []
+        points: list[Any] = []
         try:
-            for number, training in enumerate(trainings):
+            for number, training in enumerate(chosen):
                 its = folder / training.name.replace(",", "").replace(" ", "-")
                 if arguments.folder is None:
-                    run_script(training, its)
+                    run(training, its)
                 points += points_of(training, its, Path(scratch) / f"points{number}")
         except TruthError as error:
             print(error, file=sys.stderr)
@@ -259,14 +272,6 @@ def _show(point: Point) -> None:
     reason = "; ".join(point.judged.wrong) or f"off by {point.term:+.2f} ms"
     limit = "" if point.judged.limit is None else f", limit {point.judged.limit:.2f}"
     print(f"    {point.case.fault}: {reason} [{point.judged.effect:.2f}{limit}] {point.judged.verdict}")
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the runs there")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="run nothing; look at what was kept there")
-    parser.add_argument("--only", metavar="WORDS", help="only trainings that have this in their names")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

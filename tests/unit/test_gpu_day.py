@@ -15,22 +15,19 @@ import pytest
 
 from benchmarks import gpu_day
 from benchmarks.gpu_day import DONE, FAILED, NOT_REACHED, PAST_LIMIT, RUNNING, Day, Outcome, Part, run_parts
-from benchmarks.gpu_parts import (
-    LEAD,
+from benchmarks.gpu_borders import (
     Border,
-    EndedTests,
     Figures,
     Kernel,
     PartError,
     border_errors_ns,
     check_borders,
-    delayed_terms,
-    hooks_against_kernels,
     measure_borders,
     put_borders,
     read_kernels,
     simulated_training,
 )
+from benchmarks.gpu_parts import LEAD, EndedTests, delayed_terms, hooks_against_kernels
 from hpc.model.timestamps import ABSENT
 from tests.processes import lives
 from tests.waiting import until
