@@ -1,6 +1,6 @@
 """Time on an accelerator, from events on its streams: what an accelerator is here, and its anchors on the host's clock.
 
-Used in a script's process, by hooks, and by backends. Standard library alone; torch is imported only by its accelerator.
+Used in a script's process, by hooks, and by backends. Standard library alone; only its accelerator imports torch.
 Never run on a real GPU by us.
 """
 
@@ -157,8 +157,7 @@ class DeviceError(Exception):
 class DeviceClock:
     """Has the device note when it reaches events of hooks, and writes these times to their file.
 
-    Nothing waits for the training's streams: events are queried whether they are done, at the end of a step. The device's
-    clock is that of `elapsed_time`, from one event to the next one. A step for which the pool has no event left has
+    Nothing waits for the training's streams: at the end of a step events are queried. The device's clock is that of `elapsed_time`, from one event to the next one. A step for which the pool has no event left has
     none from there on, and no time stamps. `failed` is called once with what has gone wrong; then nothing is recorded.
     """
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_day
-from benchmarks.gpu_day import DONE, FAILED, NOT_REACHED, PAST_LIMIT, RUNNING, Day, Outcome, Part, run_parts
 from benchmarks.gpu_borders import (
     Border,
     Figures,
@@ -27,6 +26,7 @@ from benchmarks.gpu_borders import (
     read_kernels,
     simulated_training,
 )
+from benchmarks.gpu_day import DONE, FAILED, NOT_REACHED, PAST_LIMIT, RUNNING, Day, Outcome, Part, run_parts
 from benchmarks.gpu_parts import LEAD, EndedTests, delayed_terms, hooks_against_kernels
 from hpc.model.timestamps import ABSENT
 from tests.processes import lives
