@@ -157,8 +157,9 @@ class DeviceError(Exception):
 class DeviceClock:
     """Has the device note when it reaches events of hooks, and writes these times to their file.
 
-    Nothing waits for the training's streams: at the end of a step events are queried. The device's clock is that of `elapsed_time`, from one event to the next one. A step for which the pool has no event left has
-    none from there on, and no time stamps. `failed` is called once with what has gone wrong; then nothing is recorded.
+    Nothing waits for the training's streams: at the end of a step events are queried. The device's clock is that of
+    `elapsed_time`, from one event to the next one. A step for which the pool has no event left has none from there on,
+    and no time stamps. `failed` is called once with what has gone wrong; then nothing is recorded.
     """
 
     def __init__(
