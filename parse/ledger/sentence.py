@@ -226,7 +226,6 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield _fixed_compute(ledger, loss.value, write)
         yield from explanation(ledger, write)
         yield from _straggler(ledger, write)
-    yield _same_in_all_runs(ledger)
     yield from network_sentences(ledger.network)
     yield from _confidence(ledger, write)
 
@@ -349,10 +348,15 @@ def _who_pauses(pauses: RankPauses, ledger: Ledger, write: Figures) -> str:
 def _straggler(
     ledger: Ledger, write: Figures, lead: str = "Straggler: ", *, has_headline: bool = False
 ) -> Iterator[str]:
-    """A script's pauses; the straggler, what shows in its telemetry, what to do, and those behind it; nothing of these
-    where there is one rank."""
-    verdict = ledger.verdict
+    """A script's pauses; the straggler and those behind it, or that there is none; whether all runs show the same."""
     yield from _pauses(ledger, write)
+    yield from _stragglers(ledger, write, lead, has_headline=has_headline)
+    yield _same_in_all_runs(ledger)
+
+
+def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool) -> Iterator[str]:
+    """The straggler, what shows in its telemetry, what to do, and those behind it; nothing where there is one rank."""
+    verdict = ledger.verdict
     if len(ledger.ranks) < 2:
         return
     if verdict.kind == NONE:

@@ -415,3 +415,17 @@ def test_reasons_and_errors_in_words():
 def test_a_reason_that_point_and_baseline_share_is_given_once() -> None:
     point, baseline = (Merged(missing=(("reduced", ranks * 100, ranks * 100),)) for ranks in (2, 1))
     assert merged_text([point, baseline]) == "reduced was not recorded in any step"
+
+
+def test_what_all_runs_repeat_follows_the_straggler():
+    text = sentence(two_nodes(verdict=dataclasses.replace(LATE, repeats=0.94)), "2n2g")
+    assert "Of the others the same are late in the same steps of each run (correlation 0.94): their work is " in text
+    assert text.index("Of the others the same") > text.index("which costs 29.20 ms a step")
+    little = two_nodes(verdict=dataclasses.replace(LATE, repeats=0.94), terms=CROWD | {"wait": 0.1})
+    assert "the same are late" not in sentence(little, "2n2g")  # ranks hardly wait
+
+
+def test_a_straggler_behind_the_first_has_its_own_cause():
+    ledger = two_nodes(verdict=LATE, further=(BEHIND,), symptoms=(QUEUED,), further_symptoms=((QUEUED,),))
+    after = sentence(ledger, "2n2g").partition("Behind it rank 0")[2]
+    assert "It is ready to run but not running" in after or "It waits for a core" in after
