@@ -190,6 +190,8 @@ class Trace:
     meeting_roots: Sequence[int] = ()
     input: Int64 | None = None  # [rank, step, figure]: of the batch that the step trained on
     input_names: Sequence[str] = ()
+    host_bound_ns: Int64 | None = None  # [rank, step, phase]: of a device, how long its host set the pace
+    host_bound_phases: Sequence[str] = ()
     telemetry: Telemetry | None = None
     history: TrainingHistory | None = None
     recovered: bool = False
@@ -225,6 +227,8 @@ class Trace:
                 raise TraceError(f"{len(self.meeting_names)} meetings have {len(self.meeting_roots)} roots")
         if self.input is not None:
             self._expect("input", np.int64, ranks, steps, len(self.input_names))
+        if self.host_bound_ns is not None:
+            self._expect("host_bound_ns", np.int64, ranks, steps, len(self.host_bound_phases))
         for name in ("ranks", "clock_domains"):
             if len(getattr(self, name)) != ranks:
                 raise TraceError(f"{name} has {len(getattr(self, name))} entries for {ranks} ranks")

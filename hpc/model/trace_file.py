@@ -86,8 +86,9 @@ _UNIX: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "unix_bound_ns": ("clock/unix_bound_ns", {"unit": "ns", "axes": "rank, point"}),
 }
 """As _ARRAYS; both or neither."""
-_OF_STEPS = ("stamps", "samples", "losses", "meetings", "input")
-_INJECTED, _MEETINGS, _INPUT, _TRAINING = "injected_ns", "meetings", "input", "training"
+_OF_STEPS = ("stamps", "samples", "losses", "meetings", "input", "host_bound_ns")
+_INJECTED, _MEETINGS, _INPUT, _HOST_BOUND = "injected_ns", "meetings", "input", "host_bound_ns"
+_TRAINING = "training"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
     "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
@@ -201,6 +202,11 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         if trace.input is not None:
             attributes = {"unit": "ns", "axes": "rank, step, figure", "absent": ABSENT, "names": trace.input_names}
             _describe(file.create_dataset(_INPUT, data=trace.input), attributes)
+        if trace.host_bound_ns is not None:
+            attributes = {
+                "unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.host_bound_phases,
+            }  # fmt: skip
+            _describe(file.create_dataset(_HOST_BOUND, data=trace.host_bound_ns), attributes)
         if trace.telemetry is not None:
             for name, attributes in _TELEMETRY.items():
                 _describe(file.create_dataset(f"telemetry/{name}", data=getattr(trace.telemetry, name)), attributes)
@@ -352,7 +358,9 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
 
     present = {**_ARRAYS, **{name: described for name, described in _UNIX.items() if described[0] in stored}}
     arrays = {name: array(name, where, attributes["axes"]) for name, (where, attributes) in present.items()}
-    has_injected, has_meetings, has_input = (name in stored for name in (_INJECTED, _MEETINGS, _INPUT))
+    has_injected, has_meetings, has_input, has_host_bound = (
+        name in stored for name in (_INJECTED, _MEETINGS, _INPUT, _HOST_BOUND)
+    )
     return Trace(
         run=run,
         run_extra=extra,
@@ -373,6 +381,8 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         meeting_roots=stored.entries("roots", _MEETINGS, int) if has_meetings else [],
         input=array(_INPUT, _INPUT, "rank, step, figure") if has_input else None,
         input_names=stored.entries("names", _INPUT, str) if has_input else [],
+        host_bound_ns=array(_HOST_BOUND, _HOST_BOUND, "rank, step, phase") if has_host_bound else None,
+        host_bound_phases=stored.entries("phases", _HOST_BOUND, str) if has_host_bound else [],
         telemetry=_telemetry(stored),
         history=TrainingHistory.from_json(stored.json(_TRAINING, dict)) if _TRAINING in stored else None,
         **arrays,

@@ -29,6 +29,7 @@ from hpc.model.trace import RankReport, Telemetry, Trace, TraceError
 from hpc.model.trace_file import TraceUnwritable, write_trace
 from hpc.model.training import TrainingHistory
 from hpc.node_agent.agent import NodeAgent, Recording
+from hpc.observe.stamps import PHASES as HOST_BOUND_PHASES
 from hpc.recovery.folders import JournalError, in_attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.rank_state import attempted
@@ -65,7 +66,7 @@ class RankPayload:
     the collectives inside the steps, `agent` is the helper of this rank's node if this rank started it, `history` is
     that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing. Of a
     script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
-    loaders took of the data of each step.
+    loaders took of the data of each step, and `host_bound_ns` [step, phase], how long the host set its device's pace.
     """
 
     journal: Journal
@@ -80,6 +81,7 @@ class RankPayload:
     steps: int
     blocks: Sequence[Sequence[int]]
     loader_ns: Sequence[int] | None = None
+    host_bound_ns: Sequence[Sequence[int]] | None = None
 
 
 def write_gathered(
@@ -118,13 +120,18 @@ def write_gathered(
     if all(comm.allgather(figures is not None)):
         assert figures is not None
         arrays["input"] = figures
+    if any(comm.allgather(payload.host_bound_ns is not None)):
+        arrays["host_bound_ns"] = _host_bound(payload)
     gathered: dict[str, Any] = {name: _gather(comm, array) for name, array in arrays.items()}
     telemetry = attempted(problems, "telemetry", lambda: gather_telemetry(comm, recording), None)
     everyone = comm.gather(_encoded(payload, recording, comm.rank))
     if comm.rank == 0:
         assert everyone is not None
         described = [json.loads(text) for text in everyone]
-        names_of: dict[str, Any] = {"input_names": input_names if "input" in gathered else ()}
+        names_of: dict[str, Any] = {
+            "input_names": input_names if "input" in gathered else (),
+            "host_bound_phases": HOST_BOUND_PHASES if "host_bound_ns" in gathered else (),
+        }
         if meetings is not None:
             names_of |= {"meeting_names": meetings.names, "meeting_roots": meetings.roots}
         others = {
@@ -151,6 +158,14 @@ def _input(payload: RankPayload) -> tuple[Sequence[str], Array | None]:
     if record is None:
         return (), None
     return INPUT_FIGURES, np.frombuffer(record.figures, np.int64).reshape(payload.steps, len(INPUT_FIGURES))
+
+
+def _host_bound(payload: RankPayload) -> Array:
+    """How long the host set the pace of this rank's device, int64 [step, phase]; absent where that is not known."""
+    shape = payload.steps, len(HOST_BOUND_PHASES)
+    if payload.host_bound_ns is None:
+        return np.full(shape, ABSENT, np.int64)
+    return np.array(payload.host_bound_ns, np.int64).reshape(shape)
 
 
 def _common_meetings(comm: Communicator, payload: RankPayload) -> Meetings | None:

@@ -52,6 +52,7 @@ from hpc.run.script_steps import (
     differing_steps,
     early_collectives,
     host_bound,
+    host_bound_by_step,
     kinds_of,
     meetings_of,
     patterns_of,
@@ -456,6 +457,7 @@ class ScriptRun:
             workload=None, meetings=meetings, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[step.loader_ns for step in recorded.steps[:steps]],
+            host_bound_ns=host_bound_by_step(recorded.steps[:steps]),
         )  # fmt: skip
 
     def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> StepCollectives:

@@ -135,6 +135,13 @@ def host_bound(steps: Sequence[ObservedStep]) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def host_bound_by_step(steps: Sequence[ObservedStep]) -> list[tuple[int, ...]] | None:
+    """How long the host paced its device in each step, ns by phase, ABSENT where not known; None without one."""
+    if not any(step.host_bound_ns for step in steps):
+        return None
+    return [step.host_bound_ns or (ABSENT,) * len(PHASES) for step in steps]
+
+
 def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ...]:
     """The collectives of most of these steps, in the order of their calls."""
     counts = Counter(kinds_of(step) for step in steps)

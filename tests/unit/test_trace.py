@@ -22,6 +22,10 @@ from hpc.model.trace import Trace, TraceError, run_of
 from hpc.model.trace_file import SCHEMA_VERSION, read_trace, write_trace
 from tests.unit.traces import OFFSET_NS, cut_short, full_trace, make_run, make_trace, put
 
+LISTS = (
+    "clock_domains", "injected_phases", "meeting_names", "meeting_roots", "input_names", "host_bound_phases",
+)  # fmt: skip
+"""Read back as lists."""
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
@@ -31,7 +35,7 @@ def assert_equal(loaded: Trace, expected: Trace) -> None:
         if isinstance(b, np.ndarray):
             assert a.dtype == b.dtype, field.name
             np.testing.assert_array_equal(a, b, err_msg=field.name)
-        elif field.name in ("clock_domains", "injected_phases", "meeting_names", "meeting_roots", "input_names"):
+        elif field.name in LISTS:
             assert list(a) == list(b)
         else:
             assert a == b, field.name
@@ -126,7 +130,7 @@ def test_units_and_absence_stand_in_attributes(tmp_path):
         file.visititems(
             lambda name, item: arrays.append(item) if getattr(item, "ndim", 0) and "domains" not in name else None
         )
-        assert len(arrays) == 14
+        assert len(arrays) == 15
         assert all(array.attrs["unit"] and array.attrs["axes"] for array in arrays)
         assert all(array.chunks is None for array in arrays)
         assert json.loads(file["run"][()])["nodes"] == 2
