@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpc.model.groups import RankGroup
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS
 from hpc.observe.events import NO_ROOT
 
@@ -18,7 +19,8 @@ class Meetings:
     """When this rank calls each collective of a step, when it begins to wait for the result, and when it has it.
 
     Which collectives a step has, in the order of the calls, is learned while warming up; a workload that knows them
-    gives their `names`. `roots` has the rank that sends to the others, NO_ROOT or UNCLEAR. `stamps` is flat int64
+    gives their `names`. `roots` has the rank that sends to the others, NO_ROOT or UNCLEAR, `groups` the ranks that take
+    part, None for all. `stamps` is flat int64
     [steps × meetings × 3], ns of this rank's `perf_counter_ns`. A timer decides by which clock; without one, and where
     only whole steps are stamped, all are absent. A collective that a rank waits for at once has no moment at which it
     begins to wait: it is that of the call. A measured step with other collectives is absent as a whole.
@@ -27,6 +29,7 @@ class Meetings:
     def __init__(self, steps: int, warmup_steps: int, names: Sequence[str] = ()) -> None:
         self.names = tuple(names)
         self.roots = (NO_ROOT,) * len(self.names)
+        self.groups: tuple[RankGroup | None, ...] = (None,) * len(self.names)
         self.irregular_steps = 0
         self._steps, self._warmup_steps = steps, warmup_steps
         self._step = -1
@@ -34,14 +37,17 @@ class Meetings:
         self._nested = False
         self._make_record: MakeRecord | None = None
         self._record: Callable[[int], None] | None = None
-        self._called: list[tuple[str, int]] = []
+        self._called: list[tuple[str, int, RankGroup | None]] = []
         self._allocate()
 
     @classmethod
-    def recorded(cls, names: Sequence[str], roots: Sequence[int], stamps: memoryview) -> Meetings:
+    def recorded(
+        cls, names: Sequence[str], roots: Sequence[int], stamps: memoryview, groups: Sequence[RankGroup | None] = ()
+    ) -> Meetings:
         """Those that were recorded elsewhere: `stamps` as above, of steps that are over."""
         meetings = cls(0, 0, names)
         meetings.roots, meetings.stamps = tuple(roots), stamps
+        meetings.groups = tuple(groups) or meetings.groups
         return meetings
 
     @property
@@ -69,23 +75,25 @@ class Meetings:
         """The step has made all its calls."""
         if self._step < 0:
             return
-        known = [*zip(self.names, self.roots, strict=True)]
+        known = [*zip(self.names, self.roots, self.groups, strict=True)]
         if self._called != known:
             if self._step < self._warmup_steps:
-                self.names = tuple(name for name, _ in self._called)
-                self.roots = tuple(root for _, root in self._called)
+                self.names = tuple(name for name, *_ in self._called)
+                self.roots = tuple(root for _, root, _ in self._called)
+                self.groups = tuple(group for *_, group in self._called)
                 self._allocate()
             else:
                 self.irregular_steps += 1
                 self.stamps[self._base : self._base + self.width] = array("q", [ABSENT]) * self.width
         self._step = -1
 
-    def arrived(self, name: str, root: int = NO_ROOT) -> int:
-        """This rank calls a collective: what it contributes is complete. Returns its number in the step."""
+    def arrived(self, name: str, root: int = NO_ROOT, group: RankGroup | None = None) -> int:
+        """This rank calls a collective, of a group or of all ranks: what it contributes is complete. Returns its number
+        in the step."""
         if self._nested:
             return _NESTED
         number = len(self._called)
-        self._called.append((name, root))
+        self._called.append((name, root, group))
         self._mark(number, _ARRIVES)
         return number
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpc.model.clock_model import ClockError, ClockModel
+from hpc.model.groups import CallTable
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec, SpecError, require_types
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
@@ -159,8 +160,10 @@ class Telemetry:
 class Trace:
     """One attempt of a run. Times are nanoseconds; a stamp or an injected delay that is absent holds `ABSENT`.
 
-    `run_id` and `point_id` are those of the plan. `run_extra` holds the settings of a later version's plan that this
-    version lacks. Step indices count warm-up steps too. `history` is that of a whole training, over all attempts.
+    Where all ranks call the same collectives in one group, `meeting_names` and `meeting_roots` say which; else `calls`
+    does, of each rank. `run_id` and `point_id` are those of the plan. `run_extra` holds the settings of a later
+    version's plan that this version lacks. Step indices count warm-up steps too. `history` is that of a whole training,
+    over all attempts.
     Raises TraceError on wrong shapes.
     """
 
@@ -188,6 +191,7 @@ class Trace:
     meetings: Int64 | None = None  # [rank, step, meeting, 3] as MEETING_STAMPS, of the rank's own clock
     meeting_names: Sequence[str] = ()
     meeting_roots: Sequence[int] = ()
+    calls: CallTable | None = None
     input: Int64 | None = None  # [rank, step, figure]: of the batch that the step trained on
     input_names: Sequence[str] = ()
     host_bound_ns: Int64 | None = None  # [rank, step, phase]: of a device, how long its host set the pace
@@ -222,7 +226,10 @@ class Trace:
         if self.injected_ns is not None:
             self._expect("injected_ns", np.int64, ranks, steps, len(self.injected_phases))
         if self.meetings is not None:
-            self._expect("meetings", np.int64, ranks, steps, len(self.meeting_names), len(MEETING_STAMPS))
+            width = len(self.meeting_names) if self.calls is None else self.calls.calls.shape[1]
+            self._expect("meetings", np.int64, ranks, steps, width, len(MEETING_STAMPS))
+            if self.calls is not None and len(self.calls.calls) != ranks:
+                raise TraceError(f"calls are of {len(self.calls.calls)} of {ranks} ranks")
             if len(self.meeting_roots) != len(self.meeting_names):
                 raise TraceError(f"{len(self.meeting_names)} meetings have {len(self.meeting_roots)} roots")
         if self.input is not None:

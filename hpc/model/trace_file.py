@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpc.model.groups import CallTable, GroupsError, groups_of_json
 from hpc.model.outcome import Outcome
 from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, MEETING_STAMPS, STAMPS
@@ -88,7 +89,7 @@ _UNIX: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 """As _ARRAYS; both or neither."""
 _OF_STEPS = ("stamps", "samples", "losses", "meetings", "input", "host_bound_ns")
 _INJECTED, _MEETINGS, _INPUT, _HOST_BOUND = "injected_ns", "meetings", "input", "host_bound_ns"
-_TRAINING = "training"
+_CALLS, _GROUPS, _TRAINING = "meeting_calls", "meeting_groups", "training"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
     "local_ns": {"unit": "ns", "axes": "node, sample", "absent": ABSENT},
@@ -196,9 +197,13 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         if trace.meetings is not None:
             attributes = {
                 "unit": "ns", "axes": f"rank, step, meeting, ({', '.join(MEETING_STAMPS)})", "absent": ABSENT,
-                "names": trace.meeting_names, "roots": np.array(trace.meeting_roots, np.int64),
             }  # fmt: skip
+            if trace.calls is None:
+                attributes |= {"names": trace.meeting_names, "roots": np.array(trace.meeting_roots, np.int64)}
             _describe(file.create_dataset(_MEETINGS, data=trace.meetings), attributes)
+        if trace.calls is not None:
+            attributes = {"axes": "rank, meeting, (name, group, root, number)", "names": trace.calls.names}
+            _describe(file.create_dataset(_CALLS, data=trace.calls.calls), attributes)
         if trace.input is not None:
             attributes = {"unit": "ns", "axes": "rank, step, figure", "absent": ABSENT, "names": trace.input_names}
             _describe(file.create_dataset(_INPUT, data=trace.input), attributes)
@@ -215,6 +220,8 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         texts = {"run": described, "ranks": list(trace.ranks), "environment": dict(trace.environment)}
         if trace.history is not None:
             texts[_TRAINING] = trace.history.to_json()
+        if trace.calls is not None:
+            texts[_GROUPS] = trace.calls.groups_as_json()
         for name, value in texts.items():
             # Values without a JSON type (a path, a version object) are stored as text.
             text = file.create_dataset(name, data=_stored(json.dumps(value, default=str)))
@@ -361,6 +368,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
     has_injected, has_meetings, has_input, has_host_bound = (
         name in stored for name in (_INJECTED, _MEETINGS, _INPUT, _HOST_BOUND)
     )
+    is_alike = has_meetings and _CALLS not in stored  # all ranks call the same, in one group
     return Trace(
         run=run,
         run_extra=extra,
@@ -377,8 +385,9 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         injected_ns=array(_INJECTED, _INJECTED, "rank, step, phase") if has_injected else None,
         injected_phases=stored.entries("phases", _INJECTED, str) if has_injected else [],
         meetings=array(_MEETINGS, _MEETINGS, "rank, step, meeting, moment") if has_meetings else None,
-        meeting_names=stored.entries("names", _MEETINGS, str) if has_meetings else [],
-        meeting_roots=stored.entries("roots", _MEETINGS, int) if has_meetings else [],
+        meeting_names=stored.entries("names", _MEETINGS, str) if is_alike else [],
+        meeting_roots=stored.entries("roots", _MEETINGS, int) if is_alike else [],
+        calls=_calls(stored) if _CALLS in stored else None,
         input=array(_INPUT, _INPUT, "rank, step, figure") if has_input else None,
         input_names=stored.entries("names", _INPUT, str) if has_input else [],
         host_bound_ns=array(_HOST_BOUND, _HOST_BOUND, "rank, step, phase") if has_host_bound else None,
@@ -387,6 +396,16 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         history=TrainingHistory.from_json(stored.json(_TRAINING, dict)) if _TRAINING in stored else None,
         **arrays,
     )
+
+
+def _calls(stored: _StoredTrace) -> CallTable:
+    try:
+        return CallTable(
+            names=tuple(stored.entries("names", _CALLS, str)), groups=groups_of_json(stored.json(_GROUPS, list)),
+            calls=stored.values(_CALLS, "rank, meeting, column"),
+        )  # fmt: skip
+    except GroupsError as error:
+        raise TraceError(f"{_CALLS}: {error}") from error
 
 
 def _telemetry(stored: _StoredTrace) -> Telemetry | None:

@@ -21,6 +21,7 @@ from hpc.measure.clock import GlobalClock
 from hpc.measure.input_record import input_record_of
 from hpc.measure.meetings import Meetings
 from hpc.model.files import TracesFolder, host_path
+from hpc.model.groups import Call, CallTable, calls_as_json, calls_of_json
 from hpc.model.options import INPUT_FIGURES, LOADER_FIGURES
 from hpc.model.outcome import Outcome
 from hpc.model.spec import COLLECTIVES, RunSpec
@@ -112,10 +113,12 @@ def write_gathered(
     if all(comm.allgather(injected_ns is not None)):
         assert injected_ns is not None
         arrays["injected_ns"] = injected_ns
-    meetings = _common_meetings(comm, payload)
+    meetings, calls = _meetings(comm, payload)
     if meetings is not None:
-        shape = steps, len(meetings.names), len(MEETING_STAMPS)
-        arrays["meetings"] = np.frombuffer(meetings.stamps, np.int64).reshape(shape)
+        width = len(meetings.names) if calls is None else calls.calls.shape[1]
+        its = np.frombuffer(meetings.stamps, np.int64).reshape(steps, len(meetings.names), len(MEETING_STAMPS))
+        arrays["meetings"] = np.full((steps, width, len(MEETING_STAMPS)), ABSENT)
+        arrays["meetings"][:, : len(meetings.names)] = its
     input_names, figures = _input(payload)
     if all(comm.allgather(figures is not None)):
         assert figures is not None
@@ -132,7 +135,9 @@ def write_gathered(
             "input_names": input_names if "input" in gathered else (),
             "host_bound_phases": HOST_BOUND_PHASES if "host_bound_ns" in gathered else (),
         }
-        if meetings is not None:
+        if calls is not None:
+            names_of["calls"] = calls
+        elif meetings is not None:
             names_of |= {"meeting_names": meetings.names, "meeting_roots": meetings.roots}
         others = {
             "telemetry": telemetry, "history": payload.history, "script": script,
@@ -168,25 +173,27 @@ def _host_bound(payload: RankPayload) -> Array:
     return np.array(payload.host_bound_ns, np.int64).reshape(shape)
 
 
-def _common_meetings(comm: Communicator, payload: RankPayload) -> Meetings | None:
-    """The meetings of this rank where all ranks have the same, in an amount that a trace can hold. Collective."""
+def _meetings(comm: Communicator, payload: RankPayload) -> tuple[Meetings | None, CallTable | None]:
+    """The meetings of this rank, in an amount that a trace can hold, and where ranks call different ones, or in groups,
+    the table of the calls of all. Collective."""
     meetings = payload.meetings
     if meetings is not None:
         meetings.finish()
-    kinds = {*comm.allgather("" if meetings is None else json.dumps([meetings.names, meetings.roots]))}
-    if meetings is None or not meetings.names:
-        return None
-    if len(kinds) > 1:
-        payload.problems["meetings"] = "ranks call different collectives in a step"
-        return None
-    size = comm.size * payload.steps * meetings.width * np.dtype(np.int64).itemsize
+    called = None if meetings is None else [*map(Call, meetings.names, meetings.roots, meetings.groups)]
+    by_rank = [*map(calls_of_json, comm.allgather(calls_as_json(called)))]
+    widths = [0 if its is None else len(its) for its in by_rank]
+    if meetings is None or None in by_rank or not any(widths):
+        return None, None
+    size = comm.size * payload.steps * max(widths) * len(MEETING_STAMPS) * np.dtype(np.int64).itemsize
     if size > MAX_MEETING_BYTES:
         payload.problems["meetings"] = (
-            f"{len(meetings.names)} collectives in each of {payload.steps} steps on {comm.size} ranks would be {size} "
+            f"{max(widths)} collectives in each of {payload.steps} steps on {comm.size} ranks would be {size} "
             f"bytes, of which a trace holds up to {MAX_MEETING_BYTES}"
         )
-        return None
-    return meetings
+        return None, None
+    if all(its == by_rank[0] for its in by_rank) and not any(meetings.groups):
+        return meetings, None
+    return meetings, CallTable.of([its or () for its in by_rank])
 
 
 def _as_losses(losses: Sequence[float], steps: int) -> Array:

@@ -306,8 +306,10 @@ def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merge
 def _unrecorded(trace: Trace) -> tuple[str, ...]:
     """The collectives before gradients are complete whose effect on each rank is not known."""
     unclear = [name for name, root in zip(trace.meeting_names, trace.meeting_roots, strict=True) if root == UNCLEAR]
-    complete = trace.meetings is not None and all(
-        report.backend_fact("unrecorded_collectives") == [] for report in trace.reports
+    complete = (
+        trace.meetings is not None
+        and trace.calls is None
+        and all(report.backend_fact("unrecorded_collectives") == [] for report in trace.reports)
     )
     return tuple(dict.fromkeys(unclear)) if complete else _backend_words(trace, "meets_before_gradients")
 

@@ -54,7 +54,7 @@ NO_MEETINGS = MeetingKinds()
 
 def meeting_kinds(trace: Trace) -> MeetingKinds:
     """Those of a trace; none where it has none. Left out are those for whose result no rank waits."""
-    if trace.meetings is None or not len(trace.blocks):
+    if trace.meetings is None or trace.calls is not None or not len(trace.blocks):
         return NO_MEETINGS
     first = int(trace.blocks[0, 0])
     of_first: Ints = np.asarray(trace.meetings[:, first : first + 1])

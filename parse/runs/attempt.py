@@ -465,8 +465,11 @@ def measure(trace: Trace) -> Measured:
 
 
 def _meetings_s(trace: Trace) -> dict[str, float]:
-    """By name, those of one name together, over the measured blocks; without those that a rank lacks in some step."""
-    if trace.meetings is None:
+    """By name, those of one name together, over the measured blocks; without those that a rank lacks in some step.
+
+    Empty where ranks call in groups.
+    """
+    if trace.meetings is None or trace.calls is not None:
         return {}
     taken_ns, whole = np.zeros(len(trace.meeting_names)), np.ones(len(trace.meeting_names), bool)
     for first, stop in trace.blocks:
