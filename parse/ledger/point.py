@@ -21,7 +21,7 @@ from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
-from parse.ledger.host_bound import host_bound
+from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
 from parse.ledger.pauses import of_point, speed_with_pauses
@@ -66,15 +66,15 @@ def ledgers(
 @dataclass(frozen=True, kw_only=True)
 class PointRuns:
     """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown. `called` is what
-    a step calls by torch's own record, `paced` how far devices wait for their hosts; empty without one."""
+    a step calls by torch's own record, empty without one."""
 
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
     inputs: tuple[InputReading, ...] = ()
     networks: tuple[NetworkReading, ...] = ()
+    hosts: tuple[HostReading, ...] = ()
     remarks: tuple[str, ...] = ()
     called: str = ""
-    paced: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class PointEvidence:
 
 
 def _read_runs(result: Result) -> PointRuns:
-    breakdowns, conditions, inputs, networks, remarks, called, paced = [], [], [], [], [], [], []
+    breakdowns, conditions, inputs, networks, hosts, remarks, called = [], [], [], [], [], [], []
     for run in result.ok:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
@@ -113,7 +113,7 @@ def _read_runs(result: Result) -> PointRuns:
                 inputs.append(reduce_input(trace))
                 networks.append(reduce_network(trace))
                 called.append(recorded_collectives(trace))
-                paced.append(host_bound(trace))
+                hosts.append(reduce_host_bound(trace))
         except TraceError as error:
             remarks.append(str(error))
     return PointRuns(
@@ -121,9 +121,9 @@ def _read_runs(result: Result) -> PointRuns:
         conditions=tuple(run_conditions for run_conditions in conditions if run_conditions is not None),
         inputs=tuple(reading for reading in inputs if reading is not None),
         networks=tuple(networks),
+        hosts=tuple(reading for reading in hosts if reading is not None),
         remarks=tuple(remarks),
         called=next(filter(None, called), ""),
-        paced=next(filter(None, paced), ""),
     )
 
 
@@ -215,14 +215,14 @@ def _ledger(evidence: PointEvidence) -> Ledger:
         telemetry=compare_conditions(runs.conditions, base.conditions), contention=tuple(contention(base.conditions)),
         core_wait=core_wait(runs.conditions, base.conditions), shares_cores=shares_cores(result, runs.conditions),
         input=input_of_point(runs.inputs, terms.step.value),
-        standalone=standalone, nccl_tests=beside,
+        host_bound=host_bound_of_point(runs.hosts), standalone=standalone, nccl_tests=beside,
         network=network_of_point(
             result, runs.networks, evidence.other_networks, terms.step.value, terms.exposed, volume,
             evidence.collectives,
         ),
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
-        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called, runs.paced))),
+        remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
     )  # fmt: skip
     return _explained(ledger, runs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
@@ -314,6 +314,38 @@ class FixedCompute:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostPace:
+    """How long the host of a device sets its pace, ms a step, by the phases of a step on a device
+    (hpc.observe.stamps.PHASES), and how often the script waits for the device in a step, None where that is not known.
+    """
+
+    data: float
+    compute: float
+    reduction: float
+    optimizer: float
+    syncs: float | None
+
+    @property
+    def behind(self) -> float:
+        """Without data, which a device waits for whoever is slow: that is a term of its own."""
+        return self.compute + self.reduction + self.optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostBound:
+    """How long hosts set the pace of their devices, over the ok runs: of each rank, None where that is not known, and
+    the mean of the others."""
+
+    mean: HostPace
+    ranks: tuple[HostPace | None, ...]
+
+    def compute_of(self, ranks: Sequence[int]) -> float | None:
+        """The mean of these ranks in compute, ms a step; None where that of one is not known."""
+        known = [pace.compute for rank in ranks if (pace := self.ranks[rank]) is not None]
+        return sum(known) / len(known) if len(known) == len(ranks) else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Standalone:
     """The time of a standalone all-reduce of the gradients, from the run `run_id` of collectives on the same ranks."""
 
@@ -448,7 +480,8 @@ class Ledger:
     the latest first, `symptoms` what distinguishes its ranks in the telemetry, `further_symptoms` the same of each of
     those behind it, empty where that is not known, `straggler_input` their input, where data makes them late,
     `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what the base loses to one
-    already. `fixed_compute` is None where fewer than three numbers of devices show it.
+    already. `fixed_compute` is None where fewer than three numbers of devices show it, `host_bound` where no device
+    shows it.
     `telemetry` are the differences from the base's clocks, power and load, `contention`
     what shows that the base was disturbed, `core_wait` that the point's ranks lack cores, `shares_cores` whether
     what one rank no longer takes others get,
@@ -472,6 +505,7 @@ class Ledger:
     nodes: tuple[Place, ...]
     split: ComputeSplit | None = None
     fixed_compute: FixedCompute | None = None
+    host_bound: HostBound | None = None
     standalone: Standalone | None = None
     further: tuple[Verdict, ...] = ()
     symptoms: tuple[Symptom, ...] = ()

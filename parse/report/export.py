@@ -288,6 +288,8 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
         "sentence": plain(sentence(ledger, name)),
         **_members(ledger),
     }
+    if ledger.host_bound is None:
+        del content["host_bound"]
     return dict(_json(content))
 
 

@@ -17,7 +17,7 @@ from parse.ledger.figures import (
 )
 from parse.ledger.notes import notes
 from parse.ledger.sentence import sentence
-from parse.ledger.types import TERMS, Ledger, Place
+from parse.ledger.types import TERMS, Ledger, Mean, Place
 from parse.report.summary import Summary, named_ledgers, requested_values, varying
 from parse.text import (
     LONG,
@@ -31,6 +31,8 @@ from parse.text import (
 
 PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
+HOST_BOUND = "of it host-bound"
+"""The head of the part of compute in which the host of a device sets the pace; there only where it is known."""
 INDENT = 4
 """Indentation of the tables below a point's name."""
 NOTHING = "no ledger: no run here has a trace and ended ok"
@@ -55,8 +57,9 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
 
 
 def _stacked(table: TableData) -> TableData:
-    """The head of several terms in one stands in several lines."""
-    return replace(table, heads=[(name.replace("+", "\n+"), unit) for name, unit in table.heads])
+    """The head of several terms in one, and of a part of one, stands in several lines."""
+    in_lines = {HOST_BOUND: HOST_BOUND.replace(" host", "\nhost")}
+    return replace(table, heads=[(in_lines.get(name, name.replace("+", "\n+")), unit) for name, unit in table.heads])
 
 
 def ledger_markdown(summary: Summary) -> list[str]:
@@ -97,13 +100,14 @@ def term_table(summary: Summary, named: Sequence[tuple[str, Ledger]]) -> TableDa
     differ = varying(summary.results)
     columns = term_columns(ledgers)
     write = Figures(ledgers)
-    heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *columns)]
+    shown = _with_host_bound(columns, any(ledger.host_bound is not None for ledger in ledgers))
+    heads = [(name, "") for name in ("case", *differ, "runs", "")] + [(name, "ms") for name in ("step", *shown)]
     heads += [("straggler", "")]
     rows = []
     for ledger in ledgers:
         requested = requested_values(ledger.result)
         first = [*(requested.get(name, "-") for name in ("case", *differ)), str(len(ledger.runs))]
-        for place, (what, cells) in enumerate(_lines(ledger, columns, write, len(bases) > 1)):
+        for place, (what, cells) in enumerate(_lines(ledger, shown, write, len(bases) > 1)):
             begin = [""] * len(first) if place else first
             rows.append([*begin, what, *cells, "" if place else _straggler_cell(ledger)])
     return TableData(
@@ -124,10 +128,13 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
     """The lines of a point, each with its name: a cell for the step and for every column. `several` bases are named."""
     terms = {term.name: term for term in ledger.terms}
     ordered = [terms.get(name) for name in columns]
-    means = [ledger.step, *(term and term.mean for term in ordered)]
-    yield "mean", [write.bare(mean.value) if mean else "" for mean in means]
+    means: list[Mean | None] = [ledger.step, *(term.mean if term else None for term in ordered)]
+    cells = [write.bare(mean.value) if mean else "" for mean in means]
+    if HOST_BOUND in columns and ledger.host_bound is not None and "compute" in terms:
+        cells[1 + columns.index(HOST_BOUND)] = write.bare(ledger.host_bound.mean.compute)
+    yield "mean", cells
     if ledger.loss is not None:
-        means = [ledger.loss, *(term and term.loss for term in ordered)]
+        means = [ledger.loss, *(term.loss if term else None for term in ordered)]
         yield (
             f"loss against {ledger.result.base_case}" if several else "loss",
             [write.bare(mean.value, "+") if mean else "" for mean in means],
@@ -136,6 +143,11 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
     yield coverage or "±", [(write.margin(mean) or "-") if mean else "" for mean in means]
     if any(term.share is not None for term in ledger.terms):
         yield "share", ["100 %", *((share(term).strip(" ()") or "-") if term else "" for term in ordered)]
+
+
+def _with_host_bound(columns: Sequence[str], known: bool) -> list[str]:
+    """These terms, and behind compute what of it is host-bound, where that is `known` and compute is one of them."""
+    return [each for name in columns for each in (name, *((HOST_BOUND,) if known and name == "compute" else ()))]
 
 
 def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
@@ -162,13 +174,22 @@ def _table(
     """The table of these places, out of `count`."""
     write = Figures([ledger])
     of = f" ({len(shown)} of {count}: those that come last most, and the one that waits most)"
-    heads = [*((name, "") for name in (*keys, *(term.name for term in ledger.terms))), ("comes last", "% of steps")]
+    columns = _with_host_bound([term.name for term in ledger.terms], ledger.host_bound is not None)
+    heads = [*((name, "") for name in (*keys, *columns)), ("comes last", "% of steps")]
     rows = [
-        [*name, *map(write.bare, place.terms), number(place.last, 100, decimals=1)]
+        [*name, *_place_cells(ledger, place, columns, write), number(place.last, 100, decimals=1)]
         for name, place in zip(names, shown, strict=True)
     ]
     caption = f"by {by}, ms{of if len(shown) < count else ''}:"
     return TableData(caption=caption, heads=heads, rows=rows, label_columns=2, keys=2, settings=())
+
+
+def _place_cells(ledger: Ledger, place: Place, columns: Sequence[str], write: Figures) -> list[str]:
+    cells = dict(zip((term.name for term in ledger.terms), map(write.bare, place.terms), strict=True))
+    if ledger.host_bound is not None:
+        paced = ledger.host_bound.compute_of(place.ranks)
+        cells[HOST_BOUND] = "-" if paced is None else write.bare(paced)
+    return [cells[name] for name in columns]
 
 
 def worth_a_row(ledger: Ledger, places: Sequence[Place]) -> list[Place]:

@@ -1,54 +1,134 @@
-"""The line of a ledger that says how far a device waits for its host."""
+"""How far devices wait for their hosts, in a ledger: its table, its sentence, its JSON."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.observe.stamps import PHASES
-from parse.ledger.host_bound import host_bound
-from parse.ledger.notes import notes
+from parse.ledger.host_bound import reduce_host_bound
 from parse.ledger.point import ledgers
+from parse.ledger.sentence import sentences
+from parse.ledger.types import Ledger
+from parse.report.export import as_json
+from parse.report.ledger import HOST_BOUND, ledger_markdown
+from parse.report.reading import read_ledgers, read_summary
+from parse.report.summary import Summary
 from parse.runs.load import load
 from parse.runs.result import results
+from tests.unit.test_summary_schema import hold
 from tests.unit.traces import make_run, make_trace, put
 
 FOUR = make_run(nodes=2, ranks_per_node=2)
+MS = 1_000_000
 
 
-def record(compute: float = 4.0, syncs: float = 1.0, **changes: Any) -> dict[str, Any]:
-    phases = dict(zip(PHASES, (0.5, compute, 0.0, 0.25), strict=True))
-    return {"ms": phases, "step_ms": 20.0, "compute_ms": 12.0, "syncs": syncs, "steps": 100, **changes}
+def with_host_bound(compute_ms: Sequence[float], *, syncs: Sequence[object] = (), step_s: float = 0.02) -> Trace:
+    """A trace whose ranks have so much of compute host-bound, and a quarter of a millisecond of the optimizer."""
+    trace = make_trace(FOUR, step_s=step_s)
+    paced = np.zeros((*trace.stamps.shape[:2], len(PHASES)), np.int64)
+    paced[:, :, 1] = np.array(compute_ms)[:, None] * MS
+    paced[:, :, 3] = MS // 4
+    ranks = [
+        {**report, "script": {"host_bound": {"syncs": its}}} for report, its in zip(trace.ranks, syncs, strict=False)
+    ]
+    ranks += trace.ranks[len(ranks) :]
+    return dataclasses.replace(trace, host_bound_ns=paced, host_bound_phases=PHASES, ranks=ranks)
 
 
-def with_records(*records: object) -> Trace:
-    """A trace whose ranks have these records."""
-    trace = make_trace(FOUR)
-    ranks = [{**report, "script": {"host_bound": its}} for report, its in zip(trace.ranks, records, strict=False)]
-    return dataclasses.replace(trace, ranks=[*ranks, *trace.ranks[len(ranks) :]])
+def ledger_of(folder: Path, *traces: Trace) -> Ledger:
+    for repeat, trace in enumerate(traces, 1):
+        run = dataclasses.replace(trace.run, repeat=repeat)
+        put(folder, dataclasses.replace(trace, run=run, run_id="", point_id=""))
+    (ledger,) = ledgers(results(load([folder])))
+    return ledger
 
 
-def test_the_ledger_names_the_rank_whose_device_waits_most(tmp_path: Path) -> None:
-    put(tmp_path, with_records(record(2.0), record()))
-    (ledger,) = ledgers(results(load([tmp_path])))
-    (line,) = [line for line in notes(ledger) if "waits for its host" in line]
-    assert line == (
-        "the device waits for its host in 21% of a step of rank 1: compute 12 ms, of it host-bound 4 ms, and "
-        "0.25 ms of the optimizer's (CUDA graphs or torch.compile, fewer and larger kernels, no .item() in every "
-        "step); the script waits for its device 1 times a step; input that it waits for is data"
-    )
+def words(ledger: Ledger) -> list[str]:
+    """The sentences about hosts."""
+    texts = sentences(ledger)
+    return [text + " " + texts[at + 1] for at, text in enumerate(texts) if "behind" in text]
+
+
+def test_the_rank_whose_host_is_behind_is_named(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, with_host_bound((2, 4, 0, 0), syncs=(0, 1, 0, 0)))
+    assert words(ledger) == [
+        "The GPU of rank 1 (n0) idles in 21 % of the step because its host is behind: 4.00 ms of compute, 0.25 ms "
+        "of the optimizer. To do: CUDA graphs or torch.compile, fewer small kernels, no .item() in every step (the "
+        "script waits for its device once in each)."
+    ]
+    assert ledger.host_bound is not None and ledger.host_bound.mean.compute == 1.5
+    assert [pace and pace.compute for pace in ledger.host_bound.ranks] == [2, 4, 0, 0]
+
+
+def test_waits_that_are_not_counted_are_no_advice(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, with_host_bound((4, 4.2, 4, 4), syncs=(0.1, 0.1)))
+    assert words(ledger) == [
+        "All GPUs idle in 22 % of the step because their hosts are behind: 4.05 ms of compute, 0.25 ms of the "
+        "optimizer. To do: CUDA graphs or torch.compile, fewer small kernels."
+    ]
+
+
+def test_what_is_little_is_in_the_table_alone(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path, with_host_bound((0.5, 0.5, 0, 0)))
+    assert words(ledger) == [] and ledger.host_bound is not None
+
+
+def test_the_mean_is_over_runs_and_steps_in_which_it_is_known(tmp_path: Path) -> None:
+    first, second = with_host_bound((2, 2, 2, 2), syncs=(1, "?", -1)), with_host_bound((4, 4, 4, 4))
+    assert first.host_bound_ns is not None and second.host_bound_ns is not None
+    first.host_bound_ns[0, ::2] = ABSENT
+    first.host_bound_ns[1, FOUR.warmup_steps :] = ABSENT
+    first.host_bound_ns[:, : FOUR.warmup_steps] = 500 * MS
+    for trace in (first, second):
+        trace.host_bound_ns[3] = ABSENT  # type: ignore[index]
+    host_bound = ledger_of(tmp_path, first, second).host_bound
+    assert host_bound is not None
+    assert [pace and pace.compute for pace in host_bound.ranks] == [3, 4, 3, None]
+    assert [pace and pace.syncs for pace in host_bound.ranks] == [1, None, None, None]
+    assert host_bound.mean.compute == pytest.approx(10 / 3)
+    assert host_bound.compute_of((0, 1)) == 3.5 and host_bound.compute_of((2, 3)) is None
 
 
 @pytest.mark.parametrize(
-    "its",
+    "changes",
     [
-        record(0.5), None, [], {}, {"ms": 3}, record(ms={}), record(step_ms=0.0), record(step_ms=float("nan")),
-        record(syncs=-1), record(compute_ms="12"),
+        {"host_bound_ns": None},
+        {"host_bound_phases": ("data", "compute", "reduction", "another")},
+        {"host_bound_ns": np.full((4, FOUR.steps, len(PHASES)), ABSENT)},
     ],
-)  # fmt: skip
-def test_where_none_waits_or_the_record_is_none_nothing_is_said(its: object) -> None:
-    assert host_bound(with_records(its)) == ""
+)
+def test_where_no_device_shows_it_there_is_none(changes: dict[str, Any]) -> None:
+    assert reduce_host_bound(dataclasses.replace(with_host_bound((4, 4, 4, 4)), **changes)) is None
+
+
+def summary_of(folder: Path, *traces: Trace) -> Summary:
+    folder.mkdir(exist_ok=True)
+    for trace in traces:
+        put(folder, trace)
+    summary, _ = read_summary([folder])
+    return dataclasses.replace(summary, ledgers=read_ledgers(summary, summary.results))
+
+
+def test_tables_and_json_have_it_only_where_there_is_a_device(tmp_path: Path) -> None:
+    base = make_run(nodes=1, ranks_per_node=1)
+    summary = summary_of(tmp_path, with_host_bound((2, 4, 0, 0)), make_trace(base, step_s=0.01))
+    text = "\n".join(ledger_markdown(summary))
+    rows = [[cell.strip() for cell in line.split("|")] for line in text.splitlines() if line.startswith("|")]
+    by_case = {row[1]: row for row in rows if "mean" in row}
+    place = next(row.index(f"{HOST_BOUND} (ms)") for row in rows if f"{HOST_BOUND} (ms)" in row)
+    assert by_case["2n2g"][place] == "1.50" and by_case["1n1g"][place] == ""
+    page = hold(as_json(summary))
+    with_device, without = sorted(page["ledgers"], key=lambda each: each["case"], reverse=True)
+    assert with_device["host_bound"]["ranks"][1] == {
+        "data": 0, "compute": 4, "reduction": 0, "optimizer": 0.25, "syncs": None
+    }  # fmt: skip
+    assert "host_bound" not in without
+    assert HOST_BOUND not in "\n".join(ledger_markdown(summary_of(tmp_path / "without", make_trace(base))))
