@@ -63,7 +63,7 @@ def what_if_text(what_if: WhatIf, unit: str) -> str:
     if what_if.possible is not None:
         low, high = what_if.possible.low, what_if.possible.high
         possible = f"; ranks share cores, so that others gain or lose by it: {low:.2f} to {high:.2f} {unit}"
-    return f"{what_if.change}: {what_if.speed:.2f} {unit}{interval}, {percent}{possible}"
+    return f"{what_if.name}: {what_if.speed:.2f} {unit}{interval}, {percent}{possible}"
 
 
 def telemetry_text(change: ConditionChange | TooFewSamples) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from parse.graph.findings import ChainLink, GraphFindings
 from parse.ledger.input import InputReading
 from parse.ledger.network import Network
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
@@ -46,6 +47,7 @@ class Because(StrEnum):
     RUNS_DISAGREE = "the runs disagree"
     UNMATCHED = "some collectives cannot be matched between ranks"
     SOME_STEPS = "in some steps"
+    NO_PEERS = "no rank has another that does the same"
 
 
 class NoLoss(Enum):
@@ -184,6 +186,10 @@ class Verdict:
     `scatter` the mean standard deviation of the ranks' arrivals in a step. `repeats` is the correlation between runs of
     how late ranks other than the straggler are, step by step, where the same are late in the same steps in all runs.
 
+    Where ranks meet in several groups `arrival_skew` is by how much its own work exceeds that of its peers, the ranks
+    that do the same in other replicas, and `chain` is who waits for it, and for whom these make wait in turn; else
+    `chain` is empty.
+
     Raises ValueError for a transient one without steps.
     """
 
@@ -209,6 +215,7 @@ class Verdict:
     scatter: float | None = None
     repeats: float | None = None
     lowering: Lowering | None = None
+    chain: tuple[ChainLink, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind is VerdictKind.TRANSIENT and not (self.steps or any(self.run_steps)):
@@ -381,6 +388,9 @@ class Change(StrEnum):
     MEDIAN = "every rank at the median"
     COMMUNICATION = "communication for free"
     INPUT = "input always ready"
+    STAGES = "stages balanced"
+    EXPERTS = "experts balanced"
+    BUBBLE = "no pipeline bubble"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,13 +405,19 @@ class SpeedRange:
 class WhatIf:
     """The speed, in the point's unit, with a change: the median of the replayed runs with its interval, and the `gain`
     over the recorded steps, 0.1 for 10 %. `possible`, where ranks share cores: what it would be, since others get, or
-    need, what one no longer takes."""
+    need, what one no longer takes. `dimension` is that whose communication is for free, empty: of all."""
 
     change: Change
     speed: float
     interval: Interval | None
     gain: float
     possible: SpeedRange | None = None
+    dimension: str = ""
+
+    @property
+    def name(self) -> str:
+        """The change in words: `communication in tp for free`."""
+        return f"communication in {self.dimension} for free" if self.dimension else str(self.change)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -488,7 +504,8 @@ class Ledger:
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
     requested. `nccl_tests` are of the same number of devices, `network` is None of one node.
     `repeats` are the runs behind the loss. `rank_pauses` are a script's pauses, which are in no step, and
-    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none.
+    `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `graph` are the findings
+    of ranks that meet in several groups, None where they do not.
     """
 
     result: Result
@@ -525,6 +542,7 @@ class Ledger:
     network: Network | None = None
     rank_pauses: tuple[RankPauses, ...] = ()
     speed_with_pauses: float | None = None
+    graph: GraphFindings | None = None
 
     @property
     def causes(self) -> tuple[Term, ...]:

@@ -384,6 +384,8 @@ def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: La
     match change:
         case None | Change.INPUT:  # that is of all stages together
             return stage
+        case Change.STAGES | Change.EXPERTS | Change.BUBBLE:
+            raise ValueError(f"{change} is of ranks in several groups")
         case Change.COMMUNICATION:
             return stage if stage.exposed is None else replace(stage, exposed=np.zeros_like(stage.exposed))
         case Change.MEDIAN:

@@ -124,7 +124,7 @@ def _what_ifs(named: Sequence[tuple[str, Ledger]]) -> Iterator[Table]:
         by_unit.setdefault(ledger.result.unit, []).extend(
             [
                 name,
-                str(what_if.change),
+                what_if.name,
                 f"{what_if.speed:.2f}",
                 *_interval(what_if),
                 f"{what_if.gain * 100:+.1f}",

@@ -294,6 +294,9 @@ GAINS = {
     Change.MEDIAN: "if every rank took as long as the median rank",
     Change.COMMUNICATION: "if communication were free",
     Change.INPUT: "if input were always ready",
+    Change.STAGES: "if all pipeline stages took equally long",
+    Change.EXPERTS: "if all experts had as much to do",
+    Change.BUBBLE: "if no stage waited for its pipeline",
 }
 WORTH_NAMING = 0.005
 """A change that gains less than this share is not named."""
