@@ -24,6 +24,7 @@ Bools = NDArray[np.bool_]
 RESOLUTION_NS = 500.0
 """Of a device's clock: CUDA states about 0.5 µs for events."""
 CONTRADICTED = "the device's clock and the host's contradict each other"
+UNKNOWN = "the device's times are not known"
 OUT_OF_EVENTS = "the pool of device events was used up"
 BEFORE_ALL = "the device's events begin with the first backward"
 CAPTURED = "it was captured into a CUDA graph"
@@ -56,13 +57,14 @@ class PlacedEvents:
     """Each event on the host's clock, within `bound_ns`; NaN bounds, and nothing to go by, where it is `contradicted`.
 
     `reason` is why nothing could be placed at all; `jumps` counts the intervals between anchors in which the device's
-    clock went on by what no clock drifts.
+    clock went on by what no clock drifts. `off_ns` is the most by which one of these is off, or causality is violated.
     """
 
     host_ns: Ints
     bound_ns: Floats
     contradicted: Bools
     jumps: int = 0
+    off_ns: float = 0.0
     reason: str = ""
 
 
@@ -78,14 +80,17 @@ def place(readings: ClockReadings) -> PlacedEvents:
     nowhere = PlacedEvents(host_ns=host, bound_ns=bound, contradicted=contradicted)
     if len(readings.anchor_device_ns) == 0:
         return replace(nowhere, reason="its clock has no anchor")
-    if (np.diff(readings.anchor_device_ns) <= 0).any():
-        return replace(nowhere, reason="its clock went back", jumps=1)
+    if (back := np.diff(readings.anchor_device_ns) <= 0).any():
+        off_ns = float((np.diff(readings.before_ns) - np.diff(readings.anchor_device_ns))[back].max())
+        return replace(nowhere, reason="its clock went back", jumps=int(back.sum()), off_ns=off_ns)
     readings = _without_wide(readings)
     line = _Line.through(readings)
+    off_ns = line.jump_ns
     for first, stop in line.segments:
         inside = line.inside(device, first, stop)
-        host[inside], bound[inside], contradicted[inside] = _place_in(readings, line, first, stop, inside)
-    return replace(nowhere, jumps=len(line.segments) - 1)
+        host[inside], bound[inside], contradicted[inside], beyond_ns = _place_in(readings, line, first, stop, inside)
+        off_ns = max(off_ns, beyond_ns)
+    return replace(nowhere, jumps=len(line.segments) - 1, off_ns=off_ns)
 
 
 def _without_wide(readings: ClockReadings) -> ClockReadings:
@@ -120,6 +125,8 @@ class _Line:
     """By how much the offset moved from one anchor to the next beside the usual drift; [anchor - 1]."""
     segments: list[tuple[int, int]]
     """First anchor and stop of each run of them without a jump."""
+    jump_ns: float
+    """By how much the largest jump leaves the usual drift."""
 
     @classmethod
     def through(cls, readings: ClockReadings) -> _Line:
@@ -135,7 +142,10 @@ class _Line:
         jumps = (np.abs(rates) - doubts > MAX_DRIFT) | (stray > allowed)
         borders = [0, *(np.flatnonzero(jumps) + 1).tolist(), len(device)]
         segments = list(pairwise(borders))
-        return cls(device_ns=device, offset_ns=offset, bound_ns=bound, stray_ns=stray, segments=segments)
+        jump_ns = float(np.abs(moved - usual * gap)[jumps].max(initial=0.0))
+        return cls(
+            device_ns=device, offset_ns=offset, bound_ns=bound, stray_ns=stray, segments=segments, jump_ns=jump_ns
+        )
 
     def inside(self, device_ns: Ints, first: int, stop: int) -> Bools:
         """Which events are between these anchors; before the first and after the last of all, too."""
@@ -145,14 +155,16 @@ class _Line:
         return inside
 
 
-def _place_in(readings: ClockReadings, line: _Line, first: int, stop: int, inside: Bools) -> tuple[Ints, Floats, Bools]:
-    """Host times, bounds and contradictions of the events in one segment of anchors."""
+def _place_in(
+    readings: ClockReadings, line: _Line, first: int, stop: int, inside: Bools
+) -> tuple[Ints, Floats, Bools, float]:
+    """Host times, bounds and contradictions of the events in one segment of anchors, and by how much one is off."""
     device, anchors = readings.device_ns[inside], line.device_ns[first:stop]
     try:
         model = ClockModel(anchors[None], line.offset_ns[None, first:stop], line.bound_ns[None, first:stop])
         host, bound = model.to_global(device[None])[0], model.bounds_ns(device[None])[0]
     except ClockError:
-        return np.zeros(len(device), np.int64), np.full(len(device), np.nan), np.ones(len(device), bool)
+        return np.zeros(len(device), np.int64), np.full(len(device), np.nan), np.ones(len(device), bool), 0.0
     interval = np.clip(np.searchsorted(anchors, device) - 1, 0, max(stop - first - 2, 0))
     stray = line.stray_ns[first : stop - 1]
     moved = stray[interval] if len(stray) else np.zeros(len(device))
@@ -162,7 +174,7 @@ def _place_in(readings: ClockReadings, line: _Line, first: int, stop: int, insid
     bound = bound + moved + rounding + RESOLUTION_NS + ROUNDING_NS
     low = np.maximum(-bound, (readings.recorded_ns[inside] - host).astype(np.float64))
     high = np.minimum(bound, (readings.seen_ns[inside] - host).astype(np.float64))
-    wrong = low > high
+    wrong, beyond_ns = low > high, float((low - high).max(initial=0.0))
     # No event's error differs from another's by more than the clock's rate can have, and the sum of what is odd.
     doubts = (line.bound_ns[first : stop - 1] + line.bound_ns[first + 1 : stop] + stray) / np.diff(anchors)
     rate = WANDER + float(doubts.max(initial=0.0)) if len(doubts) else 2 * MAX_DRIFT
@@ -173,9 +185,10 @@ def _place_in(readings: ClockReadings, line: _Line, first: int, stop: int, insid
         np.minimum(high, -_spread(device, -high, rate) + slack),
     )
     wrong |= low > high + ROUNDING_NS
+    beyond_ns = max(beyond_ns, float((low - high)[wrong].max(initial=0.0)))
     low, high = np.where(wrong, np.nan, low), np.where(wrong, np.nan, high)
     middle, half = (low + high) / 2, np.maximum((high - low) / 2, 0) + ROUNDING_NS
-    return host + np.where(wrong, 0, np.rint(middle)).astype(np.int64), half, wrong
+    return host + np.where(wrong, 0, np.rint(middle)).astype(np.int64), half, wrong, beyond_ns
 
 
 def _spread(device_ns: Ints, low: Floats, rate: float) -> Floats:
@@ -193,6 +206,17 @@ def _spread(device_ns: Ints, low: Floats, rate: float) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """The clocks of a device and its host exclude one another: `events` of the device's `of_events` have no time, its
+    clock made so many `jumps`, and `off_ns` is the most by which one of these is off."""
+
+    events: int
+    of_events: int
+    jumps: int
+    off_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceTimes:
     """What the device of a process knows of its events, by their places.
 
@@ -205,6 +229,7 @@ class DeviceTimes:
     reasons: Mapping[int, str]
     aside: Set[int] = frozenset()
     remarks: tuple[str, ...] = ()
+    contradiction: Contradiction | None = None
 
 
 def is_timed(recorded: ProcessEvents) -> bool:
@@ -218,12 +243,14 @@ def with_device_times(recorded: ProcessEvents) -> DeviceTimes:
     noted, readings = _readings_of(recorded)
     placed = place(readings)
     events, reasons, bounds = list(recorded.events), dict[int, str](), dict[int, float]()
-    contradicted = f"{CONTRADICTED}: {placed.reason}" if placed.reason else CONTRADICTED
+    contradiction = _contradiction(placed)
+    unplaced = UNKNOWN if contradiction is None else CONTRADICTED
+    unplaced = f"{unplaced}: {placed.reason}" if placed.reason else unplaced
     for at, ns, bound, wrong in zip(
         noted, placed.host_ns.tolist(), placed.bound_ns.tolist(), placed.contradicted.tolist(), strict=True
     ):
         if wrong:
-            reasons[at] = contradicted
+            reasons[at] = unplaced
         else:
             events[at], bounds[at] = events[at]._replace(device_ns=ns), bound
     missing, first = _why_missing(facts), min(noted, default=len(events))
@@ -231,7 +258,19 @@ def with_device_times(recorded: ProcessEvents) -> DeviceTimes:
         if event.kind in e.MARKED and event.device_ns is None:
             reasons.setdefault(at, missing if at > first else BEFORE_ALL)
     aside = {record.number for record in recorded.device if record.kind == e.DEVICE_TIME and record.which}
-    return DeviceTimes(events=events, bounds_ns=bounds, reasons=reasons, aside=aside, remarks=_remarks(placed, facts))
+    return DeviceTimes(
+        events=events, bounds_ns=bounds, reasons=reasons, aside=aside,
+        remarks=_remarks(contradiction, unplaced if placed.reason else "", facts), contradiction=contradiction,
+    )  # fmt: skip
+
+
+def _contradiction(placed: PlacedEvents) -> Contradiction | None:
+    count = int(placed.contradicted.sum())
+    if not placed.jumps and (placed.reason or not count):
+        return None
+    return Contradiction(
+        events=count, of_events=len(placed.contradicted), jumps=placed.jumps, off_ns=round(placed.off_ns)
+    )
 
 
 def _why_missing(facts: Mapping[str, object]) -> str:
@@ -242,12 +281,15 @@ def _why_missing(facts: Mapping[str, object]) -> str:
     return OUT_OF_EVENTS if facts.get("left_out") else "the device was not seen to get there"
 
 
-def _remarks(placed: PlacedEvents, facts: Mapping[str, object]) -> tuple[str, ...]:
+def _remarks(contradiction: Contradiction | None, unplaced: str, facts: Mapping[str, object]) -> tuple[str, ...]:
+    """`unplaced` is why no event has a time, empty where some have."""
     remarks = []
-    count = int(placed.contradicted.sum())
-    if placed.jumps or count:
-        jumps = f"; it jumped {placed.jumps} times" if placed.jumps else ""
-        remarks.append(f"{CONTRADICTED} at {count} of {len(placed.contradicted)} events{jumps}: these have no time")
+    if contradiction is None and unplaced:
+        remarks.append(unplaced)
+    if contradiction is not None:
+        jumps = f"; it jumped {contradiction.jumps} times" if contradiction.jumps else ""
+        events = f"{contradiction.events} of {contradiction.of_events} events"
+        remarks.append(f"{CONTRADICTED} at {events}{jumps}: these have no time")
     if facts.get("left_out"):
         remarks.append(f"{OUT_OF_EVENTS}: {facts['left_out']} steps have no time stamps of the device")
     return tuple(remarks)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.observe import events as e
-from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_device_times
+from hpc.observe.device_times import BEFORE_ALL, Contradiction, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders
 from hpc.observe.stamps import CollectiveCall, host_bound_ns, inner_stamps, placed_collectives
@@ -90,6 +90,8 @@ class ObservedSteps:
     """Stamps that more than half of the later steps lack, by name, with the most frequent reason."""
     last_steps: Mapping[str, int] = field(default_factory=dict)
     """By remark on steps that lack a stamp: the last of these."""
+    contradiction: Contradiction | None = None
+    """Of a device's clock with the host's."""
 
     def early_remarks(self, warmup_steps: int) -> tuple[str, ...]:
         """The remarks that concern no step behind the warm-up."""
@@ -177,6 +179,7 @@ def steps_of(recorded: ProcessEvents) -> ObservedSteps:
         reason="" if steps else reason or _why_unseen(process) or _why_none(recorded.events),
         absent=_absent(steps),
         last_steps=lacking,
+        contradiction=None if process.times is None else process.times.contradiction,
     )
 
 

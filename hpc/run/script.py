@@ -29,6 +29,7 @@ from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
+from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.flight_record import WARMUP_VARIABLE
 from hpc.observe.stacks import stacks_of
 from hpc.observe.steps import ObservedStep
@@ -47,6 +48,7 @@ from hpc.run.rank_state import (
 from hpc.run.script_steps import (
     RankSteps,
     StepCollectives,
+    clock_contradiction,
     collective_record,
     count_steps,
     differing_steps,
@@ -350,9 +352,11 @@ class ScriptRun:
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
         early = observed.early_remarks(self._run.warmup_steps)
+        contradiction = clock_contradiction(observed)
         script: dict[str, Any] = {
             "arguments": list(self._run.arguments), "absent": dict(observed.absent),
-            "remarks": [remark for remark in observed.remarks if remark not in early], "warmup_remarks": list(early),
+            "remarks": [text for text in observed.remarks if text not in early and not text.startswith(CONTRADICTED)],
+            "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
             "collective_record": collective_record(self._events, recorded.steps),
         }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from hpc.measure.meetings import Meetings
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.observe import flight_record
+from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, steps_counted
 from hpc.observe.stamps import PHASES
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
@@ -133,6 +134,15 @@ def host_bound(steps: Sequence[ObservedStep]) -> dict[str, Any] | None:
         "compute_ms": sum(step.stamps[GRADS_READY] - step.stamps[BATCH_READY] for step in known) / len(known) / 1e6,
         "syncs": sum(step.syncs for step in known) / len(known), "steps": len(known),
     }  # fmt: skip
+
+
+def clock_contradiction(observed: ObservedSteps) -> dict[str, Any] | None:
+    """As a fact of the rank: how its device's clock contradicts the host's, and how many of its steps have no times
+    therefore; None where it does not."""
+    if observed.contradiction is None:
+        return None
+    lost = sum(any(reason.startswith(CONTRADICTED) for reason in step.absent.values()) for step in observed.steps)
+    return {**asdict(observed.contradiction), "steps": lost, "of_steps": len(observed.steps)}
 
 
 def host_bound_by_step(steps: Sequence[ObservedStep]) -> list[tuple[int, ...]] | None:

@@ -24,7 +24,7 @@ RULES: dict[str, Rule] = {
         scaling.rising, scaling.falling, scaling.average_and_median, windows.rates_and_wall_clock,
         windows.window_and_steady_run, scaling.disagreement,
         scaling.baseline_elsewhere, scaling.not_nested, scaling.other_nodes, windows.unsteady, windows.short_warmup,
-        windows.outlying_runs, windows.loose_clocks,
+        windows.outlying_runs, windows.loose_clocks, windows.contradicting_clocks,
         scaling.repeated, scaling.noted, scaling.log_remarks, scaling.as_published, scaling.packed, scaling.copied,
     )
 }  # fmt: skip

@@ -122,6 +122,15 @@ def _outlying_runs(runs: Mapping[str, float], median: float) -> str:
     return f"run {listed} is far from the median of {median:.2f}, by the runs' median absolute deviation; it counts"
 
 
+def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps: int, jumps: int, off_ms: float) -> str:
+    others = f" ({plural(ranks - 1, 'other rank')} too)" if ranks > 1 else ""
+    jumped = f", which jumped {'once' if jumps == 1 else f'{jumps} times'}," if jumps else ""
+    return (
+        f"run {run}: the clocks of rank {rank}'s device{jumped} and of its host contradict each other by up to "
+        f"{off_ms:.3f} ms{others}: {steps} of {of_steps} steps have no times there and are in no number"
+    )
+
+
 SENTENCES: Mapping[str, str | Callable[..., str]] = {
     "oversubscribed": "oversubscribed: not a scaling result ({reason})",
     "nodes_simulated": (
@@ -183,6 +192,7 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "run {run}: its window is too short for time stamps as coarse as its log's: they leave {share:.1%} of the "
         "speed open; --window all or more steps make it longer"
     ),
+    "contradicting_clocks": _contradicting_clocks,
     "repeated": "{runs}: attempts {attempts} ended ok; attempt {counted} counts",
     "noted": "{runs}: {evidence}",
     "log_remarks": "{runs}: {remark}",

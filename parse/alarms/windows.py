@@ -245,6 +245,16 @@ def loose_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
         yield {"share": share, "run": run.requested.run.repeat, "source": source}
 
 
+def contradicting_clocks(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+    """The clocks of a device and its host exclude one another; the figures are of the rank that loses most steps."""
+    for run in result.ok:
+        ranks = run.machine.contradictions if run.machine else ()
+        if ranks:
+            worst = max(ranks, key=lambda each: (each.steps, each.off_ms))
+            figures = {name: getattr(worst, name) for name in ("rank", "steps", "of_steps", "jumps", "off_ms")}
+            yield {"run": run.requested.run.repeat, "ranks": len(ranks), **figures}
+
+
 def unsteady(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     """First and last third of the windows differ, beyond the runs' scatter.
 

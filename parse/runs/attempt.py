@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -338,6 +338,18 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClockContradiction:
+    """The clocks of a rank's device and of its host exclude one another, by up to `off_ms`: `steps` of `of_steps` have
+    no times. The device's clock made so many `jumps`."""
+
+    rank: int
+    steps: int
+    of_steps: int
+    jumps: int
+    off_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """The machine of a run. `facts` (device, driver, versions, …) has all values of its ranks, sorted.
 
@@ -345,6 +357,7 @@ class Machine:
     `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty if they do not apply. `unfused`:
     the timing of phases split operations that the framework fuses. `synchronises`: the host waits for the device every
     step. `findings` are those of the checks at its start, `options` those of backend and workload in effect.
+    `contradictions` are those of devices' clocks.
     """
 
     ranks: int
@@ -357,6 +370,7 @@ class Machine:
     built_otherwise: str = ""
     findings: tuple[Finding, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    contradictions: tuple[ClockContradiction, ...] = ()
 
 
 def facts_of(machines: Iterable[Machine]) -> dict[str, set[str]]:
@@ -501,7 +515,17 @@ def describe(trace: Trace) -> Machine:
         built_otherwise=next((difference for report in reports if (difference := _built_otherwise(report))), ""),
         findings=_findings(trace.environment),
         options={name: _option_text(value) for name, value in _table(trace.environment, "options").items()},
+        contradictions=tuple(_contradictions(reports)),
     )
+
+
+def _contradictions(reports: Sequence[RankReport]) -> Iterator[ClockContradiction]:
+    for rank, report in enumerate(reports):
+        record = _table(_table(report.extra, "script"), "clock_contradiction")
+        numbers: list[Any] = [record.get(name) for name in ("steps", "of_steps", "jumps", "off_ns")]
+        if all(type(value) is int and value >= 0 for value in numbers):
+            steps, of_steps, jumps, off = numbers
+            yield ClockContradiction(rank=rank, steps=steps, of_steps=of_steps, jumps=jumps, off_ms=off / 1e6)
 
 
 def _option_text(value: object) -> str:

@@ -6,7 +6,8 @@ meet on the devices of all ranks. `torch.cpu`'s streams and events, which FSDP2 
 All of this is below the hooks, which come to torch when its import is done: a finder of modules behind theirs.
 
 SIMULATED_DEVICE is a JSON object: `rate` and `offset_ns` of the device's clock, by which ranks differ; `held_s`, a list
-of (begin, end) since the start between which no anchor is had; `collective_ms`.
+of (begin, end) since the start between which no anchor is had; `jumps`, a list of (rank, seconds since the start, ms by
+which the device's clock then goes on); `collective_ms`.
 """
 
 import importlib.util
@@ -27,6 +28,7 @@ device = SimulatedDevice(
     rate=CONFIG.get("rate", 25e-6) * (1 if RANK % 2 else -1),
     offset_ns=CONFIG.get("offset_ns", 7e12) * (RANK + 1),
     held=[(_START_NS + int(begin * 1e9), _START_NS + int(end * 1e9)) for begin, end in CONFIG.get("held_s", [])],
+    jumps=[(_START_NS + int(at * 1e9), int(ms * 1e6)) for rank, at, ms in CONFIG.get("jumps", []) if rank == RANK],
     latency_ns=latencies(RANK),
     resolution_ns=500,
 )

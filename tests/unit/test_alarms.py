@@ -66,6 +66,15 @@ def bounded(bound_ns: float) -> tuple[Result, ...]:
     return trace(TWO_NODES, clock_bound_ns=np.full((2, 2), bound_ns))
 
 
+def contradicting(**facts: object) -> tuple[Result, ...]:
+    """Of rank 1."""
+    ranks = make_ranks(TWO_NODES)
+    return trace(TWO_NODES, ranks=[ranks[0], {**ranks[1], "script": {"clock_contradiction": facts}}])
+
+
+JUMPED = {"steps": 37, "of_steps": 100, "jumps": 2, "off_ns": 130_200_000, "events": 200, "of_events": 700}
+
+
 CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] = [
     (
         "superlinear", scaled(g1=FIVE, g2=times(2.2)),
@@ -107,6 +116,11 @@ CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] 
         scaled(g1=[100.0, 100.5, 101.0, 99.5, 98.5]),
     ),
     ("loose_clocks", bounded(2e7), {"share": 0.04, "source": "traces"}, bounded(2e6)),
+    (
+        "contradicting_clocks", contradicting(**JUMPED),
+        {"run": 1, "ranks": 1, "rank": 1, "steps": 37, "of_steps": 100, "jumps": 2, "off_ms": 130.2},
+        contradicting(**(JUMPED | {"steps": "37"})),
+    ),
     ("repeated", judged(TWICE), {"runs": [1], "of": 1, "attempts": [1, 3], "counted": 3}, judged(TWICE[:1])),
     ("noted", trace(evidence=NOTE), {"runs": [1], "of": 1, "evidence": NOTE}, trace()),
     (
@@ -308,6 +322,8 @@ TEXTS = {
     "disagreement": "runs or ranks differ in driver: 535.0 and 570.1 (run 1)",
     "baseline_elsewhere": "1n1g, which it is measured against, ran with another driver: 535.0, not 570.1",
     "loose_clocks": "the ranks' clocks are known so loosely that they leave 4.0% of the speed open",
+    "contradicting_clocks": "run 1: the clocks of rank 1's device, which jumped 2 times, and of its host contradict "
+    "each other by up to 130.200 ms: 37 of 100 steps have no times there and are in no number",
     "repeated": "run 1: attempts 1, 3 ended ok; attempt 3 counts",
 }
 

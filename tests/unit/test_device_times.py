@@ -96,6 +96,7 @@ def test_a_device_whose_clock_jumps_is_told_and_every_time_that_is_given_holds(s
     by = int(random.choice([-1, 1]) * 10 ** random.uniform(5.1, 9.5))  # 0.13 ms to 3 s, forward or back
     placed, true = run(Device(random, jumps=[(int(random.uniform(8, 22) * S), by)]), 30, 1000)
     assert placed.jumps and placed.contradicted.any()
+    assert placed.off_ns == pytest.approx(abs(by), rel=0.02, abs=300 * US)
     given = ~placed.contradicted
     assert (np.abs(placed.host_ns - true)[given] <= placed.bound_ns[given]).all()
 

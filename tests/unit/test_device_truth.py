@@ -10,6 +10,8 @@ import pytest
 from hpc.observe import events as e
 from hpc.observe.device_clock import ENOUGH_NS
 from hpc.observe.device_times import with_device_times
+from hpc.observe.steps import steps_of
+from hpc.run.script_steps import clock_contradiction
 from tests.simulated_device import MS
 from tests.simulated_training import START_NS, VirtualRun, train
 
@@ -56,6 +58,10 @@ def test_a_clock_that_jumps_is_an_alarm_and_no_number(tmp_path: Path, by_ns: int
     for run in runs:
         times = with_device_times(run.recorded)
         assert any("contradict" in remark for remark in times.remarks)
+        assert times.contradiction is not None and 0 < times.contradiction.events < times.contradiction.of_events
+        assert times.contradiction.off_ns == pytest.approx(abs(by_ns), abs=0.3 * MS)
+        contradiction = clock_contradiction(steps_of(run.recorded))
+        assert contradiction is not None and 0 < contradiction["steps"] < contradiction["of_steps"] <= 300
         assert all(abs(times.events[at].done_ns - run.true_ns[at]) <= bound for at, bound in times.bounds_ns.items())
 
 

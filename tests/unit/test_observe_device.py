@@ -288,3 +288,4 @@ def test_a_device_whose_clock_went_back_measures_nothing_and_says_so(training: T
         training.step(python=5)
     observed = training.observed()
     assert observed.steps == () and "contradict each other" in observed.reason
+    assert observed.contradiction is not None and observed.contradiction.off_ns == pytest.approx(10**11, rel=0.01)
