@@ -18,7 +18,7 @@ BLOCKS, STEPS = 40, 5000
 LIMIT_US = 2.0
 
 
-class _EmptyEvent:
+class EmptyEvent:
     """An event that records nothing."""
 
     def record(self, stream: Any) -> None:
@@ -61,7 +61,7 @@ def main() -> None:
     """Prints one line per kind of timer."""
     kinds: dict[str, StepTimer] = {
         "host marks": HostTimer(STEPS),
-        "device marks (mock events, no GPU)": DeviceTimer(STEPS, _EmptyEvent, None),
+        "device marks (mock events, no GPU)": DeviceTimer(STEPS, EmptyEvent, None),
     }
     for name, timer in kinds.items():
         run = partial(_with, timer)

@@ -8,6 +8,9 @@ changes the price by as much as chance does.
 
 `--control` puts no hooks on either: what remains is the error of the method. `--hook NAME` shows what a hook costs: the
 model with hooks alone, that hook on and off.
+
+`--events` shows what events of a device add to hooks, by a device whose events are empty and done at once: the price of
+Python alone, of a step by turns with them and without, and before that of an event beside the host's record of it.
 """
 
 from __future__ import annotations
@@ -23,13 +26,35 @@ from statistics import median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-from benchmarks.pairs import against_limit
+from benchmarks.bench_marks import EmptyEvent
+from benchmarks.pairs import against_limit, with_interval
 
 WARM_UP = 12
 AGAIN, TIMED = 4, 6
 """Steps after hooks were put on or off: not timed, timed."""
 LIMIT, STEP_MS = 0.5, 10
 """Per cent of a step of so many ms."""
+BLOCKS, STEPS_A_BLOCK, EVENTS_A_STEP = 201, 50, 8
+"""Of a loop of events alone."""
+
+
+class EmptyDevice:
+    """An accelerator of hpc.observe.device_clock that takes no time."""
+
+    def __init__(self, index: int = 0) -> None:
+        self._stream = object()
+
+    def make_event(self) -> EmptyEvent:
+        return EmptyEvent()
+
+    def current_stream(self) -> object:
+        return self._stream
+
+    def new_stream(self) -> object:
+        return object()
+
+    def is_capturing(self) -> bool:
+        return False
 
 
 def training(blocks: int, width: int, batch: int, device: str = "cpu", group: Any = None) -> Callable[[], None]:
@@ -139,18 +164,97 @@ def measure(
             bare()
         if chosen:
             bare = hooked
-        taken: tuple[list[float], list[float]] = ([], [])
+
+        def turn(with_hooks: bool) -> list[float]:
+            switch(with_hooks and not control, chosen)
+            return turn_of(hooked if with_hooks else bare)
+
         turns = -(-pairs // TIMED)
-        for turn in range(turns):
-            for which in (0, 1) if turn % 2 else (1, 0):
-                switch(which == 0 and not control, chosen)
-                taken[which].extend(turn_of((hooked, bare)[which]))
+        taken = by_turns(turns, turn)
         switch(True, chosen)
         assert not observer.off, "a hook has failed"
         assert device == "cpu" or observer.mark is not None, f"no clock of the device: {observer.device_facts}"
         events = sum(1 for at in range(1 << 13, len(observer.cells), 2) if observer.cells[at])
         print(f"{events / (turns * (AGAIN + TIMED) + WARM_UP):.1f} events a step with hooks")
         dist.destroy_process_group()
+        return taken
+
+
+def by_turns(turns: int, turn: Callable[[bool], list[float]]) -> tuple[list[float], list[float]]:
+    """What each turn with a thing and each without it took; first one of the two, then the other."""
+    taken: tuple[list[float], list[float]] = ([], [])
+    for number in range(turns):
+        for which in (0, 1) if number % 2 else (1, 0):
+            taken[which].extend(turn(which == 0))
+    return taken
+
+
+def measure_events(pairs: int, blocks: int, width: int, batch: int) -> tuple[list[float], list[float]]:
+    """As `measure`, of a model with hooks: steps whose events an empty device notes, and those of the host alone."""
+    import torch
+    import torch.distributed as dist
+    from torch.optim import optimizer
+
+    from hpc.observe import device_clock, events, hooks
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        device_clock.ACCELERATORS["cpu"] = EmptyDevice
+        hooks.install(folder, lambda name, then: None)
+        observer = hooks.current
+        assert observer is not None
+        dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
+        step = training(blocks, width, batch)
+        for _ in range(WARM_UP):
+            step()
+        mark, before_update = observer.mark, optimizer._global_optimizer_pre_hooks
+        assert mark is not None, observer.device_facts
+        of_device = dict(before_update)  # the begin of an update is an event on a device alone
+
+        def turn(with_device: bool) -> list[float]:
+            observer.mark = mark if with_device else None
+            before_update.clear()
+            before_update.update(of_device if with_device else {})
+            return _turn(step)
+
+        turns = -(-pairs // TIMED)
+        taken = by_turns(turns, turn)
+        assert not observer.off and "failed" not in observer.device_facts, "a hook has failed"
+        recorded = events.read_events(observer.recorder.path)
+        noted = sum(event.kind == events.DEVICE_TIME for event in recorded.device)
+        print(f"{noted / (turns * (AGAIN + TIMED) + WARM_UP):.1f} events a step that the device notes")
+        dist.destroy_process_group()
+        return taken
+
+
+def price_of_event() -> tuple[list[float], list[float]]:
+    """CPU time of an event in a loop of them, ns: with the device's part, its time written; of the host alone."""
+    from hpc.observe import device_clock, events
+
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = events.Recorder(folder)
+        recorder.reserve()
+        errors: list[Exception] = []
+        clock = device_clock.DeviceClock(recorder, EmptyDevice(), errors.append)
+        cells, place, kind = recorder.cells, recorder.place, events.FORWARD_IN
+
+        def turn(with_device: bool) -> list[float]:
+            mark = clock.mark if with_device else None
+            begin = thread_time_ns()
+            for _ in range(STEPS_A_BLOCK):
+                for _ in range(EVENTS_A_STEP):
+                    at = place()
+                    cells[at + 1] = kind
+                    cells[at] = perf_counter_ns()
+                    if mark is not None:
+                        mark(at)
+                if mark is not None:
+                    clock.step_completed()
+            return [(thread_time_ns() - begin) / STEPS_A_BLOCK / EVENTS_A_STEP]
+
+        turn(True)  # the pool grows in the first steps
+        taken = by_turns(BLOCKS, turn)
+        assert not errors, errors
         return taken
 
 
@@ -193,18 +297,27 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--control", action="store_true", help="no hooks on either model")
     parser.add_argument("--hook", action="append", metavar="NAME", help="of a patched attribute, or optimizer")
+    parser.add_argument("--events", action="store_true", help="those of a device, beside hooks without")
     arguments = parser.parse_args()
-    forwarded = (
-        arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size, arguments.control, arguments.hook,
-    )  # fmt: skip
-    medians = []
+    forwarded: tuple[Any, ...] = (arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size)
+    if not arguments.events:
+        forwarded += (arguments.control, arguments.hook)
+    medians, ratios = [], []
     for number in range(arguments.processes):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            hooked, bare = pool.submit(measure, *forwarded).result()
-        middle_ms, bare_ms = (sorted(times)[len(times) // 2] for times in (hooked, bare))
-        medians.append(100 * median(a - b for a, b in zip(hooked, bare, strict=True)) / STEP_MS)
-        print(f"process {number + 1}: {middle_ms:.3f} ms with hooks, {bare_ms:.3f} ms without, {medians[-1]:+.3f} %")
-    print(against_limit("hooks of hpc.observe", medians, LIMIT, f"% of a step of {STEP_MS} ms"))
+            if arguments.events:
+                noted, alone = pool.submit(price_of_event).result()
+                ratios.append(median(a / b for a, b in zip(noted, alone, strict=True)))
+                print(f"an event: {median(noted):.0f} ns with a device, {median(alone):.0f} ns of the host alone")
+            what = measure_events if arguments.events else measure
+            ours, bare = pool.submit(what, *forwarded).result()
+        ours_ms, bare_ms = (sorted(times)[len(times) // 2] for times in (ours, bare))
+        medians.append(100 * median(a - b for a, b in zip(ours, bare, strict=True)) / STEP_MS)
+        print(f"process {number + 1}: {ours_ms:.3f} ms with, {bare_ms:.3f} ms without, {medians[-1]:+.3f} %")
+    if ratios:
+        print(with_interval("an event that a device notes, beside one of the host alone", ratios, "times"))
+    name = "events of a device" if arguments.events else "hooks of hpc.observe"
+    print(against_limit(name, medians, LIMIT, f"% of a step of {STEP_MS} ms"))
     return 0
 
 

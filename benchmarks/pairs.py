@@ -41,10 +41,14 @@ def against_limit(name: str, taken: Sequence[float], limit: float, unit: str) ->
     """One line: the median of what was taken, its exact interval, and how that stands to an absolute limit."""
     interval = median_interval(taken)
     assert interval is not None, "two measurements at least"
-    return (
-        f"{name}: {median(taken):.3f} {unit} [{interval.low:.3f}, {interval.high:.3f}] {interval.coverage:.1%}; "
-        f"limit {limit:g} {unit}: {_verdict(interval, limit)}"
-    )
+    return f"{with_interval(name, taken, unit)}; limit {limit:g} {unit}: {_verdict(interval, limit)}"
+
+
+def with_interval(name: str, taken: Sequence[float], unit: str) -> str:
+    """The median of what was taken, and its exact interval."""
+    interval = median_interval(taken)
+    assert interval is not None, "two measurements at least"
+    return f"{name}: {median(taken):.3f} {unit} [{interval.low:.3f}, {interval.high:.3f}] {interval.coverage:.1%}"
 
 
 def compare(

@@ -44,7 +44,7 @@ class Accelerator(Protocol):
         """A new event that times."""
 
     def current_stream(self) -> Any:
-        """The stream of this device on which the calling thread queues its work."""
+        """The stream of this device on which the calling thread queues its work: one object for each stream."""
 
     def new_stream(self) -> Any:
         """A stream of its own, which waits for no other."""
@@ -61,6 +61,8 @@ class CudaAccelerator:
 
         self._cuda: Any = torch.cuda
         self._index = index
+        self._current_pointer: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+        self._streams: dict[int, Any] = {}
         self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
     def make_event(self) -> DeviceEvent:
@@ -68,7 +70,11 @@ class CudaAccelerator:
         return event
 
     def current_stream(self) -> Any:
-        return self._cuda.current_stream(self._index)
+        pointer = self._current_pointer(self._index)  # as Inductor's code: torch makes a new object at each question
+        stream = self._streams.get(pointer)
+        if stream is None:
+            stream = self._streams[pointer] = self._cuda.current_stream(self._index)
+        return stream
 
     def new_stream(self) -> Any:
         return self._cuda.Stream(self._index)
@@ -175,12 +181,12 @@ class DeviceClock:
         self._is_capturing, self._current_stream = accelerator.is_capturing, accelerator.current_stream
         self._own_stream, self._training_stream = accelerator.new_stream(), accelerator.current_stream()
         self._free: list[DeviceEvent] = []
-        self._pending: deque[tuple[DeviceEvent, int, bool]] = deque()
+        self._pending: deque[tuple[DeviceEvent, int, bool]] = deque()  # with the cell of the host's record
         self._anchor_events = [accelerator.make_event() for _ in range(TRIES)]
         self._last, self._device_ns = accelerator.make_event(), float(ORIGIN_NS)
         self._grow(FIRST_EVENTS)
         take_anchors((self._last, *self._anchor_events), self._own_stream, clock, wait_ns=None)  # they are made now
-        self._marked = self._resolved = self._marked_before = self._max_marks = 0
+        self._resolved = self._marked_before = self._max_marks = 0
         self._ends: deque[int] = deque()
         self._steps = self._done_steps = steps
         self._anchors = 0
@@ -197,7 +203,7 @@ class DeviceClock:
 
         The record has the host's time already, so that this is not before.
         """
-        if self._out or self._off:
+        if self._out:
             return
         try:
             if self._is_capturing():  # such an event would be the graph's
@@ -207,8 +213,7 @@ class DeviceClock:
                 event = self._free.pop()
                 stream = self._current_stream()
                 event.record(stream)
-                self._pending.append((event, e.place_of(cell), stream != self._training_stream))
-                self._marked += 1
+                self._pending.append((event, cell, stream is not self._training_stream))
             else:
                 self._left_out += 1
                 self._out = True
@@ -224,9 +229,10 @@ class DeviceClock:
         if self._off:
             return self._steps
         try:
-            self._max_marks = max(self._max_marks, self._marked - self._marked_before)
-            self._marked_before = self._marked
-            self._ends.append(self._marked)
+            marked = self._resolved + len(self._pending)
+            self._max_marks = max(self._max_marks, marked - self._marked_before)
+            self._marked_before = marked
+            self._ends.append(marked)
             self._out = False
             if self._is_capturing():  # whatever asks for an event then ends the capture with an error
                 return self._done_steps
@@ -276,23 +282,29 @@ class DeviceClock:
     def fail(self, error: Exception) -> None:
         """Records nothing any more; steps count as soon as the host has made them."""
         if not self._off:
-            self._off = True
+            self._out = self._off = True
             self._failed(error)
 
     def _resolve(self, limit: int) -> None:
-        pending, note, resolved = self._pending, self._recorder.note, self._resolved
-        while pending and self._resolved - resolved < limit:
-            event, place, aside = pending[0]
+        pending, free, cells, place = self._pending, self._free, self._recorder.cells, self._recorder.place
+        last, device_ns, kind, first = self._last, self._device_ns, e.DEVICE_TIME, e.FIRST_CELL
+        resolved = 0
+        while pending and resolved < limit:
+            event, cell, aside = pending[0]
             if not event.query():
                 break
-            self._device_ns += self._last.elapsed_time(event) * 1e6
-            note(round(self._device_ns), e.DEVICE_TIME, aside, place)
-            self._free.append(self._last)
-            self._last = event
+            device_ns += last.elapsed_time(event) * 1e6
+            at = place()  # stored as hooks of every step do: a call costs more
+            cells[at + 1] = kind | aside << 8 | (cell - first) << 23  # a record has two cells
+            cells[at] = round(device_ns)
+            free.append(last)
+            last = event
             pending.popleft()
-            self._resolved += 1
-        if self._resolved > resolved:
-            note(self._clock(), e.DEVICE_SEEN)
+            resolved += 1
+        if resolved:
+            self._last, self._device_ns = last, device_ns
+            self._resolved += resolved
+            self._recorder.note(self._clock(), e.DEVICE_SEEN)
         while self._ends and self._ends[0] <= self._resolved:
             self._ends.popleft()
             self._done_steps += 1

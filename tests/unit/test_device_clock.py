@@ -207,3 +207,23 @@ def test_of_several_tries_for_an_anchor_none_follows_a_long_one() -> None:
         [device.make_event() for _ in range(5)], stream, ticks.__next__, wait_ns=device_clock.ENOUGH_NS
     )
     assert len(anchors) == 1
+
+
+def test_a_stream_of_torch_cuda_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch makes a new object at each question, which takes longer than all else of an event."""
+    torch = pytest.importorskip("torch")
+    pointer, asked = 0, []
+
+    def current_stream(index: int) -> object:
+        asked.append(index)
+        return object()
+
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: pointer, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    accelerator = device_clock.CudaAccelerator(3)
+    first = accelerator.current_stream()
+    pointer = 94_000
+    second = accelerator.current_stream()
+    assert second is not first and accelerator.current_stream() is second
+    pointer = 0
+    assert accelerator.current_stream() is first and asked == [3, 3]
