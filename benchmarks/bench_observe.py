@@ -288,7 +288,7 @@ def _turn_on_device(step: Callable[[], None]) -> list[float]:
     return [(perf_counter_ns() - begin) / 1e6 / TIMED]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--pairs", type=int, default=500, help="of steps, in each process")
@@ -298,7 +298,7 @@ def main() -> int:
     parser.add_argument("--control", action="store_true", help="no hooks on either model")
     parser.add_argument("--hook", action="append", metavar="NAME", help="of a patched attribute, or optimizer")
     parser.add_argument("--events", action="store_true", help="those of a device, beside hooks without")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     forwarded: tuple[Any, ...] = (arguments.pairs, arguments.blocks, arguments.width, arguments.batch_size)
     if not arguments.events:
         forwarded += (arguments.control, arguments.hook)
@@ -306,9 +306,9 @@ def main() -> int:
     for number in range(arguments.processes):
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             if arguments.events:
-                noted, alone = pool.submit(price_of_event).result()
-                ratios.append(median(a / b for a, b in zip(noted, alone, strict=True)))
-                print(f"an event: {median(noted):.0f} ns with a device, {median(alone):.0f} ns of the host alone")
+                with_device, host_only = pool.submit(price_of_event).result()
+                ratios.append(median(a / b for a, b in zip(with_device, host_only, strict=True)))
+                print(f"an event: {median(with_device):.0f} ns with a device, {median(host_only):.0f} ns without")
             what = measure_events if arguments.events else measure
             ours, bare = pool.submit(what, *forwarded).result()
         ours_ms, bare_ms = (sorted(times)[len(times) // 2] for times in (ours, bare))
