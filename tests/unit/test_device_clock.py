@@ -212,10 +212,10 @@ def test_of_several_tries_for_an_anchor_none_follows_a_long_one() -> None:
 def test_a_stream_of_torch_cuda_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch makes a new object at each question, which takes longer than all else of an event."""
     torch = pytest.importorskip("torch")
-    pointer, asked = 0, []
+    pointer, calls = 0, []
 
     def current_stream(index: int) -> object:
-        asked.append(index)
+        calls.append(index)
         return object()
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: pointer, raising=False)
@@ -226,4 +226,4 @@ def test_a_stream_of_torch_cuda_is_one_object(monkeypatch: pytest.MonkeyPatch) -
     second = accelerator.current_stream()
     assert second is not first and accelerator.current_stream() is second
     pointer = 0
-    assert accelerator.current_stream() is first and asked == [3, 3]
+    assert accelerator.current_stream() is first and calls == [3, 3]
