@@ -2,7 +2,8 @@
 
 The ranks' records are those that hooks write, by the product's recorder and device clock; what each device did is known
 exactly. DDP-shaped: its gradients are reduced on a stream of their own, for which the compute stream waits. The host
-queues its kernels and runs `ahead` steps ahead.
+queues its kernels and runs `ahead` steps ahead; then it waits before its next forward, or, where the queue is `full`,
+for each kernel that it queues.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.simulated_device import SharedMeetings, SimulatedDevice, VirtualClock
 LAYERS, SAMPLES, START_NS = 4, 4, 5_000_000_000_000
 FORWARD_MS, BACKWARD_MS, UPDATE_MS, REDUCTION_MS = 1.0, 2.0, 1.0, 1.0
 """On the device: of a layer, and of the step."""
+KERNELS = 2 * LAYERS + 1
 FETCH_MS, CALL_MS = 0.4, 0.2
 """On the host: a batch; each layer there and back, and each other call."""
 HOST_PLACES, DEVICE_PLACES = ("dataset", "python", "item", "collective"), ("forward", "backward", "update")
@@ -58,11 +60,13 @@ def _costs(seed: int) -> Iterator[int]:
 
 class _Rank:
     def __init__(
-        self, folder: Path, rank: int, ranks: int, meetings: Sequence[SharedMeetings], ahead: int, delays: Delays,
-        **device: Any,
+        self, folder: Path, rank: int, ranks: int, meetings: Sequence[SharedMeetings], ahead: float, full: bool,
+        delays: Delays, **device: Any,
     ) -> None:  # fmt: skip
         folder.mkdir(parents=True, exist_ok=True)
-        self.rank, self.ahead, self.delays = rank, ahead, delays
+        self.rank, self.delays = rank, delays
+        self.ahead, self.depth = (0, round(ahead * KERNELS)) if full else (int(ahead), 0)
+        self.kernels: list[Work] = []
         self.clock = VirtualClock(START_NS, _costs(rank))
         self.device = SimulatedDevice(self.clock, latency_ns=latencies(rank), **device)
         self.streams = [self.device.training_stream() for _ in meetings]
@@ -108,18 +112,18 @@ class _Rank:
         record(e.FETCH_IN, 1)
         clock.advance(FETCH_MS + ms("dataset"))
         record(e.FETCH_OUT, 1, SAMPLES)
-        if step >= self.ahead:
+        if 0 < self.ahead <= step:
             yield from self.wait(self.marks["end"][step - self.ahead])
         clock.advance(CALL_MS)
         record(e.FORWARD_IN, mark="called")
         for layer in range(LAYERS):
             clock.advance(CALL_MS + (ms("python") if layer == 1 else 0))
-            device.run(FORWARD_MS + (ms("forward") if layer == 1 else 0))
+            yield from self.run(FORWARD_MS + (ms("forward") if layer == 1 else 0))
         record(e.ARMED)
         record(e.BACKWARD_IN, mark="backward")
         for layer in range(LAYERS):
             clock.advance(CALL_MS)
-            device.run(BACKWARD_MS + (ms("backward") if layer == 1 else 0))
+            yield from self.run(BACKWARD_MS + (ms("backward") if layer == 1 else 0))
         record(e.GRADIENT, mark="grads")
         device.collective(self.meetings[0], REDUCTION_MS, self.streams[0]).wait()
         record(e.BACKWARD_OUT, mark="reduced")
@@ -131,8 +135,14 @@ class _Rank:
             clock.advance(ms("item"))
         record(e.UPDATE_IN, 1)
         clock.advance(CALL_MS)
-        device.run(UPDATE_MS + ms("update"))
+        yield from self.run(UPDATE_MS + ms("update"))
         record(e.UPDATE_OUT, 1, mark="end")
+
+    def run(self, ms: float) -> Iterator[None]:
+        """Queues a kernel, once there is room for it."""
+        if 0 < self.depth <= len(self.kernels):
+            yield from self.wait(self.kernels[-self.depth])
+        self.kernels.append(self.device.run(ms))
 
     def wait(self, work: Work) -> Iterator[None]:
         while work.true_ns is None:
@@ -141,15 +151,15 @@ class _Rank:
 
 
 def train(
-    folder: Path, *, ranks: int = 2, steps: int = 60, ahead: int = 3, delays: Delays = no_delay, rate: float = 25e-6,
-    **device: Any,
+    folder: Path, *, ranks: int = 2, steps: int = 60, ahead: float = 3, full: bool = False,
+    delays: Delays = no_delay, rate: float = 25e-6, **device: Any,
 ) -> list[VirtualRun]:  # fmt: skip
     """Each rank's run; the clocks of even ranks' devices are slow by `rate`, of odd ones fast."""
     meetings = [SharedMeetings(ranks) for _ in range(2)]
     its = [
         _Rank(
-            folder / f"rank{rank}", rank, ranks, meetings, ahead, delays, rate=rate if rank % 2 else -rate,
-            offset_ns=1e12 * rank, **device,
+            folder / f"rank{rank}", rank, ranks, meetings, ahead, full, delays,
+            rate=rate if rank % 2 else -rate, offset_ns=1e12 * rank, **device,
         )
         for rank in range(ranks)
     ]  # fmt: skip

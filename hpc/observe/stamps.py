@@ -6,7 +6,7 @@ which is the order in which the host queued them; when each was done is `HookEve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -193,6 +193,70 @@ def host_bound_ns(
         if event.device_ns is None or before.device_ns is None:
             continue
         if event.device_ns - event.ns <= launch_ns + bounds_ns[place]:
-            for part, (first, stop) in enumerate(pairwise(borders)):
-                paced[part] += max(min(event.device_ns, stop) - max(before.device_ns, first), 0)
+            _add_overlaps(paced, borders, before.device_ns, event.device_ns)
     return tuple(paced)
+
+
+def _add_overlaps(sums: list[int], borders: Sequence[int], begin: int, end: int) -> None:
+    """To each part between the borders what it has of an interval."""
+    for part, (first, stop) in enumerate(pairwise(borders)):
+        sums[part] += max(min(end, stop) - max(begin, first), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSpans:
+    """The host beside its device in a step, by PHASES, ns.
+
+    `idle_ns` is the longest that the device can have waited for the host: from an event on until the host queued the
+    next. What was queued before the device got to the first of the two never had it wait. `host_ns` is what the host
+    took from one border to the next, without waits for the device or for collectives; `ahead_ns` how far it was ahead,
+    at least, at an event of the phase.
+    """
+
+    idle_ns: tuple[int, ...]
+    host_ns: tuple[int, ...]
+    ahead_ns: tuple[int, ...]
+
+
+def host_spans(
+    noted: Sequence[tuple[int, HookEvent]], queued: Sequence[tuple[int, HookEvent]], borders: Sequence[int]
+) -> HostSpans | None:
+    """`noted` are as those of `host_bound_ns`, `queued` all events of the host from the first border on to the last.
+
+    None where the host's time at a border is not known.
+    """
+    at_device = {event.device_ns: event.ns for _, event in (*queued, *noted)}
+    at_host = [at_device.get(border) for border in borders]
+    if None in at_host:
+        return None
+    times = [ns for ns in at_host if ns is not None]
+    idle, waited = [0] * (len(borders) - 1), [0] * (len(borders) - 1)
+    ahead: list[list[int]] = [[] for _ in idle]
+    for (_, before), (_, event) in pairwise(noted):
+        if event.device_ns is None or before.device_ns is None:
+            continue
+        _add_overlaps(idle, borders, before.device_ns, min(event.device_ns, event.ns))
+        for part, (first, stop) in enumerate(pairwise(borders)):
+            if min(event.device_ns, stop) > max(before.device_ns, first):
+                ahead[part] += [max(each.device_ns - each.ns, 0) for each in (before, event) if each.device_ns]
+    for begin, end in _waits_of_host(queued):
+        _add_overlaps(waited, times, begin, end)
+    spans = [stop - first - its for (first, stop), its in zip(pairwise(times), waited, strict=True)]
+    return HostSpans(
+        idle_ns=tuple(idle), host_ns=tuple(max(span, 0) for span in spans),
+        ahead_ns=tuple(min(its, default=0) for its in ahead),
+    )  # fmt: skip
+
+
+def _waits_of_host(queued: Sequence[tuple[int, HookEvent]]) -> Iterator[tuple[int, int]]:
+    """From when to when the host waited for the device, or in a collective."""
+    begun: dict[int, int] = {}
+    for place, event in queued:
+        if event.kind == e.SYNC_IN and event.device_ns is not None:
+            yield event.ns, max(event.device_ns, event.ns)
+        elif event.kind == e.COLLECTIVE_IN:
+            begun[place] = event.ns
+        elif event.kind == e.COLLECTIVE_WAIT:
+            begun[event.number] = event.ns
+        elif event.kind == e.COLLECTIVE_OUT and event.number in begun:
+            yield begun.pop(event.number), event.ns

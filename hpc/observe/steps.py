@@ -17,7 +17,7 @@ from hpc.observe import events as e
 from hpc.observe.device_times import BEFORE_ALL, Contradiction, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders
-from hpc.observe.stamps import CollectiveCall, host_bound_ns, inner_stamps, placed_collectives
+from hpc.observe.stamps import CollectiveCall, HostSpans, host_bound_ns, host_spans, inner_stamps, placed_collectives
 from hpc.system.text import grouped, plural
 
 LONGEST_ROUND = 8
@@ -75,6 +75,8 @@ class ObservedStep:
     """Its begin and end by the host's clock, of what the host queued for it: on a device earlier than `stamps`."""
     host_bound_ns: tuple[int, ...] = ()
     """On a device, how long the host set the pace, by hpc.observe.stamps.PHASES; empty where that is not known."""
+    host_spans: HostSpans | None = None
+    """On a device, what the host took; None where that is not known."""
     syncs: int = 0
     """How often the script waited for the device, as far as that is seen."""
 
@@ -225,7 +227,8 @@ def _by_device(steps: Sequence[ObservedStep], process: _Process) -> list[Observe
             noted = _noted(process, segment.first, segment.stop)
             paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
             syncs = sum(event.kind == e.SYNC_IN for _, event in noted[1:])
-            changed = replace(changed, host_bound_ns=paced, syncs=syncs)
+            spans = host_spans(noted, _queued(process, noted), inner)
+            changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
         result.append(changed)
     return result
 
@@ -242,6 +245,11 @@ def _noted(process: _Process, first: int, stop: int) -> list[tuple[int, HookEven
         + inside
         + [(at, events[at]) for at in (after,) if at is not None]
     )
+
+
+def _queued(process: _Process, noted: Sequence[tuple[int, HookEvent]]) -> list[tuple[int, HookEvent]]:
+    """All events of the host from the first of these to the last."""
+    return [(at, process.recorded.events[at]) for at in range(noted[0][0], noted[-1][0] + 1)]
 
 
 def _lead(events: Sequence[HookEvent]) -> Sequence[HookEvent]:

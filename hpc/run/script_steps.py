@@ -123,16 +123,23 @@ def waits_at_pauses(steps: Sequence[ObservedStep], paused: Iterable[int]) -> lis
 
 
 def host_bound(steps: Sequence[ObservedStep]) -> dict[str, Any] | None:
-    """As a fact of the rank: how long the host paced its device in these steps, by phase, mean ms; None without one."""
+    """As a fact of the rank: how long the host paced its device in these steps, by phase, mean ms; None without one.
+
+    Beside it what hpc.observe.stamps.HostSpans has, where that is known.
+    """
     known = [step for step in steps if step.host_bound_ns]
     if not known:
         return None
-    means = [sum(column) / len(known) / 1e6 for column in zip(*(step.host_bound_ns for step in known), strict=True)]
+    spans = [step.host_spans for step in known if step.host_spans is not None]
     return {
-        "ms": dict(zip(PHASES, means, strict=True)),
+        "ms": _mean_ms([step.host_bound_ns for step in known]),
         "step_ms": sum(step.stamps[END] - step.stamps[BEGIN] for step in known) / len(known) / 1e6,
         "compute_ms": sum(step.stamps[GRADS_READY] - step.stamps[BATCH_READY] for step in known) / len(known) / 1e6,
         "syncs": sum(step.syncs for step in known) / len(known), "steps": len(known),
+        **({} if not spans else {
+            "idle_ms": _mean_ms([its.idle_ns for its in spans]), "host_ms": _mean_ms([its.host_ns for its in spans]),
+            "ahead_ms": _mean_ms([its.ahead_ns for its in spans]),
+        }),
     }  # fmt: skip
 
 
@@ -150,6 +157,11 @@ def host_bound_by_step(steps: Sequence[ObservedStep]) -> list[tuple[int, ...]] |
     if not any(step.host_bound_ns for step in steps):
         return None
     return [step.host_bound_ns or (ABSENT,) * len(PHASES) for step in steps]
+
+
+def _mean_ms(by_phase: Sequence[tuple[int, ...]]) -> dict[str, float]:
+    means = (sum(column) / len(by_phase) / 1e6 for column in zip(*by_phase, strict=True))
+    return dict(zip(PHASES, means, strict=True))
 
 
 def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ...]:

@@ -24,13 +24,14 @@ from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
+from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.pauses import of_point, speed_with_pauses
 from parse.ledger.standalone import beside_nccl_tests, recorded_collectives, standalone_reduction
 from parse.ledger.straggler import PointVerdicts, point_verdicts
 from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
-from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, StragglerAtBase, Symptom
+from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, Paces, StragglerAtBase, Symptom
 from parse.ledger.what_if import without_straggler
 from parse.logs.nccl_tests import NcclTest
 from parse.runs.processes import each_in_processes, processes_for
@@ -66,13 +67,15 @@ def ledgers(
 @dataclass(frozen=True, kw_only=True)
 class PointRuns:
     """The ok runs of a point, each reduced from its trace; a remark for each without a step breakdown. `called` is what
-    a step calls by torch's own record, empty without one."""
+    a step calls by torch's own record, empty without one; `spans` has of each run what its hosts took beside their
+    devices."""
 
     breakdowns: tuple[StepBreakdown, ...] = ()
     conditions: tuple[Conditions, ...] = ()
     inputs: tuple[InputReading, ...] = ()
     networks: tuple[NetworkReading, ...] = ()
     hosts: tuple[HostReading, ...] = ()
+    spans: tuple[tuple[Spans, ...], ...] = ()
     remarks: tuple[str, ...] = ()
     called: str = ""
 
@@ -101,7 +104,7 @@ class PointEvidence:
 
 
 def _read_runs(result: Result) -> PointRuns:
-    breakdowns, conditions, inputs, networks, hosts, remarks, called = [], [], [], [], [], [], []
+    breakdowns, conditions, inputs, networks, hosts, spans, remarks, called = [], [], [], [], [], [], [], []
     for run in result.ok:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
@@ -114,6 +117,7 @@ def _read_runs(result: Result) -> PointRuns:
                 networks.append(reduce_network(trace))
                 called.append(recorded_collectives(trace))
                 hosts.append(reduce_host_bound(trace))
+                spans.append(spans_of(trace))
         except TraceError as error:
             remarks.append(str(error))
     return PointRuns(
@@ -122,6 +126,7 @@ def _read_runs(result: Result) -> PointRuns:
         inputs=tuple(reading for reading in inputs if reading is not None),
         networks=tuple(networks),
         hosts=tuple(reading for reading in hosts if reading is not None),
+        spans=tuple(spans),
         remarks=tuple(remarks),
         called=next(filter(None, called), ""),
     )
@@ -229,7 +234,10 @@ def _ledger(evidence: PointEvidence) -> Ledger:
 
 def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
     """The ledger with what explains its loss and its straggler; reads the traces again where they show it."""
-    ledger = dataclasses.replace(ledger, split=explained(ledger))
+    paces, *further_paces = _paces(ledger, runs.spans)
+    ledger = dataclasses.replace(
+        ledger, split=explained(ledger), paces=paces, further_paces=tuple(further_paces),
+    )  # fmt: skip
     try:
         return dataclasses.replace(
             ledger, without_straggler=without_straggler(ledger),
@@ -239,6 +247,13 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         )  # fmt: skip
     except TraceError as error:  # it has changed since, or has numbers that only this goes into
         return dataclasses.replace(ledger, remarks=(*ledger.remarks, f"the straggler is not explained: {error}"))
+
+
+def _paces(ledger: Ledger, runs: Sequence[tuple[Spans, ...]]) -> list[Paces | None]:
+    """Of each straggler whether its host or its device is slow."""
+    verdicts = (ledger.verdict, *ledger.further)
+    late = [rank for each in verdicts for rank in each.ranks]
+    return [paces_of(each, runs, late) for each in verdicts]
 
 
 def _further_symptoms(ledger: Ledger) -> tuple[tuple[Symptom, ...], ...]:

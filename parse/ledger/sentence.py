@@ -42,6 +42,8 @@ from parse.ledger.types import (
     Ledger,
     Lowering,
     Mean,
+    Pacer,
+    Paces,
     RankPauses,
     ShapeKind,
     Symptom,
@@ -383,11 +385,29 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence
     if ledger.straggler_input is not None:
         yield from late_input(ledger.straggler_input, write)
+    elif ledger.paces is not None:
+        yield _paces(ledger.paces, write)
     for at, further in enumerate(ledger.further):
         behind = verdict.kind == further.kind == PERSISTENT  # else it is late in steps of its own
         costs = f"which costs {write.ms(further.costs)} a step{' more' if behind else ''}"
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
         yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), write)
+        if its := ledger.further_paces[at] if ledger.further_paces else None:
+            yield _paces(its, write)
+
+
+def _paces(paces: Paces, write: Figures) -> str:
+    """`Its host is slow: Python and launches take 21.60 ms there, for which its device waits up to 9.80 ms (on the
+    others 0.00)`."""
+    usual = f"up to {write.ms(paces.idle)} (on the others {write.bare(paces.usual_idle)})"
+    host = f"Python and launches take {write.ms(paces.host)} there, for which its device waits {usual}"
+    match paces.pacer:
+        case Pacer.HOST:
+            return f"Its host is slow: {host}"
+        case Pacer.DEVICE:
+            return f"Its device is slow, which waits for its host there {usual}"
+        case Pacer.UNKNOWN:
+            return f"Its host or its device is slow: {host}, unless a full queue holds the host back"
 
 
 HOST_BOUND = 0.05

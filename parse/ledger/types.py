@@ -487,6 +487,28 @@ class BesideNcclTests:
     standalone_bus_bandwidth: float | None
 
 
+class Pacer(StrEnum):
+    """What is slow where a straggler on a device loses time."""
+
+    HOST = "host"
+    DEVICE = "device"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paces:
+    """Whether a straggler's host or its device is slow in the phase in which it loses most.
+
+    ms a step: `idle` is the longest that its device can have waited for its host there, `usual_idle` the same of the
+    median of the others, `host` what the host took, without waits that are seen.
+    """
+
+    pacer: Pacer
+    idle: float
+    usual_idle: float
+    host: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
     """A point's ledger. `terms` add up to `step`, their losses to `loss`.
@@ -494,7 +516,8 @@ class Ledger:
     `median_step` is the median where `step` is the mean. `skew` is the excess of the throughput's step time over
     `step`: (end skew − start skew) / steps. `verdict` is that of all runs together, `further` are stragglers behind it,
     the latest first, `symptoms` what distinguishes its ranks in the telemetry, `further_symptoms` the same of each of
-    those behind it, empty where that is not known, `straggler_input` their input, where data makes them late,
+    those behind it, empty where that is not known, `paces` and `further_paces` whether their host or their device is
+    slow, None and empty where nobody trains on a device, `straggler_input` their input, where data makes them late,
     `without_straggler` the speed without it, where that can be replayed, `straggler_at_base` what the base loses to one
     already. `fixed_compute` is None where fewer than three numbers of devices show it, `host_bound` where no device
     shows it.
@@ -527,6 +550,8 @@ class Ledger:
     further: tuple[Verdict, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
     further_symptoms: tuple[tuple[Symptom, ...], ...] = ()
+    paces: Paces | None = None
+    further_paces: tuple[Paces | None, ...] = ()
     straggler_input: InputReading | None = None
     without_straggler: WithoutStraggler | None = None
     straggler_at_base: StragglerAtBase = StragglerAtBase()

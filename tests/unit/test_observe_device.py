@@ -11,6 +11,7 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, G
 from hpc.observe import events as e
 from hpc.observe.device_clock import DeviceClock
 from hpc.observe.events import ProcessEvents, Recorder, read_events
+from hpc.observe.stamps import HostSpans
 from hpc.observe.steps import NO_TIMES, ObservedStep, ObservedSteps, steps_of
 from tests.unit.virtual_device import Stream, VirtualDevice, VirtualEvent
 
@@ -48,12 +49,18 @@ class Training:
         self.device.host(ms)
         self.event(e.FETCH_OUT, 1, 8)
 
-    def step(self, *, fetch: float = 0.2, python: float = 0.5, kernels: float = 3.0, item: bool = False) -> None:
-        """Python of a phase, in ms, and the kernels of one; the backward has twice as many."""
+    def step(
+        self, *, fetch: float = 0.2, python: float = 0.5, kernels: float = 3.0, item: bool = False,
+        between: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Python of a phase, in ms, and the kernels of one; the backward has twice as many. Python `between` two halves
+        of a forward's kernels."""
         self.fetch(fetch)
         self.event(e.FORWARD_IN)
         self.event(e.ARMED)
-        self.device.work(kernels)
+        self.device.work(kernels / 2)
+        self.device.host(between)
+        self.device.work(kernels / 2)
         self.device.host(python)
         if item:
             self.event(e.SYNC_IN)
@@ -261,6 +268,38 @@ def test_kernels_that_the_script_waits_for_are_not_the_hosts(training: Training)
     assert part(step, BATCH_READY, FORWARD_END) == pytest.approx(20, abs=0.6)
     assert data + compute < 1.2  # the device idles while Python runs behind `.item()`
     assert step.syncs == 1
+
+
+def spans(training: Training) -> HostSpans:
+    its = training.observed().steps[30].host_spans
+    assert its is not None
+    return its
+
+
+def test_python_between_kernels_shows_in_how_long_the_device_can_have_idled(training: Training) -> None:
+    for _ in range(40):
+        training.step(kernels=4, between=20)  # a step of 22 ms, of which the device has 14 ms to do
+    its = spans(training)
+    assert paced(training.observed().steps[30])[1] < 0.1
+    assert its.host_ns[1] / MS == pytest.approx(21.1, abs=0.3)
+    assert 8 <= its.idle_ns[1] / MS < 8 + 3
+    assert its.ahead_ns[1] / MS == pytest.approx(1.5, abs=0.1)
+
+
+def test_a_host_that_a_full_queue_holds_back_never_has_its_device_wait(tmp_path: Path) -> None:
+    training = Training(tmp_path, ahead_ms=40)
+    for _ in range(40):
+        training.step(kernels=5)
+    its = spans(training)
+    assert sum(its.idle_ns) == 0
+    assert sum(its.host_ns) / MS == pytest.approx(17, abs=0.5)  # as long as the device takes
+    assert min(its.ahead_ns[1:]) / MS > 20
+
+
+def test_waits_for_the_device_are_not_the_hosts_own_time(training: Training) -> None:
+    for _ in range(40):
+        training.step(kernels=20, item=True)
+    assert spans(training).host_ns[1] / MS == pytest.approx(1.1, abs=0.3)
 
 
 def test_compiled_autograd_and_replays_of_graphs_are_refused_by_name(training: Training) -> None:

@@ -1,0 +1,83 @@
+"""Whether a straggler's host or its device is slow: by how long the device can have waited for its host.
+
+By the hooks' events on the device, of which the ranks' reports have means (hpc.run.script_steps.host_bound).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+from hpc.model.trace import Trace
+from hpc.observe.stamps import PHASES
+from parse.ledger.types import PERSISTENT, Pacer, Paces, Verdict
+
+_PHASES_OF = {
+    "data": ("data",), "compute": ("compute",), "optimizer": ("optimizer",), "release": ("reduction",),
+    "data+compute": ("data", "compute"), "release+optimizer": ("reduction", "optimizer"),
+}  # fmt: skip
+"""By the causes of a straggler's delay, the phases of a device that they stand for."""
+HALF = 0.5
+"""The host is to blame where it explains this part of a delay. Where it is as far ahead of the device as this part of
+what others' hosts are, and of the delay, a full queue may hold it back."""
+
+Spans = Mapping[str, Mapping[str, float]]
+"""Of a rank: `ms`, `idle_ms`, `host_ms` and `ahead_ms` by phase."""
+
+
+def spans_of(trace: Trace) -> tuple[Spans, ...]:
+    """Of each rank of a run how its host paced its device; empty unless all of them have it."""
+    spans = tuple(_spans(report.extra.get("script")) for report in trace.reports)
+    return spans if all(spans) else ()
+
+
+def paces_of(verdict: Verdict, runs: Sequence[tuple[Spans, ...]], stragglers: Sequence[int]) -> Paces | None:
+    """Who is slow where a persistent straggler loses most: its host or its device; None of one that trains on no
+    device. `stragglers` are all ranks that are late; the others are what it is compared with."""
+    phase = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
+    if verdict.kind is not PERSISTENT or phase not in _PHASES_OF or not runs or not all(runs):
+        return None
+    others = [rank for rank in range(len(runs[0])) if rank not in stragglers]
+    if not others:
+        return None
+
+    def mean(rank: int, quantity: str) -> float:
+        return statistics.fmean(sum(run[rank][quantity][each] for each in _PHASES_OF[phase]) for run in runs)
+
+    def its(quantity: str) -> float:
+        return statistics.fmean(mean(rank, quantity) for rank in verdict.ranks)
+
+    def usual(quantity: str) -> float:
+        return statistics.median(mean(rank, quantity) for rank in others)
+
+    least = HALF * verdict.cause[phase]
+    pacer = Pacer.DEVICE
+    if its("ms") - usual("ms") >= least:
+        pacer = Pacer.HOST
+    elif its("idle_ms") - usual("idle_ms") >= least:
+        held = its("ahead_ms") >= max(least, HALF * usual("ahead_ms"))
+        pacer = Pacer.UNKNOWN if held else Pacer.HOST
+    return Paces(pacer=pacer, idle=its("idle_ms"), usual_idle=usual("idle_ms"), host=its("host_ms"))
+
+
+def _spans(script: object) -> Spans:
+    record = script.get("host_bound") if isinstance(script, Mapping) else None
+    if not isinstance(record, Mapping):
+        return {}
+    spans = {name: _by_phase(record.get(name)) for name in ("ms", "idle_ms", "host_ms", "ahead_ms")}
+    return spans if all(spans.values()) else {}
+
+
+def _by_phase(record: object) -> dict[str, float]:
+    """What a rank's report has by phase; empty where a phase lacks, or is no time."""
+    if not isinstance(record, Mapping):
+        return {}
+    values = {name: record.get(name) for name in PHASES}
+    figures = {name: float(value) for name, value in values.items() if _is_time(value)}
+    return figures if len(figures) == len(values) else {}
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
