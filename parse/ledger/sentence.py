@@ -28,6 +28,7 @@ from parse.ledger.figures import (
     without_text,
 )
 from parse.ledger.input import InputCause, InputReading
+from parse.ledger.paces import pace_text
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -42,8 +43,6 @@ from parse.ledger.types import (
     Ledger,
     Lowering,
     Mean,
-    Pacer,
-    Paces,
     RankPauses,
     ShapeKind,
     Symptom,
@@ -385,35 +384,19 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence
     if ledger.straggler_input is not None:
         yield from late_input(ledger.straggler_input, write)
-    elif ledger.paces is not None:
-        yield _paces(ledger.paces, write)
+    else:
+        yield pace_text(ledger.paces, write)
     for at, further in enumerate(ledger.further):
         behind = verdict.kind == further.kind == PERSISTENT  # else it is late in steps of its own
         costs = f"which costs {write.ms(further.costs)} a step{' more' if behind else ''}"
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
         yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), write)
-        if its := ledger.further_paces[at] if ledger.further_paces else None:
-            yield _paces(its, write)
-
-
-def _paces(paces: Paces, write: Figures) -> str:
-    """`Its host is slow: Python and launches take 21.60 ms there, for which its device waits up to 9.80 ms (on the
-    others 0.00)`."""
-    usual = f"up to {write.ms(paces.idle)} (on the others {write.bare(paces.usual_idle)})"
-    host = f"Python and launches take {write.ms(paces.host)} there, for which its device waits {usual}"
-    match paces.pacer:
-        case Pacer.HOST:
-            return f"Its host is slow: {host}"
-        case Pacer.DEVICE:
-            return f"Its device is slow, which waits for its host there {usual}"
-        case Pacer.UNKNOWN:
-            return f"Its host or its device is slow: {host}, unless a full queue holds the host back"
+        yield pace_text(ledger.further_paces[at] if ledger.further_paces else None, write)
 
 
 HOST_BOUND = 0.05
 """A device whose host sets the pace for a smaller share of the step is no sentence."""
-EVERY_STEP = 0.5
-"""From so many waits for the device a step on, these are part of the advice."""
+EVERY_STEP = 0.5  # from so many waits for the device a step on, these are part of the advice
 
 
 def _host_bound(ledger: Ledger, write: Figures) -> Iterator[str]:

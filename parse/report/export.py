@@ -290,6 +290,8 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
     }
     if ledger.host_bound is None:
         del content["host_bound"]
+    if ledger.paces is None and not any(ledger.further_paces):
+        del content["paces"], content["further_paces"]
     return dict(_json(content))
 
 

@@ -13,10 +13,13 @@ from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.point import ledgers
 from parse.ledger.sentence import sentences
 from parse.ledger.types import PERSISTENT, TRANSIENT, Pacer, Paces, Verdict
+from parse.report.export import as_json
+from parse.report.reading import read_summary
 from parse.runs.load import load
 from parse.runs.result import results
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.ledgers import LATE, two_nodes
+from tests.unit.test_summary_schema import hold
 from tests.unit.traces import put
 
 
@@ -88,6 +91,10 @@ def test_a_ledger_of_traces_says_it(tmp_path: Path) -> None:
     (ledger,) = ledgers(results(load([tmp_path])))
     assert ledger.verdict.ranks == (3,)
     assert ledger.paces == Paces(pacer=Pacer.HOST, idle=9, usual_idle=0.5, host=2)
+    summary, _ = read_summary([tmp_path])
+    summary = dataclasses.replace(summary, ledgers=(ledger,))
+    (its,) = hold(as_json(summary))["ledgers"]
+    assert its["paces"] == {"pacer": "host", "idle": 9, "usual_idle": 0.5, "host": 2}
 
 
 @pytest.mark.parametrize("its", [None, [], {}, {"ms": 3}, spans(ms=-1), {**spans(), "idle_ms": {"compute": 1.0}}])
