@@ -17,6 +17,8 @@ from parse.ledger.types import (
     Mean,
     Merged,
     NoLoss,
+    Pacer,
+    Paces,
     RunLedger,
     StampErrors,
     Term,
@@ -107,6 +109,22 @@ def without_text(without: WithoutStraggler, unit: str) -> str:
     if (possible := without.possible) is None:
         return text
     return f"{text} ({speed_text(possible.low)} to {speed_text(possible.high)}, since ranks share cores)"
+
+
+def pace_text(paces: Paces | None, write: Figures) -> str:
+    """`Its host is slow: Python and launches take 21.60 ms there, for which its device waits up to 9.80 ms (on the
+    others 0.00)`; empty where nothing is known."""
+    if paces is None:
+        return ""
+    usual = f"up to {write.ms(paces.idle)} (on the others {write.bare(paces.usual_idle)})"
+    host = f"Python and launches take {write.ms(paces.host)} there, for which its device waits {usual}"
+    match paces.pacer:
+        case Pacer.HOST:
+            return f"Its host is slow: {host}"
+        case Pacer.DEVICE:
+            return f"Its device is slow, which waits for its host there {usual}"
+        case Pacer.UNKNOWN:
+            return f"Its host or its device is slow: {host}, unless a full queue holds the host back"
 
 
 # Why there is no loss, no term, no straggler, and other enums of a ledger as text; the names of its nodes.

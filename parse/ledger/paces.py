@@ -12,7 +12,6 @@ from typing import TypeGuard
 
 from hpc.model.trace import Trace
 from hpc.observe.stamps import PHASES
-from parse.ledger.figures import Figures
 from parse.ledger.types import PERSISTENT, Pacer, Paces, Verdict
 
 _PHASES_OF = {
@@ -82,19 +81,3 @@ def _by_phase(record: object) -> dict[str, float]:
 
 def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-
-
-def pace_text(paces: Paces | None, write: Figures) -> str:
-    """`Its host is slow: Python and launches take 21.60 ms there, for which its device waits up to 9.80 ms (on the
-    others 0.00)`; empty where nothing is known."""
-    if paces is None:
-        return ""
-    usual = f"up to {write.ms(paces.idle)} (on the others {write.bare(paces.usual_idle)})"
-    host = f"Python and launches take {write.ms(paces.host)} there, for which its device waits {usual}"
-    match paces.pacer:
-        case Pacer.HOST:
-            return f"Its host is slow: {host}"
-        case Pacer.DEVICE:
-            return f"Its device is slow, which waits for its host there {usual}"
-        case Pacer.UNKNOWN:
-            return f"Its host or its device is slow: {host}, unless a full queue holds the host back"

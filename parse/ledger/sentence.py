@@ -20,6 +20,7 @@ from parse.ledger.figures import (
     network_sentences,
     no_loss_text,
     numbers,
+    pace_text,
     repeat_of,
     round_number,
     share,
@@ -28,7 +29,6 @@ from parse.ledger.figures import (
     without_text,
 )
 from parse.ledger.input import InputCause, InputReading
-from parse.ledger.paces import pace_text
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
     CANNOT_TELL,
