@@ -62,11 +62,11 @@ def trial(number: int, folder: Path, *, late: bool) -> tuple[Point, Ledger, Sequ
     def delays(place: str, rank: int, step: int) -> float:
         return float(fault.amount) if fault and place == fault.phase and rank in fault.ranks else 0.0
 
-    again = number // len(IN_TRAINING)
+    round_of = number // len(IN_TRAINING)
     without = [(START_NS + 400 * MS, START_NS + 10_400 * MS)] if number % 3 == 2 else []
     runs = train(
-        folder / "events", ranks=ranks, steps=LEAD + WINDOW, ahead=AHEAD[(number + again) % len(AHEAD)],
-        full=bool(again % 2), delays=delays,
+        folder / "events", ranks=ranks, steps=LEAD + WINDOW, ahead=AHEAD[(number + round_of) % len(AHEAD)],
+        full=bool(round_of % 2), delays=delays,
         rate=RATES[number // 2 % len(RATES)], held=without,
     )  # fmt: skip
     ledger = ledger_of([trace_of(runs)], folder / "traces")
