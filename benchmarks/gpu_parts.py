@@ -29,11 +29,10 @@ from benchmarks.gpu_borders import (
     simulated_training,
     torch_training,
 )
+from benchmarks.gpu_windows import LEAD, delayed_terms, host_bound_shares
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = ROOT / "benchmarks" / "gpu_script.py"
-LEAD = 10
-"""Steps of gpu_script.py before each window."""
 DELAYS = {
     "host-data": "data", "host-forward": "compute", "device-forward": "compute", "device-backward": "compute",
     "device-update": "optimizer",
@@ -198,9 +197,15 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
         true_ms = truth[where.partition("-")[0]]
         if off(measured, true_ms, 0.5 if job.rehearse else 0.03):
             wrong.append(f"{where}: {measured:+.2f} ms of {expected}, not {true_ms:.2f}")
-    facts = (trace.ranks[ranks - 1].get("script") or {}).get("facts", {})
-    if "device_clock" in facts:
+    script = trace.ranks[ranks - 1].get("script") or {}
+    if "device_clock" in (facts := script.get("facts", {})):
         job.figures.put(f"{shape}, clock of the device", facts["device_clock"])
+    if "clock_contradiction" in script:
+        job.figures.put(f"{shape}, the clocks of device and host contradict each other", script["clock_contradiction"])
+    if trace.host_bound_ns is not None:
+        shares = host_bound_shares(trace.stamps[ranks - 1], trace.host_bound_ns[ranks - 1], delays, window)
+        job.figures.put(f"{shape}, host-bound", shares)
+        job.figures.put(f"{shape}, waits for the device a step", script.get("host_bound", {}).get("syncs"))
     if reasons:
         job.figures.put(f"{shape}, absent time stamps", {name: str(text) for name, text in reasons.items()})
     if ranks > 1:
@@ -217,32 +222,6 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
 def off(measured_ms: float, true_ms: float, share: float) -> bool:
     """Whether by more than 0.3 ms and that share."""
     return abs(measured_ms - true_ms) > max(0.3, share * true_ms)
-
-
-def delayed_terms(stamps: Any, delays: Sequence[str], window: int) -> dict[str, dict[str, float]]:
-    """By delay: how much longer each part of a step was than without a delay, in ms, medians of one rank's steps.
-
-    `stamps` [step, 6]. Parts whose time stamps are absent are absent.
-    """
-    import numpy as np
-
-    from hpc.model.timestamps import ABSENT
-
-    spans = {"data": (0, 1), "compute": (1, 3), "reduction": (3, 4), "optimizer": (4, 5), "step": (0, 5)}
-    medians: dict[str, dict[str, list[float]]] = {}
-    for number, name in enumerate(delays):
-        first = number * (LEAD + window) + LEAD
-        its = stamps[first : first + window]
-        for span, (begin, end) in spans.items():
-            if len(its) and (its[:, [begin, end]] != ABSENT).all():
-                value = float(np.median(its[:, end] - its[:, begin])) / 1e6
-                medians.setdefault(name, {}).setdefault(span, []).append(value)
-    usual = {span: sum(values) / len(values) for span, values in medians.get("none", {}).items()}
-    return {
-        name: {span: values[0] - usual[span] for span, values in its.items() if span in usual}
-        for name, its in medians.items()
-        if name != "none"
-    }
 
 
 def _wrongly_named(job: Job, shape: str, trace: Any, delays: Sequence[str], window: int, folder: Path) -> list[str]:

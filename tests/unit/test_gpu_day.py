@@ -27,7 +27,8 @@ from benchmarks.gpu_borders import (
     simulated_training,
 )
 from benchmarks.gpu_day import DONE, FAILED, NOT_REACHED, PAST_LIMIT, RUNNING, Day, Outcome, Part, run_parts
-from benchmarks.gpu_parts import LEAD, EndedTests, delayed_terms, hooks_against_kernels
+from benchmarks.gpu_parts import EndedTests, hooks_against_kernels
+from benchmarks.gpu_windows import LEAD, delayed_terms, host_bound_shares
 from hpc.model.timestamps import ABSENT
 from tests.processes import lives
 from tests.waiting import until
@@ -326,6 +327,20 @@ def test_a_delay_is_what_its_window_has_more_than_those_without() -> None:
     }
     stamps[:, 3] = ABSENT
     assert delayed_terms(stamps, delays, window) == {"host-data": {"data": 10.0, "optimizer": 0.0, "step": 10.0}}
+
+
+def test_how_much_of_a_step_the_host_sets_the_pace_by_delay() -> None:
+    window, ms = 5, 1_000_000
+    delays = ("none", "host-forward", "none", "host-data")
+    stamps = np.zeros((3 * (LEAD + window) + LEAD, 6), np.int64)  # of the last window none was made
+    stamps[:, 5] = 20 * ms
+    paced = np.full((len(stamps), 4), ms)
+    paced[LEAD + window + LEAD : 2 * (LEAD + window), 1] = 5 * ms
+    paced[LEAD : LEAD + 2] = ABSENT
+    phases = {"data ms": 1.0, "compute ms": 1.0, "reduction ms": 1.0, "optimizer ms": 1.0}
+    assert host_bound_shares(stamps, paced, delays, window) == {
+        "none": {"of the step %": 15.0, **phases}, "host-forward": {"of the step %": 35.0, **phases, "compute ms": 5.0},
+    }  # fmt: skip
 
 
 def test_the_script_is_measured_unchanged() -> None:
