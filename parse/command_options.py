@@ -173,6 +173,7 @@ SPEEDS = ("wall-clock", "printed")
 PATTERN_HELP = (
     "the form of the step lines of all logs: literal text of the line, … for any text, and fields: {step}, "
     "{samples_per_s} or {tokens_per_s} (of all devices; …_per_device), {seconds} or {ms} of a step, {steps_per_s}, "
+    "{mean_s} or {mean_ms} of all steps so far, {elapsed_s} or {elapsed_ms} since the training began, "
     "{time}, {epoch}, {epoch_steps}, {rank}, {_} for a word. 'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
 )
 

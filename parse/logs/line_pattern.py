@@ -13,6 +13,8 @@ from parse.logs.engine.fields import MAX_DIGITS, TIME_STAMP
 from parse.logs.engine.log_format import LogFormat, StepLine
 
 WHOLE, RATE, DURATION, TIME, WORD = "whole number", "rate", "duration", "time stamp", "word"
+MEAN, SINCE = "running mean", "elapsed time"
+_REALS = (RATE, DURATION, MEAN, SINCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,16 @@ FIELDS = {
     "seconds": PatternField(kind=DURATION, group="duration_s"),
     "ms": PatternField(kind=DURATION, group="duration_ms"),
     "steps_per_s": PatternField(kind=DURATION, group="steps_per_s"),
+    "mean_s": PatternField(kind=MEAN, group="mean_s"),
+    "mean_ms": PatternField(kind=MEAN, group="mean_ms"),
+    "elapsed_s": PatternField(kind=SINCE, group="since_s"),
+    "elapsed_ms": PatternField(kind=SINCE, group="since_ms"),
     "time": PatternField(kind=TIME, group="time"),
     "_": PatternField(kind=WORD),
 }
-"""The fields by name. `seconds` and `ms` are of one step; `_` is a word that is not wanted."""
-SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (RATE, DURATION, TIME))
+"""The fields by name. `seconds` and `ms` are of one step, `mean_s` and `mean_ms` means of all steps so far, `elapsed_s`
+and `elapsed_ms` the time since the training began; `_` is a word that is not wanted."""
+SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (*_REALS, TIME))
 MAX_PATTERN = 1000
 MAX_GAP = 400
 """Characters that a `…` matches, at most."""
@@ -183,7 +190,7 @@ def _field(written: str, start: int) -> str:
     kind = FIELDS[name].kind
     if kind == WHOLE and not _WHOLE_SPEC.fullmatch(spec):
         raise PatternError(f"{where}: {name} is a whole number, {{{name}:d}}")
-    if kind in (RATE, DURATION) and not _REAL_SPEC.fullmatch(spec):
+    if kind in _REALS and not _REAL_SPEC.fullmatch(spec):
         raise PatternError(f"{where}: {name} is a number, {{{name}:f}}")
     if kind in (TIME, WORD) and colon:
         raise PatternError(f"{where}: {name} has no type, {{{name}}}")
@@ -204,9 +211,11 @@ def _check(tokens: Sequence[Token]) -> None:
         missing.append(f"one of {', '.join(f'{{{name}}}' for name in SPEEDS)}")
     if missing:
         raise PatternError(f"it lacks {' and '.join(missing)}")
-    for kind in (RATE, DURATION):
+    for kind in _REALS:
         if len(of_kind := [name for name in names if FIELDS[name].kind == kind]) > 1:
             raise PatternError(f"{' and '.join(of_kind)}: a line has one {kind}")
+    if "time" in names and any(FIELDS[name].kind == SINCE for name in names):
+        raise PatternError("a line has one time: a time stamp, or the time since the training began")
     for place, name in enumerate(names):
         if name != "_" and name in names[:place]:
             raise PatternError(f"it has {{{name}}} twice")

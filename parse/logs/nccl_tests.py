@@ -197,6 +197,8 @@ def _read_row(line: str, test: _Lines, file: str) -> None:
     measures = test.columns[len(keys) :]
     half = measures[: measures.index("time", 1)] if measures.count("time") > 1 else measures
     cells = line.split()
+    if "redop" in keys[: len(cells)] and not cells[keys.index("redop")].isalpha():
+        keys.remove("redop")  # older programs leave it empty where nothing is reduced
     values = dict(zip(keys, cells, strict=False))
     timings = cells[len(keys) :]
     if "time" not in half or len(timings) < len(half) or not _SIZES.fullmatch(f"{values['size']} {values['count']}"):

@@ -24,6 +24,7 @@ class Size:
 
 def size_of(facts: Mapping[str, str], place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
     """Sizes by the log, else its names, else the command line; a remark where log and names differ."""
+    facts = _unpacked(facts)
     devices, nodes = _devices(facts, place, otherwise, remarks)
     batch_size, per_step = _batch(_of_each(facts, devices, nodes), place, otherwise, devices, remarks)
     return Size(nodes=nodes, devices=devices, batch_size=batch_size, per_step=per_step)
@@ -108,6 +109,16 @@ def _quotient(facts: Mapping[str, str]) -> int | None:
     whole, local = whole_number(facts.get("global_batch_size")), whole_number(facts.get("batch_size"))
     each = (local or 0) * (whole_number(facts.get("accumulation")) or 1)
     return whole // each if whole and each and whole % each == 0 else None
+
+
+def _unpacked(facts: Mapping[str, str]) -> Mapping[str, str]:
+    """The facts with the samples of a device, where its batch counts packs of several; without its batch where packs
+    are not of a whole number."""
+    if "packing" not in facts or "batch_size" not in facts:
+        return facts
+    each, packed = float(facts["packing"]), whole_number(facts["batch_size"])
+    others = {name: value for name, value in facts.items() if name != "batch_size"}
+    return {**others, "batch_size": str(packed * int(each))} if packed and each.is_integer() else others
 
 
 def _of_each(facts: Mapping[str, str], devices: int | None, nodes: int | None) -> Mapping[str, str]:

@@ -406,8 +406,7 @@ def _remarks(result: TrainingResult) -> Iterator[str]:
 def _on_target(result: TrainingResult) -> Iterator[str]:
     training, numbers = result.training, result.numbers
     if numbers.target and (training.source == "mllog" or training.mllog.benchmark_name):
-        limit = " at most" if numbers.target.lower else ""
-        yield f"the target is {numbers.target.text()}{limit}, {numbers.target.source}"
+        yield f"the target is {numbers.target.limits()}, {numbers.target.source}"
     elif numbers.target and numbers.target.source != REQUESTED and not training.facts.get("model"):
         yield f"the target is {numbers.target.text()}, {numbers.target.source}: the log names no model"
     if numbers.until_finish:

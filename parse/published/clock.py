@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from hpc.system.regular_file import parse_json
 from hpc.system.text import grouped
 from parse.logs.engine.log_format import LogRecord
+from parse.logs.formats.mllog import COCO, OPEN_IMAGES, epochs_of_blocks
 from parse.published.tables import IMAGENET
 
 ROUNDS = {"0.5": 2018.0, "0.6": 2019.0, "0.7": 2020.0, "1.0": 2021.0, "2.0": 2022.0, "5.0": 2025.0}
 """The rounds that changed a target, each by the year of its runs: a log does not name its round."""
-COCO, OPEN_IMAGES, CRITEO = 117_266, 1_170_301, 4_195_197_692
+CRITEO = 4_195_197_692
 SECONDS_OF_YEAR = 365.2425 * 86_400
 FIRST_YEAR = 2017
 """Earlier times are those of a clock that does not count from 1970."""
@@ -46,6 +47,15 @@ class QualityTarget:
         if self.second is not None and (second is None or second < self.second):
             return False
         return value <= self.value if self.lower else value >= self.value
+
+    def limits(self) -> str:
+        """The target with what is a limit from above, and what from below beside it."""
+        if not self.lower:
+            return self.text()
+        first = replace(self, second=None).text()
+        return f"{first} at most" + (
+            "" if self.second is None else f" and {self.second_metric} {self.second:g} at least"
+        )
 
     def text(self, value: float | None = None, second: float | None = None, digits: str = "g") -> str:
         """Returns a quality with its metric and unit, the target's own if none is given."""
@@ -259,8 +269,12 @@ class _Printed:
 
 @dataclass
 class _Begun:
-    """The epochs that block_start, or without it epoch_start, say to have begun: the epochs of each by its number."""
+    """The epochs that block_start, or without it epoch_start, say to have begun: the epochs of each by its number.
 
+    `of_blocks` are those of the blocks, where their block_start is printed several times.
+    """
+
+    of_blocks: Mapping[int, int | None]
     blocks: dict[float, float] = field(default_factory=dict)
     epochs: dict[float, float] = field(default_factory=dict)
     in_blocks: float = 0.0
@@ -270,8 +284,8 @@ class _Begun:
         values = record.values
         first, epochs = finite(values.get("first_epoch_num")), finite(values.get("epoch_count"))
         if values["key"] == "block_start" and first is not None and epochs and first not in self.blocks:
-            self.blocks[first] = epochs
-            self.in_blocks += epochs
+            self.blocks[first] = self.of_blocks.get(int(first)) or epochs
+            self.in_blocks += self.blocks[first]
         elif values["key"] == "epoch_start" and (number := finite(values.get("epoch_num"))) is not None:
             self.epochs.setdefault(number, 1.0)
 
@@ -292,7 +306,7 @@ def mllog_clock(records: Sequence[LogRecord]) -> Clock:
     name = _first(by_key, "submission_benchmark", "benchmark")
     benchmark = BENCHMARKS.get(name)
     metric = next((key for key in (ACCURACY, *LOWER) if key in by_key), ACCURACY)
-    begun = _Begun()
+    begun = _Begun(of_blocks=epochs_of_blocks(records))
     printed = _distinct(_evaluations(records, metric, benchmark, begun))
     begin, finish = _moment(by_key, "run_start", 0), _moment(by_key, "run_stop", -1)
     stops = [record.values for record in by_key.get("run_stop", ())]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpc.model.outcome import Outcome
+from hpc.model.spec import SAMPLES
 from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from parse.logs.path_facts import model_name
@@ -51,6 +52,7 @@ class Setting:
     batch_size: int | None
     precision: str
     options: tuple[tuple[str, str], ...] = ()
+    unit: str = SAMPLES
     apart: str = ""
 
 
@@ -226,7 +228,11 @@ def _repeats(column: SpeedColumn, column_setting: Setting, group: _Group) -> boo
     """Whether a column contradicts no setting of a group and has most speeds of a printed result, or all speeds of
     another column."""
     known = group.setting
-    pairs = [(column.batch_size, known.batch_size), (column.precision, known.precision)]
+    pairs: list[tuple[str | int | None, str | int | None]] = [
+        (column.batch_size, known.batch_size),
+        (column.precision, known.precision),
+        (column.unit, known.unit),
+    ]
     if column.named or not group.printed:
         pairs.append((column_setting.backend.removeprefix("ngc-"), known.backend.removeprefix("ngc-")))
     if not group.printed:
@@ -260,6 +266,7 @@ def _setting(column: SpeedColumn, opening: Sequence[str]) -> Setting:
         workload=model((column.head, *column.headings, *opening)),
         batch_size=column.batch_size,
         precision=column.precision,
+        unit=column.unit,
     )
 
 
@@ -345,6 +352,7 @@ def requested_run(setting: Setting, case: Case, document: str) -> RequestedRun:
         batch_size=setting.batch_size or None,
         precision=setting.precision or None,
         options=dict(setting.options),
+        unit=setting.unit,
     )
     extra = {"document": document, "printed_at": setting.apart}
     extra = {name: value for name, value in extra.items() if value}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 
+from hpc.model.spec import SAMPLES, TOKENS
 from parse.logs.path_facts import PRECISIONS, model_name
 from parse.logs.sizes import whole_number
 
@@ -169,28 +170,39 @@ _ROLES = (
         "devices",
         r"(?:gpus?|devices?|cards?|num gpus?|num devices?|(?:gpus?|devices?) num(?:ber)?|训练卡数|gpu ?卡数|卡数)",
     ),
-    ("batch_size", r"(?:batch size(?: per (?:device|gpu))?|bsz|bs)"),
+    ("batch_size", r"(?:batch size(?: ?(?:per|/) ?(?:device|gpu|card))?|bsz|bs)"),
     ("precision", r"(?:precision|精度类型|dtype)"),
     ("speedup", r"(?:speed ?up.*|加速比.*)"),
     ("time2train_s", r"time ?(?:2|to) ?train\W*(?:s|sec|seconds?|秒)?\W*"),
     ("accuracy", r"(?:准确率|精度|accuracy|acc|top-?1)\W*%?\W*"),
 )
 """The role of a column, by its head in lower case with spaces for underscores."""
-_SPEED = re.compile(
-    r"(?:samples?|images?|imgs?|sequences?|sentences?|examples?)\s*/\s*s(?:ec(?:ond)?)?\b|throughput|吞吐|\bips\b"
+_PER_SECOND = r"\s*(?:/|\bper\b)\s*(?:s|secs?|seconds?)\b"
+_TOKENS = re.compile(rf"tokens?{_PER_SECOND}|\btps\b", re.I)
+_SAMPLES = re.compile(rf"(?:samples?|images?|imgs?|sequences?|sentences?|examples?){_PER_SECOND}|\bips\b", re.I)
+_SPEED = re.compile(rf"{_SAMPLES.pattern}|{_TOKENS.pattern}|throughput|吞吐")
+_PER_DEVICE = re.compile(r"(?:/|\bper\b) ?(?:gpu|device|card|chip)\b|/卡|单卡")
+_OF_EACH_NODE = re.compile(
+    r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b", re.I
 )
 _OF_IMAGENET = re.compile(r"image-?net|ILSVRC|ISLVRC", re.I)
-_NO_SPEED = re.compile(r"latency|\bms\b|mem|flop|ratio|class|per gpu|size|num|tokens?\s*/", re.I)
+_NO_SPEED = re.compile(
+    r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)", re.I
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """A row of a table with the roles of its columns; `case_at` is the column of cases, -1 if several columns count."""
+    """A row of a table with the roles of its columns; `case_at` is the column of cases, -1 if several columns count.
+
+    `gpus_per_node` is what a heading above says of a table that counts nodes alone.
+    """
 
     line: int
     cells: tuple[str, ...]
     roles: tuple[str, ...]
     case_at: int
+    gpus_per_node: int | None = None
 
     def text(self, at: int) -> str:
         """The cell of a column; empty if the row is too short."""
@@ -211,6 +223,7 @@ class TableRow:
         if self.case_at >= 0:
             return case(self.text(self.case_at))
         nodes, each, devices = (integer(self.numbers.get(role)) for role in ("nodes", "gpus_per_node", "devices"))
+        each = each or self.gpus_per_node
         if "nodes" in self.roles and not nodes:
             return None
         return sized(nodes, each * (nodes or 1) if each else devices or 0)
@@ -236,14 +249,33 @@ class MarkdownTable:
         at = self._case_column()
         if at is None:
             return None
-        return tuple(TableRow(line=line, cells=cells, roles=self.roles, case_at=at) for line, cells in self.cells)
+        each = None if {"gpus_per_node", "devices"} & {*self.roles} else self._of_each_node()
+        return tuple(
+            TableRow(line=line, cells=cells, roles=self.roles, case_at=at, gpus_per_node=each)
+            for line, cells in self.cells
+        )
 
     def _case_column(self) -> int | None:
-        for at in range(len(self.heads)):
+        for at, head in enumerate(self.heads):
             cells = [row[at] for _, row in self.cells if at < len(row) and row[at]]
-            if cells and all(case(cell) for cell in cells):
+            are_cases = any if head.lower() == "case" else all
+            if cells and are_cases(case(cell) for cell in cells):
                 return at
-        return -1 if {"gpus_per_node", "devices"} & {*self.roles} else None
+        counts = {"gpus_per_node", "devices"} & {*self.roles} or ("nodes" in self.roles and self._of_each_node())
+        return -1 if counts else None
+
+    def _of_each_node(self) -> int | None:
+        match = next((match for text in self.headings if (match := _OF_EACH_NODE.search(text))), None)
+        return int(match[1]) if match else None
+
+    @property
+    def without_cases(self) -> str:
+        """Why no row has a case."""
+        if "nodes" in self.roles:
+            return "by nodes, and neither a column nor a heading says how many devices a node has"
+        if "case" in map(str.lower, self.heads):
+            return "whose column of cases has none like 1n8g"
+        return "but none of its columns says the case"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +293,8 @@ class Cell:
 class SpeedColumn:
     """The speeds of one setting in a table, by case; settings that the table does not print are None or empty.
 
+    `unit` is what they count per second.
+
     `named`: the table has columns of several systems, and `backend` is the system of this one.
     """
 
@@ -272,6 +306,7 @@ class SpeedColumn:
     precision: str
     backend: str
     named: bool
+    unit: str
 
 
 @dataclass(frozen=True)
@@ -336,13 +371,18 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     if len(table.heads) > MAX_HEADS:
         return (), (f"line {table.line}: a table of {len(table.heads)} columns is no report; not read",)
     speeds = [at for at, role in enumerate(table.roles) if role == "speed"]
+    speeds = speeds or [at for at, role in enumerate(table.roles) if role == "speed of each"]
     if not speeds:
         return (), ()
     if table.rows is None:
         if not any(_SPEED.search(head.lower()) for head in table.heads):
             return (), ()
-        return (), (f"line {table.line}: a table of speeds, but none of its columns says the case; not read",)
-    remarks: list[str] = []
+        return (), (f"line {table.line}: a table of speeds, {table.without_cases}; not read",)
+    remarks = [
+        f"line {table.line}: {table.heads[at]} is of one device: multiplied by their number"
+        for at in speeds
+        if table.roles[at] == "speed of each"
+    ]
     settings: dict[tuple[int, int | None, str], list[Cell]] = {}
     for row in table.rows:
         if row.case is None:
@@ -356,7 +396,9 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
 
 def _cell(row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
     text = row.text(at)
-    speed = number(text)
+    speed = _speed(text)
+    if speed is not None and row.roles[at] == "speed of each":
+        speed *= row_case.devices
     # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
     is_of_speed = speeds == 1 and "time2train_s" not in row.roles
     speedup = (number(row.first("speedup")) or None) if is_of_speed else None
@@ -364,16 +406,28 @@ def _cell(row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
     return Cell(line=row.line, case=row_case, speed=speed or None, placeholder=placeholder, speedup=speedup)
 
 
+def _speed(text: str) -> Decimal | None:
+    """The speed in a cell (`148,720`, `1211 img/s`); None of a ratio, a share or a word."""
+    plain = _TOKENS.sub("", _SAMPLES.sub("", text)).strip()
+    return None if plain.lower().endswith(("x", "×", "%")) else number(plain)
+
+
 def _column(
     table: MarkdownTable, setting: tuple[int, int | None, str], cells: Sequence[Cell], speeds: int
 ) -> SpeedColumn:
     at, size, kind = setting
     texts = (table.heads[at], *table.headings)
+    printed = [row[at] for _, row in table.cells if at < len(row)]
     return SpeedColumn(
         line=table.line, head=table.heads[at], headings=table.headings, cells=tuple(cells),
         batch_size=size or batch_size(texts), precision=kind or precision(texts), backend=system(texts),
-        named=speeds > 1 and bool(system(texts[:1])),
+        named=speeds > 1 and bool(system(texts[:1])), unit=_unit([table.heads[at], *printed]),
     )  # fmt: skip
+
+
+def _unit(texts: Sequence[str]) -> str:
+    """What the speeds of a column count, by its head and cells."""
+    return TOKENS if any(_TOKENS.search(text) for text in texts) else SAMPLES
 
 
 def claims(table: MarkdownTable) -> Iterator[TrainingClaim]:
@@ -417,8 +471,12 @@ def imagenet_clocks(lines: Sequence[str]) -> list[WallClock]:
 def _role(head: str) -> str:
     text = re.sub(r"[\s_]+", " ", head.lower()).strip()
     role = next((name for name, pattern in _ROLES if re.fullmatch(pattern, text)), "")
+    if role == "speedup" and len(_PRECISION.findall(text)) > 1:  # from one precision to another
+        return ""
     if role:
         return role
     if _NO_SPEED.search(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text)):
         return ""
+    if _PER_DEVICE.search(text):
+        return "speed of each" if _SPEED.search(text) else ""
     return "speed" if _SPEED.search(text) or system([text]) else ""

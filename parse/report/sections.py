@@ -160,6 +160,7 @@ def _legend(tests: Sequence[NcclTest]) -> list[str]:
         library = "RCCL" if any(model.startswith("AMD ") for model in test.models) else "NCCL"
         facts += [f"{library} {test.nccl}"] if test.nccl else []
         facts += ["results not checked"] if test.wrong is None else []
+        facts += ["bus bandwidth is 0 on one device, by definition"] if test.devices == 1 else []
         facts += [] if test.average is None else [f"average {test.average:g} {UNIT}"]
         lines.append(f"{name}: {', '.join(facts)}")
     return lines

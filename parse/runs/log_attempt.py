@@ -17,7 +17,7 @@ from hpc.model.outcome import Outcome
 from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
-from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, epochs
+from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, doubtful_samples, epochs
 from parse.logs.path_facts import PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
 from parse.logs.window import Window
@@ -135,6 +135,8 @@ def what_is_there(reading: Reading) -> str:
         missing.append("the time of epochs")
     if not whole_number(reading.facts.get("samples_per_epoch")):
         missing.append("the samples of an epoch")
+    elif doubt := doubtful_samples(reading.facts):
+        missing.append(f"the samples of an epoch ({doubt})")
     elif _timed(records) and reading.facts.get("model") not in BY_EPOCHS:
         missing.append(f"a benchmark that counts epochs ({reading.facts.get('model') or 'none is named'})")
     lacking = f"; for the speed of the whole training it lacks {' and '.join(missing)}" if missing else ""
@@ -179,7 +181,7 @@ def _epoch_lines(records: Iterable[LogRecord]) -> _Epochs:
 def _by_samples(reading: Reading, lines: _Epochs) -> tuple[float | None, int, str]:
     """Samples of an epoch × epochs / their time, the number of samples, and the source."""
     each = whole_number(reading.facts.get("samples_per_epoch"))
-    if not each:
+    if not each or doubtful_samples(reading.facts):
         return None, 0, ""
     timed = _timed(reading.records) if reading.facts.get("model") in BY_EPOCHS else ()
     count = sum(block.epochs for block in timed) or (lines.count if lines.seconds else 0)

@@ -159,6 +159,61 @@ def test_a_speed_of_zero_is_none(tmp_path):
     assert [run.outcome_text for run in result.runs] == ["0"]
 
 
+def test_a_ratio_between_precisions_is_no_speed_and_a_cell_may_carry_its_unit(tmp_path):
+    text = table(
+        "GPUs | Throughput - TF32 | Throughput - mixed precision | Throughput speedup (TF32 to mixed precision) | "
+        "TF32 Strong Scaling",
+        "1 | 400 img/s | 1000 img/s | 2.50 x | 1.0 x",
+        "8 | 3,000 img/s | 6600 images/sec | 2.20 x | 7.5 x",
+    )
+    document = read(tmp_path, text)
+    speeds = {(result.run.precision, result.run.devices): result.median_speed for result in document.results}
+    assert speeds == {("tf32", 1): 400, ("tf32", 8): 3000, ("amp-fp16", 1): 1000, ("amp-fp16", 8): 6600}
+
+
+@pytest.mark.parametrize("cell", ["2.65 x", "2.65×", "77 %"])
+def test_a_ratio_in_a_column_of_speeds_is_none(tmp_path, cell):
+    document = by_case(read(tmp_path, table("case | samples/s", "1n1g | 100", f"1n8g | {cell}")))
+    assert document["1n1g"].median_speed == 100 and document["1n8g"].median_speed is None
+
+
+@pytest.mark.parametrize("head", ["Batch size / GPU", "batch size/device", "Batch Size per GPU", "bs"])
+def test_a_batch_size_of_each_device_makes_points(tmp_path, head):
+    rows = ("1 | 2 | 13.0", "1 | 4 | 18.0", "8 | 2 | 84.0", "8 | 4 | 104.0")
+    document = read(tmp_path, table(f"GPUs | {head} | Throughput [img/s]", *rows))
+    speeds = {(result.run.batch_size, result.run.devices): result.median_speed for result in document.results}
+    assert speeds == {(2, 1): 13.0, (4, 1): 18.0, (2, 8): 84.0, (4, 8): 104.0}
+
+
+def test_speeds_of_each_device_by_nodes(tmp_path):
+    rows = table("NUM_NODES | TPS/GPU | Memory(GiB)", "4 | 10900 | 48.0", "8 | 10700 | 47.0")
+    document = read(tmp_path, f"# 8 GPUs in each node\n\n{rows}")
+    speeds = {result.requested.case: result.median_speed for result in document.results}
+    assert speeds == {"4n8g": 348_800, "8n8g": 684_800}
+    assert {result.unit for result in document.results} == {"tokens/s"}
+    assert document.remarks == (
+        f"{tmp_path / 'report.md'}: line 3: TPS/GPU is of one device: multiplied by their number",
+    )
+    (refusal,) = read(tmp_path, rows).refusals
+    assert "by nodes, and neither a column nor a heading says how many devices a node has" in refusal
+
+
+def test_the_speed_of_all_counts_where_a_table_has_both(tmp_path):
+    rows = table("Nodes | GPUs | Tokens/sec | Tokens/sec per GPU", "1 | 8 | 4000 | 500", "2 | 16 | 7600 | 475")
+    document = read(tmp_path, rows)
+    assert [(result.requested.case, result.median_speed, result.unit) for result in document.results] == [
+        ("1n8g", 4000, "tokens/s"), ("2n8g", 7600, "tokens/s")
+    ]  # fmt: skip
+
+
+def test_a_column_of_cases_with_another_word_in_it(tmp_path):
+    document = read(tmp_path, table("case | samples/s", "1n1g | 100", "all | 7"))
+    assert [result.requested.case for result in document.results] == ["1n1g"]
+    assert "no case is to be read in all | 7" in document.remarks[0]
+    (refusal,) = read(tmp_path, table("case | samples/s", "small | 100")).refusals
+    assert "whose column of cases has none like 1n8g" in refusal
+
+
 def test_headings_in_code_and_tables_without_results_are_not_read(tmp_path):
     text = "# T\n### batch size = 64\n```\n# batch_size = 1\n```\n" + table("| Feature | Paddle |", "| FP32 | Yes |")
     text += "\n\n" + table("| case | samples/s |", "| 1n1g | 5 |")

@@ -201,7 +201,19 @@ def columns(letters: Letters, starts: Integers, kinds: Integers, fields: Sequenc
                 seconds = printed / 1e3 if name == "duration_ms" else 1 / printed
             known = columns_by_name["duration_s"]
             columns_by_name["duration_s"] = np.where(np.isfinite(seconds), seconds, known)
+    for name, instead, factor, origin_s in _AS_NUMBERS:
+        by_kind = [of_kind.get(name) for of_kind in fields]
+        if any(by_kind):
+            seconds = _numbers(letters, starts, kinds, by_kind, np.nan) * factor + origin_s
+            columns_by_name[instead] = np.where(np.isfinite(seconds), seconds, columns_by_name[instead])
     return columns_by_name
+
+
+_AS_NUMBERS = (
+    ("since_s", "time_s", 1.0, RUNTIME_ORIGIN_S), ("since_ms", "time_s", 1e-3, RUNTIME_ORIGIN_S),
+    ("mean_ms", "mean_s", 1e-3, 0.0),
+)  # fmt: skip
+"""Groups that are plain numbers: the column that they stand for, its seconds of one, and where it counts from."""
 
 
 def _numbers(

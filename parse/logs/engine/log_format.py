@@ -25,15 +25,16 @@ interval, `mean_s` the mean of all steps since the epoch began (`Time 0.403 ( 2.
 `batch` is what a step takes in, in the format's unit: the mean over the steps since the line before.
 """
 
-IN_OTHER_UNITS = ("duration_ms", "steps_per_s", "runtime", "consumed")
+IN_OTHER_UNITS = ("duration_ms", "steps_per_s", "runtime", "since_s", "since_ms", "mean_ms", "consumed")
 """Groups that are printed in the place of another: milliseconds of a step, or steps per second, for `duration_s`; the
-time since a progress bar began, `02:03` or `1:02:03`, for `time`; what all steps so far took in for `batch`."""
+time since a progress bar began, `02:03` or `1:02:03`, or since the training did, a number, for `time`; what all steps
+so far took in for `batch`."""
 
 FACTS = (
     "batch_size", "global_batch_size", "world_size", "nodes", "gpus_per_node", "precision", "model", "steps_per_epoch",
     "samples_per_epoch", "epochs", "warmup_epochs", "print_every", "data", "seed", "classes", "accumulation",
     "checksum", "sequence_length", "tokens_per_step", "micro_batch_size", "micro_batches", "processes",
-    "gpus_per_process",
+    "gpus_per_process", "packing",
 )  # fmt: skip
 """The known facts of a header; its other facts (versions, devices) are stored under their own names.
 
@@ -41,7 +42,8 @@ FACTS = (
 is the latter). `accumulation` is the number of printed steps per optimizer step; `micro_batches` is, the other way
 round, the number of passes of `micro_batch_size` samples of a device in a printed step. `sequence_length` is the number
 of tokens of a sample, `tokens_per_step` that of a printed step. `processes` is the number of ranks that print facts,
-where these are 0 to the last without a gap, `gpus_per_process` the devices of one."""
+where these are 0 to the last without a gap, `gpus_per_process` the devices of one. `packing` is the
+mean number of samples that are packed into one, where `batch_size` counts the packs."""
 
 
 class LogError(ValueError):

@@ -121,6 +121,7 @@ PATTERNS = (
     *_patterns(b":::MLLOG ", _MLLOG, _mllog),
     *_patterns(b":::MLL ", _MLL, _mll),
     *_patterns(b":::MLPv", _MLP, _mlp),
+    fact(b"average_packing_rate=", rb"\baverage_packing_rate=(?P<packing>\d{1,3}(?:\.\d{1,9})?)(?![\d.])"),  # BERT's
 )
 
 MLLOG = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(), patterns=PATTERNS)
@@ -129,6 +130,25 @@ MLLOG = LogFormat(name="mllog", title="MLPerf's :::MLLOG lines alone", steps=(),
 BY_EPOCHS = ("resnet50", "ssd", "retinanet", "rnnt")
 """Benchmarks whose epochs are passes through `train_samples`. Others count steps, games or samples in their place, or
 print a part of the data set (Mask R-CNN) or sentences where their batches are tokens (Transformer)."""
+COCO, OPEN_IMAGES = 117_266, 1_170_301
+DATA_SETS = {"resnet50": (1_281_167,), "ssd": (COCO, OPEN_IMAGES), "retinanet": (OPEN_IMAGES,)}
+"""Samples of an epoch, by the rules of all rounds."""
+SAME_DATA = 0.02
+"""Programs leave out images that they cannot read, or samples without a whole batch, by at most this share."""
+
+
+def doubtful_samples(facts: Mapping[str, str]) -> str:
+    """The reason why `train_samples` are not those of an epoch: they are those of one rank, or steps; else empty.
+
+    In the open division a program may train on other data.
+    """
+    stated, model = facts.get("samples_per_epoch", ""), facts.get("model", "")
+    if not stated.isdecimal() or model not in DATA_SETS or facts.get("division") == "open":
+        return ""
+    if any(abs(int(stated) / known - 1) <= SAME_DATA for known in DATA_SETS[model]):
+        return ""
+    sizes = " or ".join(f"{known:,}" for known in DATA_SETS[model])
+    return f"its train_samples {int(stated):,} are not the {sizes} of MLPerf's data set of {model}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +173,7 @@ def blocks(records: Iterable[LogRecord]) -> tuple[EpochBlock, ...]:
     block's last epoch (BERT counts steps in `epoch_count`), no number of samples follows from them.
     """
     lines = [record for record in records if record.kind == "mllog" and record.time_s is not None]
-    complete = tuple(_blocks(lines))
+    complete = tuple(_blocks(lines, epochs_of_blocks(lines)))
     return () if any(block is None for block in complete) else tuple(block for block in complete if block)
 
 
@@ -173,10 +193,40 @@ def epochs(records: Iterable[LogRecord]) -> tuple[EpochBlock, ...]:
     return tuple(complete.values())
 
 
+def epochs_of_blocks(records: Iterable[LogRecord]) -> dict[int, int | None]:
+    """The epochs of each block, by the number of its first; None where that is not known.
+
+    A block_start that is printed again and again is one of every rank, or of every epoch of the block: how many epochs
+    there are shows the number of the next block, or that of the evaluation behind the last.
+    """
+    counts: dict[int, int] = {}
+    lines: dict[int, int] = {}
+    evaluated: int | None = None
+    for record in records:
+        key = record.values.get("key") if record.kind == "mllog" else None
+        if key == "block_start":
+            first, count = _whole(record, "first_epoch_num"), _whole(record, "epoch_count")
+            if first is not None and count:
+                counts.setdefault(first, count)
+                lines[first] = lines.get(first, 0) + 1
+        elif key == "eval_accuracy":
+            evaluated = _whole(record, "epoch_num")
+    ends = [*counts][1:] + ([] if evaluated is None else [evaluated + 1])
+    resolved: dict[int, int | None] = {}
+    for at, (first, count) in enumerate(counts.items()):
+        if lines[first] == 1 or at >= len(ends):
+            resolved[first] = count
+            continue
+        until = ends[at] - first
+        resolved[first] = until if until > 0 and until % count == 0 and lines[first] * count % until == 0 else None
+    return resolved
+
+
 @dataclass
 class _Open:
     """A block that has begun: by the numbers of its block_start lines their epochs, None if one has none."""
 
+    of_blocks: Mapping[int, int | None]
     begin_s: float | None
     counts: dict[int, int] | None = field(default_factory=dict)
     ended_s: float | None = None
@@ -185,11 +235,11 @@ class _Open:
     def add(self, record: LogRecord) -> None:
         """Counts a block_start; ranks may print the same one."""
         first, epochs = _whole(record, "first_epoch_num"), _whole(record, "epoch_count")
-        if first is None or not epochs:
+        if first is None or not epochs or (its := self.of_blocks.get(first, epochs)) is None:
             self.counts = None
         elif self.counts is not None and first not in self.counts:
-            self.counts[first] = epochs
-            self.epochs += epochs
+            self.counts[first] = its
+            self.epochs += its
 
     @property
     def first(self) -> int | None:
@@ -203,7 +253,7 @@ class _Open:
         return EpochBlock(first_epoch=self.first, epochs=self.epochs, begin_s=self.begin_s, end_s=ended_s)
 
 
-def _blocks(lines: Iterable[LogRecord]) -> Iterator[EpochBlock | None]:
+def _blocks(lines: Iterable[LogRecord], of_blocks: Mapping[int, int | None]) -> Iterator[EpochBlock | None]:
     """Blocks as they end; None for one whose evaluation contradicts it.
 
     A block_start without a stop before it adds its epochs to the block, unless an evaluation has ended that.
@@ -215,7 +265,7 @@ def _blocks(lines: Iterable[LogRecord]) -> Iterator[EpochBlock | None]:
             if begun is not None and begun.ended_s is not None and (block := begun.block(begun.ended_s)):
                 yield block
             if begun is None or begun.ended_s is not None:
-                begun = _Open(record.time_s)
+                begun = _Open(of_blocks, record.time_s)
             begun.add(record)
         elif begun is None or record.time_s is None:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
@@ -131,6 +132,31 @@ def test_units_and_scopes_of_one_log_are_one():
     assert (tokens.unit, tokens.rates, tokens.mean) == ("tokens", "rank", "rates")
     assert pattern_format((LinePattern("a {step} {ms}"),)).mean == "durations"
     assert pattern_format((LinePattern("a {step} {steps_per_s}"),)).mean == "paces"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "step:{step:d}/{_} train_time:{elapsed_ms:f}ms", "step:{step:d}/ … step_avg:{mean_ms:f}ms",
+        "step:{step:d}/ … at {elapsed_s:f} s", "step:{step:d}/ … mean {mean_s:f} s",
+    ],
+)  # fmt: skip
+def test_the_time_since_the_beginning_and_running_means_are_differenced(tmp_path, capsys, pattern):
+    """Steps of 100 ms, after 40 of 20 ms: what is printed is never the time of a step."""
+    elapsed_ms, lines = 0, []
+    for step in range(1, 161):
+        elapsed_ms += 20 if step <= 40 else 100
+        mean_ms = elapsed_ms / step
+        lines.append(
+            f"step:{step}/1480 train_time:{elapsed_ms}ms step_avg:{mean_ms:.6f}ms at {elapsed_ms / 1e3} s "
+            f"mean {mean_ms / 1e3:.9f} s"
+        )
+    path = tmp_path / "run_1n8g.log"
+    path.write_text("\n".join(lines) + "\n")
+    arguments = ["--kind", "logs", "--pattern", pattern, "--batch-size", "8", "--warmup", "50", "--steps", "150"]
+    assert summarize.main([*arguments, "--format", "json", str(path)]) == 0
+    (point,) = json.loads(capsys.readouterr().out)["results"]
+    assert point["median_speed"] == pytest.approx(64 / 0.1, rel=1e-4)
 
 
 def test_several_forms_of_line(tmp_path):

@@ -9,7 +9,8 @@ import pytest
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import batches
 from parse.logs.formats import format_named, recognise
-from parse.logs.formats.mllog import blocks
+from parse.logs.formats.mllog import blocks, doubtful_samples
+from parse.logs.sizes import NOWHERE, size_of
 from tests.unit.logs import text_logs
 from tests.unit.logs.text_logs import LOGS, facts
 
@@ -159,6 +160,50 @@ def test_starts_without_a_stop_add_up(tmp_path):
     ended = [line("eval_start", time_ms=1593154763900, epoch_num=3), line("block_stop", time_ms=1593154764000)]
     (block,) = blocks(read(tmp_path, *begun, *begun[-1:], *ended))  # two ranks print the last start
     assert (block.first_epoch, block.epochs, block.seconds) == (1, 3, pytest.approx(3.9))
+
+
+def of_each_epoch(*, starts, evaluated):
+    """Two blocks, whose block_start is printed `starts` times; the last line is an evaluation's number."""
+    lines = []
+    for first, begin in ((1, 0), (5, 10_000)):
+        lines += [
+            line("block_start", time_ms=1_000_000 + begin + at, first_epoch_num=first, epoch_count=1)
+            for at in range(starts)
+        ]
+        lines.append(line("block_stop", time_ms=1_010_000 + begin, first_epoch_num=first))
+    return [*lines, line("eval_accuracy", 0.7, 1_030_000, epoch_num=evaluated)]
+
+
+@pytest.mark.parametrize(
+    ("starts", "evaluated", "epochs"),
+    [(4, 8, [4, 4]), (4 * 8, 8, [4, 4]), (1, 8, [1, 1]), (3, 8, []), (4, 6, [4, 2])],
+    ids=["of each epoch", "of 8 ranks, too", "of the block", "of neither", "a shorter last block"],
+)
+def test_a_block_start_that_is_printed_again_is_of_a_rank_or_of_an_epoch(tmp_path, starts, evaluated, epochs):
+    assert [
+        block.epochs for block in blocks(read(tmp_path, *of_each_epoch(starts=starts, evaluated=evaluated)))
+    ] == epochs
+
+
+def test_packs_of_samples_are_no_batch(tmp_path):
+    (record,) = read(tmp_path, "0: Namespace(packed_samples=True, average_packing_rate=2, train_batch_size=48)")
+    assert record.values == {"packing": "2"}
+    known = {"global_batch_size": "768", "batch_size": "48"}
+    for packing, devices, batch_size in (("2", 8, 96), ("1.99", None, None)):
+        size = size_of({**known, "packing": packing}, NOWHERE, NOWHERE, [])
+        assert (size.devices, size.batch_size) == (devices, batch_size)
+
+
+@pytest.mark.parametrize(
+    ("samples", "division", "doubt"),
+    [
+        ("4572", "closed", "its train_samples 4,572 are not the 1,170,301 of MLPerf's data set of retinanet"),
+        ("4572", "", "its train_samples 4,572 are not the 1,170,301 of MLPerf's data set of retinanet"),
+        ("4572", "open", ""), ("1170301", "closed", ""), ("1166000", "closed", ""),
+    ],
+)  # fmt: skip
+def test_samples_that_are_not_those_of_an_epoch(samples, division, doubt):
+    assert doubtful_samples({"samples_per_epoch": samples, "division": division, "model": "retinanet"}) == doubt
 
 
 def test_an_evaluation_ends_a_block_without_a_stop(tmp_path):

@@ -82,6 +82,18 @@ def test_the_operation_is_that_of_the_command_or_of_the_bandwidths():
     assert [test.operation for test in nccl_tests(twice, "x")] == ["all-gather", "all-reduce"]
 
 
+def test_older_programs_leave_the_operator_of_what_is_not_reduced_empty():
+    old = OLD.replace("     sum  ", "          ").replace("    sum ", "        ")
+    assert "sum" not in old
+    assert [dataclasses.replace(row, redop="sum") for row in single_test(old).rows] == [*single_test(OLD).rows]
+
+
+def test_one_device_has_no_bus_bandwidth(tmp_path, capsys):
+    (tmp_path / "one.txt").write_text(OF_RCCL)
+    assert summarize.main(["--kind", "logs", str(tmp_path)]) == 0
+    assert "bus bandwidth is 0 on one device, by definition" in " ".join(capsys.readouterr().out.split())
+
+
 def test_processes_without_mpi_are_refused():
     for text in (WITHOUT_MPI, ONE_NODE + "# Avg bus bandwidth    : 439.0\n"):
         with pytest.raises(LogError, match=r"x\.txt: several processes print tests .*make MPI=1"):
