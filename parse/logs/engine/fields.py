@@ -204,8 +204,8 @@ def columns(letters: Letters, starts: Integers, kinds: Integers, fields: Sequenc
     for name, instead, factor, origin_s in _AS_NUMBERS:
         by_kind = [of_kind.get(name) for of_kind in fields]
         if any(by_kind):
-            seconds = _numbers(letters, starts, kinds, by_kind, np.nan) * factor + origin_s
-            columns_by_name[instead] = np.where(np.isfinite(seconds), seconds, columns_by_name[instead])
+            moments = _numbers(letters, starts, kinds, by_kind, np.nan) * factor + origin_s
+            columns_by_name[instead] = np.where(np.isfinite(moments), moments, columns_by_name[instead])
     return columns_by_name
 
 
