@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 BUFFERS = "broadcast of buffers"
 """DDP's, from rank 0 before a forward."""
+MESSAGE, MESSAGES = "message", "messages"
+"""What one rank sends to another; the dimension of those in a process group that has no name."""
+FROM_ANY = "message from any rank"
+"""One that a rank waits for, as long as it is not known who sends it."""
 NAMES = {
     "allreduce": "all-reduce", "allreduce_coalesced": "all-reduce", "allgather": "all-gather",
     "allgather_coalesced": "all-gather", "_allgather_base": "all-gather", "all_gather_single": "all-gather",
@@ -15,6 +19,7 @@ NAMES = {
     "reduce_scatter_single_coalesced": "reduce-scatter", "broadcast": "broadcast", "reduce": "reduce",
     "gather": "gather", "scatter": "scatter", "alltoall": "all-to-all", "alltoall_base": "all-to-all",
     "all_to_all_single": "all-to-all", "barrier": "barrier",
+    "monitored_barrier": "barrier",
 }  # fmt: skip
 """By the names that methods of a process group have in this torch or another."""
 FROM_ONE, TO_ONE = ("broadcast", "scatter"), ("reduce", "gather")

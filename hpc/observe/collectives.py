@@ -1,4 +1,5 @@
-"""Hooks on the collectives that Python calls: a process group's methods, `Work.wait`, DDP's buffers and its reducer.
+"""Hooks on the collectives and messages that Python calls: a process group's methods, `Work.wait`, DDP's buffers and
+its reducer.
 
 Beside them the functional collectives, once the script has imported them. Not seen are those of C++ callers (DDP's
 buckets) and those in compiled graphs.
@@ -17,8 +18,10 @@ import torch.distributed as dist
 from . import events as e
 from .collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
 from .observer import ObjectNumbers
+from .process_groups import collective_of, message_from_any, message_of
 
 if TYPE_CHECKING:
+    from .events import CollectiveName
     from .observer import Observer
 
 # Functional collectives, which DTensor calls: those of tensor parallelism, and the norm of sharded gradients.
@@ -40,14 +43,14 @@ Hooks = dict[str, Callable[[Any], Any]]
 
 def hooks(
     module: Any,
-    arrived: Callable[[str, int, Any], int],
+    arrived: Callable[[str, Any, Any], int],
     waits: Callable[[int], None],
     ended: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> Hooks:
     """For attributes of torch's module, what makes the replacement of each original.
 
-    `arrived` gets the collective's name, the size of its group and the tensor, and returns a number of its own for the
+    `arrived` gets the collective's name, its process group and the tensor, and returns a number of its own for the
     other two, or -1 for a collective that is not recorded. `failed` gets what this file or they raise.
     """
     if not all(hasattr(module, name) for name in ("_are_we_tracing", "_maybe_wrap_tensor", "wait_tensor")):
@@ -63,7 +66,7 @@ class _Makers:
     def __init__(
         self,
         module: Any,
-        arrived: Callable[[str, int, Any], int],
+        arrived: Callable[[str, Any, Any], int],
         waits: Callable[[int], None],
         ended: Callable[[int], None],
         failed: Callable[[Exception], None],
@@ -82,7 +85,7 @@ class _Makers:
                     return original(*values, **named)
                 try:
                     group = named["group"] if "group" in named else values[place]
-                    self._calls.append(self._arrived(f"functional {name}", _size(group), values[0]))
+                    self._calls.append(self._arrived(f"functional {name}", _process_group(group), values[0]))
                 except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                     self._failed(error)
                 try:
@@ -132,17 +135,19 @@ def _memory(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _size(group: Any) -> int:
+def _process_group(group: Any) -> Any:
     """Of whatever torch takes for a group: a mesh, one of its dimensions, a process group, its name, its ranks."""
+    if isinstance(group, dist.ProcessGroup):
+        return group
     if isinstance(group, tuple):
         mesh, dimension = group
-        return int(mesh.size(dimension))
-    if isinstance(group, str):
-        groups: Any = dist.distributed_c10d
-        return int(groups._resolve_process_group(group).size())
+        return mesh.get_group(dimension)
+    groups: Any = dist.distributed_c10d
     if isinstance(group, list):
-        return len(group[0] if isinstance(group[0], list) else group)
-    return int(group.size())
+        known = [dist.get_rank() in ranks for ranks in group] if group and isinstance(group[0], list) else []
+        ranks = group[known.index(True)] if known else group
+        return next(its for its in groups._world.pg_map if dist.get_process_group_ranks(its) == ranks)
+    return groups._resolve_process_group(group) if isinstance(group, str) else group.get_group()
 
 
 _is_compiling = torch.compiler.is_compiling
@@ -156,10 +161,15 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     """Hooks torch.distributed, where this torch has it."""
     if not dist.is_available():
         return
-    works: dict[int, int] = {}  # of each collective that goes on, by the identity of its Work: see _make_collective
+    calls = Calls(o)
     for method, name in NAMES.items():
-        o.replace(dist.ProcessGroup, method, _make_collective(o, name, works))
-    o.replace(dist.Work, "wait", _make_wait(o, works))
+        o.replace(dist.ProcessGroup, method, calls.of_collective(name))
+    o.replace(dist.ProcessGroup, "send", calls.of_message(sends=True))
+    o.replace(dist.ProcessGroup, "recv", calls.of_message(sends=False))
+    o.replace(dist.ProcessGroup, "recv_anysource", calls.of_any_message)
+    o.replace(dist.ProcessGroup, "_start_coalescing", calls.begin_batch)
+    o.replace(dist.ProcessGroup, "_end_coalescing", calls.end_batch)
+    o.replace(dist.Work, "wait", calls.wait)
     o.replace(dist, "_broadcast_coalesced", _make_buffers(o))
     if hasattr(dist, "Reducer"):
         o.replace(dist.Reducer, "prepare_for_backward", _make_armed(o))
@@ -170,10 +180,12 @@ def _hook_functional(o: Observer) -> None:
     if o.off:
         return
 
-    def arrived(name: str, size: int, tensor: Any) -> int:
+    def arrived(name: str, group: Any, tensor: Any) -> int:
         if o.off or not dist.is_initialized():
             return -1
-        which = _which(o, name, size, e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT)
+        which = _which(o, collective_of(name, group, e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT))
+        if which < 0:
+            return -1
         place = o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, _bytes(tensor))
         if o.mark is not None:
             o.mark(e.cell_of(place))
@@ -190,47 +202,144 @@ def _hook_functional(o: Observer) -> None:
         o.replace(module, name, make)
 
 
-def _make_collective(o: Observer, name: str, works: dict[int, int]) -> Any:
-    """`works` gets the place of the record << 17 | its name << 1 | whether the caller waits at once."""
-    whiches: dict[tuple[int, int], int] = {}
+class Calls:
+    """Makes the replacements of a process group's methods and of `Work.wait`, which share what goes on.
 
-    def make(original: Any) -> Any:
+    `_works` has of each collective or message that goes on, by the identity of its Work: the place of its record << 17
+    | its name << 1 | whether the caller waits at once; several where one Work stands for a batch.
+    """
+
+    def __init__(self, o: Observer) -> None:
+        self._o = o
+        self._works: dict[int, int | list[int]] = {}
+        self._from_any: dict[int, Callable[[int], int]] = {}  # by the place of a record: its name, from who sent it
+        self._batch: list[int] | None = None  # what is called while a batch is begun
+        self._groups = ObjectNumbers()
+
+    @property
+    def going(self) -> int:
+        """How many are not yet waited for."""
+        return len(self._works)
+
+    def _number(self, group: Any) -> int:
+        """Of a process group; 0: it may share its identity with a later one."""
+        return self._groups.known(id(group), 0) or self._groups.of(group)
+
+    def of_collective(self, name: str) -> Any:
+        whiches: dict[tuple[int, int], int] = {}
+
+        def which_of(group: Any, values: tuple[Any, ...]) -> tuple[int, bool]:
+            root = _root(name, values)
+            key = self._number(group), root
+            which = whiches.get(key)
+            if which is None:
+                which = _which(self._o, collective_of(name, group, root))
+                if key[0]:
+                    whiches[key] = which
+            return which, waits_at_once(values)
+
+        return self._make(which_of)
+
+    def of_message(self, *, sends: bool) -> Any:
+        whiches: dict[tuple[int, int, int], int] = {}
+
+        def which_of(group: Any, values: tuple[Any, ...]) -> tuple[int, bool]:
+            _, peer, tag = values
+            key = self._number(group), peer, tag
+            which = whiches.get(key)
+            if which is None:
+                which = _which(self._o, message_of(group, peer, tag, sends=sends))
+                if key[0]:
+                    whiches[key] = which
+            return which, False
+
+        return self._make(which_of)
+
+    def of_any_message(self, original: Any) -> Any:
+        """Its record gets the sender's name when the message is there; until then it is of any rank."""
+
+        def which_of(group: Any, values: tuple[Any, ...]) -> tuple[int, bool]:
+            return _which(self._o, message_from_any(group, values[1])), False
+
+        make = self._make(which_of)
+
+        hooked = make(original)
+
         def call(group: Any, *values: Any, **named: Any) -> Any:
-            if _is_compiling() or o.off:
-                return original(group, *values, **named)
-            try:
-                key = (group.size(), _root(name, values))
-                which = whiches.get(key)
-                if which is None:
-                    which = whiches[key] = _which(o, name, *key)
-                size, at_once = _bytes(values[0]) if values else 0, waits_at_once(values)
-                at = o.place()
-                o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
-                o.cells[at] = perf_counter_ns()
-                if o.mark is not None:
-                    o.mark(at)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
-                o.failed(error)
-                return original(group, *values, **named)
-            work = original(group, *values, **named)
-            if work is None:
-                o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
-            else:
-                works[id(work)] = e.place_of(at) << 17 | which << 1 | at_once
-            o.last_collective = e.place_of(at) << 16 | which
+            work = hooked(group, *values, **named)
+            record = self._works.get(id(work))
+            if isinstance(record, int):
+                self._from_any[record >> 17] = lambda sender: _which(
+                    self._o, message_of(group, sender, values[1], sends=False)
+                )
             return work
 
         return call
 
-    return make
+    def _make(self, which_of: Callable[[Any, tuple[Any, ...]], tuple[int, bool]]) -> Any:
+        o, works = self._o, self._works
 
+        def make(original: Any) -> Any:
+            def call(group: Any, *values: Any, **named: Any) -> Any:
+                if _is_compiling() or o.off:
+                    return original(group, *values, **named)
+                try:
+                    which, at_once = which_of(group, values)
+                    if which >= 0:
+                        size = _bytes(values[0]) if values else 0
+                        at = o.place()
+                        o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
+                        o.cells[at] = perf_counter_ns()
+                        if o.mark is not None:
+                            o.mark(at)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the script must not end for it
+                    o.failed(error)
+                    return original(group, *values, **named)
+                work = original(group, *values, **named)
+                if which < 0:
+                    return work
+                record = e.place_of(at) << 17 | which << 1 | at_once
+                if self._batch is not None:
+                    self._batch.append(record)
+                elif work is None:
+                    o.note(e.COLLECTIVE_OUT, which, e.place_of(at))
+                else:
+                    works[id(work)] = record
+                o.last_collective = e.place_of(at) << 16 | which
+                return work
 
-def _make_wait(o: Observer, works: dict[int, int]) -> Any:
-    def make(original: Any) -> Any:
+            return call
+
+        return make
+
+    def begin_batch(self, original: Any) -> Any:
+        """What is called until its end goes on together, and one Work stands for all of it."""
+
+        def start(group: Any, *values: Any) -> Any:
+            self._batch = []
+            return original(group, *values)
+
+        return start
+
+    def end_batch(self, original: Any) -> Any:
+        def end(group: Any, *values: Any) -> Any:
+            batch, self._batch = self._batch, None
+            work = original(group, *values)
+            if batch and work is not None and not self._o.off:
+                self._works[id(work)] = batch
+            return work
+
+        return end
+
+    def wait(self, original: Any) -> Any:
+        o, works = self._o, self._works
+
         def wait(work: Any, *values: Any, **named: Any) -> Any:
             record = works.pop(id(work), None)
             if record is None or o.off:
                 return original(work, *values, **named)
+            if isinstance(record, list):
+                return self._wait_for_batch(original, record, work, *values, **named)
             code = (record >> 1 & 0xFFFF) << 8 | record >> 17 << 24
             try:
                 if not record & 1:
@@ -248,13 +357,28 @@ def _make_wait(o: Observer, works: dict[int, int]) -> Any:
                 o.cells[at + 1] = e.COLLECTIVE_OUT | code
                 if o.mark is not None:
                     o.mark(at)
+                if self._from_any:
+                    self._name_sender(record >> 17, work)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
             return result
 
         return wait
 
-    return make
+    def _wait_for_batch(self, original: Any, batch: list[int], work: Any, *values: Any, **named: Any) -> Any:
+        for record in batch:
+            self._o.note(e.COLLECTIVE_WAIT, record >> 1 & 0xFFFF, record >> 17)
+        result = original(work, *values, **named)
+        for record in batch:
+            self._o.note(e.COLLECTIVE_OUT, record >> 1 & 0xFFFF, record >> 17)
+        return result
+
+    def _name_sender(self, place: int, work: Any) -> None:
+        """The message from any rank is there: its record gets the name of one from its sender."""
+        name_of = self._from_any.pop(place, None)
+        if name_of is not None and (which := name_of(work._source_rank())) >= 0:
+            at = e.cell_of(place) + 1
+            self._o.cells[at] = self._o.cells[at] & ~(0xFFFF << 8) | which << 8
 
 
 def _make_buffers(o: Observer) -> Any:
@@ -269,18 +393,21 @@ def _make_buffers(o: Observer) -> Any:
             try:
                 which = whiches.get((known(id(group), 0), root))
                 if which is None:
-                    which = _which(o, BUFFERS, group.size(), root)
+                    which = _which(o, collective_of(BUFFERS, group, root))
                     if number := groups.of(group):  # 0: it may share its identity with a later one
                         whiches[number, root] = which
-                begin = place()
-                cells[begin + 1] = call | which << 8  # their bytes would take longer to count than all else
-                cells[begin] = perf_counter_ns()
-                if o.mark is not None:
-                    o.mark(begin)
+                if which >= 0:
+                    begin = place()
+                    cells[begin + 1] = call | which << 8  # their bytes would take longer to count than all else
+                    cells[begin] = perf_counter_ns()
+                    if o.mark is not None:
+                        o.mark(begin)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(group, tensors, size, root)
             result = original(group, tensors, size, root)
+            if which < 0:
+                return result
             try:
                 at = place()
                 cells[at] = perf_counter_ns()
@@ -385,14 +512,13 @@ def _make_armed(o: Observer) -> Any:
     return make
 
 
-def _which(o: Observer, name: str, size: int, root: int) -> int:
-    if size == dist.get_world_size():
-        return o.recorder.name(name, root)
-    return o.recorder.name(f"{name} in a group of {size}", e.UNCLEAR)
+def _which(o: Observer, called: CollectiveName | None) -> int:
+    """-1 for what is not recorded."""
+    return -1 if called is None else o.recorder.name(*called)
 
 
 def _root(name: str, values: tuple[Any, ...]) -> int:
-    """The rank that sends, from the call's options or its last argument."""
+    """The rank that sends, by the group's numbers, from the call's options or its last argument."""
     if name not in FROM_ONE:
         return e.UNCLEAR if name in TO_ONE else e.NO_ROOT
     root = getattr(values[-1], "rootRank", values[-1]) if values else None

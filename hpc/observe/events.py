@@ -13,6 +13,7 @@ import mmap
 import os
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,12 +53,21 @@ _OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT))
 
 NO_ROOT, UNCLEAR = -1, -2
 """Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
-only some ranks take part, or one receives."""
+one receives, or which ranks take part is not known."""
+FURTHER = "a collective of a further name or group"
+"""What is called in a process that has called in so many groups that its file has no room for another."""
 CAPACITY = 1 << 20
 """Records of a file, 16 MiB. Once it is full nothing more is recorded, and the file says so."""
 WHICH_BITS, NUMBER_BITS = 16, 39
 _MAGIC = int.from_bytes(b"RWEVENT1", "little")
 _HEADER_BYTES, _RECORD_BYTES, _TEXT_AT, _TEXT_STOP = 1 << 16, 16, 64, 1 << 16
+MAX_NAMES = (1 << WHICH_BITS) - 1
+"""The maximum of names of collectives, beside FURTHER."""
+_FOR_FACTS = 1 << 14
+"""Bytes of the texts that names and groups leave to facts."""
+_MAX_RANKS = 1 << 20
+_SPELLED = 4
+"""Ranks of a group up to which they are written one by one, whatever they are."""
 _MAGIC_CELL, _TEXT_BYTES_CELL, _PROCESS_CELL, STEPS_CELL, _CAPACITY_CELL = range(5)
 FIRST_CELL = _HEADER_BYTES // 8
 _RESERVED_AT_FIRST = 1 << 15
@@ -79,17 +89,34 @@ class HookEvent(NamedTuple):
         return self.ns if self.device_ns is None else self.device_ns
 
 
+class GroupRecord(NamedTuple):
+    """The ranks of a group, in its order (of a message: sender, receiver); its dimension; the tag of a message."""
+
+    ranks: tuple[int, ...]
+    dimension: str = ""
+    tag: int = 0
+
+
+class CollectiveName(NamedTuple):
+    """A collective, or a message: its name, the rank of the world that sends (or NO_ROOT, UNCLEAR), its group, None for
+    all ranks."""
+
+    name: str
+    root: int
+    group: GroupRecord | None = None
+
+
 class ProcessEvents(NamedTuple):
     """What a process recorded: its events, in the order of their places, and its facts.
 
     A record that was begun and not completed is an event of kind NOTHING, as is one of the device: `device` has these,
-    in their order. `names` has the name and the root of each collective, by `which`.
+    in their order. `names` has the collectives, by `which`.
     """
 
     process: int
     events: Sequence[HookEvent]
     facts: Mapping[str, Any]
-    names: Sequence[tuple[str, int]]
+    names: Sequence[CollectiveName]
     device: Sequence[HookEvent] = ()
 
 
@@ -117,7 +144,8 @@ class Recorder:
         self.cells[_PROCESS_CELL], self.cells[_CAPACITY_CELL] = os.getpid(), capacity
         self.cells[_MAGIC_CELL] = _MAGIC
         self.place = itertools.count(FIRST_CELL, 2).__next__
-        self._names: dict[tuple[str, int], int] = {}
+        self._names: dict[CollectiveName, int] = {}
+        self._groups: dict[GroupRecord, int] = {}
 
     def reserve(self) -> None:
         """Room for all records: this process trains. Raises OSError where there is none."""
@@ -131,13 +159,35 @@ class Recorder:
         self.cells[at] = ns
         return (at - FIRST_CELL) // 2
 
-    def name(self, name: str, root: int = NO_ROOT) -> int:
-        """The `which` of a collective."""
-        which = self._names.get((name, root))
-        if which is None:
-            which = self._names[name, root] = len(self._names)
-            self._write({"collective": [name, root]})
+    def name(self, name: str, root: int = NO_ROOT, group: GroupRecord | None = None) -> int:
+        """The `which` of a collective; that of FURTHER where there is no room for its name or group."""
+        key = CollectiveName(name, root, group)
+        which = self._names.get(key)
+        if which is not None:
+            return which
+        room = len(self._names) < MAX_NAMES and self.cells[_TEXT_BYTES_CELL] < _TEXT_STOP - _TEXT_AT - _FOR_FACTS
+        if room and group is not None and group not in self._groups:
+            room = self._describe(group)
+        if not room and name != FURTHER:
+            return self.name(FURTHER, UNCLEAR)
+        which = self._names[key] = len(self._names)
+        entry: list[Any] = [name, root] if group is None else [name, root, self._groups[group]]
+        self._write({"collective": entry})
         return which
+
+    def _describe(self, group: GroupRecord) -> bool:
+        """Writes the group; returns whether there was room for it."""
+        ranks = group.ranks
+        steps = {later - earlier for earlier, later in pairwise(ranks)}
+        spelled: Any = list(ranks)
+        if len(ranks) > _SPELLED and len(steps) == 1:
+            spelled = {"first": ranks[0], "step": steps.pop(), "count": len(ranks)}
+        entry = {"group": [spelled, group.dimension, group.tag]}
+        room = self.cells[_TEXT_BYTES_CELL] + len(json.dumps(entry)) < _TEXT_STOP - _TEXT_AT - _FOR_FACTS
+        if room:
+            self._groups[group] = len(self._groups)
+            self._write(entry)
+        return room
 
     def state(self, **facts: Any) -> None:
         """Keeps facts beside the events; a later value replaces an earlier one."""
@@ -188,21 +238,34 @@ def read_events(path: Path) -> ProcessEvents:
     return ProcessEvents(process=process, events=events, facts=facts, names=names, device=device)
 
 
-def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[tuple[str, int]]]:
+def _texts(path: Path, header: bytes) -> tuple[dict[str, Any], list[CollectiveName]]:
     """Facts and names of a file. Raises EventFileError."""
     facts: dict[str, Any] = {}
-    names: list[tuple[str, int]] = []
+    names: list[CollectiveName] = []
+    groups: list[GroupRecord] = []
     size = int.from_bytes(header[8 * _TEXT_BYTES_CELL : 8 * _TEXT_BYTES_CELL + 8], "little")
     try:
         for line in header[_TEXT_AT : min(_TEXT_AT + size, _TEXT_STOP)].decode().splitlines():
             entry = json.loads(line)
             facts.update(entry.get("facts", {}))
+            if "group" in entry:
+                spelled, dimension, tag = entry["group"]
+                groups.append(GroupRecord(_ranks_of(spelled), str(dimension), int(tag)))
             if "collective" in entry:
-                name, root = entry["collective"]
-                names.append((str(name), int(root)))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+                name, root, *group = entry["collective"]
+                names.append(CollectiveName(str(name), int(root), groups[int(group[0])] if group else None))
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise EventFileError(f"the texts in {path} cannot be read: {error}") from None
     return facts, names
+
+
+def _ranks_of(spelled: Any) -> tuple[int, ...]:
+    if isinstance(spelled, dict):
+        first, step, count = (int(spelled[name]) for name in ("first", "step", "count"))
+        if not 0 < count <= _MAX_RANKS:
+            raise ValueError(f"a group of {count} ranks")
+        return tuple(first + step * at for at in range(count))
+    return tuple(map(int, spelled))
 
 
 def steps_counted(path: Path) -> int:

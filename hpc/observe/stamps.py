@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hpc.model.groups import RankGroup
 from hpc.model.timestamps import ABSENT, INNER
 from hpc.observe import events as e
 from hpc.observe.events import HookEvent, ProcessEvents
@@ -20,7 +21,7 @@ from hpc.observe.segments import Segment
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveCall:
-    """A collective that was called from Python.
+    """A collective that was called from Python, or a message that was sent or received.
 
     ns of its call; of the wait for its result, which for one that is waited for at once is that of the call; of its
     end. ABSENT for the last two: it was not waited for.
@@ -33,6 +34,8 @@ class CollectiveCall:
     ends_ns: int
     bytes: int
     """0 for DDP's buffers, which are not counted."""
+    group: RankGroup | None = None
+    """None: all ranks."""
 
     @property
     def waited_ns(self) -> int:
@@ -68,16 +71,18 @@ def placed_collectives(recorded: ProcessEvents, aside: Set[int] = frozenset()) -
         for place, ns in times[e.UNSHARD_OUT].items()
     }
     ends = {**times[e.COLLECTIVE_OUT], **needed}
+    groups = [None if each.group is None else RankGroup(**each.group._asdict()) for each in recorded.names]
     return [
         (
             place,
             CollectiveCall(
-                name=recorded.names[call.which][0],
-                root=recorded.names[call.which][1],
+                name=recorded.names[call.which].name,
+                root=recorded.names[call.which].root,
                 arrives_ns=call.done_ns,
                 waits_ns=waits.get(place, call.done_ns if place in ends else ABSENT),
                 ends_ns=ends.get(place, ABSENT),
                 bytes=call.number,
+                group=groups[call.which],
             ),
         )
         for place, call in enumerate(recorded.events)
@@ -156,7 +161,7 @@ def why_no_device(facts: Mapping[str, object]) -> str:
 
 
 def _named(events: Sequence[HookEvent], recorded: ProcessEvents, name: str) -> list[HookEvent]:
-    return [x for x in events if x.kind == e.COLLECTIVE_IN and recorded.names[x.which][0].startswith(name)]
+    return [x for x in events if x.kind == e.COLLECTIVE_IN and recorded.names[x.which].name.startswith(name)]
 
 
 def _reduced_by_hand(after: Sequence[HookEvent], recorded: ProcessEvents, last: int) -> tuple[Inner, dict[str, str]]:

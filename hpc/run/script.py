@@ -45,6 +45,14 @@ from hpc.run.rank_state import (
     limit_exit,
     outcome_of,
 )
+from hpc.run.script_groups import (
+    Lacking,
+    are_grouped,
+    as_told,
+    grouped_collectives,
+    lacking_calls,
+    without_groups,
+)
 from hpc.run.script_steps import (
     RankSteps,
     StepCollectives,
@@ -204,6 +212,8 @@ STACKS_S = 1.5
 """How long a script may take to write its stacks; the watchdog waits twice as long for those of all ranks."""
 _FAILURE_LIMIT_S = 60.0
 """For all ranks to know of a script that failed; then they end by themselves, else the first that sees it ends them."""
+MAX_LACKING_NAMED = 3
+"""The maximum of calls that are said to lack ranks; the facts of rank 0 have all."""
 _RECOVER = "python -m hpc.recovery.recover"
 _RUNS, _ENDED, _FAILED = range(3)
 
@@ -233,6 +243,7 @@ class ScriptRun:
         self._report = rank.preflight.built(self._comm, report)
         self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
         self._process: ScriptProcess | None = None
+        self._lacking: list[Lacking] = []
         self._clock_due_s = self._journal_due_s = 0.0
 
     def measure(self) -> None:
@@ -446,16 +457,20 @@ class ScriptRun:
         unlike = {step for steps in comm.allgather(unlike_others(recorded.steps, blocks, kinds)) for step in steps}
         blocks = without_last(blocks, unlike)
         inside = {step for first, stop in blocks for step in range(first, stop)}
-        collectives = self._collectives(recorded.steps[:steps], inside | {first - 1 for first, _ in blocks})
-        meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds else None
+        wider = inside | {first - 1 for first, _ in blocks}
+        collectives, grouped = self._collectives(recorded.steps[:steps], wider)
+        meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds or grouped else None
         unmatched = {reason: len(inside.intersection(its)) for reason, its in collectives.unmatched.items()}
         script = {
             **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
             "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
+            **({"lacking_calls": [each.as_json() for each in self._lacking]} if self._lacking else {}),
             **({} if (paced := host_bound(measured)) is None else {"host_bound": paced}),
         }  # fmt: skip
         bound_ns = max(step.bound_ns for step in measured)
         report = replace(report, stamp_bound_ns=bound_ns, extra={**report.extra, "script": script})
+        for each in self._lacking[:MAX_LACKING_NAMED]:
+            print(each, file=sys.stderr, flush=True)
         return RankPayload(
             journal=self._journal, clock=self._clock, report=report, losses=None,
             workload=None, meetings=meetings, agent=agent,
@@ -464,14 +479,22 @@ class ScriptRun:
             host_bound_ns=host_bound_by_step(recorded.steps[:steps]),
         )  # fmt: skip
 
-    def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> StepCollectives:
-        """Those of the measured steps of all ranks, matched step by step."""
+    def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> tuple[StepCollectives, bool]:
+        """Those of the measured steps of all ranks, matched step by step; whether ranks have lists of their own."""
         called = [kinds_of(step) for step in steps]
-        of_first = self._comm.bcast(patterns_of(called))
-        differing = {step for its in self._comm.allgather(differing_steps(called, of_first)) for step in its}
-        if 2 * len(differing.intersection(measured)) > len(measured):  # which _common_meetings of hpc.run.gather states
-            return step_collectives(called, measured)
-        return step_collectives(called, measured, differing)
+        if not any(self._comm.allgather(are_grouped(called, measured, self._comm.size))):
+            called = without_groups(called)
+            of_first = self._comm.bcast(patterns_of(called))
+            differing = {step for its in self._comm.allgather(differing_steps(called, of_first)) for step in its}
+            if 2 * len(differing.intersection(measured)) <= len(measured):
+                return step_collectives(called, measured, differing), False
+        collectives = grouped_collectives(called, measured)
+        unfit = [step for steps in collectives.unmatched.values() for step in steps]
+        if other_order := {step for steps in self._comm.allgather(unfit) for step in steps}:
+            collectives = grouped_collectives(called, measured, other_order)
+        told = self._comm.gather(as_told(called))
+        self._lacking = [] if told is None else lacking_calls(told, measured)
+        return collectives, True
 
     def _script_stacks(self) -> list[str]:
         return attempted(self._rank.problems, "the script's stacks", lambda: stacks_of(self._events, STACKS_S), [])

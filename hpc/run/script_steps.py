@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hpc.measure.meetings import Meetings
+from hpc.model.groups import Call
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
@@ -20,8 +21,6 @@ from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 from hpc.recovery.journal import Journal
 
 _WIDTH = len(STAMPS)
-CollectiveKind = tuple[str, int]
-"""Name and root of a collective."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,14 +163,14 @@ def _mean_ms(by_phase: Sequence[tuple[int, ...]]) -> dict[str, float]:
     return dict(zip(PHASES, means, strict=True))
 
 
-def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[CollectiveKind, ...]:
+def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[Call, ...]:
     """The collectives of most of these steps, in the order of their calls."""
     counts = Counter(kinds_of(step) for step in steps)
     return counts.most_common(1)[0][0] if counts else ()
 
 
 def unlike_others(
-    steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[CollectiveKind]
+    steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[Call]
 ) -> list[int]:
     """The last steps of blocks with other collectives than `kinds`, and than any step within a block.
 
@@ -193,13 +192,13 @@ class StepCollectives:
     `unmatched` has, by the reason, steps of which it is not known who waits for whom in all of their collectives.
     """
 
-    kinds: tuple[CollectiveKind, ...]
+    kinds: tuple[Call, ...]
     columns: Sequence[tuple[int | None, ...]]
     unmatched: Mapping[str, Sequence[int]]
 
 
 def step_collectives(
-    steps: Sequence[Sequence[CollectiveKind]], measured: Collection[int], differing: Collection[int] = ()
+    steps: Sequence[Sequence[Call]], measured: Collection[int], differing: Collection[int] = ()
 ) -> StepCollectives:
     """From the collectives of a rank's steps; only those of the `measured` steps are looked for, in others as well.
 
@@ -212,14 +211,14 @@ def step_collectives(
     counts = Counter(alike[number] for number in sorted(measured) if number not in differing)
     patterns = [kinds for kinds, _ in counts.most_common(MAX_PATTERNS)]
     usual = {*patterns[0]} if patterns else set()
-    joined: tuple[CollectiveKind, ...] = ()
+    joined: tuple[Call, ...] = ()
     for kinds in patterns:
-        joined = _joined(joined, tuple(kind for kind in kinds if kind[1] != UNCLEAR or kind in usual))
+        joined = _joined(joined, tuple(kind for kind in kinds if kind.root != UNCLEAR or kind in usual))
     columns = {kinds: _places(kinds, joined) for kinds in patterns}
     unmatched: dict[str, list[int]] = {}
     for number in sorted(measured):
         kinds = alike[number]
-        for name in dict.fromkeys(name for name, root in kinds if root == UNCLEAR and (name, root) not in usual):
+        for name in dict.fromkeys(kind.name for kind in kinds if kind.root == UNCLEAR and kind not in usual):
             unmatched.setdefault(name, []).append(number)
         if number not in differing and kinds not in columns:
             unmatched.setdefault("collectives of too many different steps", []).append(number)
@@ -230,16 +229,16 @@ def step_collectives(
     )
 
 
-def _joined(longer: tuple[CollectiveKind, ...], other: tuple[CollectiveKind, ...]) -> tuple[CollectiveKind, ...]:
+def _joined(longer: tuple[Call, ...], other: tuple[Call, ...]) -> tuple[Call, ...]:
     """A short list that has both in their order."""
-    joined: list[CollectiveKind] = []
+    joined: list[Call] = []
     for tag, begin, end, its_begin, its_end in SequenceMatcher(None, longer, other, autojunk=False).get_opcodes():
         joined += longer[begin:end]
         joined += () if tag == "equal" else other[its_begin:its_end]
     return tuple(joined)
 
 
-def _places(kinds: Sequence[CollectiveKind], joined: Sequence[CollectiveKind]) -> tuple[int | None, ...]:
+def _places(kinds: Sequence[Call], joined: Sequence[Call]) -> tuple[int | None, ...]:
     """Where each of these is in the list that has them in their order; None for one that it lacks."""
     places: list[int | None] = []
     begin = 0
@@ -254,16 +253,16 @@ Patterns = tuple[Sequence[Sequence[Any]], Sequence[int]]
 """Different lists of collectives, and by step the number of its own."""
 
 
-def patterns_of(steps: Sequence[Sequence[CollectiveKind]]) -> Patterns:
-    """As a rank tells others which collectives its steps have."""
-    numbers: dict[tuple[CollectiveKind, ...], int] = {}
+def patterns_of(steps: Sequence[Sequence[Call]]) -> Patterns:
+    """As a rank tells others which collectives, of all ranks, its steps have."""
+    numbers: dict[tuple[Call, ...], int] = {}
     by_step = [numbers.setdefault(tuple(kinds), len(numbers)) for kinds in steps]
-    return [[[name, root] for name, root in kinds] for kinds in numbers], by_step
+    return [[[kind.name, kind.root] for kind in kinds] for kinds in numbers], by_step
 
 
-def differing_steps(steps: Sequence[Sequence[CollectiveKind]], others: Patterns) -> list[int]:
+def differing_steps(steps: Sequence[Sequence[Call]], others: Patterns) -> list[int]:
     """The steps that have other collectives than those of another rank."""
-    patterns = [tuple((str(name), int(root)) for name, root in kinds) for kinds in others[0]]
+    patterns = [tuple(Call(str(name), int(root)) for name, root in kinds) for kinds in others[0]]
     pairs = enumerate(zip(steps, others[1], strict=True))
     return [number for number, (kinds, its) in pairs if tuple(kinds) != patterns[its]]
 
@@ -277,7 +276,8 @@ def meetings_of(steps: Sequence[ObservedStep], collectives: StepCollectives) -> 
             if column is not None:
                 first = (number * len(kinds) + column) * width
                 stamps[first : first + width] = array("q", (call.arrives_ns, call.waits_ns, call.ends_ns))
-    return Meetings.recorded([name for name, _ in kinds], [root for _, root in kinds], memoryview(stamps))
+    names, roots, groups = ([getattr(kind, part) for kind in kinds] for part in ("name", "root", "group"))
+    return Meetings.recorded(names, roots, memoryview(stamps), groups)
 
 
 def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
@@ -289,5 +289,5 @@ def early_collectives(steps: Sequence[ObservedStep]) -> list[str]:
     return [f"{count / len(steps):.3g} {name} a step" for name, count in sorted(early.items())]
 
 
-def kinds_of(step: ObservedStep) -> tuple[CollectiveKind, ...]:
-    return tuple((call.name, call.root) for call in step.collectives)
+def kinds_of(step: ObservedStep) -> tuple[Call, ...]:
+    return tuple(Call(call.name, call.root, call.group) for call in step.collectives)

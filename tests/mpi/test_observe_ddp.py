@@ -150,18 +150,19 @@ def test_buffers_are_named_by_their_group_though_another_had_its_identity(
 def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed as dist
 
-    from hpc.observe.collectives import _make_collective, _make_wait
+    from hpc.observe.collectives import Calls
     from hpc.observe.observer import Observer
 
     monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    o, works = Observer(str(tmp_path), lambda: None), dict[int, int]()
-    reduce = _make_collective(o, "all-reduce", works)(lambda group, *values: [time.sleep(0.001)])
-    wait = _make_wait(o, works)(lambda work: None)
+    o = Observer(str(tmp_path), lambda: None)
+    calls = Calls(o)
+    reduce = calls.of_collective("all-reduce")(lambda group, *values: [time.sleep(0.001)])
+    wait = calls.wait(lambda work: None)
     at_once, later = dist.AllreduceOptions(), dist.AllreduceOptions()
     at_once.asyncOp = False
     for options in (at_once, later, None):
         wait(reduce(Group(4), [], options))
-    assert not o.off and not works
+    assert not o.off and not calls.going
     seen = collectives_of(e.read_events(o.recorder.path))
     assert [call.waits_ns == call.arrives_ns for call in seen] == [True, False, False]
     assert [call.name for call in seen] == ["all-reduce"] * 3

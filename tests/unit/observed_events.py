@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpc.observe import events as e
-from hpc.observe.events import HookEvent, ProcessEvents
+from hpc.observe.events import CollectiveName, HookEvent, ProcessEvents
 from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
 
 MS = 1_000_000
@@ -19,7 +19,7 @@ class Script:
     def __init__(self, **facts: Any) -> None:
         self.events: list[HookEvent] = []
         self.facts = facts
-        self.names: list[tuple[str, int]] = []
+        self.names: list[CollectiveName] = []
         self.ns = 0
 
     def at(self, kind: int, which: int = 0, number: int = 0) -> int:
@@ -78,11 +78,20 @@ class Script:
         self.at(e.SAVE_IN)
         self.at(e.SAVE_OUT)
 
-    def collective(self, name: str, *, size: int = 64, root: int = e.NO_ROOT, waited: bool = True) -> tuple[int, ...]:
+    def collective(
+        self,
+        name: str,
+        *,
+        size: int = 64,
+        root: int = e.NO_ROOT,
+        waited: bool = True,
+        group: e.GroupRecord | None = None,
+    ) -> tuple[int, ...]:
         """When it was called, waited for and had."""
-        if (name, root) not in self.names:
-            self.names.append((name, root))
-        which, place = self.names.index((name, root)), len(self.events)
+        named = CollectiveName(name, root, group)
+        if named not in self.names:
+            self.names.append(named)
+        which, place = self.names.index(named), len(self.events)
         called = self.at(e.COLLECTIVE_IN, which, size)
         if not waited:
             return (called,)

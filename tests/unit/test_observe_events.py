@@ -32,7 +32,7 @@ def test_what_is_written_is_read_while_the_process_lives(tmp_path: Path) -> None
         HookEvent(5, e.FETCH_IN, 7, 0), HookEvent(6, e.FETCH_OUT, 0xFFFF, (1 << e.NUMBER_BITS) - 1),
     ]  # fmt: skip
     assert recorded.facts == {"rank": 3, "size": 2}
-    assert recorded.names == [("all-reduce", e.NO_ROOT), ("all-reduce", 0)]
+    assert recorded.names == [("all-reduce", e.NO_ROOT, None), ("all-reduce", 0, None)]
     recorder.note(7, e.FETCH_OUT)
     assert len(read_events(recorder.path).events) == 3
 
@@ -124,3 +124,25 @@ def test_events_survive_the_death_of_their_process(tmp_path: Path) -> None:
     recorded = read_events(path)
     assert [event.ns for event in recorded.events] == list(range(1, 1001))
     assert recorded.facts == {"rank": 0}
+
+
+def test_a_group_is_written_once_for_all_that_is_called_in_it(tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    pair, many = e.GroupRecord((3, 1), "tp"), e.GroupRecord(tuple(range(0, 4096, 4)), "dp")
+    for name, root, group in [("all-reduce", e.NO_ROOT, pair), ("broadcast", 3, pair), ("all-reduce", e.NO_ROOT, many)]:
+        assert recorder.name(name, root, group) == recorder.name(name, root, group)
+    assert recorder.path.read_bytes().count(b'"group"') == 2
+    names = read_events(recorder.path).names
+    assert names == [("all-reduce", e.NO_ROOT, pair), ("broadcast", 3, pair), ("all-reduce", e.NO_ROOT, many)]
+
+
+def test_where_there_is_no_room_for_another_group_its_collectives_share_a_name(tmp_path: Path) -> None:
+    recorder = Recorder(str(tmp_path))
+    recorder.note(1, e.FETCH_IN)
+    whiches = [recorder.name("message", 0, e.GroupRecord((0, 1), "messages", tag)) for tag in range(5000)]
+    assert whiches[:3] == [0, 1, 2] and len({*whiches[-1000:]}) == 1
+    recorder.state(rank=1, text="x" * 4000)  # for which there still is room
+    recorded = read_events(recorder.path)
+    assert recorded.names[whiches[-1]] == (e.FURTHER, e.UNCLEAR, None)
+    assert recorded.names[whiches[7]] == ("message", 0, e.GroupRecord((0, 1), "messages", 7))
+    assert recorded.facts["rank"] == 1

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hpc.measure.world import LaunchError
+from hpc.model.groups import Call
 from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.observe.events import NO_ROOT, STEPS_CELL, UNCLEAR, Recorder
@@ -146,14 +147,14 @@ def test_a_script_that_ignores_sigterm_is_ended_with_its_children(tmp_path: Path
         time.sleep(0.01)
 
 
-def kinds_of(steps: Sequence[ObservedStep]) -> list[tuple[tuple[str, int], ...]]:
-    return [tuple((call.name, call.root) for call in each.collectives) for each in steps]
+def kinds_of(steps: Sequence[ObservedStep]) -> list[tuple[Call, ...]]:
+    return [tuple(Call(call.name, call.root) for call in each.collectives) for each in steps]
 
 
 def test_collectives_of_a_step_become_its_meetings_each_in_the_steps_that_have_it() -> None:
     steps = [step(0, "gather", "scatter"), step(1, "gather", "metric", "scatter"), step(2), step(3, "other")]
     collectives = step_collectives(kinds_of(steps), measured=range(3))
-    assert collectives.kinds == (("gather", NO_ROOT), ("metric", NO_ROOT), ("scatter", NO_ROOT))
+    assert collectives.kinds == (Call("gather", NO_ROOT), Call("metric", NO_ROOT), Call("scatter", NO_ROOT))
     assert collectives.columns == [(0, 2), (0, 1, 2), (), (None,)]
     assert not collectives.unmatched
     meetings = meetings_of(steps, collectives)
@@ -170,23 +171,23 @@ def test_steps_in_which_ranks_call_different_collectives_are_matched_with_nothin
     differing = differing_steps(steps, patterns_of(others))
     assert differing == [7, 8]
     collectives = step_collectives(steps, range(2, 10), differing)
-    assert collectives.kinds == (("a", NO_ROOT), ("b", NO_ROOT))
+    assert collectives.kinds == (Call("a", NO_ROOT), Call("b", NO_ROOT))
     assert collectives.columns[6:9] == [(0,), (), ()]
     assert collectives.unmatched == {"collectives that differ between ranks": [7, 8]}
 
 
 def test_a_collective_now_and_then_in_which_nobody_knows_who_waits_is_not_matched() -> None:
     """One that all steps have stays: that ranks' times cannot be compared then is said of the whole run."""
-    seldom = [(("gather", UNCLEAR),) if at == 4 else () for at in range(8)]
+    seldom = [(Call("gather", UNCLEAR),) if at == 4 else () for at in range(8)]
     collectives = step_collectives(seldom, range(8))
     assert (collectives.kinds, collectives.columns[4]) == ((), (None,))
     assert collectives.unmatched == {"gather": [4]}
-    always = step_collectives([(("gather", UNCLEAR),)] * 8, range(8))
-    assert (always.kinds, always.unmatched) == ((("gather", UNCLEAR),), {})
+    always = step_collectives([(Call("gather", UNCLEAR),)] * 8, range(8))
+    assert (always.kinds, always.unmatched) == ((Call("gather", UNCLEAR),), {})
 
 
 def test_of_too_many_different_steps_the_rarest_are_not_matched() -> None:
-    steps = [tuple((f"c{number}", NO_ROOT) for number in {0, at}) for at in range(MAX_PATTERNS + 3)]
+    steps = [tuple(Call(f"c{number}", NO_ROOT) for number in {0, at}) for at in range(MAX_PATTERNS + 3)]
     collectives = step_collectives(steps, range(len(steps)))
     assert collectives.unmatched == {"collectives of too many different steps": [64, 65, 66]}
 

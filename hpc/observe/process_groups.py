@@ -1,0 +1,99 @@
+"""Which ranks of the world a process group of torch has, and what the dimension that it is of is called."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch.distributed as dist
+
+from .collective_names import FROM_ANY, MESSAGE, MESSAGES
+from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord
+
+_UNNAMED = ("", "undefined", "default", "default_pg", "mesh_default")
+"""Descriptions that torch gives to groups of which nobody says what they are for."""
+_OF_MESH, _OF_UNNAMED_MESH = "mesh_", "mesh_dim_"
+
+
+def ranks_of(group: Any) -> tuple[int, ...] | None:
+    """The ranks of the world in a process group, by its own numbers; None for one that torch keeps no ranks of."""
+    try:
+        return tuple(dist.get_process_group_ranks(group))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def named_dimension(group: Any) -> str:
+    """The name that a mesh, or whoever made the group, gave it: `tp`; empty: none."""
+    described = str(getattr(group, "group_desc", "") or "")
+    if described in _UNNAMED or described.removeprefix(_OF_UNNAMED_MESH).isdigit():
+        return ""
+    return described.removeprefix(_OF_MESH)[:_MAX_CHARACTERS]
+
+
+_MAX_CHARACTERS = 64
+
+
+def pattern_of(ranks: tuple[int, ...]) -> str:
+    """In words, how these ranks lie among all: what a group is called that nobody named."""
+    steps = {later - earlier for earlier, later in pairwise(sorted(ranks))}
+    if steps == {1}:
+        return f"groups of {len(ranks)} neighbours"
+    if len(steps) == 1:
+        step = steps.pop()
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(step % 10 if step % 100 not in (11, 12, 13) else 0, "th")
+        return f"every {step}{ending} rank"
+    return f"groups of {len(ranks)} ranks"
+
+
+def collective_of(name: str, group: Any, root: int = NO_ROOT) -> CollectiveName | None:
+    """A collective of a process group; `root` by the group's own numbers. None in a group of one: nobody meets.
+
+    Where all ranks take part and nobody named the group there is no group, nor where its ranks are not known: then the
+    name has their number.
+    """
+    size = _world_size()
+    ranks = ranks_of(group)
+    if ranks is None:
+        its_size = int(group.size())
+        return CollectiveName(name, root) if its_size == size else _unclear(name, its_size)
+    if len(ranks) == 1 < size:
+        return None
+    sends = ranks[root] if 0 <= root < len(ranks) else root
+    named = named_dimension(group)
+    if len(ranks) == size:
+        return CollectiveName(name, sends, GroupRecord(ranks, named) if named and ranks == tuple(range(size)) else None)
+    return CollectiveName(name, sends, GroupRecord(ranks, named or pattern_of(ranks)))
+
+
+def _world_size() -> int:
+    try:
+        return dist.get_world_size()
+    except ValueError:  # there is no group of all ranks
+        return 0
+
+
+def _unclear(name: str, size: int) -> CollectiveName:
+    return CollectiveName(f"{name} in a group of {size}", UNCLEAR)
+
+
+def message_of(group: Any, peer: int, tag: int, *, sends: bool) -> CollectiveName | None:
+    """A message to or from a rank, by the numbers of its process group. None where a rank sends to itself.
+
+    The dimension is that of the process group.
+    """
+    ranks = ranks_of(group)
+    if ranks is None:
+        return CollectiveName(f"{MESSAGE} in a group of {int(group.size())}", UNCLEAR)
+    here, there = dist.get_rank(), ranks[peer]
+    if here == there:
+        return None
+    pair = (here, there) if sends else (there, here)
+    return CollectiveName(MESSAGE, pair[0], GroupRecord(pair, named_dimension(group) or MESSAGES, tag))
+
+
+def message_from_any(group: Any, tag: int) -> CollectiveName:
+    """A message of which the sender is not known before it is there: of all ranks that could send it."""
+    ranks = ranks_of(group) or ()
+    its = GroupRecord(ranks, named_dimension(group) or MESSAGES, tag) if ranks else None
+    return CollectiveName(FROM_ANY, UNCLEAR, its)

@@ -1,0 +1,153 @@
+"""The calls of a script whose ranks call in groups, send messages, or do not all call the same: which are one meeting.
+
+A call is known in its step by its name, the rank that sends, its group, and how many of these the step has before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hpc.model.groups import MESSAGE, Call, calls_as_json, calls_of_json
+from hpc.observe.collective_names import FROM_ANY
+from hpc.recovery.journal import name_ranks
+from hpc.run.script_steps import MAX_PATTERNS, StepCollectives
+from hpc.system.text import plural
+
+_Known = tuple[Call, int]
+"""A call of a step: how many equal ones the step has before it."""
+
+
+def are_grouped(steps: Sequence[Sequence[Call]], measured: Collection[int], ranks: int) -> bool:
+    """Whether a rank calls in groups of some ranks, or exchanges messages, in measured steps."""
+    return any(
+        call.group is not None and (len(call.group.ranks) < ranks or call.name == MESSAGE)
+        for number in measured
+        for call in steps[number]
+    )
+
+
+def without_groups(steps: Sequence[Sequence[Call]]) -> list[tuple[Call, ...]]:
+    """The same calls, of a script all of whose groups are of all ranks."""
+    return [tuple(replace(call, group=None) for call in calls) for calls in steps]
+
+
+def grouped_collectives(
+    steps: Sequence[Sequence[Call]], measured: Collection[int], other_order: Collection[int] = ()
+) -> StepCollectives:
+    """From the calls of a rank's steps: a list of calls in which each step's are in their order.
+
+    `other_order` are steps in which a rank has them in an order that does not fit the list, and of which nothing is
+    recorded.
+    """
+    known = [tuple(_numbered(calls)) for calls in steps]
+    order, unfit = _ordered([known[number] for number in sorted(measured) if number not in {*other_order}])
+    places = {its: place for place, its in enumerate(order)}
+    columns: list[tuple[int | None, ...]] = []
+    unmatched: list[int] = []
+    for number, its in enumerate(known):
+        fits = number not in other_order and its not in unfit
+        columns.append(tuple(places.get(call) if fits else None for call in its))
+        if not fits and number in measured:
+            unmatched.append(number)
+    return StepCollectives(
+        kinds=tuple(call for call, _ in order), columns=columns,
+        unmatched={"calls in another order than in most": unmatched} if unmatched else {},
+    )  # fmt: skip
+
+
+def _numbered(calls: Sequence[Call]) -> list[_Known]:
+    before: Counter[Call] = Counter()
+    numbered = []
+    for call in calls:
+        numbered.append((call, before[call]))
+        before[call] += 1
+    return numbered
+
+
+def _ordered(steps: Sequence[tuple[_Known, ...]]) -> tuple[list[_Known], Set[tuple[_Known, ...]]]:
+    """A list that has the calls of most of these steps in their order; the steps that have them in another."""
+    order: list[_Known] = []
+    unfit: set[tuple[_Known, ...]] = set()
+    for number, (its, _) in enumerate(Counter(steps).most_common()):
+        places = {call: place for place, call in enumerate(order)}
+        had = [places[call] for call in its if call in places]
+        if had != sorted(had) or number >= MAX_PATTERNS:
+            unfit.add(its)
+            continue
+        merged: list[_Known] = []
+        taken = 0
+        for call in its:
+            if call in places:
+                merged += order[taken : places[call] + 1]
+                taken = places[call] + 1
+            else:
+                merged.append(call)
+        order = merged + order[taken:]
+    return order, unfit
+
+
+# Which ranks of a group did not come to a call that others of it made.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lacking:
+    """A call that some ranks of its group made in these steps, and these ranks did not."""
+
+    call: Call
+    missing: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        group = self.call.group
+        return {
+            "name": self.call.name, "dimension": "" if group is None else group.dimension,
+            "ranks": None if group is None else list(group.ranks), "missing": list(self.missing),
+            "steps": len(self.steps), "first_step": self.steps[0],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        group = self.call.group
+        of = "all ranks" if group is None else name_ranks(group.ranks)
+        dimension = f" ({group.dimension})" if group is not None and group.dimension else ""
+        return (
+            f"{self.call.name} of {of}{dimension}: {name_ranks(self.missing)} did not come in "
+            f"{plural(len(self.steps), 'step')}, first in step {self.steps[0]}"
+        )
+
+
+def as_told(steps: Sequence[Sequence[Call]]) -> str:
+    """How a rank tells others what its steps call."""
+    numbers: dict[tuple[Call, ...], int] = {}
+    by_step = [numbers.setdefault(tuple(calls), len(numbers)) for calls in steps]
+    return json.dumps([[calls_as_json(calls) for calls in numbers], by_step])
+
+
+def lacking_calls(told: Sequence[str], measured: Collection[int]) -> list[Lacking]:
+    """From what all ranks told: the calls to which not all of their group came, those of most steps first."""
+    patterns: list[list[list[_Known]]] = []
+    by_step: list[list[int]] = []
+    for text in told:
+        its, numbers = json.loads(text)
+        patterns.append([_numbered(calls_of_json(calls) or []) for calls in its])
+        by_step.append(numbers)
+    everyone = tuple(range(len(told)))
+    steps_of: dict[tuple[int, ...], list[int]] = {}
+    for step in sorted(measured):
+        steps_of.setdefault(tuple(numbers[step] for numbers in by_step), []).append(step)
+    lacking: dict[tuple[Call, tuple[int, ...]], set[int]] = {}
+    for numbers, steps in steps_of.items():
+        came: dict[_Known, list[int]] = {}
+        for rank, number in enumerate(numbers):
+            for known in patterns[rank][number]:
+                came.setdefault(known, []).append(rank)
+        for (call, _), ranks in came.items():
+            expected = everyone if call.group is None else call.group.ranks
+            if len(ranks) < len(expected) and not call.name.endswith(FROM_ANY):
+                missing = tuple(sorted({*expected} - {*ranks}))
+                lacking.setdefault((call, missing), set()).update(steps)
+    calls = [Lacking(call=call, missing=of, steps=tuple(sorted(its))) for (call, of), its in lacking.items()]
+    return sorted(calls, key=lambda each: -len(each.steps))

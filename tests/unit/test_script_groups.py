@@ -1,0 +1,56 @@
+"""Calls in groups: which are one meeting, and who did not come to one."""
+
+from __future__ import annotations
+
+from hpc.model.groups import MESSAGE, NAME, NUMBER, Call, CallTable, RankGroup
+from hpc.observe.events import NO_ROOT
+from hpc.run.script_groups import are_grouped, as_told, grouped_collectives, lacking_calls, without_groups
+
+TP = RankGroup(ranks=(0, 1), dimension="tp")
+ALL = Call("all-reduce", NO_ROOT)
+GATHER = Call("all-gather", NO_ROOT, TP)
+SENT = Call(MESSAGE, 0, RankGroup(ranks=(0, 2), dimension="pp"))
+
+
+def test_groups_of_all_ranks_are_none() -> None:
+    whole = Call("all-gather", NO_ROOT, RankGroup(ranks=(0, 1), dimension="tp"))
+    assert not are_grouped([(whole, ALL)], [0], ranks=2)
+    assert without_groups([(whole, ALL)]) == [(Call("all-gather", NO_ROOT), ALL)]
+    assert are_grouped([(), (whole,)], [1], ranks=4) and not are_grouped([(), (whole,)], [0], ranks=4)
+    assert are_grouped([(Call(MESSAGE, 0, RankGroup(ranks=(0, 1))),)], [0], ranks=2)
+
+
+def test_a_call_is_known_by_how_many_of_its_like_are_before_it_in_the_step() -> None:
+    steps = [(GATHER, ALL), (GATHER, GATHER, ALL), (GATHER, ALL), (GATHER, ALL, SENT)]
+    collectives = grouped_collectives(steps, range(4))
+    assert collectives.kinds == (GATHER, GATHER, ALL, SENT)
+    assert collectives.columns == [(0, 2), (0, 1, 2), (0, 2), (0, 2, 3)]
+    assert not collectives.unmatched
+    table = CallTable.of([collectives.kinds, [GATHER, GATHER, ALL], [ALL, SENT]])
+    assert table.calls[0, :3, NUMBER].tolist() == table.calls[1, :3, NUMBER].tolist() == [0, 1, 0]
+    assert table.calls[2, 0].tolist() == table.calls[0, 2].tolist()
+    assert table.names[table.calls[2, 1, NAME]] == MESSAGE
+
+
+def test_steps_that_call_in_another_order_than_most_are_recorded_on_no_rank() -> None:
+    steps = [(GATHER, ALL), (GATHER, ALL), (ALL, GATHER)]
+    collectives = grouped_collectives(steps, range(3))
+    assert collectives.columns == [(0, 1), (0, 1), (None, None)]
+    assert collectives.unmatched == {"calls in another order than in most": [2]}
+    of_other = grouped_collectives([(ALL,)] * 3, range(3), other_order=[2])
+    assert of_other.columns == [(0,), (0,), (None,)]
+    assert of_other.unmatched == {"calls in another order than in most": [2]}
+
+
+def test_who_did_not_come_to_a_call_is_named_with_the_steps() -> None:
+    whole = [(GATHER, GATHER, ALL)] * 5
+    late = [(GATHER, ALL) if step in (2, 4) else (GATHER, GATHER, ALL) for step in range(5)]
+    others = [(ALL, SENT) if step == 3 else (ALL,) for step in range(5)]
+    of_gather, of_message = lacking_calls([as_told(whole), as_told(late), as_told(others)], range(1, 5))
+    assert (of_gather.call, of_gather.missing, of_gather.steps) == (GATHER, (1,), (2, 4))
+    assert str(of_gather) == "all-gather of ranks 0-1 (tp): rank 1 did not come in 2 steps, first in step 2"
+    assert (of_message.call, of_message.missing, of_message.steps) == (SENT, (0,), (3,))
+    assert of_message.as_json() == {
+        "name": MESSAGE, "dimension": "pp", "ranks": [0, 2], "missing": [0], "steps": 1, "first_step": 3,
+    }  # fmt: skip
+    assert lacking_calls([as_told(whole)] * 2, range(5)) == []
