@@ -169,9 +169,7 @@ def usual_collectives(steps: Sequence[ObservedStep]) -> tuple[Call, ...]:
     return counts.most_common(1)[0][0] if counts else ()
 
 
-def unlike_others(
-    steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[Call]
-) -> list[int]:
+def unlike_others(steps: Sequence[ObservedStep], blocks: Sequence[Sequence[int]], kinds: Sequence[Call]) -> list[int]:
     """The last steps of blocks with other collectives than `kinds`, and than any step within a block.
 
     Where a pause follows, or nothing, a step ends with its update: it lacks what others call between that and the next.
