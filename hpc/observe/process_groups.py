@@ -85,10 +85,10 @@ def message_of(group: Any, peer: int, tag: int, *, sends: bool) -> CollectiveNam
     ranks = ranks_of(group)
     if ranks is None:
         return CollectiveName(f"{MESSAGE} in a group of {int(group.size())}", UNCLEAR)
-    here, there = dist.get_rank(), ranks[peer]
-    if here == there:
+    mine, other = dist.get_rank(), ranks[peer]
+    if mine == other:
         return None
-    pair = (here, there) if sends else (there, here)
+    pair = (mine, other) if sends else (other, mine)
     return CollectiveName(MESSAGE, pair[0], GroupRecord(pair, named_dimension(group) or MESSAGES, tag))
 
 

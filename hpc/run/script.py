@@ -48,7 +48,7 @@ from hpc.run.rank_state import (
 from hpc.run.script_groups import (
     Lacking,
     are_grouped,
-    as_told,
+    as_text,
     grouped_collectives,
     lacking_calls,
     without_groups,
@@ -492,8 +492,8 @@ class ScriptRun:
         unfit = [step for steps in collectives.unmatched.values() for step in steps]
         if other_order := {step for steps in self._comm.allgather(unfit) for step in steps}:
             collectives = grouped_collectives(called, measured, other_order)
-        told = self._comm.gather(as_told(called))
-        self._lacking = [] if told is None else lacking_calls(told, measured)
+        patterns = self._comm.gather(as_text(called))
+        self._lacking = [] if patterns is None else lacking_calls(patterns, measured)
         return collectives, True
 
     def _script_stacks(self) -> list[str]:

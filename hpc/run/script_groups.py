@@ -119,22 +119,22 @@ class Lacking:
         )
 
 
-def as_told(steps: Sequence[Sequence[Call]]) -> str:
+def as_text(steps: Sequence[Sequence[Call]]) -> str:
     """How a rank tells others what its steps call."""
     numbers: dict[tuple[Call, ...], int] = {}
     by_step = [numbers.setdefault(tuple(calls), len(numbers)) for calls in steps]
     return json.dumps([[calls_as_json(calls) for calls in numbers], by_step])
 
 
-def lacking_calls(told: Sequence[str], measured: Collection[int]) -> list[Lacking]:
-    """From what all ranks told: the calls to which not all of their group came, those of most steps first."""
+def lacking_calls(texts: Sequence[str], measured: Collection[int]) -> list[Lacking]:
+    """From what all ranks wrote `as_text`: the calls to which not all of their group came, those of most steps first."""
     patterns: list[list[list[_Known]]] = []
     by_step: list[list[int]] = []
-    for text in told:
+    for text in texts:
         its, numbers = json.loads(text)
         patterns.append([_numbered(calls_of_json(calls) or []) for calls in its])
         by_step.append(numbers)
-    everyone = tuple(range(len(told)))
+    everyone = tuple(range(len(texts)))
     steps_of: dict[tuple[int, ...], list[int]] = {}
     for step in sorted(measured):
         steps_of.setdefault(tuple(numbers[step] for numbers in by_step), []).append(step)

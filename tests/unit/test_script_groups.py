@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpc.model.groups import MESSAGE, NAME, NUMBER, Call, CallTable, RankGroup
 from hpc.observe.events import NO_ROOT
-from hpc.run.script_groups import are_grouped, as_told, grouped_collectives, lacking_calls, without_groups
+from hpc.run.script_groups import are_grouped, as_text, grouped_collectives, lacking_calls, without_groups
 
 TP = RankGroup(ranks=(0, 1), dimension="tp")
 ALL = Call("all-reduce", NO_ROOT)
@@ -46,11 +46,11 @@ def test_who_did_not_come_to_a_call_is_named_with_the_steps() -> None:
     whole = [(GATHER, GATHER, ALL)] * 5
     late = [(GATHER, ALL) if step in (2, 4) else (GATHER, GATHER, ALL) for step in range(5)]
     others = [(ALL, SENT) if step == 3 else (ALL,) for step in range(5)]
-    of_gather, of_message = lacking_calls([as_told(whole), as_told(late), as_told(others)], range(1, 5))
+    of_gather, of_message = lacking_calls([as_text(whole), as_text(late), as_text(others)], range(1, 5))
     assert (of_gather.call, of_gather.missing, of_gather.steps) == (GATHER, (1,), (2, 4))
     assert str(of_gather) == "all-gather of ranks 0-1 (tp): rank 1 did not come in 2 steps, first in step 2"
     assert (of_message.call, of_message.missing, of_message.steps) == (SENT, (0,), (3,))
     assert of_message.as_json() == {
         "name": MESSAGE, "dimension": "pp", "ranks": [0, 2], "missing": [0], "steps": 1, "first_step": 3,
     }  # fmt: skip
-    assert lacking_calls([as_told(whole)] * 2, range(5)) == []
+    assert lacking_calls([as_text(whole)] * 2, range(5)) == []
