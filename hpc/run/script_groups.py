@@ -127,7 +127,7 @@ def as_text(steps: Sequence[Sequence[Call]]) -> str:
 
 
 def lacking_calls(texts: Sequence[str], measured: Collection[int]) -> list[Lacking]:
-    """From what all ranks wrote `as_text`: the calls to which not all of their group came, those of most steps first."""
+    """From all ranks' `as_text`: the calls to which not all of their group came, those of most steps first."""
     patterns: list[list[list[_Known]]] = []
     by_step: list[list[int]] = []
     for text in texts:
