@@ -199,9 +199,17 @@ def _hook_device(o: Observer) -> None:
 
     def make_replay(original: Any) -> Any:
         def replay(graph: Any) -> Any:
-            if not o.off:
-                o.note(e.REPLAY)
-            return original(graph)
+            if o.off or o.in_backward or o.evaluating:
+                return original(graph)
+            try:
+                if o.updated:
+                    o.step_completed()
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                o.failed(error)
+            o.note(e.REPLAY)
+            result = original(graph)
+            o.note(e.REPLAY_OUT)
+            return result
 
         return replay
 

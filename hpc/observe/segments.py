@@ -38,7 +38,7 @@ def _by_updates(events: Sequence[HookEvent]) -> list[Segment]:
     trains = in_backward = pending = in_this_backward = scaled = False
     for at, event in enumerate(events):
         kind = event.kind
-        if kind in (e.FORWARD_IN, e.BACKWARD_IN):
+        if kind in (e.FORWARD_IN, e.BACKWARD_IN, e.REPLAY):
             if updated >= 0:
                 segments.append(_segment(events, first, updated, in_this_backward))
                 first, updated, in_this_backward = updated + 1, -1, False
@@ -96,7 +96,7 @@ def training_loaders(events: Sequence[HookEvent], segments: Sequence[Segment]) -
             use.steps.add(step)
             since.append(event.which)
             evaluates_next[event.which] = evaluates_next.get(event.which, 0) + 1
-        elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN, e.EVALUATE_IN):
+        elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN, e.REPLAY, e.EVALUATE_IN):
             if event.kind == e.EVALUATE_IN:
                 for which, count in evaluates_next.items():
                     uses[which].evaluated += count
@@ -121,7 +121,7 @@ def looked_at(events: Sequence[HookEvent], segments: Sequence[Segment], loaders:
                 unused.setdefault(event.which, []).append(event)
             elif event.kind == e.FETCH_END:
                 unused.pop(event.which, None)
-            elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN):
+            elif event.kind in (e.FORWARD_IN, e.BACKWARD_IN, e.REPLAY):
                 unused.clear()
             elif event.kind == e.ITERATE_IN:
                 looked.update(unused.pop(event.which, ()))

@@ -122,6 +122,28 @@ def inner_stamps(
     return _reduced_by_hand(inside[returns + 1 :], recorded, last)
 
 
+def is_replayed(inside: Sequence[HookEvent]) -> bool:
+    """Whether forward and backward are replays of CUDA graphs."""
+    kinds = {event.kind for event in inside}
+    return e.REPLAY_OUT in kinds and e.BACKWARD_IN not in kinds
+
+
+def replayed_stamps(inside: Sequence[HookEvent], recorded: ProcessEvents) -> tuple[Inner, dict[str, str]]:
+    """Those of such a step, on a device. Its compute is one term, from the begin of the first replay to the end of the
+    last one.
+
+    Where nothing behind it reduces the gradients, they were reduced in it, and when its own were complete is not known.
+    """
+    last = max(at for at, event in enumerate(inside) if event.kind == e.REPLAY_OUT)
+    done, why = inside[last].done_ns, "forward and backward are replays of CUDA graphs"
+    if recorded.facts.get("size", 1) == 1:
+        return (ABSENT, done, done), {INNER[0]: why}
+    inner, reasons = _reduced_by_hand(inside[last + 1 :], recorded, ABSENT)
+    if inner[1] == ABSENT:
+        return (ABSENT, ABSENT, done), dict.fromkeys(INNER[:2], f"{why}, which reduce the gradients, too")
+    return inner, {INNER[0]: why, **reasons}
+
+
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:
     """Why none of them can be known; empty if they may be."""
     backwards = [at for at, event in enumerate(inside) if event.kind == e.BACKWARD_IN]

@@ -17,7 +17,16 @@ from hpc.observe import events as e
 from hpc.observe.device_times import BEFORE_ALL, Contradiction, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders
-from hpc.observe.stamps import CollectiveCall, HostSpans, host_bound_ns, host_spans, inner_stamps, placed_collectives
+from hpc.observe.stamps import (
+    CollectiveCall,
+    HostSpans,
+    host_bound_ns,
+    host_spans,
+    inner_stamps,
+    is_replayed,
+    placed_collectives,
+    replayed_stamps,
+)
 from hpc.system.text import grouped, plural
 
 LONGEST_ROUND = 8
@@ -253,8 +262,9 @@ def _queued(process: _Process, noted: Sequence[tuple[int, HookEvent]]) -> list[t
 
 
 def _lead(events: Sequence[HookEvent]) -> Sequence[HookEvent]:
-    """What comes before the first backward of a segment."""
-    return events[: next((at for at, event in enumerate(events) if event.kind == e.BACKWARD_IN), len(events))]
+    """What comes before the first backward of a segment, or before the replay of a graph that has it."""
+    begins = e.REPLAY if is_replayed(events) else e.BACKWARD_IN
+    return events[: next((at for at, event in enumerate(events) if event.kind == begins), len(events))]
 
 
 def _others(lead: Sequence[HookEvent], loaders: Set[int]) -> list[tuple[int, str]]:
@@ -332,10 +342,16 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     inside = recorded.events[begin.place : segment.stop]
     end_ns = max(begin.ns, segment.end_ns)  # that of an update of which the device's time is not known may be earlier
     stamps, absent = [begin.ns, ABSENT, ABSENT, ABSENT, ABSENT, end_ns], dict[str, str]()
-    inner, reasons = inner_stamps(inside, segment, recorded, on_device=process.times is not None)
+    on_device = process.times is not None
+    replayed = on_device and is_replayed(inside)
+    if replayed:
+        inner, reasons = replayed_stamps(inside, recorded)
+    else:
+        inner, reasons = inner_stamps(inside, segment, recorded, on_device=on_device)
     stamps[FORWARD_END], stamps[GRADS_READY], stamps[REDUCED] = inner
     absent.update(reasons)
-    forward = next((at for at, event in enumerate(inside) if event.kind == e.FORWARD_IN), None)
+    opens = e.REPLAY if replayed else e.FORWARD_IN
+    forward = next((at for at, event in enumerate(inside) if event.kind == opens), None)
     if forward is not None:
         stamps[BATCH_READY] = inside[forward].done_ns
     else:
@@ -353,7 +369,7 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     known = bool(loaders) and all(event.number for event in batches)
     loader_ns = ABSENT
     if loaders and forward is not None and stamps[BATCH_READY] != ABSENT:
-        within = (begin.ns, stamps[BATCH_READY]) if process.times is not None else None
+        within = (begin.ns, stamps[BATCH_READY]) if on_device else None
         loader_ns = _fetch_ns(inside[:forward], loaders, within)
     return ObservedStep(
         stamps=tuple(stamps),

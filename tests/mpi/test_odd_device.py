@@ -64,6 +64,19 @@ def test_a_model_that_moves_away_has_no_times_from_then_on(tmp_path: Path) -> No
     assert any("went from cpu:0 to meta:0" in reason for reason in times.reasons.values())
 
 
+def test_replays_of_graphs_are_steps_with_one_term_of_compute(tmp_path: Path) -> None:
+    """From a step on it replays a graph of 9 ms in place of its forward and backward."""
+    ended, truth = run_odd(tmp_path, "replays")
+    (observed,) = ended.observed
+    assert len(observed.steps) == STEPS
+    for number, step in enumerate(observed.steps[ODD_FROM:-1], ODD_FROM):
+        begin, end = step.stamps[BATCH_READY], step.stamps[GRADS_READY]
+        bound, its = step.bound_ns, truth[number]
+        assert truth[number - 1]["requested"] - bound <= begin <= its["returned"] - 9e6 + bound
+        assert 9e6 - 2 * bound <= end - begin
+        assert its["calls"] + 9e6 - bound <= end <= its["updates"] - 1e6 + bound
+
+
 def test_a_device_that_fails_under_a_script_that_catches_everything(tmp_path: Path) -> None:
     """The hooks end with the device's error in words, and the script goes on."""
     ended, truth = run_odd(tmp_path, "breaks+catches")

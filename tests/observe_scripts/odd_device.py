@@ -50,12 +50,15 @@ def on(stream):
     return device.stream(stream)
 
 
-def train(inputs, stream):
+def train(inputs, stream, graph):
     with on(stream):
         noted["calls"] = marked()
-        loss = model(inputs).square().sum()
-        noted["backward"] = marked()
-        loss.backward()
+        if graph is not None:
+            graph.replay()
+        else:
+            loss = model(inputs).square().sum()
+            noted["backward"] = marked()
+            loss.backward()
         noted["returned"] = marked()
         device.run(1)
         noted["updates"] = marked()
@@ -105,7 +108,7 @@ for number, batch in enumerate(batches):
     if "breaks" in words and number == ODD_FROM:
         device.fails = "unspecified launch failure"  # whatever anybody queues
     try:
-        train(batch, stream)
+        train(batch, stream, torch.cuda.CUDAGraph(9) if "replays" in words and odd else None)
     except BaseException:
         if "catches" not in words:
             raise

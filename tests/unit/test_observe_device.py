@@ -78,6 +78,19 @@ class Training:
         if self.clock is not None:
             self.clock.step_completed()
 
+    def replay(self, *, fetch: float = 0.2, kernels: float = 9.0) -> None:
+        """A step whose forward and backward are the replay of a graph."""
+        self.fetch(fetch)
+        self.event(e.REPLAY)
+        self.device.work(kernels)
+        self.event(e.REPLAY_OUT)
+        self.device.host(0.1)
+        self.event(e.UPDATE_IN, 1)
+        self.device.work(1)
+        self.event(e.UPDATE_OUT, 1)
+        if self.clock is not None:
+            self.clock.step_completed()
+
     def recorded(self) -> ProcessEvents:
         assert self.clock is not None
         clock = {"name": "cuda:0", "launch_ns": self.clock.launch_ns, **self.clock.facts}
@@ -310,6 +323,37 @@ def test_compiled_autograd_and_replays_of_graphs_are_refused_by_name(training: T
     replays = [e.HookEvent(at, e.REPLAY) for at in range(1, 4)]
     reason = steps_of(ProcessEvents(process=1, events=replays, facts={}, names=())).reason
     assert reason.startswith("3 replays of CUDA graphs were seen")
+
+
+@pytest.mark.parametrize("ahead_ms", [0.0, 100.0])
+def test_the_replay_of_a_graph_is_a_step_of_which_compute_is_one_term(tmp_path: Path, ahead_ms: float) -> None:
+    training = Training(tmp_path, ahead_ms=ahead_ms)
+    training.facts |= {"ddp": False, "size": 1}
+    for number in range(40):
+        if number < 5:
+            training.step()
+        else:
+            training.replay()
+    observed = training.observed()
+    assert len(observed.steps) == 40
+    for step in observed.steps[6:39]:
+        assert step.absent == {"forward_end": "forward and backward are replays of CUDA graphs"}
+        assert step.samples == 8
+        assert part(step, BATCH_READY, GRADS_READY) == pytest.approx(9, abs=0.1)
+        assert step.stamps[REDUCED] == step.stamps[GRADS_READY]
+        assert part(step, REDUCED, END) == pytest.approx(1, abs=0.3)
+
+
+def test_of_several_ranks_a_replayed_graph_reduces_the_gradients_itself(training: Training) -> None:
+    for number in range(20):
+        if number < 5:
+            training.step()
+        else:
+            training.replay()
+    for step in training.observed().steps[6:19]:
+        assert {*step.absent} == {"forward_end", "grads_ready"}
+        assert step.absent["grads_ready"].endswith(", which reduce the gradients, too")
+        assert part(step, BATCH_READY, REDUCED) == pytest.approx(9, abs=0.1)
 
 
 def test_without_a_step_that_the_device_ended_the_reason_is_the_devices(tmp_path: Path) -> None:
