@@ -135,13 +135,13 @@ def replayed_stamps(inside: Sequence[HookEvent], recorded: ProcessEvents) -> tup
     Where nothing behind it reduces the gradients, they were reduced in it, and when its own were complete is not known.
     """
     last = max(at for at, event in enumerate(inside) if event.kind == e.REPLAY_OUT)
-    done, why = inside[last].done_ns, "forward and backward are replays of CUDA graphs"
+    done, reason = inside[last].done_ns, "forward and backward are replays of CUDA graphs"
     if recorded.facts.get("size", 1) == 1:
-        return (ABSENT, done, done), {INNER[0]: why}
+        return (ABSENT, done, done), {INNER[0]: reason}
     inner, reasons = _reduced_by_hand(inside[last + 1 :], recorded, ABSENT)
     if inner[1] == ABSENT:
-        return (ABSENT, ABSENT, done), dict.fromkeys(INNER[:2], f"{why}, which reduce the gradients, too")
-    return inner, {INNER[0]: why, **reasons}
+        return (ABSENT, ABSENT, done), dict.fromkeys(INNER[:2], f"{reason}, which reduce the gradients, too")
+    return inner, {INNER[0]: reason, **reasons}
 
 
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:
