@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -45,6 +45,15 @@ Missing = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class DimensionTimes:
+    """What of the terms wait and communication is in the groups of one dimension, in this order: means over steps,
+    `rank_ns` [rank, 2], and over ranks and the steps of each piece, `piece_ns` [piece, 2]."""
+
+    rank_ns: Floats
+    piece_ns: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class StepBreakdown:
     """One run. `borders` are those of BORDERS that are known and meaningful, `merged` the reasons for the others.
 
@@ -53,7 +62,8 @@ class StepBreakdown:
     mean step of the ledger, `median_step_ns` the median step from latest end to latest end, `skew_ns` what the
     throughput's mean step has more than `step_ns`. `pauses_ns` are those between blocks, `paused` who makes them, where
     they are a script's own. `arrivals` is None where ranks' t3 cannot be compared. `unmatched`
-    are collectives whose effect on each rank is not known, each with its steps.
+    are collectives whose effect on each rank is not known, each with its steps. `by_dimension` has the parts of wait
+    and communication where ranks meet in groups; they add up to these terms.
     """
 
     run_id: str
@@ -72,6 +82,7 @@ class StepBreakdown:
     arrivals: Arrivals | None
     problems: StampErrors
     unmatched: tuple[str, ...] = ()
+    by_dimension: Mapping[str, DimensionTimes] = field(default_factory=dict)
 
     @property
     def mean_ns(self) -> Floats:

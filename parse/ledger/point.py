@@ -211,7 +211,8 @@ def _ledger(evidence: PointEvidence) -> Ledger:
     split = compute_split(terms, evidence.no_sync, evidence.base_no_sync, evidence.base_ranks) if terms.loss else None
     ledger = Ledger(
         result=result, terms=terms.terms, step=terms.step, loss=terms.loss, repeats=terms.repeats, merged=terms.merged,
-        ranks=terms.ranks, nodes=terms.nodes, no_loss=None if terms.loss else _no_loss(result),
+        ranks=terms.ranks, nodes=terms.nodes, dimensions=terms.dimensions,
+        no_loss=None if terms.loss else _no_loss(result),
         median_step=stats.mean([breakdown.median_step_ns / 1e6 for breakdown in runs.breakdowns]),
         skew=stats.mean([breakdown.skew_ns / 1e6 for breakdown in runs.breakdowns]),
         verdict=verdicts.verdict, further=verdicts.further, runs=verdicts.runs,

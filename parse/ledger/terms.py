@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,19 @@ from parse import stats
 from parse.ledger.arrivals import LastArrivals
 from parse.ledger.breakdown import StepBreakdown, merge, names
 from parse.ledger.meetings import Floats
-from parse.ledger.types import NOTABLE_CAUSE, ComputeSplit, FixedCompute, Mean, Merged, Place, Repeats, Term, Verdict
+from parse.ledger.types import (
+    NOTABLE_CAUSE,
+    ComputeSplit,
+    DimensionPart,
+    DimensionTerms,
+    FixedCompute,
+    Mean,
+    Merged,
+    Place,
+    Repeats,
+    Term,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,6 +46,7 @@ class PointTerms:
     merged: tuple[Merged, ...]
     ranks: tuple[Place, ...]
     nodes: tuple[Place, ...]
+    dimensions: tuple[DimensionTerms, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -62,6 +75,7 @@ def point_terms(breakdowns: Sequence[StepBreakdown], base: Sequence[StepBreakdow
         step=_mean(ours.sum(axis=1)), loss=loss, repeats=_repeats(len(breakdowns), len(base), ours, theirs, loss),
         merged=tuple(reason for reason in merged if reason),
         ranks=_ranks(breakdowns, borders), nodes=_nodes(breakdowns, borders),
+        dimensions=tuple(_dimensions(breakdowns)) if _has_both(borders) else (),
     )  # fmt: skip
 
 
@@ -152,6 +166,28 @@ def _samples(breakdowns: Sequence[StepBreakdown], borders: frozenset[str]) -> Fl
     if not breakdowns:
         return np.empty((0, len(names(borders))))
     return merge(np.stack([breakdown.mean_ns for breakdown in breakdowns]), borders) / 1e6
+
+
+def _has_both(borders: frozenset[str]) -> bool:
+    """Whether wait and communication are terms of their own."""
+    return {"wait", "communication"} <= {*names(borders)}
+
+
+def _dimensions(breakdowns: Sequence[StepBreakdown]) -> Iterator[DimensionTerms]:
+    """The parts of wait and communication by dimension, in the order of their first run; a run without it has 0."""
+    ranks = len(breakdowns[0].nodes)
+    for dimension in dict.fromkeys(name for breakdown in breakdowns for name in breakdown.by_dimension):
+        times = [breakdown.by_dimension.get(dimension) for breakdown in breakdowns]
+        by_rank = np.mean([each.rank_ns if each else np.zeros((ranks, 2)) for each in times], axis=0) / 1e6
+        if len(times) == 1 and times[0] is not None:  # as in _samples
+            pieces_ns = times[0].piece_ns
+            samples = (pieces_ns + (times[0].rank_ns.mean(axis=0) - pieces_ns.mean(axis=0))) / 1e6
+        else:
+            samples = np.stack([each.rank_ns.mean(axis=0) if each else np.zeros(2) for each in times]) / 1e6
+        yield DimensionTerms(
+            dimension=dimension, wait=_mean(samples[:, 0]), communication=_mean(samples[:, 1]),
+            ranks=tuple(DimensionPart(wait=wait, communication=other) for wait, other in by_rank.tolist()),
+        )  # fmt: skip
 
 
 def _terms(of: Sequence[str], ours: Floats, theirs: Floats, loss: Mean | None) -> tuple[Term, ...]:

@@ -236,6 +236,25 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DimensionPart:
+    """What of `wait` and of `communication` a rank has in the groups of one dimension."""
+
+    wait: float
+    communication: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class DimensionTerms:
+    """What of the terms `wait` and `communication` is in the groups of one `dimension`: `dp`, `tp`, `pp`, …, or the
+    pattern of their ranks; empty: not known. Means over ranks, steps and ok runs, and those of each rank."""
+
+    dimension: str
+    wait: Mean
+    communication: Mean
+    ranks: tuple[DimensionPart, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Incident:
     """A step in which a rank's delay after the median rank exceeds the usual one of the window."""
 
@@ -525,7 +544,8 @@ class Ledger:
     what shows that the base was disturbed, `core_wait` that the point's ranks lack cores, `shares_cores` whether
     what one rank no longer takes others get,
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
-    requested. `nccl_tests` are of the same number of devices, `network` is None of one node.
+    requested. `dimensions` are the parts of `wait` and `communication` by the groups of the ranks, none where these
+    have no groups. `nccl_tests` are of the same number of devices, `network` is None of one node.
     `repeats` are the runs behind the loss. `rank_pauses` are a script's pauses, which are in no step, and
     `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `graph` are the findings
     of ranks that meet in several groups, None where they do not.
@@ -568,6 +588,7 @@ class Ledger:
     rank_pauses: tuple[RankPauses, ...] = ()
     speed_with_pauses: float | None = None
     graph: GraphFindings | None = None
+    dimensions: tuple[DimensionTerms, ...] = ()
 
     @property
     def causes(self) -> tuple[Term, ...]:

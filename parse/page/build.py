@@ -27,7 +27,7 @@ from parse.page.scaling import (
 )
 from parse.page.types import Chart, HtmlPage, Listing, PageBlock, Panel, Paragraph, Section, Table
 from parse.report.against import against_lines
-from parse.report.ledger import NOTHING, about_terms, term_columns, term_table
+from parse.report.ledger import NOTHING, about_terms, dimension_tables, term_columns, term_table
 from parse.report.notices import setting_names
 from parse.report.side_by_side import SideBySide, compare
 from parse.report.summary import MACHINE, USUAL, Summary, differences, labels, named_ledgers, provenance, shared
@@ -53,6 +53,7 @@ def ledger_section(summary: Summary) -> Section:
     blocks.append(Table.of(replace(terms, heads=heads), "terms", capitalized(terms.caption)))
     if errors := list(about_terms(named)):
         blocks.append(Listing(title="About the terms", lines=errors, warnings=True))
+    blocks += (Table.of(table, "dimensions", capitalized(table.caption)) for table in dimension_tables(named))
     blocks.append(Listing(title="In words", lines=[sentence(ledger, name) for name, ledger in named]))
     blocks += _what_ifs(named)
     return Section(id=section_id, title=title, blocks=blocks)

@@ -15,7 +15,7 @@ from parse.ledger.network import Segments
 from parse.ledger.notes import telemetry_text
 from parse.ledger.sentence import sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
-from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict
+from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict, WhatIf
 from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against, PublishedBeside, own_devices
 from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text, problems
@@ -288,11 +288,17 @@ def _ledger_as_json(ledger: Ledger, name: str) -> dict[str, Any]:
         "sentence": plain(sentence(ledger, name)),
         **_members(ledger),
     }
-    if ledger.host_bound is None:
-        del content["host_bound"]
     if ledger.paces is None and not any(ledger.further_paces):
         del content["paces"], content["further_paces"]
     return dict(_json(content))
+
+
+ONLY_WHERE_KNOWN: Mapping[type, tuple[str, ...]] = {
+    Ledger: ("host_bound", "graph", "dimensions"),
+    Verdict: ("chain",),
+    WhatIf: ("dimension",),
+}
+"""Members of the JSON page that most pages do not have: of devices' events, of ranks in several groups."""
 
 
 def _json(value: Any) -> Any:
@@ -304,7 +310,8 @@ def _members(record: Any) -> Any:
     if isinstance(record, ConditionChange | TooFewSamples):
         return telemetry_text(record)
     fields = fields_of(record) | {name: text(record) for name, text in AS_TEXT.get(type(record), {}).items()}
-    return {name: value for name, value in fields.items() if not isinstance(value, Result)}
+    absent = {name for name in ONLY_WHERE_KNOWN.get(type(record), ()) if not fields[name]}
+    return {name: value for name, value in fields.items() if not isinstance(value, Result) and name not in absent}
 
 
 def _point_id(result: Result) -> str:

@@ -33,6 +33,7 @@ PLACES = 8
 """As many nodes, and ranks, of a point are shown; JSON has all."""
 HOST_BOUND = "of it host-bound"
 """The head of the part of compute in which the host of a device sets the pace; there only where it is known."""
+DIMENSIONS = "wait and communication by the groups in which ranks meet: means over ranks, steps and ok runs"
 INDENT = 4
 """Indentation of the tables below a point's name."""
 NOTHING = "no ledger: no run here has a trace and ended ok"
@@ -46,7 +47,10 @@ def ledger_text(summary: Summary, page: Page) -> list[str]:
     under = wrapped(about_terms(named), page.width)
     terms = term_table(summary, named)
     lines = [*wrapped([terms.caption], page.width), "", *_stacked(terms).lines(page)]
-    lines += [*(["", *under] if under else []), ""]
+    lines += ["", *under] if under else []
+    for table in dimension_tables(named):
+        lines += ["", *wrapped([table.caption], page.width), "", *table.lines(page)]
+    lines.append("")
     lines += wrapped((sentence(ledger, name) for name, ledger in named), page.width)
     for name, ledger in named:
         below = wrapped(notes(ledger), page.width, "  ")
@@ -67,7 +71,9 @@ def ledger_markdown(summary: Summary) -> list[str]:
     if not named:
         return [NOTHING]
     terms = term_table(summary, named)
-    parts = [markdown_text(terms.caption), terms.markdown()]
+    parts = [
+        part for table in (terms, *dimension_tables(named)) for part in (markdown_text(table.caption), table.markdown())
+    ]
     parts += [markdown_list([*about_terms(named), *(sentence(ledger, name) for name, ledger in named)])]
     for name, ledger in named:
         notes_list = markdown_list(notes(ledger))
@@ -156,8 +162,39 @@ def term_columns(ledgers: Sequence[Ledger]) -> list[str]:
     return sorted(names, key=lambda name: (TERMS.index(name.partition("+")[0]), "+" in name))
 
 
+def dimension_tables(named: Sequence[tuple[str, Ledger]]) -> Iterator[TableData]:
+    """What of wait and communication is in the groups of each dimension, of points whose ranks have groups; no table
+    where there are none."""
+    grouped_ones = [(name, ledger) for name, ledger in named if ledger.dimensions]
+    if not grouped_ones:
+        return
+    write = Figures([ledger for _, ledger in grouped_ones])
+    rows = []
+    for name, ledger in grouped_ones:
+        for place, part in enumerate(ledger.dimensions):
+            share_of_step = (part.wait.value + part.communication.value) / ledger.step.value
+            cells = [
+                each
+                for mean in (part.wait, part.communication)
+                for each in (write.bare(mean.value), write.margin(mean) or "-")
+            ]
+            rows.append(
+                ["" if place else name, dimension_text(part.dimension), *cells, number(share_of_step, 100, decimals=1)]
+            )
+    heads = (
+        ("point", ""), ("groups", ""), ("wait", "ms"), ("±", "ms"), ("communication", "ms"), ("±", "ms"),
+        ("both", "% of step"),
+    )  # fmt: skip
+    yield TableData(caption=DIMENSIONS, heads=heads, rows=rows, label_columns=2, keys=2)
+
+
+def dimension_text(dimension: str) -> str:
+    """The name of a dimension, or that it has none."""
+    return dimension or "without a name"
+
+
 def place_tables(ledger: Ledger) -> Iterator[TableData]:
-    """Tables of nodes, where they have several ranks, and of ranks."""
+    """Tables of nodes, where they have several ranks, of ranks, and of these by the dimensions of their groups."""
     if 1 < len(ledger.nodes) < len(ledger.ranks):
         shown = worth_a_row(ledger, ledger.nodes)
         names = [[host_of(ledger, node.ranks[0]), numbers(node.ranks)] for node in shown]
@@ -166,6 +203,22 @@ def place_tables(ledger: Ledger) -> Iterator[TableData]:
         shown = worth_a_row(ledger, ledger.ranks)
         names = [[numbers(rank.ranks), host_of(ledger, rank.ranks[0]) or "-"] for rank in shown]
         yield _table(ledger, "rank", ("rank", "node"), names, shown, len(ledger.ranks))
+        if ledger.dimensions:
+            yield _ranks_by_dimension(ledger, names, shown)
+
+
+def _ranks_by_dimension(ledger: Ledger, names: Sequence[list[str]], shown: Sequence[Place]) -> TableData:
+    write = Figures([ledger])
+    heads = [(kind, dimension_text(each.dimension)) for kind in ("wait", "communication") for each in ledger.dimensions]
+    rows = []
+    for name, place in zip(names, shown, strict=True):
+        parts = [each.ranks[place.ranks[0]] for each in ledger.dimensions]
+        ms = [part.wait for part in parts] + [part.communication for part in parts]
+        rows.append([*name, *map(write.bare, ms)])
+    return TableData(
+        caption="by rank and groups, ms:", heads=[("rank", ""), ("node", ""), *heads], rows=rows, label_columns=2,
+        keys=2, settings=(),
+    )  # fmt: skip
 
 
 def _table(

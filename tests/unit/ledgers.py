@@ -6,6 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from parse.graph.findings import (
+    Bubble,
+    ChainLink,
+    GraphFindings,
+    SlowLink,
+    StageImbalance,
+    StageWork,
+    UnevenExperts,
+)
 from parse.ledger.telemetry import QUANTITIES, ConditionChange
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -13,7 +22,10 @@ from parse.ledger.types import (
     PERSISTENT,
     TRANSIENT,
     Because,
+    Change,
     ComputeSplit,
+    DimensionPart,
+    DimensionTerms,
     Ledger,
     Mean,
     Merged,
@@ -24,7 +36,8 @@ from parse.ledger.types import (
     Standalone,
     Term,
     Verdict,
-)  # fmt: skip
+    WhatIf,
+)
 from parse.report.summary import Summary
 from parse.runs.result import Result
 from tests.unit.traces import judged, make_run, make_trace, repeats
@@ -130,6 +143,46 @@ def weak() -> Summary:
     )  # fmt: skip
     hiccup = make_ledger(eight, CROWD | {"communication": 0.3}, ALONE, verdict=at_times)
     return Summary(results=(single, two, eight), ledgers=(make_ledger(single, ALONE, None), slow, hiccup))
+
+
+def in_groups() -> Summary:
+    """Two nodes of four ranks: two stages of two replicas of two ranks that share a layer, and all there is to find."""
+    (point,) = results_of((2, 4))
+    terms = {"data": 1.0, "compute": 30.0, "wait": 12.0, "communication": 4.0, "optimizer": 1.0}
+    waits = {"tp": (5.0, 1.0), "pp": (6.0, 0.5), "dp": (1.0, 2.5)}
+    stages = tuple(
+        StageWork(stage=at, ranks=tuple(range(4 * at, 4 * at + 4)), work=work) for at, work in enumerate((25.0, 31.0))
+    )
+    chain = (
+        ChainLink(ranks=(7,), dimension="tp", waits=8.0), ChainLink(ranks=(2, 3), dimension="pp", waits=7.5),
+        ChainLink(ranks=(0, 1), dimension="dp", waits=4.0),
+    )  # fmt: skip
+    ledger = make_ledger(
+        point, terms, None,
+        verdict=Verdict(kind=PERSISTENT, ranks=(6,), arrival_skew=8.5, cause={"compute": 8.5}, share=0.99, costs=8.0,
+                        bound=0.01, chance=0.001, chain=chain),
+        dimensions=tuple(
+            DimensionTerms(
+                dimension=name, wait=around(wait), communication=around(communication),
+                ranks=tuple(
+                    DimensionPart(wait=wait + (rank - 3.5) / 10, communication=communication) for rank in range(8)
+                ),
+            )
+            for name, (wait, communication) in waits.items()
+        ),
+        graph=GraphFindings(
+            stages=StageImbalance(stages=stages, slowest=1, microbatches=4, others=25.0, runs_at=0.81, costs=3.0),
+            bubble=Bubble(waits=6.0, of_schedule=4.5),
+            experts=UnevenExperts(ranks=(5,), times=1.8, by="tokens", costs=2.5),
+            slow_link=SlowLink(sender=3, receiver=7, dimension="pp", takes=5.0, usual=0.1, messages=8.0, costs=6.5),
+        ),
+        what_ifs=(
+            WhatIf(change=Change.STRAGGLER, speed=200.0, interval=None, gain=0.2),
+            WhatIf(change=Change.COMMUNICATION, dimension="tp", speed=190.0, interval=None, gain=0.14),
+            WhatIf(change=Change.BUBBLE, speed=180.0, interval=None, gain=0.08),
+        ),
+    )  # fmt: skip
+    return Summary(results=(point,), ledgers=(ledger,))
 
 
 def strong() -> Summary:

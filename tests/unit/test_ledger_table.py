@@ -17,12 +17,12 @@ from parse.runs.load import load
 from parse.runs.result import results
 from parse.text import Page
 from tests.unit.ledger_traces import on, run_of, trace_of
-from tests.unit.ledgers import CROWD, LATE, make_ledger, results_of, strong, two_nodes, weak
+from tests.unit.ledgers import CROWD, LATE, in_groups, make_ledger, results_of, strong, two_nodes, weak
 from tests.unit.traces import ended, judged, make_run, make_trace, put, repeats
 
 
 @pytest.mark.parametrize(("form", "ending"), [("table", "txt"), ("markdown", "md"), ("json", "json")])
-@pytest.mark.parametrize("summary", [weak, strong])
+@pytest.mark.parametrize("summary", [weak, strong, in_groups])
 def test_the_formats_are_as_in_the_golden_files(golden, summary, form, ending):
     golden(f"ledger_{summary.__name__}.{ending}", FORMATS[form](summary()))
 
@@ -96,7 +96,8 @@ def test_json_has_every_term_and_adds_up():
         assert sum(term["mean"]["value"] for term in entry["terms"]) == pytest.approx(entry["step"]["value"])
         assert (entry["case"], len(entry["ranks"])) == (case, ranks)
         assert entry["point_id"] in {result["point_id"] for result in content["results"]}
-        assert {field.name for field in dataclasses.fields(Ledger)} - entry.keys() == {"result", "host_bound"}
+        absent = {"result", "host_bound", "graph", "dimensions", "paces", "further_paces"}
+        assert {field.name for field in dataclasses.fields(Ledger)} - entry.keys() == absent
 
 
 def test_what_is_no_number_is_null_there():

@@ -21,7 +21,7 @@ from parse.report.against import against
 from parse.report.export import CSV_COLUMNS, as_json, comma_separated
 from parse.report.summary import Summary
 from parse.summarize import main
-from tests.unit.ledgers import strong, weak
+from tests.unit.ledgers import in_groups, strong, weak
 from tests.unit.logs import made
 from tests.unit.logs.nccl_lines import ONE_NODE
 from tests.unit.test_table import laptop, reference
@@ -99,7 +99,7 @@ def test_every_alarm_is_in_the_schema() -> None:
     assert {*SCHEMA["$defs"]["figures"]} == {*RULES} == {*SCHEMA["$defs"]["alarm"]["properties"]["name"]["enum"]}
 
 
-@pytest.mark.parametrize("summary", [reference, laptop, weak, strong])
+@pytest.mark.parametrize("summary", [reference, laptop, weak, strong, in_groups])
 def test_summaries_of_traces(summary: Any) -> None:
     assert hold(as_json(summary()))["results"]
 
