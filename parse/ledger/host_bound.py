@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +23,12 @@ _CHUNK = 500_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HostReading:
-    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, phase of PHASES]; and
-    how often the script waits for the device in a step, by rank. NaN where a rank has none."""
+    """A run: how long hosts set the pace of their devices, mean ms of its measured steps, [rank, phase of PHASES]; how
+    long at most the devices can have waited for them, alike; and how often the script waits for the device in a step,
+    by rank. NaN where a rank has none."""
 
     ms: Floats
+    at_most: Floats
     syncs: Floats
 
 
@@ -45,44 +48,59 @@ def reduce_host_bound(trace: Trace) -> HostReading | None:
     if not counts.any():
         return None
     ms = np.divide(sums, 1e6 * counts, out=np.full_like(sums, np.nan), where=counts > 0)
-    return HostReading(ms=ms, syncs=np.array([_syncs(report.extra.get("script")) for report in trace.reports]))
+    records = [_record(report.extra.get("script")) for report in trace.reports]
+    at_most = [list(by_phase(record.get("idle_ms")).values()) or [math.nan] * len(PHASES) for record in records]
+    syncs = [its if _is_number(its := record.get("syncs")) else math.nan for record in records]
+    return HostReading(ms=ms, at_most=np.array(at_most, np.float64), syncs=np.array(syncs, np.float64))
 
 
-def _syncs(script: object) -> float:
-    """How often a step of the script waits for its device, by its rank's report; NaN where that does not have it."""
+def _record(script: object) -> Mapping[str, object]:
+    """What a rank's report has of it (hpc.run.script_steps.host_bound)."""
     record = script.get("host_bound") if isinstance(script, Mapping) else None
-    syncs = record.get("syncs") if isinstance(record, Mapping) else None
-    is_count = isinstance(syncs, (int, float)) and not isinstance(syncs, bool) and 0 <= syncs < math.inf
-    return float(syncs) if is_count else math.nan  # type: ignore[arg-type]
+    return record if isinstance(record, Mapping) else {}
+
+
+def by_phase(record: object) -> dict[str, float]:
+    """What a rank's report has by phase, in their order; empty where a phase lacks, or is no time."""
+    values = {name: record.get(name) for name in PHASES} if isinstance(record, Mapping) else {}
+    figures = {name: float(value) for name, value in values.items() if _is_number(value)}
+    return figures if len(figures) == len(PHASES) else {}
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Finite, and not below 0."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def host_bound_of_point(readings: Sequence[HostReading]) -> HostBound | None:
     """The mean of the point's runs; None without any."""
     if not readings:
         return None
-    ranks = tuple(_pace([(reading.ms[rank], reading.syncs[rank]) for reading in readings])
-                  for rank in range(len(readings[0].ms)))  # fmt: skip
-    known = [rank for rank in ranks if rank is not None]
-    return HostBound(mean=mean_pace(known), ranks=ranks) if known else None
+    ranks = tuple(mean_pace([_pace(reading, rank) for reading in readings]) for rank in range(len(readings[0].ms)))
+    mean = mean_pace(ranks)
+    return None if mean is None else HostBound(mean=mean, ranks=ranks)
 
 
-def _pace(runs: Sequence[tuple[Floats, float]]) -> HostPace | None:
-    """That of one rank over the runs."""
-    known = [(ms.tolist(), syncs) for ms, syncs in runs if not np.isnan(ms).any()]
+def _pace(reading: HostReading, rank: int) -> HostPace | None:
+    if np.isnan(reading.ms[rank]).any():
+        return None
+    at_most, syncs = reading.at_most[rank], float(reading.syncs[rank])
+    return HostPace(
+        **dict(zip(PHASES, reading.ms[rank].tolist(), strict=True)),
+        at_most=None if np.isnan(at_most).any() else dict(zip(PHASES, at_most.tolist(), strict=True)),
+        syncs=None if math.isnan(syncs) else syncs,
+    )
+
+
+def mean_pace(paces: Sequence[HostPace | None]) -> HostPace | None:
+    """That of several runs, or ranks, as far as it is known."""
+    known = [pace for pace in paces if pace is not None]
     if not known:
         return None
-    phases = {
-        name: stats.mean(column)
-        for name, column in zip(PHASES, zip(*(ms for ms, _ in known), strict=True), strict=True)
-    }
-    counted = [syncs for _, syncs in known if not math.isnan(syncs)]
-    return HostPace(**phases, syncs=stats.mean(counted) if counted else None)
-
-
-def mean_pace(paces: Sequence[HostPace]) -> HostPace:
-    """That of several ranks."""
-    counted = [pace.syncs for pace in paces if pace.syncs is not None]
+    bounded = [pace.at_most for pace in known if pace.at_most is not None]
+    counted = [pace.syncs for pace in known if pace.syncs is not None]
     return HostPace(
-        **{name: stats.mean([getattr(pace, name) for pace in paces]) for name in PHASES},
+        **{name: stats.mean([getattr(pace, name) for pace in known]) for name in PHASES},
+        at_most={name: stats.mean([each[name] for each in bounded]) for name in PHASES} if bounded else None,
         syncs=stats.mean(counted) if counted else None,
     )

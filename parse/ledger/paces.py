@@ -5,13 +5,11 @@ By the hooks' events on the device, of which the ranks' reports have means (hpc.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TypeGuard
 
 from hpc.model.trace import Trace
-from hpc.observe.stamps import PHASES
+from parse.ledger.host_bound import by_phase
 from parse.ledger.types import PERSISTENT, Pacer, Paces, Verdict
 
 _PHASES_OF = {
@@ -66,18 +64,5 @@ def _spans(script: object) -> Spans:
     record = script.get("host_bound") if isinstance(script, Mapping) else None
     if not isinstance(record, Mapping):
         return {}
-    spans = {name: _by_phase(record.get(name)) for name in ("ms", "idle_ms", "host_ms", "ahead_ms")}
+    spans = {name: by_phase(record.get(name)) for name in ("ms", "idle_ms", "host_ms", "ahead_ms")}
     return spans if all(spans.values()) else {}
-
-
-def _by_phase(record: object) -> dict[str, float]:
-    """What a rank's report has by phase; empty where a phase lacks, or is no time."""
-    if not isinstance(record, Mapping):
-        return {}
-    values = {name: record.get(name) for name in PHASES}
-    figures = {name: float(value) for name, value in values.items() if _is_time(value)}
-    return figures if len(figures) == len(values) else {}
-
-
-def _is_time(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf

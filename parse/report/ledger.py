@@ -137,7 +137,8 @@ def _lines(ledger: Ledger, columns: Sequence[str], write: Figures, several: bool
     means: list[Mean | None] = [ledger.step, *(term.mean if term else None for term in ordered)]
     cells = [write.bare(mean.value) if mean else "" for mean in means]
     if HOST_BOUND in columns and ledger.host_bound is not None and "compute" in terms:
-        cells[1 + columns.index(HOST_BOUND)] = write.bare(ledger.host_bound.mean.compute)
+        paced = ledger.host_bound.mean
+        cells[1 + columns.index(HOST_BOUND)] = _range(paced.compute, paced.most_of_compute, write)
     yield "mean", cells
     if ledger.loss is not None:
         means = [ledger.loss, *(term.loss if term else None for term in ordered)]
@@ -237,11 +238,21 @@ def _table(
     return TableData(caption=caption, heads=heads, rows=rows, label_columns=2, keys=2, settings=())
 
 
+ALIKE = 0.05
+"""A part of compute that is at least as long as this share less than it is at most is one figure."""
+
+
+def _range(least: float, longest: float, write: Figures) -> str:
+    """`4.00`, or `0.00 to 16.00` where the two differ."""
+    differ = write.bare(least) != write.bare(longest) and longest - least > ALIKE * longest
+    return f"{write.bare(least)} to {write.bare(longest)}" if differ else write.bare(least)
+
+
 def _place_cells(ledger: Ledger, place: Place, columns: Sequence[str], write: Figures) -> list[str]:
     cells = dict(zip((term.name for term in ledger.terms), map(write.bare, place.terms), strict=True))
     if ledger.host_bound is not None:
         paced = ledger.host_bound.compute_of(place.ranks)
-        cells[HOST_BOUND] = "-" if paced is None else write.bare(paced)
+        cells[HOST_BOUND] = "-" if paced is None else _range(*paced, write)
     return [cells[name] for name in columns]
 
 

@@ -30,16 +30,19 @@ FOUR = make_run(nodes=2, ranks_per_node=2)
 MS = 1_000_000
 
 
-def with_host_bound(compute_ms: Sequence[float], *, syncs: Sequence[object] = (), step_s: float = 0.02) -> Trace:
+def with_host_bound(
+    compute_ms: Sequence[float], *, syncs: Sequence[object] = (), at_most: Sequence[object] = ()
+) -> Trace:
     """A trace whose ranks have so much of compute host-bound, and a quarter of a millisecond of the optimizer."""
-    trace = make_trace(FOUR, step_s=step_s)
+    trace = make_trace(FOUR, step_s=0.02)
     paced = np.zeros((*trace.stamps.shape[:2], len(PHASES)), np.int64)
     paced[:, :, 1] = np.array(compute_ms)[:, None] * MS
     paced[:, :, 3] = MS // 4
-    ranks = [
-        {**report, "script": {"host_bound": {"syncs": its}}} for report, its in zip(trace.ranks, syncs, strict=False)
+    records = [{"syncs": its} for its in syncs] + [{}] * (len(trace.ranks) - len(syncs))
+    records = [
+        {**its, "idle_ms": its_most} for its, its_most in zip(records, [*at_most, *[None] * len(records)], strict=False)
     ]
-    ranks += trace.ranks[len(ranks) :]
+    ranks = [{**report, "script": {"host_bound": its}} for report, its in zip(trace.ranks, records, strict=True)]
     return dataclasses.replace(trace, host_bound_ns=paced, host_bound_phases=PHASES, ranks=ranks)
 
 
@@ -94,7 +97,7 @@ def test_the_mean_is_over_runs_and_steps_in_which_it_is_known(tmp_path: Path) ->
     assert [pace and pace.compute for pace in host_bound.ranks] == [3, 4, 3, None]
     assert [pace and pace.syncs for pace in host_bound.ranks] == [1, None, None, None]
     assert host_bound.mean.compute == pytest.approx(10 / 3)
-    assert host_bound.compute_of((0, 1)) == 3.5 and host_bound.compute_of((2, 3)) is None
+    assert host_bound.compute_of((0, 1)) == (3.5, 3.5) and host_bound.compute_of((2, 3)) is None
 
 
 @pytest.mark.parametrize(
@@ -107,6 +110,17 @@ def test_the_mean_is_over_runs_and_steps_in_which_it_is_known(tmp_path: Path) ->
 )
 def test_where_no_device_shows_it_there_is_none(changes: dict[str, Any]) -> None:
     assert reduce_host_bound(dataclasses.replace(with_host_bound((4, 4, 4, 4)), **changes)) is None
+
+
+def test_what_events_leave_open_is_a_range(tmp_path: Path) -> None:
+    open_ms = dict(zip(PHASES, (0, 9, 0, 1), strict=True))
+    odd = [{"data": 0}, {**open_ms, "compute": "9"}]
+    summary = summary_of(tmp_path, with_host_bound((2, 4, 0, 8.8), at_most=(open_ms, *odd, open_ms)))
+    rows = [[cell.strip() for cell in line.split("|")] for line in ledger_markdown(summary)[-1].splitlines()]
+    place = rows[0].index(f"{HOST_BOUND} (ms)") if f"{HOST_BOUND} (ms)" in rows[0] else rows[0].index(HOST_BOUND)
+    assert [row[place] for row in rows[2:]] == ["2.00 to 9.00", "4.00", "0.00", "8.80"]
+    (ledger,) = summary.ledgers or ()
+    assert ledger.host_bound is not None and ledger.host_bound.mean.at_most == open_ms
 
 
 def summary_of(folder: Path, *traces: Trace) -> Summary:
@@ -128,7 +142,7 @@ def test_tables_and_json_have_it_only_where_there_is_a_device(tmp_path: Path) ->
     page = hold(as_json(summary))
     with_device, without = sorted(page["ledgers"], key=lambda each: each["case"], reverse=True)
     assert with_device["host_bound"]["ranks"][1] == {
-        "data": 0, "compute": 4, "reduction": 0, "optimizer": 0.25, "syncs": None
+        "data": 0, "compute": 4, "reduction": 0, "optimizer": 0.25, "at_most": None, "syncs": None
     }  # fmt: skip
     assert "host_bound" not in without
     assert HOST_BOUND not in "\n".join(ledger_markdown(summary_of(tmp_path / "without", make_trace(base))))
