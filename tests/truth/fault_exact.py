@@ -20,7 +20,7 @@ from hpc.model.trace import Trace
 from parse.ledger.types import PERSISTENT, TRANSIENT, Verdict
 from tests.truth.exact import CAUSES, Ms, Truth, measured, stamped_of
 from tests.truth.script_marks import MATERIAL, is_off
-from tests.truth.verdicts import after_median, arrival_skew
+from tests.truth.verdicts import after_median, arrival_skew, beside_others, steps_of
 
 BLOCK = 10
 """Steps that follow one another are no independent evidence: so many are one piece of it."""
@@ -84,22 +84,19 @@ def bears_out(verdict: Verdict, runs: Sequence[Exact], faulty: Sequence[int] = (
     if not verdict.ranks or {*verdict.ranks} - {*compared} or len(verdict.ranks) >= len(compared):
         return False
     if verdict.kind == PERSISTENT:
-        its: Sequence[Exact] = _most_late(runs, verdict.ranks, verdict.in_runs)
-        who = np.isin(np.arange(ranks), verdict.ranks)[:, None]
-        late = [who & (run.later > run.least_ms) for run in its]
-        is_so = _is_late(its, verdict.ranks, compared, ways=comb(len(runs), len(its)))
-    elif verdict.kind == TRANSIENT:
+        its = _most_late(runs, verdict.ranks, verdict.in_runs)
+        delays = [_usual_delay(verdict, run) for run in its]
+        return _is_late(its, verdict.ranks, compared, comb(len(runs), len(its))) and _is_as_late(verdict, delays)
+    if verdict.kind == TRANSIENT:
         named = [np.isin(run.steps, steps) for run, steps in zip(runs, verdict.run_steps, strict=True)]
         last = [_last(run, compared) for run in runs]
         late = [
             (np.arange(ranks)[:, None] == of_run) & np.isin(of_run, verdict.ranks) & its
             for of_run, its in zip(last, named, strict=True)
         ]
-        is_so = _has_events(runs, named, last, verdict.ranks, compared)
-        its = runs
-    else:
-        return False
-    return is_so and _is_as_late(verdict, its, late)
+        delays = [_delay_in(run, of_run) for run, of_run in zip(runs, late, strict=True) if of_run.any()]
+        return _has_events(runs, named, last, verdict.ranks, compared) and _is_as_late(verdict, delays)
+    return False
 
 
 def somebody_late(runs: Sequence[Exact]) -> bool:
@@ -152,21 +149,29 @@ def _has_events(
     return comb(len(compared), len(who)) * _tail(events, hits, share) <= CHANCE
 
 
-def _is_as_late(verdict: Verdict, runs: Sequence[Exact], late: Sequence[Bools]) -> bool:
-    """Whether the delay in these steps [rank, step], and the part of its main phase, are those of the verdict."""
-    if not verdict.cause or not any(of_run.any() for of_run in late):
+def _usual_delay(verdict: Verdict, run: Exact) -> tuple[Ms, int]:
+    """How much later than the median of the others those named come on average of the steps of a persistent verdict, by
+    CAUSES, ms; and how many steps that are."""
+    its = steps_of(verdict, run.steps)
+    parts = [beside_others(run.truth.causes[..., at], run.truth.entries) for at in range(len(CAUSES))]
+    return np.array([part[[*verdict.ranks]][:, its].mean() for part in parts]), int(its.sum())
+
+
+def _delay_in(run: Exact, late: Bools) -> tuple[Ms, int]:
+    """The same of a transient one, after the median rank, in these steps [rank, step]."""
+    return arrival_skew(run.truth, late).cause, int(late.sum())
+
+
+def _is_as_late(verdict: Verdict, delays: Sequence[tuple[Ms, int]]) -> bool:
+    """Whether the mean of the runs' delays, weighted by their steps, and its main phase, are those of the verdict."""
+    if not verdict.cause or not delays:
         return False
     phase = max(verdict.cause, key=verdict.cause.__getitem__)
-    means = [
-        (arrival_skew(run.truth, of_run), of_run.sum()) for run, of_run in zip(runs, late, strict=True) if of_run.any()
-    ]
-    weights = [count for _, count in means]
-    skew = float(np.average([each.skew for each, _ in means], weights=weights))
-    cause = np.average([each.cause for each, _ in means], axis=0, weights=weights)
+    cause = np.average([its for its, _ in delays], axis=0, weights=[steps for _, steps in delays])
     by_phase = {name: sum(cause[CAUSES.index(part)] for part in name.split("+")) for name in verdict.cause}
     return (
         max(by_phase, key=by_phase.__getitem__) == phase
-        and not is_off(verdict.arrival_skew - skew, skew)
+        and not is_off(verdict.arrival_skew - cause.sum(), cause.sum())
         and not is_off(verdict.cause[phase] - by_phase[phase], by_phase[phase])
     )
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from parse.ledger.types import PERSISTENT, TRANSIENT, Verdict
 from tests.truth.exact import TERMS, Ms, Ns, Truth, stamped
-from tests.truth.verdicts import after_median
+from tests.truth.verdicts import after_median, beside_others, steps_of
 
 ALLOWED_MS, ALLOWED = 0.5, 0.03
 """What a figure may differ from the truth, whichever is larger."""
@@ -77,12 +77,11 @@ class Noted:
         """By how much more a rank slept than the median rank, ms a step."""
         return more_than_usual(self.slept[place][:, 1:], rank)
 
-    def later_by(self, name: str, rank: int) -> float:
-        """How much more of a term a rank has than the median rank, ms a step, in the steps in which it is late: in
-        these the parts of a verdict are counted."""
-        of_term, late = self.truth.terms[..., TERMS.index(name)], self.late(rank)
-        median = np.argsort(self.later, axis=0)[(len(self.later) - 1) // 2]
-        return float((of_term[rank] - of_term[median, np.arange(len(median))])[late].mean())
+    def later_by(self, name: str, rank: int, verdict: Verdict | None = None) -> float:
+        """How much more of a term a rank has than the median of the others, ms a step: of the steps of a verdict on it,
+        else of all."""
+        its = slice(None) if verdict is None else self._steps_of(verdict)
+        return float(beside_others(self.truth.terms[..., TERMS.index(name)], self.later)[rank, its].mean())
 
     def late(self, rank: int) -> npt.NDArray[np.bool_]:
         """In which measured steps a rank is later than the median rank, by MATERIAL at least."""
@@ -91,17 +90,22 @@ class Noted:
         return is_late
 
     def bears_out(self, verdict: Verdict) -> bool:
-        """Whether a rank that a verdict names was late by so much in what these marks see, summed over them; of a
-        persistent one also whether it was so in more than half of the steps, which equal ranks are not."""
+        """Whether a rank that a verdict names was late by so much in what these marks see, summed over them: after the
+        median rank; a persistent one after the median of the others, and so in more than half of the steps, which equal
+        ranks are not."""
         if len(verdict.ranks) != 1 or verdict.kind not in (PERSISTENT, TRANSIENT):
             return False
         (rank,) = verdict.ranks
+        its = self._steps_of(verdict)
         later = self.later[rank]
-        if verdict.kind == TRANSIENT:
-            late = np.isin(np.arange(self.first, self.first + len(later)), verdict.steps)
-        elif (late := self.late(rank)).mean() <= 0.5:
-            return False
-        return not is_off(verdict.arrival_skew - float(later[late].mean()), verdict.arrival_skew)
+        if verdict.kind == PERSISTENT:
+            later = beside_others(self.later, self.later)[rank]
+            if self.late(rank)[its].mean() <= 0.5:
+                return False
+        return not is_off(verdict.arrival_skew - float(later[its].mean()), verdict.arrival_skew)
+
+    def _steps_of(self, verdict: Verdict) -> npt.NDArray[np.bool_]:
+        return steps_of(verdict, np.arange(self.first, self.first + self.later.shape[1]))
 
     @cached_property
     def later(self) -> Ms:

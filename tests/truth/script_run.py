@@ -50,8 +50,8 @@ TIMEOUT_S = 900
 class Point:
     """A window of a run. `of_ledger` and `of_marks` are the mean terms by the ledger and by the script's marks,
     [rank, 5] ms a step. `term` is the part of the straggler's delay that its phase has, `wait` how much longer the
-    others wait than it does; both less the recorded sleep, `by_marks` the term less that by the marks in the steps in
-    which the straggler is late, ms a step; None where it is not named rightly."""
+    others wait than it does; both less the recorded sleep, `by_marks` the term less that by the marks, ms a
+    step; None where it is not named rightly."""
 
     case: FaultCase
     training: Training
@@ -181,7 +181,7 @@ def _point(training: Training, case: FaultCase, ledger: Ledger, noted: Noted) ->
     named = next(each for each in findings_of(ledger) if each.ranks == fault.ranks)
     term = named.cause[answer.phase]
     return replace(
-        point, term=term - true, by_marks=term - noted.later_by(answer.phase, late),
+        point, term=term - true, by_marks=term - noted.later_by(answer.phase, late, named),
         wait=_waits(ledger, late) - true,
     )  # fmt: skip
 

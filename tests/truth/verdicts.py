@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parse.ledger.figures import because_text
-from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, Verdict
+from parse.ledger.types import PERSISTENT, ROTATING, TRANSIENT, ShapeKind, Verdict
 from tests.truth.cases import Expected
 from tests.truth.exact import CAUSES, Known, Ms, Truth
 
@@ -147,6 +147,28 @@ def _named(verdict: Verdict, known: Known) -> Bools:
 def after_median(entry: Ms) -> Ms:
     """How much later than the median rank each comes, [rank, step]."""
     return entry - np.sort(entry, axis=0)[(len(entry) - 1) // 2]
+
+
+def beside_others(values: Ms, entry: Ms) -> Ms:
+    """By how much each rank's value exceeds that of the median of the others, in the order of their `entry`; where they
+    are even in number, the mean of the middle two. All [rank, step]."""
+    beside = np.empty_like(values)
+    for rank in range(len(entry)):
+        others = np.delete(np.arange(len(entry)), rank)
+        order = others[np.argsort(entry[others], axis=0)]
+        middle = order[[(len(others) - 1) // 2, len(others) // 2]]
+        beside[rank] = values[rank] - np.take_along_axis(values, middle, axis=0).mean(axis=0)
+    return beside
+
+
+def steps_of(verdict: Verdict, steps: npt.NDArray[np.int64]) -> Bools:
+    """In which of these steps somebody is late by a verdict: all, those from one on or until it, or some."""
+    if verdict.kind == TRANSIENT:
+        return np.isin(steps, verdict.steps)
+    shape = verdict.shape
+    if shape is None or shape.step is None or shape.kind not in (ShapeKind.BEGINS, ShapeKind.ENDS):
+        return np.full(len(steps), True)
+    return (steps >= shape.step) == (shape.kind is ShapeKind.BEGINS)
 
 
 def _steps(verdict: Verdict, runs: Sequence[Known], expected: Expected) -> Iterator[Miss]:

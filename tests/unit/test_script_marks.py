@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parse.ledger.types import NONE, PERSISTENT, TRANSIENT, Verdict
+from parse.ledger.types import NONE, PERSISTENT, TRANSIENT, Shape, ShapeKind, Verdict
 from tests.truth.exact import TERMS, Ns
 from tests.truth.script_marks import Noted, more_than_usual
 
@@ -16,12 +16,13 @@ LATE = range(FIRST, FIRST + STEPS, 10)
 CALLED, BACKWARD, GRADS, REDUCED, END = (ms * MS for ms in (2, 10, 20, 25, 30))
 
 
-def noted(*, late_ms: float = 0.0, every: int = 1, ranks: int = 2, mark: int = 2) -> Noted:
-    """Rank 1 comes late to a mark, `grads`, in every so many steps; else ranks come within 0.1 ms, as chance has it."""
+def noted(*, late_ms: float = 0.0, every: int = 1, ranks: int = 2, mark: int = 2, begins: int = 1) -> Noted:
+    """Rank 1 comes late to a mark, `grads`, in every so many steps from one of the measured on; else ranks come within
+    0.1 ms, as chance has it."""
     random = np.random.default_rng(ranks)
     marks = marks_of(ranks)
     marks[..., mark] += random.integers(0, MS // 10, marks.shape[:2])
-    marks[1, 1::every, mark] += int(late_ms * MS)
+    marks[1, begins::every, mark] += int(late_ms * MS)
     return Noted(slept={}, marks=marks, meetings=np.empty((*marks.shape[:2], 0, 3), np.int64), first=FIRST)
 
 
@@ -37,8 +38,9 @@ def meeting(called_ms: tuple[float, float], ends_ms: tuple[float, float], root: 
     return Noted(slept={}, marks=marks_of(2), meetings=meetings.astype(np.int64), root=root, first=FIRST)
 
 
-def persistent(ms: float, rank: int = 1) -> Verdict:
-    return Verdict(kind=PERSISTENT, ranks=(rank,), arrival_skew=ms)
+def persistent(ms: float, rank: int = 1, begins: int | None = None) -> Verdict:
+    shape = Shape(kind=ShapeKind.CONSTANT) if begins is None else Shape(kind=ShapeKind.BEGINS, step=begins)
+    return Verdict(kind=PERSISTENT, ranks=(rank,), arrival_skew=ms, shape=shape)
 
 
 def transient(ms: float) -> Verdict:
@@ -53,6 +55,7 @@ def terms(its: Noted) -> dict[str, list[float]]:
 def test_a_delay_is_borne_out_where_the_script_saw_it(ranks: int) -> None:
     assert noted(late_ms=3, ranks=ranks).bears_out(persistent(3.1))
     assert noted(late_ms=8, every=10, ranks=ranks).bears_out(transient(8.2))
+    assert noted(late_ms=8, begins=61, ranks=ranks).bears_out(persistent(8.1, begins=FIRST + 60))
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -61,6 +64,8 @@ def test_what_the_script_did_not_see_is_not_borne_out(ranks: int) -> None:
     assert not equal.bears_out(persistent(3)) and not equal.bears_out(transient(8))
     assert not noted(late_ms=3, ranks=ranks).bears_out(persistent(5))
     assert not noted(late_ms=8, every=10, ranks=ranks).bears_out(persistent(8))
+    assert not noted(late_ms=8, every=10, ranks=ranks).bears_out(persistent(0.8)), "not in most of the steps"
+    assert not noted(late_ms=8, begins=61, ranks=ranks).bears_out(persistent(8.1))
     assert not noted(late_ms=3, ranks=ranks, mark=0).bears_out(persistent(3))
     assert not noted(late_ms=3, ranks=ranks).bears_out(Verdict(kind=NONE))
 
@@ -100,10 +105,20 @@ def test_what_ranks_do_in_a_collective_is_no_work_of_theirs(
     assert np.allclose(its.truth.terms.sum(axis=2), STEP_NS / MS)
 
 
+def test_of_a_persistent_one_counts_the_mean_of_all_steps_beside_the_others() -> None:
+    """As a ledger has it: where it is not late at all, or first, it makes up for others."""
+    its = noted(late_ms=4, ranks=4)
+    its.marks[1, 1::4, 2] -= 6 * MS
+    assert its.bears_out(persistent(3 * 4 / 4 - 2 / 4)) and not its.bears_out(persistent(4))
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_term_is_compared_with_that_of_the_median_rank_in_the_steps_with_a_delay(ranks: int) -> None:
+def test_a_term_is_compared_with_that_of_the_others_in_the_steps_of_the_verdict(ranks: int) -> None:
     assert noted(late_ms=4, ranks=ranks).later_by("compute", 1) == pytest.approx(4, abs=0.2)
-    assert noted(late_ms=4, every=5, ranks=ranks).later_by("compute", 1) == pytest.approx(4, abs=0.2)
+    assert noted(late_ms=4, every=5, ranks=ranks).later_by("compute", 1) == pytest.approx(0.8, abs=0.2)
+    assert noted(late_ms=4, every=10, ranks=ranks).later_by("compute", 1, transient(4)) == pytest.approx(4, abs=0.2)
+    late = noted(late_ms=4, begins=61, ranks=ranks)
+    assert late.later_by("compute", 1, persistent(4, begins=FIRST + 60)) == pytest.approx(4, abs=0.2)
     early = noted(late_ms=4, ranks=ranks, mark=0)
     early.marks[1, :, 2] += 4 * MS
     assert early.later_by("data", 1) == pytest.approx(4, abs=0.2)
