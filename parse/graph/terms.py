@@ -1,0 +1,153 @@
+"""What a rank of a graph of steps does itself, waits for and communicates: whole ns that add up to its step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
+from hpc.model.trace import Trace
+from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, Bools, Ints, StepCalls, StepGraph
+
+PHASES = ("data", "compute", "optimizer")
+"""Those of a rank's own work: until its batch is ready, until its gradients are reduced, until the end of the step."""
+
+
+def read_calls(trace: Trace, calls: StepCalls, stamps_ns: Ints, first: int, stop: int) -> Ints:
+    """The calls of steps `first` to `stop` − 1 on the global clock, int64 [step, rank, call, 3] as MEETING_STAMPS, with
+    `stamps_ns` [rank, step, 6] the time stamps of these steps on it.
+
+    A rank that begins to wait at no moment of its own does so when it calls. The wrapper's reduction is called where
+    its gradients are ready.
+    """
+    assert trace.meetings is not None
+    its_ns = trace.globally(np.asarray(trace.meetings[:, first:stop], np.int64))
+    ranks, steps, width, _ = its_ns.shape
+    calls_ns = np.empty((3, steps, ranks, width + 1), np.int64)
+    calls_ns[..., :width] = its_ns.transpose(3, 1, 0, 2)
+    calls_ns[..., width] = np.where(calls.reduces, stamps_ns[:, :, [GRADS_READY, GRADS_READY, REDUCED]].T, ABSENT)
+    arrives, waits, ends = calls_ns
+    np.copyto(waits, arrives, where=(waits == ABSENT) & (ends != ABSENT))
+    return np.moveaxis(calls_ns, 0, 3)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Waits:
+    """When ranks begin and end to wait, [step, rank, call] in the order of their waits, none before the end of the one
+    before, none outside their step; `latest` is the arrival of the last whom they wait for, ABSENT for nobody."""
+
+    begins: Ints
+    ends: Ints
+    latest: Ints
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GraphTerms:
+    """ns of each step: a rank's own `work` [rank, step, phase] by PHASES, what it waits and what it communicates beyond
+    that, `wait` and `communication` [rank, step, dimension]. They add up to its step."""
+
+    work: Ints
+    wait: Ints
+    communication: Ints
+
+
+def latest_awaited(graph: StepGraph, calls_ns: Ints, open_ns: float) -> Ints:
+    """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody.
+
+    Of a meeting without a root that is the last of all. With one it is the root's, or that of another who calls before
+    the rank has the result, where the clocks leave `open_ns` open: a rank that has it before did not wait for that one.
+    So it is, without the root, where it is not known who waits for whom. A meeting to which not all come holds nobody.
+    """
+    calls = graph.calls
+    steps, ranks, width, _ = calls_ns.shape
+    arrives = np.ascontiguousarray(calls_ns[..., ARRIVES]).reshape(steps, ranks * width)
+    latest = np.full(arrives.shape, ABSENT)
+    of_members = arrives[:, calls.members]
+    last = np.maximum.reduceat(of_members, calls.starts, axis=1) if len(calls.starts) else of_members[:, :0]
+    for_all = graph.complete & (calls.root == NO_ROOT)
+    of_member = np.repeat(np.arange(len(calls.starts)), calls.sizes)
+    chosen = for_all[of_member]
+    latest[:, calls.members[chosen]] = last[:, of_member[chosen]]
+    rooted = graph.complete & ~for_all
+    if rooted.any():
+        ends = np.ascontiguousarray(calls_ns[..., ENDS]).reshape(steps, ranks * width)
+        for size in np.unique(calls.sizes[rooted]).tolist():
+            meetings = np.flatnonzero(rooted & (calls.sizes == size))
+            members = calls.members[calls.starts[meetings][:, None] + np.arange(size)]
+            is_root = members // width == calls.root[meetings][:, None]  # none where it is not known
+            its = arrives[:, members]
+            from_root = np.where(is_root, its, ABSENT).max(axis=2, keepdims=True)
+            latest[:, members] = np.maximum(_latest_before(its, ends[:, members] + int(open_ns)), from_root)
+    return latest.reshape(steps, ranks, width)
+
+
+def _latest_before(arrives: Ints, ends: Ints) -> Ints:
+    """Of each member the latest arrival of its meeting that is not after its end, both [step, meeting, member]."""
+    if arrives.shape[2] == 2:
+        others = arrives[..., ::-1]
+        latest: Ints = np.where(others <= ends, np.maximum(others, arrives), arrives)
+        return latest
+    in_order = np.sort(arrives, axis=2)
+    latest = np.empty_like(arrives)
+    for at in np.ndindex(*arrives.shape[:2]):
+        so_many = np.searchsorted(in_order[at], ends[at], side="right")
+        latest[at] = in_order[at][np.maximum(so_many - 1, 0)]
+    return np.maximum(latest, arrives)
+
+
+def waits_of(graph: StepGraph, begin_ns: Ints, end_ns: Ints, calls_ns: Ints, latest_ns: Ints) -> Waits:
+    """From begins and ends of steps [step, rank], calls [step, rank, call, 3] and `latest_awaited`."""
+    begins, ends, latest = calls_ns[..., WAITS], calls_ns[..., ENDS], latest_ns
+    if (order := graph.wait_order) is not None:
+        begins, ends, latest = (np.take_along_axis(each, order[None], axis=2) for each in (begins, ends, latest))
+    until = np.empty_like(ends)
+    np.maximum.accumulate(ends, axis=2, out=until)
+    before = np.empty_like(ends)
+    before[..., :1] = begin_ns[..., None]
+    np.maximum(until[..., :-1], begin_ns[..., None], out=before[..., 1:])
+    np.minimum(before, end_ns[..., None], out=before)
+    begins = np.clip(begins, before, end_ns[..., None])
+    ends = np.clip(ends, begins, np.maximum(end_ns[..., None], begins))
+    return Waits(begins=begins, ends=ends, latest=latest)
+
+
+def graph_terms(graph: StepGraph, stamps_ns: Ints, calls_ns: Ints, open_ns: float) -> GraphTerms:
+    """From stamps [rank, 1 + step, 6] on the global clock, of which the first step is there only for its end, and calls
+    [step, rank, call, 3] on it, which leaves `open_ns` open between two ranks."""
+    begin, end = stamps_ns[:, :-1, END].T, stamps_ns[:, 1:, END].T
+    waits = waits_of(graph, begin, end, calls_ns, latest_awaited(graph, calls_ns, open_ns))
+    waited = np.minimum(waits.ends, np.maximum(waits.latest, waits.begins))
+    waited -= waits.begins
+    exposed = waits.ends - waits.begins
+    covered = exposed.sum(axis=2)
+    edges = [begin, *work_edges(graph.calls, stamps_ns[:, 1:]), end]
+    until = [np.zeros_like(covered), *(_covered(waits, edge) for edge in edges[1:-1]), covered]
+    work = np.stack([edges[at + 1] - edges[at] - (until[at + 1] - until[at]) for at in range(3)], axis=2)
+    exposed -= waited
+    in_dimension = _by_dimension(graph)
+    wait, communication = (np.einsum("src,rcd->srd", part, in_dimension) for part in (waited, exposed))
+    work, wait, communication = (part.swapaxes(0, 1) for part in (work, wait, communication))
+    return GraphTerms(work=work, wait=wait, communication=communication)
+
+
+def work_edges(calls: StepCalls, stamps_ns: Ints) -> tuple[Ints, Ints]:
+    """When data and compute end, [step, rank], from stamps [rank, step, 6]: where the batch is ready, and where the
+    gradients are reduced; of ranks whose calls reduce them where their own are ready."""
+    ready, grads, reduced = (stamps_ns[:, :, stamp].T for stamp in (BATCH_READY, GRADS_READY, REDUCED))
+    return ready, np.where(calls.by_calls, grads, reduced)
+
+
+def _covered(waits: Waits, until: Ints) -> Ints:
+    """How much of the time until a moment [step, rank] is in waits."""
+    covered: Ints = np.maximum(0, np.minimum(waits.ends, until[..., None]) - waits.begins).sum(axis=2)
+    return covered
+
+
+def _by_dimension(graph: StepGraph) -> Ints:
+    """1 where a rank's wait is in the dimension, else 0: [rank, call in the order of waits, dimension]."""
+    dimension = graph.calls.call_dimension
+    if graph.wait_order is not None:
+        dimension = np.take_along_axis(dimension, graph.wait_order, axis=1)
+    inside: Bools = dimension[..., None] == np.arange(len(graph.calls.dimensions))
+    return inside.astype(np.int64)
