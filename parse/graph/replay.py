@@ -93,8 +93,8 @@ def _needed(graph: StepGraph, arrives: Ints) -> Ints:
 def replay(graph: StepGraph, ends: Ints, cases: Sequence[Pieces]) -> Ints:
     """The end of each rank and step [case, step, rank], from the ranks' ends before them [case, rank]."""
     prepared = [_prepared(graph, case) for case in cases]
-    own, offsets, exposed, rest = (np.stack(each, axis=1) for each in zip(*prepared, strict=True))  # [step, case, …]
-    steps, ranks = len(own), ends.shape[1]
+    until, offsets, exposed, rest = (np.stack(each, axis=1) for each in zip(*prepared, strict=True))  # [step, case, …]
+    steps, ranks = len(until), ends.shape[1]
     result = np.empty((len(cases), steps, ranks), np.int64)
     waits = len(graph.wait_rank)
     # The moments of a step, [case, moment]: the end of the step before of each rank, then the end of each wait.
@@ -118,7 +118,7 @@ def replay(graph: StepGraph, ends: Ints, cases: Sequence[Pieces]) -> Ints:
             if len(starts):
                 arrives = moments[:, its_behind] + offsets[step, :, level.arrivals]
                 np.maximum.reduceat(arrives, starts, axis=1, out=needs[:, level.needs])
-            begins = moments[:, its_before] + own[step, :, level.waits]
+            begins = moments[:, its_before] + until[step, :, level.waits]
             moments[:, its] = np.maximum(begins, needs[:, its_need]) + exposed[step, :, level.waits]
         ends = moments[:, last] + rest[step]
         result[:, step] = ends
@@ -135,11 +135,11 @@ def _prepared(graph: StepGraph, pieces: Pieces) -> tuple[Ints, Ints, Ints, Ints]
     at_wait = graph.wait_rank * width + graph.wait_event
     at_arrival = graph.arrival_rank * width + graph.arrival_event
     of_waits = flat[:, at_wait]
-    own = of_waits - _of(of_waits, graph.wait_before)
+    until_waits = of_waits - _of(of_waits, graph.wait_before)
     offsets = flat[:, at_arrival] - _of(of_waits, graph.arrival_behind)
     exposed = pieces.exposed[:, graph.wait_rank, _wait_calls(graph)]
     rest = until[..., -1] - _of(of_waits, graph.last_wait)
-    return own, offsets, exposed, rest
+    return until_waits, offsets, exposed, rest
 
 
 def _of(of_waits: Ints, waits: Ints) -> Ints:
