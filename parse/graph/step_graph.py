@@ -200,7 +200,7 @@ def _matched(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Level:
+class GraphLevel:
     """What can be done at once, behind all levels before: `needs` are complete and then `waits` are over, as ranges of
     StepGraph's arrays; `arrivals` is the range of the calls that the needs are made of."""
 
@@ -215,7 +215,7 @@ class StepGraph:
 
     `events` [rank, event] are the calls (number of the call) and waits (calls + number of the call) of each rank in
     their order, NONE behind the last. `present` [rank, call] are the calls that the steps have, `complete` [meeting]
-    the meetings to which all of the group come. Level by level: `wait_rank`, `wait_event` (their places in `events`),
+    the meetings to which all of the group come. GraphLevel by level: `wait_rank`, `wait_event` (their places in `events`),
     `wait_before`, the number of the wait before it on the rank, or NONE, and `wait_need`, the number of the need, or
     NONE where it depends on nobody; `arrival_rank`, `arrival_event`, `arrival_behind`, the number of the last wait
     before the call, and `need_starts`, the first arrival of each need. `last_wait` [rank] is the number of a rank's
@@ -226,7 +226,7 @@ class StepGraph:
     events: Ints
     present: Bools
     complete: Bools
-    levels: tuple[Level, ...]
+    levels: tuple[GraphLevel, ...]
     wait_rank: Ints
     wait_event: Ints
     wait_before: Ints
@@ -418,7 +418,7 @@ class _Order:
         return StepGraph(
             calls=self.calls, events=self.events, present=self.present, complete=self.complete,
             levels=tuple(
-                Level(needs=slice(*its_needs), arrivals=slice(*its_arrivals), waits=slice(*its_waits))
+                GraphLevel(needs=slice(*its_needs), arrivals=slice(*its_arrivals), waits=slice(*its_waits))
                 for its_needs, its_arrivals, its_waits in zip(
                     pairwise(need_edges), pairwise(arrival_edges), pairwise(wait_edges), strict=True
                 )

@@ -33,7 +33,7 @@ def read_calls(trace: Trace, calls: StepCalls, stamps_ns: Ints, first: int, stop
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Waits:
+class WaitTimes:
     """When ranks begin and end to wait, [step, rank, call] in the order of their waits, none before the end of the one
     before, none outside their step; `latest` is the arrival of the last whom they wait for, ABSENT for nobody."""
 
@@ -96,7 +96,7 @@ def _latest_before(arrives: Ints, ends: Ints) -> Ints:
     return np.maximum(latest, arrives)
 
 
-def waits_of(graph: StepGraph, begin_ns: Ints, end_ns: Ints, calls_ns: Ints, latest_ns: Ints) -> Waits:
+def waits_of(graph: StepGraph, begin_ns: Ints, end_ns: Ints, calls_ns: Ints, latest_ns: Ints) -> WaitTimes:
     """From begins and ends of steps [step, rank], calls [step, rank, call, 3] and `latest_awaited`."""
     begins, ends, latest = calls_ns[..., WAITS], calls_ns[..., ENDS], latest_ns
     if (order := graph.wait_order) is not None:
@@ -109,7 +109,7 @@ def waits_of(graph: StepGraph, begin_ns: Ints, end_ns: Ints, calls_ns: Ints, lat
     np.minimum(before, end_ns[..., None], out=before)
     begins = np.clip(begins, before, end_ns[..., None])
     ends = np.clip(ends, begins, np.maximum(end_ns[..., None], begins))
-    return Waits(begins=begins, ends=ends, latest=latest)
+    return WaitTimes(begins=begins, ends=ends, latest=latest)
 
 
 def graph_terms(graph: StepGraph, stamps_ns: Ints, calls_ns: Ints, open_ns: float) -> GraphTerms:
@@ -138,7 +138,7 @@ def work_edges(calls: StepCalls, stamps_ns: Ints) -> tuple[Ints, Ints]:
     return ready, np.where(calls.by_calls, grads, reduced)
 
 
-def _covered(waits: Waits, until: Ints) -> Ints:
+def _covered(waits: WaitTimes, until: Ints) -> Ints:
     """How much of the time until a moment [step, rank] is in waits."""
     covered: Ints = np.maximum(0, np.minimum(waits.ends, until[..., None]) - waits.begins).sum(axis=2)
     return covered
