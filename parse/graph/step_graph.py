@@ -215,7 +215,7 @@ class StepGraph:
 
     `events` [rank, event] are the calls (number of the call) and waits (calls + number of the call) of each rank in
     their order, NONE behind the last. `present` [rank, call] are the calls that the steps have, `complete` [meeting]
-    the meetings to which all of the group come. GraphLevel by level: `wait_rank`, `wait_event` (their places in `events`),
+    the meetings to which all of the group come. By level: `wait_rank`, `wait_event` (places in `events`),
     `wait_before`, the number of the wait before it on the rank, or NONE, and `wait_need`, the number of the need, or
     NONE where it depends on nobody; `arrival_rank`, `arrival_event`, `arrival_behind`, the number of the last wait
     before the call, and `need_starts`, the first arrival of each need. `last_wait` [rank] is the number of a rank's
