@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 MESSAGE = "message"
 """The name of a meeting of two: the first rank of its group, its root, sends to the second."""
+ALL_RANKS = "all ranks"
+"""The dimension of a group of all ranks that has no name."""
 NAME, GROUP, ROOT, NUMBER = range(4)
 """Columns of a call: the numbers of its name and group; the rank that sends to the others, or as CollectiveCall has it;
 how many of the same name, group and root the step has before it."""
@@ -89,7 +91,7 @@ class CallTable:
     @classmethod
     def of(cls, by_rank: Sequence[Sequence[Call]]) -> CallTable:
         """From the calls of a step of each rank, in their order."""
-        everyone = RankGroup(ranks=tuple(range(len(by_rank))))
+        everyone = RankGroup(ranks=tuple(range(len(by_rank))), dimension=ALL_RANKS)
         names: dict[str, int] = {}
         groups: dict[RankGroup, int] = {}
         width = max(map(len, by_rank), default=0)

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import device_clock, flight_record
 from . import events as e
+from .process_groups import of_replicas
 
 # The models of a script, searched in its process; and whose gradient DDP had last.
 
@@ -56,6 +57,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
     return {
         "roots": sorted({type(root).__name__ for root in roots}),
         "ddp": any(isinstance(root, DistributedDataParallel) for root in _ddps(roots)),
+        "ddp_groups": _unlike(of_replicas(module.process_group) for module in _ddps(roots)) if joined else [],
         "sharded": any(hasattr(p, "placements") for p in parameters.values()),
         "devices": sorted({kind for kind, _ in devices_of(parameters.values())}),
         "gradient_bytes": sum(
@@ -73,6 +75,13 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "compute_threads": torch.get_num_threads(),
         "python_threads": {str(each.native_id): each.name for each in threading.enumerate() if each.native_id},
     }
+
+
+def _unlike(groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each of these once."""
+    different: list[dict[str, Any]] = []
+    different += (group for group in groups if group not in different)
+    return different
 
 
 def devices_of(parameters: Iterable[Any]) -> set[tuple[str, int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .collective_names import FROM_ANY, MESSAGE, MESSAGES
+from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS
 from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord
 
 _UNNAMED = ("", "undefined", "default", "default_pg", "mesh_default")
@@ -64,6 +64,15 @@ def collective_of(name: str, group: Any, root: int = NO_ROOT) -> CollectiveName 
     if len(ranks) == size:
         return CollectiveName(name, sends, GroupRecord(ranks, named) if named and ranks == tuple(range(size)) else None)
     return CollectiveName(name, sends, GroupRecord(ranks, named or pattern_of(ranks)))
+
+
+def of_replicas(group: Any) -> dict[str, Any]:
+    """As a fact: the ranks between which DDP reduces, None for all, and their dimension."""
+    ranks = ranks_of(group) or ()
+    return {
+        "ranks": None if len(ranks) == _world_size() else list(ranks),
+        "dimension": named_dimension(group) or REPLICAS,
+    }
 
 
 def _world_size() -> int:

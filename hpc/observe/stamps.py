@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from hpc.model.groups import RankGroup
 from hpc.model.timestamps import ABSENT, INNER
@@ -96,11 +97,18 @@ Inner = tuple[int, int, int]
 
 
 def inner_stamps(
-    inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool = False
+    inside: Sequence[HookEvent],
+    segment: Segment,
+    recorded: ProcessEvents,
+    *,
+    on_device: bool = False,
+    by_calls: bool = False,
 ) -> tuple[Inner, dict[str, str]]:
     """Those of the events inside a step, and the reason for each that is ABSENT, by its name.
 
-    `on_device`: what the device noted of these events is known.
+    `on_device`: what the device noted of these events is known. `by_calls`: all that reduces gradients, but for DDP
+    between several ranks, is calls that are recorded; then nothing else is between the gradients of this rank, complete
+    when its last backward returns, and their reduction.
     """
     reason = _why_unclear(inside, segment, recorded, on_device=on_device)
     if reason:
@@ -109,15 +117,15 @@ def inner_stamps(
     returns = max(at for at, event in enumerate(inside) if event.kind == e.BACKWARD_OUT)
     backward, last, returned = inside[entered:returns], inside[entered].done_ns, inside[returns].done_ns
     facts = recorded.facts
-    if facts.get("ddp"):
+    if facts.get("ddp") and not (by_calls and wrapper_of(facts) is None):
         gradients = [event.done_ns for event in backward if event.kind == e.GRADIENT]
         if gradients:
             return (last, gradients[-1], returned), {}
         return (last, ABSENT, returned), {INNER[1]: "DDP had not yet named the parameter whose gradient comes last"}
     scattered = [event.done_ns for event in _named(backward, recorded, "reduce-scatter")]
-    if scattered:
+    if scattered and not by_calls:
         return (last, scattered[-1], returned), {}
-    if facts.get("size", 1) == 1:
+    if by_calls or facts.get("size", 1) == 1:
         return (last, returned, returned), {}
     return _reduced_by_hand(inside[returns + 1 :], recorded, last)
 
@@ -142,6 +150,19 @@ def replayed_stamps(inside: Sequence[HookEvent], recorded: ProcessEvents) -> tup
     if inner[1] == ABSENT:
         return (ABSENT, ABSENT, done), dict.fromkeys(INNER[:2], f"{reason}, which reduce the gradients, too")
     return inner, {INNER[0]: reason, **reasons}
+
+
+def wrapper_of(facts: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """`ranks` (None: all) and `dimension` of the group of several ranks between which DDP reduces; None without one."""
+    several: list[Mapping[str, Any]] = [
+        group for group in facts.get("ddp_groups", ()) if group["ranks"] is None or len(group["ranks"]) > 1
+    ]
+    if not several:
+        return {"ranks": None, "dimension": ""} if facts.get("ddp") and "ddp_groups" not in facts else None
+    return several[0]
+
+
+NOT_REDUCED = "nothing was seen that reduces the gradients"
 
 
 def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: ProcessEvents, *, on_device: bool) -> str:
@@ -191,8 +212,7 @@ def _reduced_by_hand(after: Sequence[HookEvent], recorded: ProcessEvents, last: 
     calls = _named(after, recorded, "all-reduce")
     expected = recorded.facts.get("gradient_bytes", 0)
     if not expected or sum(call.number for call in calls) < expected:
-        reason = "nothing was seen that reduces the gradients"
-        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, reason)
+        return (ABSENT, ABSENT, ABSENT), dict.fromkeys(INNER, NOT_REDUCED)
     first = after.index(calls[0])
     ends = [x.done_ns for x in after[first:] if x.kind == e.COLLECTIVE_OUT]
     if len(ends) < len(calls):

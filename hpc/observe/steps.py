@@ -130,9 +130,10 @@ class _Process:
     loaders: Set[int]
     looked: Set[HookEvent]
     usual: Set[str]
+    by_calls: bool
 
     @classmethod
-    def of(cls, recorded: ProcessEvents) -> _Process:
+    def of(cls, recorded: ProcessEvents, *, by_calls: bool) -> _Process:
         times = with_device_times(recorded) if is_timed(recorded) else None
         if times is not None:
             recorded = recorded._replace(events=times.events)
@@ -148,12 +149,16 @@ class _Process:
             loaders=loaders,
             looked=looked_at(recorded.events, segments, loaders),
             usual=_usual(recorded.events, segments, loaders),
+            by_calls=by_calls,
         )
 
 
-def steps_of(recorded: ProcessEvents) -> ObservedSteps:
-    """The steps of one process. Nothing is assumed where its events do not show it."""
-    process = _Process.of(recorded)
+def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedSteps:
+    """The steps of one process. Nothing is assumed where its events do not show it.
+
+    `by_calls` as of hpc.observe.stamps.inner_stamps.
+    """
+    process = _Process.of(recorded, by_calls=by_calls)
     events, segments = process.recorded.events, process.segments
     steps: list[ObservedStep] = []
     borders: list[tuple[_Moment, _Moment]] = []  # the end of the step before, the begin of each
@@ -347,7 +352,7 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     if replayed:
         inner, reasons = replayed_stamps(inside, recorded)
     else:
-        inner, reasons = inner_stamps(inside, segment, recorded, on_device=on_device)
+        inner, reasons = inner_stamps(inside, segment, recorded, on_device=on_device, by_calls=process.by_calls)
     stamps[FORWARD_END], stamps[GRADS_READY], stamps[REDUCED] = inner
     absent.update(reasons)
     opens = e.REPLAY if replayed else e.FORWARD_IN
@@ -478,6 +483,11 @@ def _absent(steps: Sequence[ObservedStep]) -> dict[str, str]:
 
 def _of_process(recorded: ProcessEvents) -> list[str]:
     facts, remarks = recorded.facts, []
+    if any(call.name == e.FURTHER for call in recorded.names):
+        remarks.append(
+            f"it called in more groups, or by more names or tags, than the {len(recorded.names) - 1} that its record "
+            "has room for: of the others it is not known who meets"
+        )
     if "failed" in facts:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
     if facts.get("full"):

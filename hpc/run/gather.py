@@ -68,6 +68,7 @@ class RankPayload:
     that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing. Of a
     script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
     loaders took of the data of each step, and `host_bound_ns` [step, phase], how long the host set its device's pace.
+    `by_rank`: the trace has the calls of each rank, although all may call the same.
     """
 
     journal: Journal
@@ -83,6 +84,7 @@ class RankPayload:
     blocks: Sequence[Sequence[int]]
     loader_ns: Sequence[int] | None = None
     host_bound_ns: Sequence[Sequence[int]] | None = None
+    by_rank: bool = False
 
 
 def write_gathered(
@@ -182,7 +184,7 @@ def _meetings(comm: Communicator, payload: RankPayload) -> tuple[Meetings | None
     called = None if meetings is None else [*map(Call, meetings.names, meetings.roots, meetings.groups)]
     by_rank = [*map(calls_of_json, comm.allgather(calls_as_json(called)))]
     widths = [0 if its is None else len(its) for its in by_rank]
-    if meetings is None or None in by_rank or not any(widths):
+    if meetings is None or None in by_rank or not (any(widths) or payload.by_rank):
         return None, None
     size = comm.size * payload.steps * max(widths) * len(MEETING_STAMPS) * np.dtype(np.int64).itemsize
     if size > MAX_MEETING_BYTES:
@@ -191,7 +193,7 @@ def _meetings(comm: Communicator, payload: RankPayload) -> tuple[Meetings | None
             f"bytes, of which a trace holds up to {MAX_MEETING_BYTES}"
         )
         return None, None
-    if all(its == by_rank[0] for its in by_rank) and not any(meetings.groups):
+    if all(its == by_rank[0] for its in by_rank) and not any(meetings.groups) and not payload.by_rank:
         return meetings, None
     return meetings, CallTable.of([its or () for its in by_rank])
 

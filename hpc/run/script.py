@@ -47,10 +47,11 @@ from hpc.run.rank_state import (
 )
 from hpc.run.script_groups import (
     Lacking,
-    are_grouped,
     as_text,
     grouped_collectives,
     lacking_calls,
+    reduces_by_calls,
+    reduction_of,
     without_groups,
 )
 from hpc.run.script_steps import (
@@ -244,6 +245,7 @@ class ScriptRun:
         self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
         self._process: ScriptProcess | None = None
         self._lacking: list[Lacking] = []
+        self._by_calls = False
         self._clock_due_s = self._journal_due_s = 0.0
 
     def measure(self) -> None:
@@ -263,7 +265,11 @@ class ScriptRun:
             raise
         process.end()
         recorded = self._store_all()
-        self._agreement.exchange(0)  # the slowest script may take a while to end
+        needs_calls = reduces_by_calls(recorded, self._run.warmup_steps, self._comm.size)
+        # The slowest script may take a while to end.
+        self._by_calls = bool(self._agreement.exchange(int(needs_calls)).any())
+        if self._by_calls:
+            recorded = self._store_all()
         self._synchronise()
         self._say_remarks(recorded)
         if failed is not None:
@@ -358,7 +364,7 @@ class ScriptRun:
 
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
-        recorded = read_steps(self._events)
+        recorded = read_steps(self._events, by_calls=self._by_calls)
         write_steps(self._journal, recorded.steps, self._run.rank_batch_size)
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts
@@ -378,6 +384,7 @@ class ScriptRun:
             "gradient_bytes": facts.get("gradient_bytes"),
             "meets_before_gradients": early_collectives(window),
             "meetings_by_step": True,
+            "reduction": reduction_of(facts, self._comm.size) if self._by_calls else None,
             # Where the moment of the gradients is known, so are the collectives before it.
             "unrecorded_collectives": [] if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
         }
@@ -476,13 +483,13 @@ class ScriptRun:
             workload=None, meetings=meetings, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[step.loader_ns for step in recorded.steps[:steps]],
-            host_bound_ns=host_bound_by_step(recorded.steps[:steps]),
+            host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=grouped,
         )  # fmt: skip
 
     def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> tuple[StepCollectives, bool]:
         """Those of the measured steps of all ranks, matched step by step; whether ranks have lists of their own."""
         called = [kinds_of(step) for step in steps]
-        if not any(self._comm.allgather(are_grouped(called, measured, self._comm.size))):
+        if not self._by_calls:
             called = without_groups(called)
             of_first = self._comm.bcast(patterns_of(called))
             differing = {step for its in self._comm.allgather(differing_steps(called, of_first)) for step in its}

@@ -7,27 +7,48 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hpc.model.groups import MESSAGE, Call, calls_as_json, calls_of_json
+from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.observe.collective_names import FROM_ANY
+from hpc.observe.stamps import NOT_REDUCED, wrapper_of
 from hpc.recovery.journal import name_ranks
-from hpc.run.script_steps import MAX_PATTERNS, StepCollectives
+from hpc.run.script_steps import MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
 from hpc.system.text import plural
 
 _Known = tuple[Call, int]
 """A call of a step: how many equal ones the step has before it."""
 
 
-def are_grouped(steps: Sequence[Sequence[Call]], measured: Collection[int], ranks: int) -> bool:
-    """Whether a rank calls in groups of some ranks, or exchanges messages, in measured steps."""
+def are_grouped(steps: Iterable[Sequence[Call]], ranks: int) -> bool:
+    """Whether a rank calls in groups of some ranks, or exchanges messages, in any of these steps."""
     return any(
         call.group is not None and (len(call.group.ranks) < ranks or call.name == MESSAGE)
-        for number in measured
-        for call in steps[number]
+        for calls in steps
+        for call in calls
     )
+
+
+def reduces_by_calls(recorded: RankSteps, warmup_steps: int, ranks: int) -> bool:
+    """Whether the ledger of a script needs all calls of each rank: they are in groups, or reduce in another way than by
+    DDP, FSDP2 or all-reduces of all gradients between all ranks."""
+    steps = [kinds_of(step) for step in recorded.steps[warmup_steps:]]
+    wrapper = wrapper_of(recorded.facts)
+    in_group = wrapper is not None and wrapper["ranks"] is not None
+    unreduced = recorded.observed.absent.get(STAMPS[GRADS_READY]) == NOT_REDUCED
+    return in_group or are_grouped(steps, ranks) or (unreduced and any(steps))
+
+
+def reduction_of(facts: Mapping[str, Any], ranks: int) -> dict[str, Any]:
+    """As a fact of the backend: whether DDP reduces, between which ranks; or recorded calls do."""
+    wrapper = wrapper_of(facts)
+    if wrapper is None:
+        return {"by": "calls"}
+    its = wrapper["ranks"]
+    return {"by": "wrapper", "ranks": [*range(ranks)] if its is None else its, "dimension": wrapper["dimension"]}
 
 
 def without_groups(steps: Sequence[Sequence[Call]]) -> list[tuple[Call, ...]]:

@@ -41,8 +41,11 @@ def count_steps(folder: Path) -> int:
     return max(map(_counted, folder.glob("*.events")), default=0)
 
 
-def read_steps(folder: Path) -> RankSteps:
-    """The steps that the script has made so far. Without any, `observed.reason` is why nothing is measured."""
+def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
+    """The steps that the script has made so far. Without any, `observed.reason` is why nothing is measured.
+
+    `by_calls` as of hpc.observe.stamps.inner_stamps.
+    """
     paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
     if not paths:
         reason = "no process of the script imported torch where hooks could see it (python -I and -E keep them out)"
@@ -59,7 +62,7 @@ def read_steps(folder: Path) -> RankSteps:
     except (EventFileError, OSError) as error:
         return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=str(error)))
     evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
-    return RankSteps(observed=steps_of(recorded), facts=recorded.facts, evaluated=evaluated)
+    return RankSteps(observed=steps_of(recorded, by_calls=by_calls), facts=recorded.facts, evaluated=evaluated)
 
 
 def collective_record(folder: Path, steps: Sequence[ObservedStep]) -> dict[str, Any]:

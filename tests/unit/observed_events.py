@@ -97,8 +97,9 @@ class Script:
             return (called,)
         return called, self.at(e.COLLECTIVE_WAIT, which, place), self.at(e.COLLECTIVE_OUT, which, place)
 
-    def observed(self) -> ObservedSteps:
-        return steps_of(ProcessEvents(process=1, events=self.events, facts=self.facts, names=self.names))
+    def observed(self, *, by_calls: bool = False) -> ObservedSteps:
+        recorded = ProcessEvents(process=1, events=self.events, facts=self.facts, names=self.names)
+        return steps_of(recorded, by_calls=by_calls)
 
 
 def reasons(steps: tuple[ObservedStep, ...]) -> set[str]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hpc.model.timestamps import ABSENT, INNER
 from hpc.observe import events as e
+from hpc.observe.events import GroupRecord
+from hpc.run.script_groups import reduces_by_calls, reduction_of
+from hpc.run.script_steps import RankSteps
 from tests.unit.observed_events import DDP, Script, reasons
 
 
@@ -101,3 +106,70 @@ def test_collectives_of_an_evaluation_are_in_no_step() -> None:
     for _ in range(3):
         script.step()
     assert not any(step.collectives for step in script.observed().steps)
+
+
+def test_where_calls_reduce_a_ranks_gradients_are_complete_when_its_last_backward_returns() -> None:
+    script = Script(size=4, gradient_bytes=64)
+    dp, pp = GroupRecord((0, 2), "dp"), GroupRecord((0, 1), "pp")
+    last = returned = 0
+    for _ in range(3):
+        script.fetch()
+        for _ in range(2):
+            script.forward()
+            script.collective("message", root=0, group=pp)
+            last, _, returned = script.backward()
+        script.collective("reduce-scatter", group=dp)
+        script.collective("all-reduce")
+        script.update()
+    observed = script.observed(by_calls=True)
+    assert observed.steps[-1].stamps[2:5] == (last, returned, returned) and not observed.absent
+    groups = [call.group and (call.group.ranks, call.group.dimension) for call in observed.steps[-1].collectives]
+    assert groups == [((0, 1), "pp")] * 2 + [((0, 2), "dp"), None]
+
+
+@pytest.mark.parametrize(
+    ("ddp_groups", "wrapper"),
+    [
+        ([{"ranks": [0, 2], "dimension": "dp"}], {"by": "wrapper", "ranks": [0, 2], "dimension": "dp"}),
+        ([{"ranks": None, "dimension": "dp"}], {"by": "wrapper", "ranks": [0, 1, 2, 3], "dimension": "dp"}),
+        ([{"ranks": [0], "dimension": "dp"}], {"by": "calls"}),
+        ([], {"by": "calls"}),
+    ],
+)
+def test_ddp_reduces_in_its_group_where_that_has_several_ranks(
+    ddp_groups: list[dict[str, Any]], wrapper: dict[str, Any]
+) -> None:
+    script = Script(**DDP, ddp_groups=ddp_groups)
+    last = gradient = returned = 0
+    for _ in range(3):
+        script.fetch()
+        script.forward()
+        script.collective("all-gather", group=GroupRecord((0, 1), "tp"))
+        last, gradient, returned = script.backward()
+        script.update()
+    assert reduction_of(script.facts, ranks=4) == wrapper
+    complete = returned if wrapper["by"] == "calls" else gradient
+    assert script.observed(by_calls=True).steps[-1].stamps[2:5] == (last, complete, returned)
+
+
+def test_other_reductions_than_those_between_all_ranks_need_the_calls_of_each_rank() -> None:
+    def needs(name: str, *, facts: dict[str, Any], group: GroupRecord | None = None, early: bool = False) -> bool:
+        script = Script(**facts)
+        for number in range(6):
+            script.fetch()
+            script.forward()
+            script.backward()
+            if not early or number < 2:
+                script.collective(name, group=group)
+            script.update()
+        return reduces_by_calls(RankSteps(observed=script.observed(), facts=script.facts), warmup_steps=2, ranks=2)
+
+    by_hand = {"size": 2, "gradient_bytes": 64}
+    whole = [{"ranks": None, "dimension": "dp"}]
+    assert not needs("all-reduce", facts=by_hand)
+    assert needs("reduce-scatter", facts=by_hand)
+    assert needs("all-reduce", facts={"size": 2, "gradient_bytes": 65})
+    assert not needs("all-reduce", facts={**DDP, "ddp_groups": whole})
+    assert needs("all-reduce", facts={**DDP, "ddp_groups": [{"ranks": [0, 2], "dimension": "dp"}]})
+    assert needs("all-reduce", facts={**DDP, "ddp_groups": whole}, group=GroupRecord((1,), "tp"))
+    assert not needs("all-reduce", facts={**DDP, "ddp_groups": whole}, group=GroupRecord((1,), "tp"), early=True)

@@ -14,10 +14,10 @@ SENT = Call(MESSAGE, 0, RankGroup(ranks=(0, 2), dimension="pp"))
 
 def test_groups_of_all_ranks_are_none() -> None:
     whole = Call("all-gather", NO_ROOT, RankGroup(ranks=(0, 1), dimension="tp"))
-    assert not are_grouped([(whole, ALL)], [0], ranks=2)
+    assert not are_grouped([(whole, ALL)], ranks=2)
     assert without_groups([(whole, ALL)]) == [(Call("all-gather", NO_ROOT), ALL)]
-    assert are_grouped([(), (whole,)], [1], ranks=4) and not are_grouped([(), (whole,)], [0], ranks=4)
-    assert are_grouped([(Call(MESSAGE, 0, RankGroup(ranks=(0, 1))),)], [0], ranks=2)
+    assert are_grouped([(), (whole,)], ranks=4) and not are_grouped([(), (ALL,)], ranks=4)
+    assert are_grouped([(Call(MESSAGE, 0, RankGroup(ranks=(0, 1))),)], ranks=2)
 
 
 def test_a_call_is_known_by_how_many_of_its_like_are_before_it_in_the_step() -> None:
