@@ -59,9 +59,6 @@ def test_a_call_without_a_group_is_of_all_ranks():
     table = CallTable.of([[Call("barrier", -1)], []])
     assert table.groups == (RankGroup(ranks=(0, 1), dimension="all ranks"),)
     assert table.calls[1, 0].tolist() == [NO_CALL] * 4
-        table.groups == (RankGroup(ranks=(0, 1), dimension="all ranks"),)
-        and table.calls[1, 0].tolist() == [NO_CALL] * 4
-    )
 
 
 def test_the_trace_stores_them_once(tmp_path):
