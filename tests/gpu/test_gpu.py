@@ -17,6 +17,7 @@ from hpc.model.spec import RunSpec
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, INNER, REDUCED
 from hpc.model.trace import Trace
 from hpc.model.trace_file import read_trace
+from hpc.system.gpus import has_amd_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK_TORCH = "import torch; print(bool(torch.version.cuda or torch.version.hip), torch.cuda.device_count())"
@@ -84,7 +85,10 @@ def traced(folder: Path, **changes: Any) -> Trace:
     return read_trace(folder / f"{run.run_id}.1.h5")
 
 
-PRECISIONS = pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "amp-fp16"])
+TF32 = pytest.param(
+    "tf32", marks=pytest.mark.skipif(has_amd_gpus(), reason="TF32 is a mode of NVIDIA GPUs, which AMD's are refused")
+)
+PRECISIONS = pytest.mark.parametrize("precision", ["fp32", TF32, "bf16", "amp-fp16"])
 
 
 @PRECISIONS

@@ -1,4 +1,4 @@
-"""Preflight on real GPUs: facts from driver, framework and NCCL. Skipped without a GPU."""
+"""Preflight on real GPUs of either maker: facts from driver, framework and NCCL or RCCL. Skipped without a GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from hpc.model.findings import CHECKS
 from hpc.model.trace import Trace
-from hpc.preflight.facts import NoDriver, _nvidia_smi, by_nvidia_smi, by_nvml
-from hpc.system.gpus import bare_uuid
+from hpc.preflight.facts import NoDriver, _nvidia_smi, by_nvidia_smi, by_nvml, devices_of_rank, gpus_in_sight
+from hpc.system.gpus import bare_uuid, gpus_of_kernel, has_amd_gpus
 from tests.gpu.test_gpu import ASK_TORCH, launched, output_of, spec, traced
 
 
@@ -21,7 +21,7 @@ from tests.gpu.test_gpu import ASK_TORCH, launched, output_of, spec, traced
 def driver() -> None:
     """Skips if no driver shows a GPU."""
     try:
-        devices = by_nvidia_smi(_nvidia_smi)
+        devices = gpus_in_sight()
     except NoDriver as error:
         pytest.skip(str(error))
     if not devices:
@@ -42,7 +42,28 @@ def findings(trace: Trace) -> dict[str, Any]:
     return results
 
 
+def test_the_driver_names_the_gpus_that_torch_sees_in_its_order(torch_sees: int) -> None:
+    """By their UUIDs, as the framework has them in this process' environment."""
+    code = "import torch; from hpc.backends.torch_loop import describe_device\n"
+    code += "print(*(describe_device(torch.device('cuda', at)).uuid for at in range(torch.cuda.device_count())))"
+    uuids = (output_of(code) or "").split()
+    if "None" in uuids:
+        pytest.skip("a GPU of a virtual machine has no UUID in ROCm")
+    in_sight = gpus_in_sight()
+    its = devices_of_rank(in_sight, 0, max(2, torch_sees), is_amd=has_amd_gpus())
+    assert [*its] == [bare_uuid(uuid) for uuid in uuids]
+    assert len(in_sight) <= (gpus_of_kernel() or len(in_sight))
+
+
+def test_what_the_driver_says_of_a_gpu_is_plausible() -> None:
+    for gpu in gpus_in_sight():
+        assert gpu.uuid and gpu.name and gpu.driver and gpu.pci
+        assert 0 <= gpu.used_bytes <= gpu.memory_bytes > 1 << 30
+
+
 def test_nvml_and_nvidia_smi_report_the_same_devices() -> None:
+    if has_amd_gpus():
+        pytest.skip("these GPUs are AMD's: NVIDIA's two readings of its own are compared")
     nvml = pytest.importorskip("pynvml", reason="no nvidia-ml-py here: pip install nvidia-ml-py")
     by_library, by_program = by_nvml(nvml), by_nvidia_smi(_nvidia_smi)
     for device, other in zip(by_library, by_program, strict=True):

@@ -8,11 +8,14 @@ import pytest
 
 from hpc.node_agent.agent import NodeAgent, Recording, TelemetryRequest
 from hpc.node_agent.sources import RankProcess
+from hpc.system.gpus import has_amd_gpus
 
 
 @pytest.fixture(scope="module")
 def nvml() -> Any:
     """NVIDIA's own module with a driver behind it."""
+    if has_amd_gpus():
+        pytest.skip("these GPUs are AMD's: amdsmi reads them, of which tests/unit/test_amd.py has answers")
     module = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install -e '.[telemetry]'")
     try:
         module.nvmlInit()
