@@ -89,13 +89,16 @@ def _of_run(drawn: DrawnRun) -> list[str]:
         f"{drawn.name}: {plural(drawn.nodes, 'node')}, {plural(drawn.ranks, 'rank')}, {plural(figures.steps, 'step')}"
     )
     if figures.compared:
-        text += f"; in {figures.provable} one rank is provably the last, {figures.without_order} have no provable order"
+        shown = "a rank provably waits for another" if figures.in_groups else "one rank is provably the last"
+        text += f"; in {figures.provable} {shown}, {figures.without_order} have no provable order"
     elif drawn.ranks > 1:
         text += "; ranks are not compared: their stamps do not show who waits for whom"
     if figures.disordered:
         text += f"; {figures.disordered} steps of ranks have stamps that contradict one another, drawn without phases"
     if figures.meetings_left_out:
         text += f"; {plural(figures.meetings_left_out, 'collective')} across two phases left out"
+    if figures.waits_left_out:
+        text += f"; {plural(figures.waits_left_out, 'wait')} within others left out"
     return [text, *(_of_profile(each) for each in drawn.profiles)]
 
 

@@ -124,6 +124,14 @@ class EventFile:
         for target in targets:
             self._add(f'{{"ph":"f","bp":"e",{common},"ts":{_us(at_ns + 1)},{self._at(target)}}}')
 
+    def arrow(self, name: str, source: Track, leaves_ns: int, target: Track, arrives_ns: int) -> None:
+        """An arrow from the innermost slice at a moment of one track to that at another moment of another track, which
+        must begin later."""
+        self._flows += 1
+        common = f'"cat":{json_text(name)},"name":{json_text(name)},"id":{self._flows}'
+        self._add(f'{{"ph":"s",{common},"ts":{_us(leaves_ns)},{self._at(source)}}}')
+        self._add(f'{{"ph":"f","bp":"e",{common},"ts":{_us(arrives_ns)},{self._at(target)}}}')
+
     def copied_event(self, event: Mapping[str, Any], at_ns: int | None, duration_ns: int | None) -> None:
         """An event of another writer, its time replaced."""
         rest = {name: value for name, value in event.items() if name not in ("ts", "dur")}

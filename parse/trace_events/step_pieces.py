@@ -21,7 +21,9 @@ from hpc.model.timestamps import (
     STAMPS,
 )
 from hpc.model.trace import Trace, TraceError
-from parse.ledger.breakdown import known_borders
+from parse.graph.step_graph import StepCalls, step_calls, step_graph
+from parse.graph.terms import latest_awaited, read_calls
+from parse.ledger.breakdown import BORDERS, known_borders
 from parse.ledger.meetings import (
     ARRIVES,
     NO_MEETINGS,
@@ -122,10 +124,20 @@ def window_of(trace: Trace, requested: tuple[int, int] | None) -> StepWindow:
 
 
 @dataclass(frozen=True, eq=False)
+class PieceCalls:
+    """The calls of ranks in groups, on the file's axis: `calls_ns` [step, rank, call, 3] as MEETING_STAMPS, and
+    `latest_ns` [step, rank, call], when the last comes for whom the rank waits; ABSENT: for nobody."""
+
+    calls_ns: Ints
+    latest_ns: Ints
+
+
+@dataclass(frozen=True, eq=False)
 class Piece:
     """Steps from `first` on: stamps [rank, step, 6] on the file's axis with their bounds, meetings [rank, step,
     meeting, 3]. `met` [step]: whether no rank lacks a meeting of the step. `arrivals`: by the number of a meeting, the
-    last to come to it; the reduction's number is after all."""
+    last to come to it; the reduction's number is after all. `calls` are those of ranks in groups, which have no
+    meetings and arrivals of all ranks."""
 
     first: int
     stamps: Ints
@@ -133,6 +145,7 @@ class Piece:
     meetings: Ints
     met: Bools
     arrivals: Mapping[int, LastRanks]
+    calls: PieceCalls | None = None
 
 
 class StepReader:
@@ -140,13 +153,17 @@ class StepReader:
     first of them; at the first comparison of the clocks, or `earliest_ns`, where they are `whole`, all steps there are.
 
     `kinds` are the collectives inside steps, `borders` those between phases that mean something, `merged` why others do
-    not. Raises TraceError where the clocks cannot be compared.
+    not; `calls` are those of ranks in groups, None without groups. Raises TraceError where the clocks cannot be
+    compared.
     """
 
     def __init__(self, trace: Trace, window: StepWindow, earliest_ns: int | None) -> None:
         self.trace, self.window = trace, window
         self.kinds = meeting_kinds(trace) if len(trace.stamps) > 1 else NO_MEETINGS
         self.borders, self.merged = known_borders(trace, {})
+        self.calls = step_calls(trace) if trace.calls is not None and len(trace.stamps) > 1 else None
+        if self.calls is not None:  # its ranks do not wait for the gradients of all
+            self.borders, self.merged = frozenset(BORDERS) - {"last_grads_ready"}, None
         self.whole = window == window_of(trace, None)
         self.origin_ns = self._first_begin_ns()
         if self.whole:
@@ -160,7 +177,8 @@ class StepReader:
             yield self._read(first, stop)
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        per_step = len(self.trace.stamps) * (len(STAMPS) + len(MEETING_STAMPS) * len(self.kinds))
+        calls = len(self.kinds) if self.calls is None else 2 * self.calls.meeting.shape[1]
+        per_step = len(self.trace.stamps) * (len(STAMPS) + len(MEETING_STAMPS) * calls)
         length = max(1, PIECE_STAMPS // max(1, per_step))
         for first in range(self.window.first, self.window.stop, length):
             yield first, min(first + length, self.window.stop)
@@ -188,7 +206,8 @@ class StepReader:
         if not len(self.kinds):
             arrivals = self._arrivals_at_reduction(stamps, bounds)
             meetings = np.empty((*stamps.shape[:2], 0, 3), np.int64)
-            return Piece(first, stamps, bounds, meetings, np.ones(stamps.shape[1], np.bool_), arrivals)
+            calls = None if self.calls is None else self._calls_of(self.calls, first, stop)
+            return Piece(first, stamps, bounds, meetings, np.ones(stamps.shape[1], np.bool_), arrivals, calls)
         local_ns = local_meetings(self.trace, self.kinds, first, stop)
         meetings, meeting_bounds = self.on_axis(local_ns), self._bounds_of(local_ns)
         awaited = awaited_calls(meetings, self.kinds, 2 * float(np.nanmax(bounds, initial=0.0)))
@@ -201,6 +220,36 @@ class StepReader:
         }
         met: Bools = np.logical_not(lacks_meetings(local_ns, self.kinds).any(axis=0))
         return Piece(first, stamps, bounds, meetings, met, arrivals | self._arrivals_at_reduction(stamps, bounds))
+
+    def _calls_of(self, calls: StepCalls, first: int, stop: int) -> PieceCalls:
+        """The calls of these steps. Steps of which a rank has no begin or end, and such whose calls cannot be in an
+        order, hold nobody."""
+        stamps_ns = self.trace.globally(np.ascontiguousarray(self.trace.stamps[:, first:stop]))
+        calls_ns = read_calls(self.trace, calls, stamps_ns, first, stop)
+        latest_ns = np.full(calls_ns.shape[:3], ABSENT)
+        begins = stamps_ns[..., BEGIN].T
+        present = calls_ns != ABSENT
+        whole = (begins != ABSENT).all(axis=1) & (stamps_ns[..., END] != ABSENT).all(axis=0)
+        patterns, pattern_of = np.unique(present.reshape(len(present), -1), axis=0, return_inverse=True)
+        for number in range(len(patterns)):
+            its = np.flatnonzero(whole & (pattern_of.ravel() == number))
+            if len(its):
+                graph = step_graph(calls, calls_ns[its], begins[its], self._open_ns)
+                latest_ns[its] = latest_awaited(graph, calls_ns[its], self._open_ns)
+        on_axis = (np.where(each == ABSENT, ABSENT, each - self.origin_ns) for each in (calls_ns, latest_ns))
+        return PieceCalls(*on_axis)
+
+    def open_between(self, piece: Piece, step: int, rank: int, other: int) -> float:
+        """What the clocks leave open between moments of two ranks in a step, ns."""
+        if self._order.domains[rank] == self._order.domains[other]:
+            return float(self._order.device_ns[rank] + self._order.device_ns[other])
+        return float(np.nanmax(piece.bounds[rank, step]) + np.nanmax(piece.bounds[other, step]))
+
+    @cached_property
+    def _open_ns(self) -> float:
+        """What the clocks leave open between two ranks at most, ns."""
+        bounds = self.trace.clock_bound_ns
+        return 2 * float(np.max(bounds, where=np.isfinite(bounds), initial=0.0))
 
     def _bounds_of(self, local_ns: Ints) -> Floats:
         return self.trace.bounds_of(local_ns.reshape(len(local_ns), -1)).reshape(local_ns.shape)

@@ -20,6 +20,7 @@ from hpc.system.atomic import open_output
 from hpc.system.text import grouped
 from parse.ledger.meetings import ENDS, WAITS
 from parse.trace_events.event_file import EventFile, Track, short
+from parse.trace_events.group_tracks import GroupTracks
 from parse.trace_events.kineto import NAMES, Drawn, KinetoError, Placed, Profile, ProfileTracks, placed, read_profile
 from parse.trace_events.step_pieces import (
     LastRanks,
@@ -35,20 +36,24 @@ from parse.trace_events.step_pieces import (
 
 STRAGGLER, WAITS_FOR = "straggler", "waits for"
 REDUCTION = "reduction of the gradients"
+CHAIN_TRACK = "chain of waits in the longest steps"
 CLOCK_BOUND, CLOCK_UNIT = "clock bound", "us"
 
 
 @dataclass(kw_only=True)
 class RunFigures:
     """What was drawn of a run: `steps`; those in which ranks could be compared (`compared`), and in which one of them
-    is provably the last (`provable`); `disordered` steps of ranks whose stamps contradict, which have no phases;
-    `meetings_left_out`, which cross the border of two phases."""
+    is provably the last (`provable`; of ranks `in_groups`: one provably waits for another); `disordered` steps of ranks
+    whose stamps contradict, which have no phases; `meetings_left_out`, which cross the border of two phases;
+    `waits_left_out`, of groups, within others of a rank."""
 
     steps: int = 0
     compared: int = 0
     provable: int = 0
     disordered: int = 0
     meetings_left_out: int = 0
+    waits_left_out: int = 0
+    in_groups: bool = False
 
     @property
     def without_order(self) -> int:
@@ -81,8 +86,12 @@ class RunTracks:
         self.process = file.process(f"{self.prefix}run {self.trace.run_id}.{self.trace.attempt}")
         self.run_track = file.track(self.process, "run")
         self.window_track = file.track(self.process, "measured steps and comparisons of the clocks")
-        self.straggler_track = file.track(self.process, "straggler of each step")
-        self.rank_tracks = self._name_ranks()
+        self.figures.in_groups = in_groups = self.steps.calls is not None
+        last_track = CHAIN_TRACK if in_groups else "straggler of each step"
+        self.straggler_track = file.track(self.process, last_track)
+        self.rank_tracks: list[Track] = []
+        self.groups = GroupTracks(file, self.steps, self.rank_tracks, self.straggler_track) if in_groups else None
+        self.rank_tracks += self._name_ranks()
         end_ns = 0
         for piece in self.steps.pieces():
             end_ns = max(end_ns, self._write_piece(piece))
@@ -98,7 +107,10 @@ class RunTracks:
         for node, ranks in sorted(nodes.items()):
             host = short(reports[ranks[0]].hostname or "host not recorded")
             process = self.node_processes[node] = self.file.process(f"{self.prefix}node {node}: {host}")
-            tracks |= {rank: self.file.track(process, f"rank {rank}") for rank in ranks}
+            for rank in ranks:
+                tracks[rank] = self.file.track(process, f"rank {rank}")
+                if self.groups is not None:
+                    self.groups.add_tracks(process, rank)
         self.hosts = [short(report.hostname or "host not recorded") for report in reports]
         self.nodes = [report.node_rank or 0 for report in reports]
         return [tracks[rank] for rank in range(len(reports))]
@@ -138,6 +150,10 @@ class RunTracks:
         if reduction is not None:
             self.figures.compared += 1
             self._mark_straggler(piece, step, met)
+        if self.groups is not None and drawn:
+            self.figures.compared += 1
+            self.figures.provable += self.groups.write_step(piece, step)
+            self.figures.waits_left_out = self.groups.left_out
 
     def _provable_wait_ns(
         self, arrivals: LastRanks | None, rank: int, step: int, stamps: list[int]

@@ -1,0 +1,126 @@
+"""Timelines of ranks in groups: a track for each dimension, messages as arrows, the chain of waits of a long step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hpc.model.groups import MESSAGE
+from parse.trace_events.group_tracks import LONGEST, GroupWait, chain_of
+from tests.unit.simulated import draw_clocks
+from tests.unit.simulated_graph import SEND_NS, Delay, Mesh, Model, SimulatedGraph, simulate_graph
+from tests.unit.timelines import FLOWS, draw
+from tests.unit.trace_processor import query
+from tests.unit.traces import make_run
+
+MS = 1_000_000
+MESHES = [
+    (Mesh(pp=2, dp=2, tp=2), Model()),
+    (Mesh(pp=4, dp=2), Model(eager=False, clips=True)),
+    (Mesh(dp=4, tp=2, ep=2), Model(wrapper=True)),
+    (Mesh(dp=4), Model(gathers=True, reduce_every=3)),
+]
+LATE_STEP = 9
+
+
+def simulated(mesh: Mesh, model: Model, **changes) -> SimulatedGraph:
+    """Rank 6, or the last one, does 20 ms more in one step."""
+    run = make_run(ranks_per_node=mesh.ranks // 2, nodes=2, measured_steps=8)
+    late = Delay(ranks=(min(6, mesh.ranks - 1),), phase="forward", ns=20 * MS, steps=np.arange(run.steps) == LATE_STEP)
+    return simulate_graph(mesh, model, np.random.default_rng(1), run=run, delays=[late], **changes)
+
+
+@pytest.mark.parametrize(("mesh", "model"), MESHES)
+def test_what_ranks_wait_in_each_dimension_is_what_happened(tmp_path, mesh, model):
+    truth = simulated(mesh, model, bound_ns=0)
+    drawn = draw(tmp_path, truth.trace)
+    assert {name for name in drawn.threads.values() if ": " in name} == {
+        f"rank {rank}: {dimension}" for rank in range(mesh.ranks) for dimension in truth.dimensions
+    }
+    for rank in range(mesh.ranks):
+        for number, dimension in enumerate(truth.dimensions):
+            slices = drawn.slices(f"rank {rank}: {dimension}")
+            waited = sum(end - begin for name, begin, end in slices if name == "wait")
+            whole = sum(end - begin for name, begin, end in slices if name not in ("wait", "communication"))
+            happened = int(truth.wait_ns[rank, :, number].sum())
+            assert whole == happened + int(truth.communication_ns[rank, :, number].sum())
+            # Waits that are shorter than what the clocks leave open are not proven; an eager sender may wait for who
+            # calls meanwhile, or not.
+            assert abs(waited - happened) <= SEND_NS * len(slices)
+
+
+@pytest.mark.parametrize(("mesh", "model"), MESHES[:2])
+def test_every_message_is_an_arrow_from_its_sender_to_its_receiver(tmp_path, mesh, model):
+    truth = simulated(mesh, model, bound_ns=0)
+    drawn = draw(tmp_path, truth.trace)
+    (flows,) = query(drawn.path, FLOWS)
+    arrows = Counter(
+        (source.partition(":")[0], target.partition(":")[0])
+        for _, source, name, target, _ in flows
+        if target.endswith(": pp")
+    )
+    chains = Counter(
+        (drawn.threads[event["pid"], event["tid"]].partition(":")[0], target)
+        for event in drawn.of("s")
+        if event["name"] == "delay"
+        for target in targets_of(drawn, event["id"])
+    )
+    table = truth.trace.calls
+    messages = Counter[tuple[str, str]]()
+    for name, group, root, _ in table.calls.reshape(-1, 4).tolist():
+        if name >= 0 and table.names[name] == MESSAGE:
+            sender, receiver = table.groups[group].ranks
+            assert root == sender
+            messages[f"rank {sender}", f"rank {receiver}"] += 1
+    steps = truth.trace.stamps.shape[1]
+    assert arrows - chains == Counter({pair: count // 2 * steps for pair, count in messages.items()})
+
+
+def targets_of(drawn, number) -> list[str]:
+    """The ranks on whose pipeline's tracks an arrow ends."""
+    names = [drawn.threads[each["pid"], each["tid"]] for each in drawn.of("f") if each["id"] == number]
+    return [name.partition(":")[0] for name in names if name.endswith(": pp")]
+
+
+def test_the_chain_of_a_long_step_leads_back_past_the_rank_that_is_late(tmp_path):
+    drawn = draw(tmp_path, simulated(*MESHES[0]).trace)
+    chains = [event for event in drawn.of("X") if event["name"].startswith("from rank ")]
+    assert len(chains) == LONGEST
+    (late,) = [event["args"] for event in chains if event["args"]["step"] == LATE_STEP]
+    assert any("for rank 6 in" in link for link in late["chain"])
+    beyond = late["own_work_beyond_peers_us"]
+    assert max(beyond, key=beyond.get) == "rank 6" and beyond["rank 6"] == pytest.approx(20_000, abs=2_000)
+    (flows,) = query(drawn.path, FLOWS)
+    assert any(source == "rank 6" and target == "rank 7: tp" for _, source, _, target, _ in flows)
+
+
+def test_nothing_is_drawn_across_nodes_that_the_bounds_do_not_support(tmp_path, capsys):
+    truth = simulated(*MESHES[0], clocks=draw_clocks(np.random.default_rng(1), 2), bound_ns=1e9)
+    drawn = draw(tmp_path, truth.trace)
+    for rank in range(8):
+        names = {name for name, _, _ in drawn.slices(f"rank {rank}: pp")}  # stages are on two nodes
+        assert "wait" not in names and any(name.startswith("message") for name in names)
+        assert "wait" in {name for name, _, _ in drawn.slices(f"rank {rank}: tp")}
+    assert "in 13 a rank provably waits for another, 0 have no provable order" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def test_some_steps(tmp_path):
+    drawn = draw(tmp_path, simulated(*MESHES[0]).trace, options="--steps 8:9")
+    steps = {event["args"]["step"] for event in drawn.of("X") if "step" in event.get("args", {})}
+    assert steps == {8, 9}
+
+
+def wait(rank: int, begins: int, ends: int, last: int, latest: int, *, is_proven: bool = True) -> GroupWait:
+    return GroupWait(rank, 0, begins, ends, last, latest, is_proven)
+
+
+def test_a_chain_goes_back_to_who_waits_for_nobody():
+    links = [wait(0, 60, 100, 1, 95), wait(1, 20, 90, 2, 80), wait(2, 5, 10, 3, 9)]
+    others = [wait(0, 10, 30, 2, 25), wait(1, 91, 99, 0, 98), wait(2, 0, 50, 3, 40, is_proven=False)]
+    assert chain_of([*others, *links], 0, 120, least_ns=4) == links
+    assert chain_of([*others, *links], 0, 120, least_ns=5) == links[:2]
+    assert chain_of(links, 3, 120, least_ns=0) == []
