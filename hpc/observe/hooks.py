@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any
 
@@ -171,6 +172,10 @@ def _look(o: Observer) -> None:
         _hook_device(o)
 
 
+READS = ("item", "tolist", "cpu", "__bool__", "__float__", "__int__")
+"""Of a tensor on a device: what has the host wait for it."""
+
+
 def _hook_device(o: Observer) -> None:
     """What shows only where a device notes the events."""
 
@@ -190,10 +195,11 @@ def _hook_device(o: Observer) -> None:
         return synchronize
 
     def make_read(original: Any) -> Any:
-        def read(tensor: Any) -> Any:
-            if tensor.device.type == kind and not (_is_compiling() or o.off):
+        # Adam reads a counter on the host for each parameter: the type of a device takes 0.3 µs longer, `*args` 0.15.
+        def read(tensor: Any, memory_format: Any = None) -> Any:
+            if lies_there(tensor) and not (_is_compiling() or o.off):
                 o.note(e.SYNC_IN)
-            return original(tensor)
+            return original(tensor) if memory_format is None else original(tensor, memory_format=memory_format)
 
         return read
 
@@ -219,10 +225,10 @@ def _hook_device(o: Observer) -> None:
             o.note(e.UPDATE_IN, o.optimizers.of(optimizer))
 
     o.handles.append(register_optimizer_step_pre_hook(begun))
-    kind = o.device_name.partition(":")[0]
+    lies_there = attrgetter(f"is_{o.device_name.partition(':')[0]}")
     o.replace(os, "_exit", make_exit)
-    o.replace(torch.Tensor, "item", make_read)
-    o.replace(torch.Tensor, "tolist", make_read)
+    for name in READS:
+        o.replace(torch.Tensor, name, make_read)
     o.replace(torch.cuda, "synchronize", make_synchronize)
     o.replace(getattr(torch.cuda, "CUDAGraph", None), "replay", make_replay)
     collectives.hook_unshard(o)

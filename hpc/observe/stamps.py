@@ -265,18 +265,28 @@ class HostSpans:
     ahead_ns: tuple[int, ...]
 
 
+_REQUESTS = {e.ITERATE_IN, e.FETCH_IN}
+_NEXT_BATCH = _REQUESTS | {e.UPDATE_OUT, e.SCALER_OUT, e.STEP_END, e.BACKWARD_OUT}
+_AT_BORDERS = (
+    _NEXT_BATCH, {e.FORWARD_IN, e.REPLAY}, {e.GRADIENT, e.COLLECTIVE_IN, e.BACKWARD_OUT, e.REPLAY_OUT},
+    {e.BACKWARD_OUT, e.COLLECTIVE_OUT, e.REPLAY_OUT}, _NEXT_BATCH,
+)  # fmt: skip
+"""Kinds of events at the borders of PHASES: with nothing in between, the device is at several events at once."""
+
+
 def host_spans(
     noted: Sequence[tuple[int, HookEvent]], queued: Sequence[tuple[int, HookEvent]], borders: Sequence[int]
 ) -> HostSpans | None:
-    """`noted` are as those of `host_bound_ns`, `queued` all events of the host from the first border on to the last.
+    """`noted` are as those of `host_bound_ns`, `queued` all events of the host from the first of these on to the last.
 
     None where the host's time at a border is not known.
     """
-    at_device = {event.device_ns: event.ns for _, event in (*queued, *noted)}
-    at_host = [at_device.get(border) for border in borders]
-    if None in at_host:
-        return None
-    times = [ns for ns in at_host if ns is not None]
+    times = []
+    for border, kinds in zip(borders, _AT_BORDERS, strict=True):
+        there = [event for _, event in queued if event.kind in kinds and event.device_ns == border]
+        if not there:
+            return None
+        times.append(next((event.ns for event in there if event.kind in _REQUESTS), there[0].ns))
     idle, waited = [0] * (len(borders) - 1), [0] * (len(borders) - 1)
     ahead: list[list[int]] = [[] for _ in idle]
     for (_, before), (_, event) in pairwise(noted):

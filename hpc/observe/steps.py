@@ -177,7 +177,7 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
         borders.append((end, end))
     called = [(_called_ns(process, begin), _called_ns(process, end)) for (_, begin), (end, _) in pairwise(borders)]
     steps = [replace(step, called_ns=its) for step, its in zip(steps, called, strict=True)]
-    steps = _by_device(steps, process)
+    steps = _by_device(steps, process, borders)
     steps = _with_collectives(steps, borders, process)
     steps, turns, reason = _rounds(steps)
     lacking = _lacking(steps)
@@ -212,7 +212,9 @@ def _ended(step: ObservedStep, end: _Moment) -> ObservedStep:
     return replace(step, stamps=(*step.stamps[:END], end.ns))
 
 
-def _by_device(steps: Sequence[ObservedStep], process: _Process) -> list[ObservedStep]:
+def _by_device(
+    steps: Sequence[ObservedStep], process: _Process, borders: Sequence[tuple[_Moment, _Moment]]
+) -> list[ObservedStep]:
     """What the device shows of the steps. Those of which its times are not all known have no inner stamps, and are in
     no block."""
     segments, times = process.segments, process.times
@@ -238,9 +240,10 @@ def _by_device(steps: Sequence[ObservedStep], process: _Process) -> list[Observe
             changed = replace(changed, pause=pause)
         inner = tuple(changed.stamps[at] for at in (BEGIN, BATCH_READY, GRADS_READY, REDUCED, END))
         if ABSENT not in inner:
-            noted = _noted(process, segment.first, segment.stop)
+            first, stop = borders[number][1].place, borders[number + 1][0].place
+            noted = _noted(process, first, stop)
             paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
-            syncs = sum(event.kind == e.SYNC_IN for _, event in noted[1:])
+            syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
             spans = host_spans(noted, _queued(process, noted), inner)
             changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
         result.append(changed)

@@ -64,6 +64,13 @@ def test_a_model_that_moves_away_has_no_times_from_then_on(tmp_path: Path) -> No
     assert any("went from cpu:0 to meta:0" in reason for reason in times.reasons.values())
 
 
+def test_what_has_the_host_wait_for_the_device_is_counted(tmp_path: Path) -> None:
+    """item, tolist, cpu twice, float, int, and bool of each comparison with a tensor."""
+    ended, _ = run_odd(tmp_path, "reads")
+    (observed,) = ended.observed
+    assert {step.syncs for step in observed.steps[ODD_FROM:-1]} == {7}
+
+
 def test_replays_of_graphs_are_steps_with_one_term_of_compute(tmp_path: Path) -> None:
     """From a step on it replays a graph of 9 ms in place of its forward and backward."""
     ended, truth = run_odd(tmp_path, "replays")

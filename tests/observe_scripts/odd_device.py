@@ -69,6 +69,10 @@ def train(inputs, stream, graph):
         device.current_stream().wait_stream(stream)
     if "synchronizes" in words:
         device.synchronize()
+    if "reads" in words:
+        value = loss.detach()
+        assert float(value) == value.item() == value.tolist() == value.cpu()
+        assert int(value * 0) == 0 and value.cpu(memory_format=torch.preserve_format) is not None
 
 
 noted, steps, losses = {}, [], 0

@@ -49,6 +49,12 @@ class Training:
         self.device.host(ms)
         self.event(e.FETCH_OUT, 1, 8)
 
+    def logged(self, ms: float) -> None:
+        """The script waits for its device behind the update, and has something else to do before its next batch."""
+        self.event(e.SYNC_IN)
+        self.device.wait()
+        self.device.host(ms)
+
     def step(
         self, *, fetch: float = 0.2, python: float = 0.5, kernels: float = 3.0, item: bool = False,
         between: float = 0.0,
@@ -313,6 +319,16 @@ def test_waits_for_the_device_are_not_the_hosts_own_time(training: Training) -> 
     for _ in range(40):
         training.step(kernels=20, item=True)
     assert spans(training).host_ns[1] / MS == pytest.approx(1.1, abs=0.3)
+
+
+def test_what_a_script_does_behind_its_update_is_of_the_step_that_it_ends(training: Training) -> None:
+    for _ in range(40):
+        training.step(kernels=5)
+        training.logged(8)
+    step = training.observed().steps[30]
+    assert step.syncs == 1
+    assert paced(step)[3] == pytest.approx(8, abs=0.1)
+    assert step.host_spans is not None and step.host_spans.host_ns[3] / MS == pytest.approx(8 + 0.5, abs=0.1)
 
 
 def test_compiled_autograd_and_replays_of_graphs_are_refused_by_name(training: Training) -> None:
