@@ -283,10 +283,10 @@ def host_spans(
     """
     times = []
     for border, kinds in zip(borders, _AT_BORDERS, strict=True):
-        there = [event for _, event in queued if event.kind in kinds and event.device_ns == border]
-        if not there:
+        reached = [event for _, event in queued if event.kind in kinds and event.device_ns == border]
+        if not reached:
             return None
-        times.append(next((event.ns for event in there if event.kind in _REQUESTS), there[0].ns))
+        times.append(next((event.ns for event in reached if event.kind in _REQUESTS), reached[0].ns))
     idle, waited = [0] * (len(borders) - 1), [0] * (len(borders) - 1)
     ahead: list[list[int]] = [[] for _ in idle]
     for (_, before), (_, event) in pairwise(noted):
