@@ -1,0 +1,162 @@
+"""What scripts whose ranks meet in groups noted of themselves, and what that makes true of a window.
+
+By the clock that all ranks of a machine share. No figure here comes from hpc.measure, hpc.observe or parse: the noted
+calls are replayed without the noted sleeps, one after another, rank by rank.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+MESSAGE = "message"
+
+Identity = tuple[str, tuple[int, ...], int]
+
+
+@dataclass(kw_only=True)
+class NotedCall:
+    """A call of a rank: its name, the ranks of its group (of a message sender, receiver and tag), the how many-th such,
+    and when it was called, waited for and done, ns."""
+
+    name: str
+    ranks: tuple[int, ...]
+    number: int
+    called: int
+    waits: int
+    ends: int
+
+    @property
+    def identity(self) -> Identity:
+        return self.name, self.ranks, self.number
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedRank:
+    """Of consecutive steps of a rank its calls, its sleeps as (begin, end), and the end of each step, ns. `begin` is
+    when the first of these steps began."""
+
+    calls: list[NotedCall]
+    slept: list[tuple[int, int]]
+    ends: list[int]
+    begin: int
+
+    def own_ms(self) -> float:
+        """What it does itself, neither waiting nor communicating, a step."""
+        return sum(own for own, _, _ in _actions(self, [])) / len(self.ends) / 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotedRun:
+    """All steps of all ranks."""
+
+    ranks: list[NotedRank]
+
+    @classmethod
+    def of(cls, folder: Path, ranks: int) -> NotedRun:
+        """What the ranks of a run wrote to a folder."""
+        return cls(ranks=[_read(folder / f"rank{rank}.json") for rank in range(ranks)])
+
+    def window(self, first: int, steps: int) -> NotedRun:
+        """So many steps from `first` on, with the calls that were made and ended in them on all ranks."""
+        cut = []
+        for its in self.ranks:
+            begin, end = its.ends[first - 1], its.ends[first + steps - 1]
+            calls = [call for call in its.calls if begin <= call.called < end]
+            slept = [each for each in its.slept if begin <= each[0] < end]
+            cut.append(NotedRank(calls=calls, slept=slept, ends=its.ends[first : first + steps], begin=begin))
+        return NotedRun(ranks=cut)
+
+    def costs(self, rank: int) -> float:
+        """By how many ms a step is shorter without a rank's sleeps: the last end of the window, replayed."""
+        last = max(its.ends[-1] for its in self.ranks)
+        return (last - self._replayed(rank)) / len(self.ranks[0].ends) / 1e6
+
+    def replays_exactly(self) -> bool:
+        """Whether the calls, replayed with all sleeps, end when they ended."""
+        return self._replayed(None) == max(its.ends[-1] for its in self.ranks)
+
+    def meets_next(self, rank: int) -> Counter[tuple[int, ...]]:
+        """Of a rank's sleeps, which group it met next, how often."""
+        calls = sorted((call.called, call.ranks) for call in self.ranks[rank].calls)
+        groups: Counter[tuple[int, ...]] = Counter()
+        for _, end in self.ranks[rank].slept:
+            groups.update([next((ranks for called, ranks in calls if called >= end), ())])
+        return groups
+
+    def _replayed(self, without: int | None) -> int:
+        """When the last rank ends, had that rank not slept."""
+        present: dict[Identity, dict[int, NotedCall]] = defaultdict(dict)
+        for rank, its in enumerate(self.ranks):
+            for noted in its.calls:
+                present[noted.identity][rank] = noted
+        queues = [_actions(its, its.slept if rank == without else []) for rank, its in enumerate(self.ranks)]
+        arrived: dict[tuple[Identity, int], int] = {}
+        now = [its.begin for its in self.ranks]
+        at = [0] * len(queues)
+        moved = True
+        while moved:
+            moved = False
+            for rank, queue in enumerate(queues):
+                while at[rank] < len(queue):
+                    own, call, waits = queue[at[rank]]
+                    if call is None:
+                        now[rank] += own
+                    elif not waits:
+                        now[rank] += own
+                        arrived[call.identity, rank] = now[rank]
+                    else:
+                        needed = _needed(call, rank, present[call.identity])
+                        if not all((call.identity, other) in arrived for other in needed):
+                            break
+                        recorded = max((present[call.identity][other].called for other in needed), default=call.waits)
+                        latest = max((arrived[call.identity, other] for other in needed), default=0)
+                        begin = now[rank] + own
+                        now[rank] = max(begin, latest) + call.ends - max(call.waits, recorded)
+                    at[rank] += 1
+                    moved = True
+        left = [rank for rank, queue in enumerate(queues) if at[rank] < len(queue)]
+        if left:
+            raise ValueError(f"ranks {left} wait for calls that nobody makes")
+        return max(now)
+
+
+Action = tuple[int, NotedCall | None, bool]
+
+
+def _actions(its: NotedRank, removed: list[tuple[int, int]]) -> list[Action]:
+    """A rank's calls and waits in order, each with its own work before it, ns, less the sleeps that are removed; the
+    last is the window's end."""
+    moments = sorted(
+        [(call.called, 0, number) for number, call in enumerate(its.calls)]
+        + [(call.waits, 1, number) for number, call in enumerate(its.calls)]
+    )
+    actions: list[Action] = []
+    before = its.begin
+    for moment, waits, number in [*moments, (its.ends[-1], 2, -1)]:
+        slept = sum(min(end, moment) - max(begin, before) for begin, end in removed if begin < moment and end > before)
+        call = None if number < 0 else its.calls[number]
+        actions.append((moment - before - slept, call, waits == 1))
+        before = call.ends if call is not None and waits else moment
+    return actions
+
+
+def _needed(call: NotedCall, rank: int, present: dict[int, NotedCall]) -> list[int]:
+    """For whom a rank waits there: for whoever had come when it ended. A sender may not wait for its receiver."""
+    others = call.ranks[:2] if call.name == MESSAGE else call.ranks
+    return [other for other in others if other != rank and other in present and present[other].called <= call.ends]
+
+
+def _read(path: Path) -> NotedRank:
+    calls, slept, ends = [], [], []
+    numbers: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for step in json.loads(path.read_text()):
+        for name, ranks, called, waits, done in step["met"]:
+            key = name, tuple(ranks)
+            calls.append(NotedCall(name=name, ranks=key[1], number=numbers[key], called=called, waits=waits, ends=done))
+            numbers[key] += 1
+        slept += [(begin, end) for begin, end in step["slept"]]
+        ends.append(step["end"])
+    return NotedRank(calls=calls, slept=slept, ends=ends, begin=ends[0])

