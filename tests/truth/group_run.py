@@ -199,7 +199,7 @@ def report(points: Sequence[GroupPoint]) -> bool:
         by_name[point.case.name].append(point)
     for name, its in by_name.items():
         counts = "".join(f" {sum(point.verdict == verdict for point in its):11}" for verdict in VERDICTS)
-        noted, missing = (sum(getattr(each.recorded, what) for each in its) for what in ("noted", "missing"))
+        noted, missing = sum(each.recorded.noted for each in its), sum(each.recorded.missing for each in its)
         costs = ", ".join(f"{point.cost:.1f}/{point.true:.1f}" for point in its if point.cost is not None)
         print(f"{name:34} {noted:7} {missing:7} {counts}  {costs}")
         for point in its:
@@ -211,7 +211,7 @@ def report(points: Sequence[GroupPoint]) -> bool:
 
 
 def _report_recorded(points: Sequence[GroupPoint]) -> bool:
-    noted, missing = (sum(getattr(point.recorded, what) for point in points) for what in ("noted", "missing"))
+    noted, missing = sum(point.recorded.noted for point in points), sum(point.recorded.missing for point in points)
     print(f"\n{missing} of {noted} noted calls are not in the traces, in their group and within {SAME_NS / 1e6:.0f} ms")
     return noted - missing < RECORDED * noted
 
