@@ -125,14 +125,45 @@ def tp_fsdp():
     return plain_step(model, AveragingSGD(model.parameters(), lr=1e-3))
 
 
-def tp_ddp():
-    """Tensor parallel pairs by DTensor, DDP across them."""
-    from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+class Copied(torch.autograd.Function):
+    """The same on all ranks of a group; gradients are summed over it."""
 
+    @staticmethod
+    def forward(ctx, tensor, group):
+        ctx.group = group
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
+
+
+class Summed(torch.autograd.Function):
+    """Summed over a group; gradients are the same on all its ranks."""
+
+    @staticmethod
+    def forward(ctx, tensor, group):
+        result = tensor.clone()
+        dist.all_reduce(result, group=group)
+        return result
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def tp_ddp():
+    """Tensor parallel pairs with collectives of their own, as Megatron's, and DDP across them."""
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "tp"))
-    model = split_model(mesh["tp"])
-    _pre_dp_module_transform(model)
-    group = mesh["dp"].get_group()
+    tp, group = mesh["tp"].get_group(), mesh["dp"].get_group()
+
+    class SplitBlock(Block):
+        def forward(self, inputs):
+            return Summed.apply(super().forward(Copied.apply(inputs, tp)), tp)
+
+    model = nn.Sequential(SplitBlock(), SplitBlock(late=True))
     return by_ddp(model, DistributedDataParallel(model, process_group=group), group)
 
 
