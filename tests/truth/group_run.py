@@ -149,7 +149,8 @@ def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: Note
     findings = findings_of(ledger)
     if not case.place:
         others = [each for each in findings if not bears_out(each, training, noted)]
-        kind = "wrong" if others else "machine" if findings else "right"
+        unknown = "cannot tell" if verdict.kind == CANNOT_TELL else "right"
+        kind = "wrong" if others else "machine" if findings else unknown
         limit = verdict.limit if verdict.kind == NONE else None
         return GroupPoint(case=case, recorded=recorded, verdict=kind, text=text, limit=limit)
     true = noted.costs(case.rank)
