@@ -45,7 +45,7 @@ class NotedRank:
 
     def own_ms(self) -> float:
         """What it does itself, neither waiting nor communicating, a step."""
-        return sum(own for own, _, _ in _actions(self, [])) / len(self.ends) / 1e6
+        return sum(work_ns for work_ns, _, _ in _actions(self, [])) / len(self.ends) / 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,11 @@ class NotedRun:
             moved = False
             for rank, queue in enumerate(queues):
                 while at[rank] < len(queue):
-                    own, call, waits = queue[at[rank]]
+                    work_ns, call, waits = queue[at[rank]]
                     if call is None:
-                        now[rank] += own
+                        now[rank] += work_ns
                     elif not waits:
-                        now[rank] += own
+                        now[rank] += work_ns
                         arrived[call.identity, rank] = now[rank]
                     else:
                         needed = _needed(call, rank, present[call.identity])
@@ -113,13 +113,13 @@ class NotedRun:
                             break
                         recorded = max((present[call.identity][other].called for other in needed), default=call.waits)
                         latest = max((arrived[call.identity, other] for other in needed), default=0)
-                        begin = now[rank] + own
+                        begin = now[rank] + work_ns
                         now[rank] = max(begin, latest) + call.ends - max(call.waits, recorded)
                     at[rank] += 1
                     moved = True
-        left = [rank for rank, queue in enumerate(queues) if at[rank] < len(queue)]
-        if left:
-            raise ValueError(f"ranks {left} wait for calls that nobody makes")
+        stuck = [rank for rank, queue in enumerate(queues) if at[rank] < len(queue)]
+        if stuck:
+            raise ValueError(f"ranks {stuck} wait for calls that nobody makes")
         return max(now)
 
 

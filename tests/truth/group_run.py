@@ -186,10 +186,10 @@ def bears_out(verdict: Verdict, training: GroupTraining, noted: NotedRun) -> boo
     """Whether the notes have the rank that a verdict names work by so much longer than its peers, to a quarter."""
     if len(verdict.ranks) != 1:
         return False
-    own = [its.own_ms() for its in noted.ranks]
+    working = [its.own_ms() for its in noted.ranks]
     (rank,) = verdict.ranks
-    peers = [own[other] for other in training.peers_of(rank) if other != rank]
-    return bool(peers) and own[rank] - float(np.median(peers)) >= MOSTLY * verdict.costs
+    peers = [working[other] for other in training.peers_of(rank) if other != rank]
+    return bool(peers) and working[rank] - float(np.median(peers)) >= MOSTLY * verdict.costs
 
 
 def report(points: Sequence[GroupPoint]) -> bool:

@@ -51,12 +51,12 @@ def test_a_sleep_that_others_outlast_costs_what_it_is_more(tmp_path: Path) -> No
 
 
 def test_a_delay_travels_along_a_chain_of_messages(tmp_path: Path) -> None:
-    there, on = ("message", [0, 1, 0]), ("message", [1, 2, 0])
+    sent, passed = ("message", [0, 1, 0]), ("message", [1, 2, 0])
     run = noted(
         tmp_path,
-        [{"slept": [(0, 8)], "met": [(*there, 10, 10, 11)], "end": 12}],
-        [{"met": [(*there, 1, 1, 11), (*on, 14, 14, 15)], "end": 15}],
-        [{"met": [(*on, 0, 0, 15)], "end": 20}],
+        [{"slept": [(0, 8)], "met": [(*sent, 10, 10, 11)], "end": 12}],
+        [{"met": [(*sent, 1, 1, 11), (*passed, 14, 14, 15)], "end": 15}],
+        [{"met": [(*passed, 0, 0, 15)], "end": 20}],
     )
     assert run.replays_exactly()
     assert run.costs(0) == pytest.approx(8)
