@@ -196,6 +196,7 @@ class Trace:
     input_names: Sequence[str] = ()
     host_bound_ns: Int64 | None = None  # [rank, step, phase]: of a device, how long its host set the pace
     host_bound_phases: Sequence[str] = ()
+    host_waits: Int64 | None = None  # [rank, step, wait, 3]: begin and end on the rank's own clock, 1 where proven
     telemetry: Telemetry | None = None
     history: TrainingHistory | None = None
     recovered: bool = False
@@ -223,8 +224,6 @@ class Trace:
         if self.unix_offset_ns is not None or self.unix_bound_ns is not None:
             self._expect("unix_offset_ns", np.int64, *self.clock_local_ns.shape)
             self._expect("unix_bound_ns", np.int64, *self.clock_local_ns.shape)
-        if self.injected_ns is not None:
-            self._expect("injected_ns", np.int64, ranks, steps, len(self.injected_phases))
         if self.meetings is not None:
             width = len(self.meeting_names) if self.calls is None else self.calls.calls.shape[1]
             self._expect("meetings", np.int64, ranks, steps, width, len(MEETING_STAMPS))
@@ -232,10 +231,12 @@ class Trace:
                 raise TraceError(f"calls are of {len(self.calls.calls)} of {ranks} ranks")
             if len(self.meeting_roots) != len(self.meeting_names):
                 raise TraceError(f"{len(self.meeting_names)} meetings have {len(self.meeting_roots)} roots")
-        if self.input is not None:
-            self._expect("input", np.int64, ranks, steps, len(self.input_names))
-        if self.host_bound_ns is not None:
-            self._expect("host_bound_ns", np.int64, ranks, steps, len(self.host_bound_phases))
+        for name, *lengths in (
+            ("injected_ns", len(self.injected_phases)), ("input", len(self.input_names)),
+            ("host_bound_ns", len(self.host_bound_phases)), ("host_waits", None, 3),
+        ):  # fmt: skip
+            if getattr(self, name) is not None:
+                self._expect(name, np.int64, ranks, steps, *lengths)
         for name in ("ranks", "clock_domains"):
             if len(getattr(self, name)) != ranks:
                 raise TraceError(f"{name} has {len(getattr(self, name))} entries for {ranks} ranks")

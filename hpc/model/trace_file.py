@@ -87,8 +87,9 @@ _UNIX: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "unix_bound_ns": ("clock/unix_bound_ns", {"unit": "ns", "axes": "rank, point"}),
 }
 """As _ARRAYS; both or neither."""
-_OF_STEPS = ("stamps", "samples", "losses", "meetings", "input", "host_bound_ns")
+_OF_STEPS = ("stamps", "samples", "losses", "meetings", "input", "host_bound_ns", "host_waits")
 _INJECTED, _MEETINGS, _INPUT, _HOST_BOUND = "injected_ns", "meetings", "input", "host_bound_ns"
+_HOST_WAITS, _WAIT_AXES = "host_waits", "rank, step, wait, (begin, end, whether it is proven)"
 _CALLS, _GROUPS, _TRAINING = "meeting_calls", "meeting_groups", "training"
 _TELEMETRY: Mapping[str, Mapping[str, Any]] = {
     "ranks": {"unit": "1", "axes": "node"},
@@ -207,11 +208,8 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         if trace.input is not None:
             attributes = {"unit": "ns", "axes": "rank, step, figure", "absent": ABSENT, "names": trace.input_names}
             _describe(file.create_dataset(_INPUT, data=trace.input), attributes)
-        if trace.host_bound_ns is not None:
-            attributes = {
-                "unit": "ns", "axes": "rank, step, phase", "absent": ABSENT, "phases": trace.host_bound_phases,
-            }  # fmt: skip
-            _describe(file.create_dataset(_HOST_BOUND, data=trace.host_bound_ns), attributes)
+        for name, array, attributes in _of_devices(trace):
+            _describe(file.create_dataset(name, data=array), attributes)
         if trace.telemetry is not None:
             for name, attributes in _TELEMETRY.items():
                 _describe(file.create_dataset(f"telemetry/{name}", data=getattr(trace.telemetry, name)), attributes)
@@ -229,6 +227,16 @@ def _write(raw: _Flushed, trace: Trace) -> None:
         for name in ("evidence", "script"):
             file.create_dataset(name, data=_stored(getattr(trace, name)))
         file.create_dataset("clock/domains", data=_stored(trace.clock_domains))
+
+
+def _of_devices(trace: Trace) -> Iterator[tuple[str, npt.NDArray[np.int64], Mapping[str, Any]]]:
+    """The datasets on hosts that pace their devices, with their attributes."""
+    waits = {"unit": "ns", "axes": _WAIT_AXES, "absent": ABSENT}
+    if trace.host_bound_ns is not None:
+        phases = {"axes": "rank, step, phase", "phases": trace.host_bound_phases}
+        yield _HOST_BOUND, trace.host_bound_ns, {**waits, **phases}
+    if trace.host_waits is not None:
+        yield _HOST_WAITS, trace.host_waits, waits
 
 
 def _describe(dataset: Any, attributes: Mapping[str, Any]) -> None:
@@ -392,6 +400,7 @@ def _read(file: Any, size_bytes: int, descriptor: int | None = None) -> Trace:
         input_names=stored.entries("names", _INPUT, str) if has_input else [],
         host_bound_ns=array(_HOST_BOUND, _HOST_BOUND, "rank, step, phase") if has_host_bound else None,
         host_bound_phases=stored.entries("phases", _HOST_BOUND, str) if has_host_bound else [],
+        host_waits=array(_HOST_WAITS, _HOST_WAITS, _WAIT_AXES) if _HOST_WAITS in stored else None,
         telemetry=_telemetry(stored),
         history=TrainingHistory.from_json(stored.json(_TRAINING, dict)) if _TRAINING in stored else None,
         **arrays,

@@ -20,8 +20,10 @@ from hpc.observe.segments import Segment, looked_at, segments_of, training_loade
 from hpc.observe.stamps import (
     CollectiveCall,
     HostSpans,
+    HostWait,
     host_bound_ns,
     host_spans,
+    host_waits,
     inner_stamps,
     is_replayed,
     placed_collectives,
@@ -86,6 +88,8 @@ class ObservedStep:
     """On a device, how long the host set the pace, by hpc.observe.stamps.PHASES; empty where that is not known."""
     host_spans: HostSpans | None = None
     """On a device, what the host took; None where that is not known."""
+    host_waits: tuple[HostWait, ...] = ()
+    """On a device, when it waits for the host."""
     syncs: int = 0
     """How often the script waited for the device, as far as that is seen."""
 
@@ -245,7 +249,8 @@ def _by_device(
             paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
             syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
             spans = host_spans(noted, _queued(process, noted), inner)
-            changed = replace(changed, host_bound_ns=paced, host_spans=spans, syncs=syncs)
+            waits = host_waits(noted, times.bounds_ns, launch_ns, inner[0], inner[-1])
+            changed = replace(changed, host_bound_ns=paced, host_spans=spans, host_waits=waits, syncs=syncs)
         result.append(changed)
     return result
 

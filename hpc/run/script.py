@@ -484,6 +484,7 @@ class ScriptRun:
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[step.loader_ns for step in recorded.steps[:steps]],
             host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=grouped,
+            host_waits=[step.host_waits for step in recorded.steps[:steps]],
         )  # fmt: skip
 
     def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> tuple[StepCollectives, bool]:
