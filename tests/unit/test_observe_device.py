@@ -279,6 +279,44 @@ def test_python_that_takes_longer_than_its_kernels_paces_the_step(training: Trai
     assert optimizer == pytest.approx(10 - 1, abs=1.1)  # less the update itself
 
 
+def test_when_the_device_waits_for_its_host_is_known(training: Training) -> None:
+    for _ in range(40):
+        training.step(python=10, kernels=1)
+    step = training.observed().steps[30]
+    waits = step.host_waits
+    assert waits and all(wait.is_proven for wait in waits)
+    assert [wait.begin_ns for wait in waits] == sorted(wait.begin_ns for wait in waits)
+    assert step.stamps[BEGIN] <= waits[0].begin_ns and waits[-1].end_ns <= step.stamps[END]
+    assert sum(wait.end_ns - wait.begin_ns for wait in waits) == pytest.approx(sum(step.host_bound_ns), abs=NEAR)
+
+
+def test_python_with_kernels_queued_behind_it_may_be_what_the_device_waits_for(training: Training) -> None:
+    def late_forward() -> None:
+        training.fetch(0.1)
+        training.event(e.FORWARD_IN)
+        training.event(e.ARMED)
+        training.device.work(0.5)
+        training.device.host(10)  # nothing is recorded here
+        training.device.work(5)
+        for kind in (e.BACKWARD_IN, e.GRADIENT, e.BACKWARD_OUT, e.UPDATE_OUT):
+            training.event(kind, 1 if kind == e.UPDATE_OUT else 0)
+        if training.clock is not None:
+            training.clock.step_completed()
+
+    for _ in range(40):
+        late_forward()
+    step = training.observed().steps[30]
+    (wait,) = step.host_waits
+    assert not wait.is_proven and (wait.end_ns - wait.begin_ns) / MS == pytest.approx(5, abs=0.2)
+    assert sum(step.host_bound_ns) < NEAR
+
+
+def test_a_device_that_is_always_busy_has_no_wait(training: Training) -> None:
+    for _ in range(40):
+        training.step()
+    assert not any(step.host_waits for step in training.observed().steps[3:30])
+
+
 def test_kernels_that_the_script_waits_for_are_not_the_hosts(training: Training) -> None:
     for _ in range(40):
         training.step(kernels=20, item=True)
