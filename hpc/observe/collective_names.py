@@ -8,8 +8,9 @@ BUFFERS = "broadcast of buffers"
 """DDP's, from rank 0 before a forward."""
 MESSAGE, MESSAGES = "message", "messages"
 """What one rank sends to another; the dimension of those in a process group that has no name."""
-REPLICAS = "dp"
-"""The dimension of ranks between which DDP reduces, where nobody named it."""
+REPLICAS, STAGES = "dp", "pp"
+"""Where nobody named them, the dimensions of ranks between which DDP reduces, and of messages between the stages of a
+pipeline."""
 FROM_ANY = "message from any rank"
 """One that a rank waits for, as long as it is not known who sends it."""
 NAMES = {

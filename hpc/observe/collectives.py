@@ -221,49 +221,17 @@ class Calls:
         """How many are not yet waited for."""
         return len(self._works)
 
-    def _number(self, group: Any) -> int:
-        """Of a process group; 0: it may share its identity with a later one."""
-        return self._groups.known(id(group), 0) or self._groups.of(group)
-
     def of_collective(self, name: str) -> Any:
-        whiches: dict[tuple[int, int], int] = {}
-
-        def which_of(group: Any, values: tuple[Any, ...]) -> tuple[int, bool]:
-            root = _root(name, values)
-            key = self._number(group), root
-            which = whiches.get(key)
-            if which is None:
-                which = _which(self._o, collective_of(name, group, root))
-                if key[0]:
-                    whiches[key] = which
-            return which, waits_at_once(values)
-
-        return self._make(which_of)
+        if name in FROM_ONE:
+            return self._make(_root, lambda group, root: collective_of(name, group, root))
+        return self._make(None, lambda group, _: collective_of(name, group, e.UNCLEAR if name in TO_ONE else e.NO_ROOT))
 
     def of_message(self, *, sends: bool) -> Any:
-        whiches: dict[tuple[int, int, int], int] = {}
-
-        def which_of(group: Any, values: tuple[Any, ...]) -> tuple[int, bool]:
-            _, peer, tag = values
-            key = self._number(group), peer, tag
-            which = whiches.get(key)
-            if which is None:
-                which = _which(self._o, message_of(group, peer, tag, sends=sends))
-                if key[0]:
-                    whiches[key] = which
-            return which, False
-
-        return self._make(which_of)
+        return self._make(lambda values: values[1:], lambda group, its: message_of(group, *its, sends=sends))
 
     def of_any_message(self, original: Any) -> Any:
         """Its record gets the sender's name when the message is there; until then it is of any rank."""
-
-        def which_of(group: Any, values: tuple[Any, ...]) -> tuple[int, bool]:
-            return _which(self._o, message_from_any(group, values[1])), False
-
-        make = self._make(which_of)
-
-        hooked = make(original)
+        hooked = self._make(lambda values: values[1], message_from_any)(original)
 
         def call(group: Any, *values: Any, **named: Any) -> Any:
             work = hooked(group, *values, **named)
@@ -276,17 +244,24 @@ class Calls:
 
         return call
 
-    def _make(self, which_of: Callable[[Any, tuple[Any, ...]], tuple[int, bool]]) -> Any:
-        o, works = self._o, self._works
+    def _make(self, part_of: Callable[[Any], Any] | None, called: Callable[[Any, Any], CollectiveName | None]) -> Any:
+        """`part_of` returns the part of a call's arguments that `called` needs beside the group, None: none."""
+        o, works, numbers = self._o, self._works, self._groups
+        known, whiches = numbers.known, dict[tuple[int, Any], int]()
 
         def make(original: Any) -> Any:
             def call(group: Any, *values: Any, **named: Any) -> Any:
                 if _is_compiling() or o.off:
                     return original(group, *values, **named)
                 try:
-                    which, at_once = which_of(group, values)
+                    part = None if part_of is None else part_of(values)
+                    which = whiches.get((known(id(group), 0), part))
+                    if which is None:
+                        which = _which(o, called(group, part))
+                        if number := numbers.of(group):  # 0: it may share its identity with a later one
+                            whiches[number, part] = which
                     if which >= 0:
-                        size = _bytes(values[0]) if values else 0
+                        size, at_once = _bytes(values[0]) if values else 0, waits_at_once(values)
                         at = o.place()
                         o.cells[at + 1] = e.COLLECTIVE_IN | which << 8 | size << 24
                         o.cells[at] = perf_counter_ns()
@@ -517,10 +492,8 @@ def _which(o: Observer, called: CollectiveName | None) -> int:
     return -1 if called is None else o.recorder.name(*called)
 
 
-def _root(name: str, values: tuple[Any, ...]) -> int:
+def _root(values: tuple[Any, ...]) -> int:
     """The rank that sends, by the group's numbers, from the call's options or its last argument."""
-    if name not in FROM_ONE:
-        return e.UNCLEAR if name in TO_ONE else e.NO_ROOT
     root = getattr(values[-1], "rootRank", values[-1]) if values else None
     return root if isinstance(root, int) else e.UNCLEAR
 

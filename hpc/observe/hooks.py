@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import collectives, flight_record, stacks
+from . import collectives, flight_record, pipelines, stacks
 from . import events as e
 from .observer import (
     Count,
@@ -252,7 +252,8 @@ def _gradient_hook(o: Observer) -> Callable[[Any], None]:
     return complete
 
 
-def _hook_backward(o: Observer) -> None:
+def _hook_backward(o: Observer) -> Callable[[Any], Any]:
+    """Returns what makes the replacement of a function that is a backward."""
     cells, place, backward_in, backward_out = o.cells, o.place, e.BACKWARD_IN, e.BACKWARD_OUT
     complete = _gradient_hook(o)
 
@@ -308,6 +309,7 @@ def _hook_backward(o: Observer) -> None:
         return backward
 
     o.replace(torch.autograd, "backward", make_backward)
+    return make_backward
 
 
 def _hook_updates(o: Observer) -> None:
@@ -412,7 +414,7 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
         _hook_saves(o)
         hook_end(o)
         collectives.hook(o, after_import)
-        _hook_backward(o)
+        pipelines.hook(o, after_import, _hook_backward(o))
         stacks.register(o.recorder.path.parent)
         o.recorder.state(torch=str(torch.__version__), argv=sys.argv[:1])
     except BaseException:

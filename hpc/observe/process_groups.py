@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 from typing import Any
+from weakref import WeakSet
 
 import torch.distributed as dist
 
-from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS
+from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS, STAGES
 from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord
 
 _UNNAMED = ("", "undefined", "default", "default_pg", "mesh_default")
@@ -32,6 +33,14 @@ def named_dimension(group: Any) -> str:
 
 
 _MAX_CHARACTERS = 64
+
+
+_of_pipelines: WeakSet[Any] = WeakSet()
+
+
+def is_of_pipeline(group: Any) -> None:
+    """Messages in this process group are between the stages of a pipeline."""
+    _of_pipelines.add(group or dist.group.WORLD)
 
 
 def pattern_of(ranks: tuple[int, ...]) -> str:
@@ -68,11 +77,13 @@ def collective_of(name: str, group: Any, root: int = NO_ROOT) -> CollectiveName 
 
 def of_replicas(group: Any) -> dict[str, Any]:
     """As a fact: the ranks between which DDP reduces, None for all, and their dimension."""
+    return {"ranks": ranks_as_fact(group), "dimension": named_dimension(group) or REPLICAS}
+
+
+def ranks_as_fact(group: Any) -> list[int] | None:
+    """The ranks of a process group; None: all."""
     ranks = ranks_of(group) or ()
-    return {
-        "ranks": None if len(ranks) == _world_size() else list(ranks),
-        "dimension": named_dimension(group) or REPLICAS,
-    }
+    return None if len(ranks) == _world_size() else list(ranks)
 
 
 def _world_size() -> int:
@@ -86,23 +97,27 @@ def _unclear(name: str, size: int) -> CollectiveName:
     return CollectiveName(f"{name} in a group of {size}", UNCLEAR)
 
 
-def message_of(group: Any, peer: int, tag: int, *, sends: bool) -> CollectiveName | None:
+def message_of(group: Any, peer: int = -1, tag: int = 0, *, sends: bool) -> CollectiveName | None:
     """A message to or from a rank, by the numbers of its process group. None where a rank sends to itself.
 
     The dimension is that of the process group.
     """
     ranks = ranks_of(group)
-    if ranks is None:
+    if ranks is None or not 0 <= peer < len(ranks):
         return CollectiveName(f"{MESSAGE} in a group of {int(group.size())}", UNCLEAR)
     mine, other = dist.get_rank(), ranks[peer]
     if mine == other:
         return None
     pair = (mine, other) if sends else (other, mine)
-    return CollectiveName(MESSAGE, pair[0], GroupRecord(pair, named_dimension(group) or MESSAGES, tag))
+    return CollectiveName(MESSAGE, pair[0], GroupRecord(pair, _of_messages(group), tag))
+
+
+def _of_messages(group: Any) -> str:
+    return named_dimension(group) or (STAGES if group in _of_pipelines else MESSAGES)
 
 
 def message_from_any(group: Any, tag: int) -> CollectiveName:
     """A message of which the sender is not known before it is there: of all ranks that could send it."""
     ranks = ranks_of(group) or ()
-    its = GroupRecord(ranks, named_dimension(group) or MESSAGES, tag) if ranks else None
+    its = GroupRecord(ranks, _of_messages(group), tag) if ranks else None
     return CollectiveName(FROM_ANY, UNCLEAR, its)

@@ -1,0 +1,70 @@
+"""Hooks on torch.distributed.pipelining: what messages are for, the shape of a schedule, the backwards of a stage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .process_groups import is_of_pipeline, ranks_as_fact
+
+if TYPE_CHECKING:
+    from .collectives import AfterImport
+    from .observer import Observer
+
+_STAGE, _SCHEDULES = "torch.distributed.pipelining.stage", "torch.distributed.pipelining.schedules"
+
+
+def hook(o: Observer, after_import: AfterImport, make_backward: Callable[[Any], Any]) -> None:
+    """Hooks stages and schedules once a script imports them; `make_backward` makes what records a backward."""
+    after_import(_STAGE, lambda: _hook_stages(o, make_backward))
+    after_import(_SCHEDULES, lambda: _hook_schedules(o))
+
+
+def _hook_stages(o: Observer, make_backward: Callable[[Any], Any]) -> None:
+    stages = getattr(sys.modules.get(_STAGE), "_PipelineStageBase", None)
+    if o.off or stages is None:
+        return
+    # Schedules without bubbles ask autograd for one half of a backward at a time, by other functions of its.
+    o.replace(stages, "backward_one_chunk", make_backward)
+    o.replace(stages, "backward_weight_one_chunk", make_backward)
+
+
+def _hook_schedules(o: Observer) -> None:
+    """A schedule knows its stages when it is made."""
+    if o.off:
+        return
+    shapes: list[dict[str, Any]] = []
+
+    def make(original: Any) -> Any:
+        def begin(schedule: Any, *values: Any, **named: Any) -> None:
+            original(schedule, *values, **named)
+            try:
+                its = getattr(schedule, "_stages", None) or [schedule._stage]
+                is_of_pipeline(its[0].group)
+                shape = _shape(schedule, its)
+                if not o.off and shape not in shapes and len(shapes) < _MAX_SCHEDULES:
+                    shapes.append(shape)
+                    o.recorder.state(pipelines=shapes)
+            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
+                o.failed(error)
+
+        return begin
+
+    for name in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
+        if (kind := getattr(sys.modules[_SCHEDULES], name, None)) is not None:
+            o.replace(kind, "__init__", make)
+
+
+_MAX_SCHEDULES = 8
+
+
+def _shape(schedule: Any, stages: list[Any]) -> dict[str, Any]:
+    """As a fact: the schedule's class, its micro-batches and stages, those of this rank, its ranks (None: all)."""
+    return {
+        "schedule": type(schedule).__name__,
+        "microbatches": int(schedule._n_microbatches),
+        "stages": int(stages[0].num_stages),
+        "its_stages": [int(stage.stage_index) for stage in stages],
+        "ranks": ranks_as_fact(stages[0].group),
+    }
