@@ -101,7 +101,7 @@ def test_a_pipeline_sends_forth_and_back_and_its_gradients_are_complete_at_the_l
 
 
 def test_a_trace_has_the_calls_of_each_rank_and_who_did_not_come(ranks: Ranks, tmp_path: Path) -> None:
-    run = script_spec(tmp_path, "pipeline", "24", "alone", script=SCRIPTS / "groups.py", telemetry="off")
+    run = script_spec(tmp_path, "pipeline", "24", "unanswered", script=SCRIPTS / "groups.py", telemetry="off")
     attempt = Attempt(ranks, tmp_path, run)
     trace = attempt.trace()
     table = trace.calls

@@ -46,8 +46,8 @@ def call_in_groups() -> None:
     three = dist.new_group([0, 1, 3], group_desc="ep")
     if rank in (0, 1, 3):
         dist.all_reduce(value, group=three)
-    alone = [dist.new_group([each]) for each in range(ranks)][rank]
-    dist.all_reduce(value, group=alone)
+    single = [dist.new_group([each]) for each in range(ranks)][rank]
+    dist.all_reduce(value, group=single)
     right, left = (rank + 1) % ranks, (rank - 1) % ranks
     operations = [dist.P2POp(dist.isend, value, right), dist.P2POp(dist.irecv, value.clone(), left)]
     for work in dist.batch_isend_irecv(operations):
@@ -108,13 +108,13 @@ def train_pipeline() -> None:
             schedule.step(target=batch)
 
     def after() -> None:
-        if alone and rank == 0:  # to nobody: its receiver does not come
+        if unanswered and rank == 0:  # to nobody: its receiver does not come
             dist.isend(torch.ones(1), 1, tag=9)
 
     train(model, step, after)
 
 
-alone = "alone" in sys.argv
+unanswered = "unanswered" in sys.argv
 {
     "calls": call_in_groups, "pairs": train_in_pairs, "by hand": train_shards_by_hand, "hybrid": train_hybrid,
     "pipeline": train_pipeline,
