@@ -48,8 +48,8 @@ def call_in_groups() -> None:
         dist.all_reduce(value, group=three)
     single = [dist.new_group([each]) for each in range(ranks)][rank]
     dist.all_reduce(value, group=single)
-    right, left = (rank + 1) % ranks, (rank - 1) % ranks
-    operations = [dist.P2POp(dist.isend, value, right), dist.P2POp(dist.irecv, value.clone(), left)]
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    operations = [dist.P2POp(dist.isend, value, after), dist.P2POp(dist.irecv, value.clone(), before)]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     if rank == 2:
