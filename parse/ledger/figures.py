@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hpc.system.text import capitalized, inflect
 from parse import stats
 from parse.ledger.causes import Cause
+from parse.ledger.host_bound import HostPace
 from parse.ledger.network import Basis, Fault, Network, NetworkFinding, Unknown
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -205,6 +206,58 @@ def host_of(ledger: Ledger, rank: int) -> str:
 def repeat_of(run: RunLedger) -> str:
     """The number of the repeat, from the run's id."""
     return run.run_id.rpartition("_r")[2]
+
+
+# A device that waits for its host, as sentences.
+
+HOST_BOUND = 0.05
+"""A device whose host sets the pace for a smaller share of the step is no sentence."""
+MAY_IDLE = 0.2
+"""The same where events only leave open that the device waits: hosts that are not behind queue kernels, too."""
+EVERY_STEP = 0.5
+"""From so many waits for the device a step on, these are part of the advice."""
+
+
+def host_bound_sentences(ledger: Ledger, write: Figures) -> Iterator[str]:
+    """`The GPU of rank 1 (n0) idles in 31 % of the step because its host is behind: 4.00 ms of compute, 0.25 ms of the
+    optimizer`, and what to do; nothing where hosts are hardly behind."""
+    paces = {} if ledger.host_bound is None else dict(enumerate(ledger.host_bound.ranks))
+    known = {rank: pace for rank, pace in paces.items() if pace is not None}
+    if ledger.host_bound is None or not known:
+        return
+    step = ledger.step.value
+    is_proven = max(pace.behind for pace in known.values()) >= HOST_BOUND * step
+    behind = {rank: pace.behind if is_proven else pace.most_behind for rank, pace in known.items()}
+    rank = max(behind, key=lambda each: behind[each])
+    if behind[rank] < (HOST_BOUND if is_proven else MAY_IDLE) * step:
+        return
+    pace, whose = known[rank], "its host is"
+    if len(ledger.ranks) == 1:
+        who = "The GPU"
+    elif behind[rank] - min(behind.values()) < HOST_BOUND * step:
+        pace, who, whose = ledger.host_bound.mean, "Each GPU", "the hosts are"
+    else:
+        host = host_of(ledger, rank)
+        who = f"The GPU of rank {rank}{f' ({host})' if host else ''}"
+    yield _idles(pace, step, f"{who} {{}} of the step because {whose} behind", write, is_proven=is_proven)
+    advice = "CUDA graphs or torch.compile, fewer small kernels"
+    if pace.syncs is not None and pace.syncs >= EVERY_STEP:
+        times = "once" if pace.syncs == 1 else f"{round_number(pace.syncs)} times"
+        advice += f", no .item() in every step (the script waits for its device {times} in each)"
+    yield f"To do: {advice}"
+
+
+def _idles(pace: HostPace, step_ms: float, form: str, write: Figures, *, is_proven: bool) -> str:
+    """In how much of the step, by phase; `form` has a place for how much."""
+    names = {"compute": "compute", "reduction": "the reduction", "optimizer": "the optimizer"}
+    parts = {name: getattr(pace, phase) for phase, name in names.items()}
+    if not is_proven:
+        parts = {name: (pace.at_most or {}).get(phase, 0.0) for phase, name in names.items()}
+    up_to = "" if is_proven else "up to "
+    listed = ", ".join(f"{up_to}{write.ms(ms)} of {name}" for name, ms in parts.items() if float(write.bare(ms)))
+    share_text = f"{(pace.behind if is_proven else pace.most_behind) / step_ms * 100:.0f} %"
+    text = form.format(f"idles in {share_text}" if is_proven else f"may idle in up to {share_text}")
+    return f"{text}: {listed}" if is_proven else f"{text}, which its events leave open: {listed}"
 
 
 # The network of a point as text: sentences, and the lines below them.

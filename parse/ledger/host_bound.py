@@ -14,11 +14,61 @@ from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace
 from hpc.observe.stamps import PHASES
 from parse import stats
-from parse.ledger.types import HostBound, HostPace
 
 Floats = npt.NDArray[np.float64]
 _CHUNK = 500_000
 """Ranks × steps that are read at once; it bounds the memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPace:
+    """How long the host of a device sets its pace, ms a step, by the phases of a step on a device
+    (hpc.observe.stamps.PHASES).
+
+    `at_most`, by phase, is the longest that the device can have waited for its host, with what no event shows; `syncs`
+    how often the script waits for the device in a step. None where that is not known.
+    """
+
+    data: float
+    compute: float
+    reduction: float
+    optimizer: float
+    at_most: Mapping[str, float] | None
+    syncs: float | None
+
+    @property
+    def behind(self) -> float:
+        """Without data, which a device waits for whoever is slow: that is a term of its own."""
+        return self.compute + self.reduction + self.optimizer
+
+    @property
+    def most_behind(self) -> float:
+        """As `behind`, with what no event shows."""
+        if self.at_most is None:
+            return self.behind
+        return max(self.behind, sum(ms for phase, ms in self.at_most.items() if phase != "data"))
+
+    @property
+    def most_of_compute(self) -> float:
+        """The longest that the device can have waited in compute."""
+        return self.compute if self.at_most is None else max(self.compute, self.at_most["compute"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostBound:
+    """How long hosts set the pace of their devices, over the ok runs: of each rank, None where that is not known, and
+    the mean of the others."""
+
+    mean: HostPace
+    ranks: tuple[HostPace | None, ...]
+
+    def compute_of(self, ranks: Sequence[int]) -> tuple[float, float] | None:
+        """The means of these ranks in compute, ms a step, and at most; None where that of one is not known."""
+        known = [(pace.compute, pace.most_of_compute) for rank in ranks if (pace := self.ranks[rank]) is not None]
+        if len(known) < len(ranks):
+            return None
+        least, longest = (sum(column) / len(known) for column in zip(*known, strict=True))
+        return least, longest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

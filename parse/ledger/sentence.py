@@ -16,6 +16,7 @@ from parse.ledger.figures import (
     SymptomText,
     because_text,
     coverage_text,
+    host_bound_sentences,
     host_of,
     network_sentences,
     no_loss_text,
@@ -227,7 +228,7 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield _fixed_compute(ledger, loss.value, write)
         yield from explanation(ledger, write)
         yield from _straggler(ledger, write)
-    yield from _host_bound(ledger, write)
+    yield from host_bound_sentences(ledger, write)
     yield from network_sentences(ledger.network)
     yield from _confidence(ledger, write)
 
@@ -392,38 +393,6 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
         yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), write)
         yield pace_text(ledger.further_paces[at] if ledger.further_paces else None, write)
-
-
-HOST_BOUND = 0.05
-"""A device whose host sets the pace for a smaller share of the step is no sentence."""
-EVERY_STEP = 0.5  # from so many waits for the device a step on, these are part of the advice
-
-
-def _host_bound(ledger: Ledger, write: Figures) -> Iterator[str]:
-    """`The GPU of rank 1 (n0) idles in 31 % of the step because its host is behind: 4.00 ms of compute, 0.25 ms of the
-    optimizer`, and what to do; nothing where hosts are hardly behind."""
-    if ledger.host_bound is None:
-        return
-    known = [(pace.behind, rank, pace) for rank, pace in enumerate(ledger.host_bound.ranks) if pace is not None]
-    largest, rank, pace = max(known)
-    least, step = min(known)[0], ledger.step.value
-    if largest < HOST_BOUND * step:
-        return
-    if largest - least < HOST_BOUND * step:
-        pace = ledger.host_bound.mean
-        who = "The GPU idles" if len(ledger.ranks) == 1 else "All GPUs idle"
-        whose = "its host is" if len(ledger.ranks) == 1 else "their hosts are"
-    else:
-        host = host_of(ledger, rank)
-        who, whose = f"The GPU of rank {rank}{f' ({host})' if host else ''} idles", "its host is"
-    parts = {"compute": pace.compute, "the reduction": pace.reduction, "the optimizer": pace.optimizer}
-    listed = ", ".join(f"{write.ms(ms)} of {name}" for name, ms in parts.items() if float(write.bare(ms)))
-    yield f"{who} in {pace.behind / step * 100:.0f} % of the step because {whose} behind: {listed}"
-    advice = "CUDA graphs or torch.compile, fewer small kernels"
-    if pace.syncs is not None and pace.syncs >= EVERY_STEP:
-        times = "once" if pace.syncs == 1 else f"{round_number(pace.syncs)} times"
-        advice += f", no .item() in every step (the script waits for its device {times} in each)"
-    yield f"To do: {advice}"
 
 
 def _no_straggler(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
