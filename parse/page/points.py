@@ -14,10 +14,12 @@ from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Telemetry, Trace, TraceError
 from hpc.model.trace_file import open_trace
 from hpc.system.text import capitalized, first_of, inflect
+from parse.graph.mesh import RankMesh
 from parse.ledger.notes import notes
 from parse.ledger.telemetry import QUANTITIES, Quantity, series_of
 from parse.ledger.types import Ledger
 from parse.page.figures import Axes, Line, heat_map, lines, steps_figure
+from parse.page.groups import dimension_maps, read_groups
 from parse.page.types import Chart, Listing, PageBlock, Panel, Paragraph, Section, Table
 from parse.report.ledger import place_tables
 from parse.report.summary import Summary, named_ledgers, names_of_points
@@ -62,12 +64,18 @@ class StepTimes:
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DelayMap:
     """By how many ms ranks have their gradients ready after the median rank of the step, [row, bin]: the largest delay
-    in a cell, which holds `ranks_per_row` ranks and `width` steps. `first` [bin] is the first step of a bin."""
+    in a cell, which holds `ranks_per_row` ranks and `width` steps. `first` [bin] is the first step of a bin.
+
+    `names` [row] is the rank of a row or the first of several, `in_groups` whether it is by how much their own work
+    takes longer than their peers'.
+    """
 
     delay_ms: Floats
     first: Ints
     width: int
     ranks_per_row: int
+    names: tuple[str, ...]
+    in_groups: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,11 +91,13 @@ class Course:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunReading:
-    """What the page shows of a run: `delays` is None where ranks' arrivals are not recorded or cannot be compared."""
+    """What the page shows of a run: `delays` is None where ranks' arrivals are not recorded or cannot be compared,
+    `mesh` where they have no groups."""
 
     times: StepTimes
     delays: DelayMap | None
     courses: tuple[Course, ...]
+    mesh: RankMesh | None = None
 
 
 def read_run(path: Path, *, with_ranks: bool) -> RunReading:
@@ -101,8 +111,16 @@ def read_run(path: Path, *, with_ranks: bool) -> RunReading:
         if (ends_ns == ABSENT).any():
             raise TraceError(f"{path}: steps of its {steps} whole ones have no end")
         times = step_times(ends_ns, [(begin, stop) for begin, stop in trace.blocks.tolist()])
-        delays = None if delay_ns is None or not with_ranks else _binned(delay_ns, times.width)
-        return RunReading(times=times, delays=delays, courses=tuple(_courses(trace)) if with_ranks else ())
+        if not with_ranks:
+            return RunReading(times=times, delays=None, courses=())
+        courses = tuple(_courses(trace))
+        if (groups := read_groups(trace, steps)) is not None:
+            delay_ns = groups.beyond_ns[list(groups.order)].astype(np.float64)
+            beyond = _binned(delay_ns, times.width, groups.names, in_groups=True)
+            return RunReading(times=times, delays=beyond, courses=courses, mesh=groups.mesh)
+        names = [f"rank {rank}" for rank in range(len(trace.stamps))]
+        delays = None if delay_ns is None else _binned(delay_ns, times.width, names)
+        return RunReading(times=times, delays=delays, courses=courses)
 
 
 def step_times(ends_ns: Ints, blocks: Sequence[tuple[int, int]]) -> StepTimes:
@@ -142,15 +160,16 @@ def _read(trace: Trace, steps: int, *, with_ranks: bool) -> tuple[Ints, Floats |
     return np.concatenate(ends_ns), np.concatenate(delays, axis=1) if with_ranks and delays else None
 
 
-def _binned(delay_ns: Floats, width: int) -> DelayMap:
+def _binned(delay_ns: Floats, width: int, names: Sequence[str], *, in_groups: bool = False) -> DelayMap:
     """The largest delay of each cell of at most ROWS × BINS; steps are counted as those of StepTimes."""
     ranks, steps = delay_ns.shape
     rows = -(-ranks // ROWS)
     by_row = np.maximum.reduceat(delay_ns[:, 1:], np.arange(0, ranks, rows), axis=0)
     first = np.arange(1, steps, width)
     return DelayMap(
-        delay_ms=np.maximum.reduceat(by_row, first - 1, axis=1) / 1e6, first=first, width=width, ranks_per_row=rows
-    )
+        delay_ms=np.maximum.reduceat(by_row, first - 1, axis=1) / 1e6, first=first, width=width, ranks_per_row=rows,
+        names=tuple(names[::rows]), in_groups=in_groups,
+    )  # fmt: skip
 
 
 def _courses(trace: Trace) -> Iterator[Course]:
@@ -258,6 +277,7 @@ def _of_point(result: Result, ledger: Ledger | None, number: int) -> Iterator[Pa
         if shown[at] is detailed:
             name = _run_name(shown[at])
             yield from _delays(reading, name, number, result)
+            yield from dimension_maps(ledger, reading.mesh, number) if ledger is not None else ()
             yield from _places(ledger, number)
             yield from _telemetry(reading, name, number)
     if ledger is not None and (lines_of_notes := list(notes(ledger))):
@@ -337,12 +357,19 @@ def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iter
     )  # fmt: skip
     late = delays.delay_ms.mean(axis=1)
     latest = int(late.argmax())
+    title, than = f"Who is waited for, {name}: ms behind the median rank", "behind the median rank of the step"
+    if delays.in_groups:
+        title = f"Whose own work is long, {name}: ms more than the median of its peers"
+        than = (
+            "more than the median of its peers, the ranks that do the same in other replicas; of a rank without peers, "
+            "than its own median"
+        )
     yield Chart(
         id=f"chart-delays-{number}",
-        title=f"Who is waited for, {name}: ms behind the median rank",
+        title=title,
         text=(
             f"{rows} rows of ranks by {columns} columns of steps. The latest row is {_row_name(delays, latest)}, on "
-            f"average {late[latest]:.4g} ms behind the median rank of the step{cell}. Colours end at {top:.4g} ms."
+            f"average {late[latest]:.4g} ms {than}{cell}. Colours end at {top:.4g} ms."
         ),
         figure=heat_map(
             [_row_name(delays, row) for row in range(rows)],
@@ -357,8 +384,12 @@ def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iter
 
 
 def _row_name(delays: DelayMap, row: int) -> str:
+    if delays.ranks_per_row == 1:
+        return delays.names[row]
+    if delays.in_groups:
+        return f"from {delays.names[row].rpartition(': ')[2]}"
     first = row * delays.ranks_per_row
-    return f"rank {first}" if delays.ranks_per_row == 1 else f"ranks {first}–{first + delays.ranks_per_row - 1}"
+    return f"ranks {first}–{first + delays.ranks_per_row - 1}"
 
 
 def _places(ledger: Ledger | None, number: int) -> Iterator[PageBlock]:
