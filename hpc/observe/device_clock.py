@@ -64,6 +64,16 @@ class CudaAccelerator:
         self._current_pointer: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self._streams: dict[int, Any] = {}
         self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+        if torch.cuda.current_device() != index:  # a question there might begin to use that device
+            self.is_capturing = self._is_capturing_there
+
+    def _is_capturing_there(self) -> bool:
+        before = self._cuda._exchange_device(self._index)
+        try:
+            captures: bool = self._cuda.is_current_stream_capturing()
+            return captures
+        finally:
+            self._cuda._maybe_exchange_device(before)
 
     def make_event(self) -> DeviceEvent:
         event: DeviceEvent = self._cuda.Event(enable_timing=True)
@@ -220,6 +230,12 @@ class DeviceClock:
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
 
+    def mark_backward(self, cell: int) -> None:
+        """As `mark`, where a backward begins: on the stream of the training, whichever that is now."""
+        if not self._off:
+            self._training_stream = self._current_stream()
+            self.mark(cell)
+
     def step_completed(self) -> int:
         """Writes the times of events that are done, about two steps of them; how many steps are complete on the device.
 
@@ -273,6 +289,16 @@ class DeviceClock:
         except Exception as error:  # noqa: BLE001 - the script must not end for a hook
             self.fail(error)
         return self._done_steps
+
+    def leave(self, error: DeviceError) -> None:
+        """The model has left the device since the last step was completed: what was marked since is no time of it.
+
+        The steps before that are waited for a moment, since nothing asks for their times later.
+        """
+        for _ in range(min(self._resolved + len(self._pending) - self._marked_before, len(self._pending))):
+            self._pending.pop()
+        self.finish()
+        self.fail(error)
 
     @property
     def facts(self) -> dict[str, int]:

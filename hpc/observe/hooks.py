@@ -284,8 +284,8 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
                 at = place()
                 cells[at + 1] = backward_in
                 cells[at] = perf_counter_ns()
-                if o.mark is not None:
-                    o.mark(at)
+                if o.mark is not None and o.device is not None:
+                    o.device.mark_backward(at)
             except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                 o.failed(error)
                 return original(*args, **kwargs)

@@ -264,6 +264,8 @@ class Observer(Patches):
             None  # has the device note when it gets to a record; None: there is none
         )
         self._parameter: Callable[[], Any] = lambda: None  # one that lies on the device
+        self._owner: Callable[[], Any] = lambda: None  # the module that has it, and by which name
+        self._name = ""
         self._on: tuple[str, int] = ("", 0)
         self.device_facts: dict[str, Any] = {}
         self.last_collective = -1  # place << 16 | which, of the last that a process group was asked for
@@ -306,7 +308,10 @@ class Observer(Patches):
         if self.mark is None or self.device is None:
             self.cells[e.STEPS_CELL] = self.steps
             return
-        parameter = self._parameter()
+        owner = self._owner()
+        parameter = None if owner is None else owner._parameters.get(self._name)
+        if parameter is None:  # an optimizer may keep one that its module has no more: so it is asked last
+            parameter = self._parameter()
         if parameter is None or _device_of(parameter) != self._on:
             self._follow_model()
         done = self.device.step_completed()
@@ -323,13 +328,20 @@ class Observer(Patches):
 
     def _follow_model(self) -> None:
         """The parameter that was looked at has gone or moved: ends the device's events unless another is there."""
-        parameters = [p for root in outermost() for p in root.parameters() if p.requires_grad]
-        still = next((p for p in parameters if _device_of(p) == self._on), None)
-        if still is not None:
-            self._parameter = weakref.ref(still)
-        elif self.device is not None:
+        roots = outermost()
+        if not self._look_at_one(roots) and self.device is not None:
+            parameters = [p for root in roots for p in root.parameters() if p.requires_grad]
             now = ", ".join("{}:{}".format(*device) for device in sorted(devices_of(parameters))) or "no device"
-            self.device.fail(device_clock.DeviceError("the model went from {}:{} to {}".format(*self._on, now)))
+            self.device.leave(device_clock.DeviceError("the model went from {}:{} to {}".format(*self._on, now)))
+
+    def _look_at_one(self, roots: Sequence[Any]) -> bool:
+        """Keeps a parameter in sight that lies on the device; whether one does."""
+        for module in (module for root in roots for module in root.modules()):
+            for name, parameter in module._parameters.items():
+                if parameter is not None and parameter.requires_grad and _device_of(parameter) == self._on:
+                    self._owner, self._name, self._parameter = weakref.ref(module), name, weakref.ref(parameter)
+                    return True
+        return False
 
     def start_device(self, roots: Sequence[Any]) -> None:
         """From now on the device on which these models train notes when it gets to events, if that can be had."""
@@ -341,7 +353,8 @@ class Observer(Patches):
             self.state_device(refused=refused)
         if device is None:
             return
-        self._on, self._parameter = device, weakref.ref(next(p for p in parameters if _device_of(p) == device))
+        self._on = device
+        self._look_at_one(roots)
         try:
             accelerator = device_clock.ACCELERATORS[device[0]](device[1])
             self.device = device_clock.DeviceClock(self.recorder, accelerator, self._device_failed, steps=self.steps)

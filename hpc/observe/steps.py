@@ -41,6 +41,7 @@ _BEHIND_UPDATE = {
     e.COLLECTIVE_IN, e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.SCALER_OUT, e.NOTHING,
     e.UNSHARD_IN, e.UNSHARD_OUT, e.SYNC_IN,
 }  # fmt: skip
+_OF_TRAINING = {e.FORWARD_IN, e.BACKWARD_IN, e.BACKWARD_OUT, e.UPDATE_OUT, e.REPLAY, e.REPLAY_OUT}
 _LOADER_KINDS = (e.FETCH_OUT, e.FETCH_END, e.ITERATE_OUT)
 
 
@@ -243,8 +244,8 @@ def _by_device(
             pause = step.pause or Pause(kind=NO_TIMES, begin_ns=begin_ns, end_ns=begin_ns)
             changed = replace(changed, pause=pause)
         inner = tuple(changed.stamps[at] for at in (BEGIN, BATCH_READY, GRADS_READY, REDUCED, END))
-        if ABSENT not in inner:
-            first, stop = borders[number][1].place, borders[number + 1][0].place
+        first, stop = borders[number][1].place, borders[number + 1][0].place
+        if ABSENT not in inner and not _is_aside(process, first, stop):
             noted = _noted(process, first, stop)
             paced = host_bound_ns(noted, times.bounds_ns, launch_ns, inner)
             syncs = sum(event.kind == e.SYNC_IN and first <= at < stop for at, event in noted)
@@ -267,6 +268,13 @@ def _noted(process: _Process, first: int, stop: int) -> list[tuple[int, HookEven
         + inside
         + [(at, events[at]) for at in (after,) if at is not None]
     )
+
+
+def _is_aside(process: _Process, first: int, stop: int) -> bool:
+    """Whether the step runs on several streams of the script: when the device had nothing to do is not known."""
+    events, times = process.recorded.events, process.times
+    assert times is not None
+    return any(at in times.aside and events[at].kind in _OF_TRAINING for at in range(first, min(stop, len(events))))
 
 
 def _queued(process: _Process, noted: Sequence[tuple[int, HookEvent]]) -> list[tuple[int, HookEvent]]:

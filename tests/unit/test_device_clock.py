@@ -220,6 +220,7 @@ def test_a_stream_of_torch_cuda_is_one_object(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: pointer, raising=False)
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     accelerator = device_clock.CudaAccelerator(3)
     first = accelerator.current_stream()
     pointer = 94_000
@@ -227,3 +228,36 @@ def test_a_stream_of_torch_cuda_is_one_object(monkeypatch: pytest.MonkeyPatch) -
     assert second is not first and accelerator.current_stream() is second
     pointer = 0
     assert accelerator.current_stream() is first and calls == [3, 3]
+
+
+def test_a_script_on_cuda_1_alone_is_asked_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it does not make that the current device, a question to the current one might begin to use that."""
+    torch = pytest.importorskip("torch")
+    current, asked = [0], []
+
+    def exchange(index: int) -> int:
+        before, current[0] = current[0], index
+        return before
+
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "_exchange_device", exchange)
+    monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", exchange)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(asked.append(current[0])))
+    assert device_of([("cuda", 1)]) == (("cuda", 1), "")
+    assert not device_clock.ACCELERATORS["cuda"](1).is_capturing()
+    assert asked == [1] and current == [0]
+
+
+def test_of_a_model_that_leaves_the_steps_before_that_have_their_times(process: Process) -> None:
+    for _ in range(10):
+        process.step()
+    assert process.clock._pending
+    for kind in KINDS:  # a step elsewhere
+        process.event(kind)
+    process.device.wait()  # as whoever copies parameters does
+    process.clock.leave(device_clock.DeviceError("the model went from cuda:0 to cuda:1"))
+    times = process.times()
+    check(process, times)
+    assert sorted(times.bounds_ns) == sorted(process.true_ns)[: 10 * len(KINDS)]
+    assert [str(error) for error in process.errors] == ["the model went from cuda:0 to cuda:1"]
