@@ -233,7 +233,7 @@ def test_a_stream_of_torch_cuda_is_one_object(monkeypatch: pytest.MonkeyPatch) -
 def test_a_script_on_cuda_1_alone_is_asked_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it does not make that the current device, a question to the current one might begin to use that."""
     torch = pytest.importorskip("torch")
-    current, asked = [0], []
+    current, questions = [0], []
 
     def exchange(index: int) -> int:
         before, current[0] = current[0], index
@@ -243,10 +243,10 @@ def test_a_script_on_cuda_1_alone_is_asked_there(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "_exchange_device", exchange)
     monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", exchange)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(asked.append(current[0])))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: bool(questions.append(current[0])))
     assert device_of([("cuda", 1)]) == (("cuda", 1), "")
     assert not device_clock.ACCELERATORS["cuda"](1).is_capturing()
-    assert asked == [1] and current == [0]
+    assert questions == [1] and current == [0]
 
 
 def test_of_a_model_that_leaves_the_steps_before_that_have_their_times(process: Process) -> None:
