@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpc.model.timestamps import END
 from parse.graph.step_graph import ARRIVES, NONE, Ints, StepGraph
-from parse.graph.terms import latest_awaited, waits_of, work_edges
+from parse.graph.terms import LEAST, GraphSteps
 
 # A rank that has done its own work until a call arrives at that meeting. A wait is over when all have arrived whom the
 # graph says that it depends on, and what is exposed of the communication beyond has passed. Without a change that gives
 # back the recorded ends to the nanosecond. Communication that was hidden behind own work stays so.
-
-LEAST = -(2**62)
-"""Before all moments, and far enough from the least int64 for differences."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,13 +25,12 @@ class Pieces:
     exposed: Ints
 
 
-def recorded_pieces(graph: StepGraph, stamps_ns: Ints, calls_ns: Ints, open_ns: float) -> Pieces:
-    """Those of recorded steps, from what `graph_terms` takes."""
-    calls, events = graph.calls, graph.events
-    begin, end = stamps_ns[:, :-1, END].T, stamps_ns[:, 1:, END].T
+def recorded_pieces(recorded: GraphSteps) -> Pieces:
+    """Those of recorded steps."""
+    graph, events = recorded.graph, recorded.graph.events
+    begin, end, calls_ns = recorded.begin_ns, recorded.end_ns, recorded.calls_ns
     steps, ranks, width, _ = calls_ns.shape
-    waits = waits_of(graph, begin, end, calls_ns, latest_awaited(graph, calls_ns, open_ns))
-    begins, ends = (_in_order_of_calls(graph, each) for each in (waits.begins, waits.ends))
+    begins, ends = (_in_order_of_calls(graph, each) for each in (recorded.waits.begins, recorded.waits.ends))
     last = events.shape[1]
     since = np.empty((steps, ranks, last + 1), np.int64)  # the end of the wait before, where an event's piece begins
     until = np.empty_like(since)
@@ -54,8 +49,7 @@ def recorded_pieces(graph: StepGraph, stamps_ns: Ints, calls_ns: Ints, open_ns: 
         since = np.where(np.append(none[:, :1], none[:, :-1], axis=1) | none, of_last, since)
         since[..., last] = of_last[..., 0]
         until = np.where(none, since, until)
-    ready, reduced = work_edges(calls, stamps_ns[:, 1:])
-    low, high = ready[..., None], reduced[..., None]
+    low, high = (edge[..., None] for edge in recorded.work_edges)
     data = np.minimum(until, low) - np.minimum(since, low)
     optimizer = np.maximum(until, high) - np.maximum(since, high)
     work = np.stack([data, until - since - data - optimizer, optimizer])

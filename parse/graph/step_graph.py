@@ -120,13 +120,6 @@ class StepCalls:
             return f"{self.names[name]} {number + 1} of {ALL_RANKS}"
         return f"{self.names[name]} {number + 1} of ranks {first_of([*map(str, ranks)], 8)} ({dimension})"
 
-    def missing(self, meeting: int) -> tuple[int, ...]:
-        """The ranks of its group without such a call."""
-        its = self.members[self.starts[meeting] : self.starts[meeting] + self.sizes[meeting]]
-        group = int(self.calls.reshape(-1, 4)[its[0], GROUP])
-        present = {int(each) // self.calls.shape[1] for each in its}
-        return tuple(rank for rank in self.groups[group].ranks if rank not in present)
-
 
 def dimension_of(group: RankGroup, ranks: int) -> str:
     """The dimension's name, or the pattern of its ranks; of a group of all `ranks` without a name that."""
@@ -215,17 +208,18 @@ class StepGraph:
 
     `events` [rank, event] are the calls (number of the call) and waits (calls + number of the call) of each rank in
     their order, NONE behind the last. `present` [rank, call] are the calls that the steps have, `complete` [meeting]
-    the meetings to which all of the group come. By level: `wait_rank`, `wait_event` (places in `events`),
-    `wait_before`, the number of the wait before it on the rank, or NONE, and `wait_need`, the number of the need, or
-    NONE where it depends on nobody; `arrival_rank`, `arrival_event`, `arrival_behind`, the number of the last wait
-    before the call, and `need_starts`, the first arrival of each need. `last_wait` [rank] is the number of a rank's
-    last wait, NONE without one.
+    the meetings to which all of the group come, `is_partial` [meeting] those to which some of it do. By level:
+    `wait_rank`, `wait_event` (places in `events`), `wait_before`, the number of the wait before it on the rank or NONE,
+    and `wait_need`, the number of the need, or NONE where it depends on nobody; `arrival_rank`, `arrival_event`,
+    `arrival_behind`, the number of the last wait before the call, and `need_starts`, the first arrival of each need.
+    `last_wait` [rank] is the number of a rank's last wait, NONE without one.
     """
 
     calls: StepCalls
     events: Ints
     present: Bools
     complete: Bools
+    is_partial: Bools
     levels: tuple[GraphLevel, ...]
     wait_rank: Ints
     wait_event: Ints
@@ -236,6 +230,18 @@ class StepGraph:
     arrival_behind: Ints
     need_starts: Ints
     last_wait: Ints
+
+    @cached_property
+    def missing(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """The meetings to which only some of their group come, each with the ranks that do not."""
+        calls, width = self.calls, self.present.shape[1]
+        result = []
+        for meeting in np.flatnonzero(self.is_partial).tolist():
+            its = calls.members[calls.starts[meeting] : calls.starts[meeting] + calls.sizes[meeting]]
+            come = {*(its // width)[self.present.ravel()[its]].tolist()}
+            group = int(calls.calls.reshape(-1, 4)[its[0], GROUP])
+            result.append((meeting, tuple(rank for rank in calls.groups[group].ranks if rank not in come)))
+        return tuple(result)
 
     @cached_property
     def wait_order(self) -> Ints | None:
@@ -257,14 +263,16 @@ def step_graph(calls: StepCalls, calls_ns: Ints, begin_ns: Ints, open_ns: float)
     waited = calls_ns[0, :, :, ENDS] != ABSENT
     of_meeting = np.bincount(calls.meeting[present], minlength=len(calls.starts))
     complete = calls.is_whole & (of_meeting == calls.sizes)
-    events = _events(calls_ns, begin_ns, present, waited)
     senders = _senders_that_wait(calls, calls_ns, complete, open_ns)
-    order = _Order(calls, events, present, complete, senders)
-    if order.stuck and senders.any():  # who would wait in a circle for a receiver did not wait for it
-        order = _Order(calls, events, present, complete, np.zeros_like(senders))
-    if order.stuck:
-        raise TraceError(f"calls wait for one another in a circle: {first_of(order.stuck, 3)}")
-    return order.graph()
+    # Where steps differ in their order, that of their means may be none that could run: that of the first did.
+    for steps in (slice(None), slice(1)):
+        events = _events(calls_ns[steps], begin_ns[steps], present, waited)
+        # Who would wait in a circle for a receiver did not wait for it.
+        for waiting in (senders, np.zeros_like(senders)):
+            order = _Order(calls, events, present, complete, waiting)
+            if not order.stuck:
+                return order.graph((of_meeting > 0) & ~complete)
+    raise TraceError(f"calls wait for one another in a circle: {first_of(order.stuck, 3)}")
 
 
 def _events(calls_ns: Ints, begin_ns: Ints, present: Bools, waited: Bools) -> Ints:
@@ -399,7 +407,7 @@ class _Order:
             for rank, meeting in zip(self.rank[stuck].tolist(), meetings.tolist(), strict=True)
         ]
 
-    def graph(self) -> StepGraph:
+    def graph(self, is_partial: Bools) -> StepGraph:
         """The graph, its waits and needs in the order of the levels."""
         waits = np.lexsort((np.arange(len(self.level)), self.level))
         number = np.full(len(waits) + 1, NONE)
@@ -417,6 +425,7 @@ class _Order:
         arrival_edges = np.append(starts, len(arrivals))[need_edges].tolist()
         return StepGraph(
             calls=self.calls, events=self.events, present=self.present, complete=self.complete,
+            is_partial=is_partial,
             levels=tuple(
                 GraphLevel(needs=slice(*its_needs), arrivals=slice(*its_arrivals), waits=slice(*its_waits))
                 for its_needs, its_arrivals, its_waits in zip(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from parse.graph.step_graph import ARRIVES, ENDS, NO_ROOT, WAITS, Bools, Ints, S
 
 PHASES = ("data", "compute", "optimizer")
 """Those of a rank's own work: until its batch is ready, until its gradients are reduced, until the end of the step."""
+
+LEAST = -(2**62)
+"""Before all moments, and far enough from the least int64 for differences."""
 
 
 def read_calls(trace: Trace, calls: StepCalls, stamps_ns: Ints, first: int, stop: int) -> Ints:
@@ -43,6 +47,56 @@ class WaitTimes:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class GraphSteps:
+    """Consecutive steps of one graph, from `first` on, on the global clock.
+
+    `stamps_ns` [rank, 1 + step, 6] begin with the step before, which is there for its end; `calls_ns` are the calls
+    [step, rank, call, 3]. The clocks leave `open_ns` open between two ranks.
+    """
+
+    first: int
+    graph: StepGraph
+    stamps_ns: Ints
+    calls_ns: Ints
+    open_ns: float
+
+    @property
+    def begin_ns(self) -> Ints:
+        """Of each step [step, rank]."""
+        return self.stamps_ns[:, :-1, END].T
+
+    @property
+    def end_ns(self) -> Ints:
+        """Of each step [step, rank]."""
+        return self.stamps_ns[:, 1:, END].T
+
+    @cached_property
+    def latest_ns(self) -> Ints:
+        """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody."""
+        return _latest_awaited(self.graph, self.calls_ns, self.open_ns)
+
+    @cached_property
+    def waits(self) -> WaitTimes:
+        """When ranks wait."""
+        return _waits(self)
+
+    @property
+    def work_edges(self) -> tuple[Ints, Ints]:
+        """When data and compute end, [step, rank]: where the batch is ready, and where the gradients are reduced; of
+        ranks whose calls reduce them where their own are ready."""
+        now = self.stamps_ns[:, 1:]
+        ready, grads, reduced = (now[:, :, stamp].T for stamp in (BATCH_READY, GRADS_READY, REDUCED))
+        return ready, np.where(self.graph.calls.by_calls, grads, reduced)
+
+    @property
+    def early_ns(self) -> Ints:
+        """By how much results are there before all have called whom they need, beyond the clocks' bounds, [n]."""
+        ahead = self.latest_ns - np.maximum(self.calls_ns[..., ENDS], LEAST)
+        beyond: Ints = ahead[(self.latest_ns != ABSENT) & (ahead > self.open_ns)] - int(self.open_ns)
+        return beyond
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class GraphTerms:
     """ns of each step: a rank's own `work` [rank, step, phase] by PHASES, what it waits and what it communicates beyond
     that, `wait` and `communication` [rank, step, dimension]. They add up to its step."""
@@ -52,7 +106,7 @@ class GraphTerms:
     communication: Ints
 
 
-def latest_awaited(graph: StepGraph, calls_ns: Ints, open_ns: float) -> Ints:
+def _latest_awaited(graph: StepGraph, calls_ns: Ints, open_ns: float) -> Ints:
     """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody.
 
     Of a meeting without a root that is the last of all. With one it is the root's, or that of another who calls before
@@ -96,46 +150,37 @@ def _latest_before(arrives: Ints, ends: Ints) -> Ints:
     return np.maximum(latest, arrives)
 
 
-def waits_of(graph: StepGraph, begin_ns: Ints, end_ns: Ints, calls_ns: Ints, latest_ns: Ints) -> WaitTimes:
-    """From begins and ends of steps [step, rank], calls [step, rank, call, 3] and `latest_awaited`."""
-    begins, ends, latest = calls_ns[..., WAITS], calls_ns[..., ENDS], latest_ns
-    if (order := graph.wait_order) is not None:
+def _waits(steps: GraphSteps) -> WaitTimes:
+    begins, ends, latest = steps.calls_ns[..., WAITS], steps.calls_ns[..., ENDS], steps.latest_ns
+    begin_ns, end_ns = steps.begin_ns[..., None], steps.end_ns[..., None]
+    if (order := steps.graph.wait_order) is not None:
         begins, ends, latest = (np.take_along_axis(each, order[None], axis=2) for each in (begins, ends, latest))
-    until = np.empty_like(ends)
-    np.maximum.accumulate(ends, axis=2, out=until)
-    before = np.empty_like(ends)
-    before[..., :1] = begin_ns[..., None]
-    np.maximum(until[..., :-1], begin_ns[..., None], out=before[..., 1:])
-    np.minimum(before, end_ns[..., None], out=before)
-    begins = np.clip(begins, before, end_ns[..., None])
-    ends = np.clip(ends, begins, np.maximum(end_ns[..., None], begins))
+    until = np.maximum.accumulate(ends, axis=2)
+    before = np.empty_like(until)
+    before[..., :1] = begin_ns
+    np.maximum(until[..., :-1], begin_ns, out=before[..., 1:])
+    np.minimum(before, end_ns, out=before)
+    begins = np.clip(begins, before, end_ns)
+    ends = np.minimum(np.maximum(ends, begins), np.maximum(end_ns, begins))
     return WaitTimes(begins=begins, ends=ends, latest=latest)
 
 
-def graph_terms(graph: StepGraph, stamps_ns: Ints, calls_ns: Ints, open_ns: float) -> GraphTerms:
-    """From stamps [rank, 1 + step, 6] on the global clock, of which the first step is there only for its end, and calls
-    [step, rank, call, 3] on it, which leaves `open_ns` open between two ranks."""
-    begin, end = stamps_ns[:, :-1, END].T, stamps_ns[:, 1:, END].T
-    waits = waits_of(graph, begin, end, calls_ns, latest_awaited(graph, calls_ns, open_ns))
+def graph_terms(steps: GraphSteps) -> GraphTerms:
+    """Of recorded steps."""
+    waits = steps.waits
     waited = np.minimum(waits.ends, np.maximum(waits.latest, waits.begins))
     waited -= waits.begins
     exposed = waits.ends - waits.begins
     covered = exposed.sum(axis=2)
-    edges = [begin, *work_edges(graph.calls, stamps_ns[:, 1:]), end]
+    edges = [steps.begin_ns, *steps.work_edges, steps.end_ns]
     until = [np.zeros_like(covered), *(_covered(waits, edge) for edge in edges[1:-1]), covered]
     work = np.stack([edges[at + 1] - edges[at] - (until[at + 1] - until[at]) for at in range(3)], axis=2)
     exposed -= waited
-    in_dimension = _by_dimension(graph)
+    in_dimension = _by_dimension(steps.graph)
     wait, communication = (np.einsum("src,rcd->srd", part, in_dimension) for part in (waited, exposed))
-    work, wait, communication = (part.swapaxes(0, 1) for part in (work, wait, communication))
-    return GraphTerms(work=work, wait=wait, communication=communication)
-
-
-def work_edges(calls: StepCalls, stamps_ns: Ints) -> tuple[Ints, Ints]:
-    """When data and compute end, [step, rank], from stamps [rank, step, 6]: where the batch is ready, and where the
-    gradients are reduced; of ranks whose calls reduce them where their own are ready."""
-    ready, grads, reduced = (stamps_ns[:, :, stamp].T for stamp in (BATCH_READY, GRADS_READY, REDUCED))
-    return ready, np.where(calls.by_calls, grads, reduced)
+    return GraphTerms(
+        work=work.swapaxes(0, 1), wait=wait.swapaxes(0, 1), communication=communication.swapaxes(0, 1)
+    )  # fmt: skip
 
 
 def _covered(waits: WaitTimes, until: Ints) -> Ints:

@@ -8,8 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpc.model.timestamps import ABSENT, BEGIN, END, GRADS_READY, REDUCED, STAMPS
+from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
+from parse.graph.reading import GraphReader
+from parse.graph.terms import graph_terms
 from parse.ledger.arrivals import ArrivalCollector, Arrivals
 from parse.ledger.meetings import (
     ARRIVES,
@@ -93,7 +95,7 @@ class StepBreakdown:
 def gradient_bytes(runs: Sequence[StepBreakdown]) -> int:
     """The bytes that a step reduces; 0 where they are not known, where runs differ, or where ranks communicate for more
     than that."""
-    if any(run.arrivals is not None and run.arrivals.meetings for run in runs):
+    if any(run.by_dimension or (run.arrivals is not None and run.arrivals.meetings) for run in runs):
         return 0
     volumes = {run.gradient_bytes for run in runs}
     return (volumes.pop() or 0) if len(volumes) == 1 else 0
@@ -173,7 +175,8 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     borders, merged = known_borders(trace, missing)
     nodes = tuple(report.node_rank or 0 for report in trace.reports)
     device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
-    comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
+    graph = _Groups(trace, borders) if _meets_in_groups(trace, borders) else None
+    comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1 and graph is None
     kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders else NO_MEETINGS
     collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, kinds) if comparable else None
     checks = _StampChecks(borders, kinds)
@@ -181,18 +184,21 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     piece_ns: list[Floats] = []
     blocks_ns: list[Ints] = []
     edges_ns: list[tuple[int, int]] = []
-    for pieces in _pieces(trace.blocks, ranks * (1 + len(kinds))):
+    for pieces in _pieces(trace.blocks, ranks * (1 + (graph.calls if graph else len(kinds)))):
         latest_ns: list[Ints] = []
         for piece in read_pieces(trace, kinds, pieces):
             stamps_ns, awaited_ns = piece.stamps_ns, None
             checks.check(piece)
+            if graph:
+                terms_ns = graph.terms(piece, checks)
             if collector:
                 bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
                 checks.count_early(piece, kinds.roots, bounds_ns)
                 if piece.meetings_ns is not None:
                     awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
                 collector.add(piece.first, stamps_ns, bounds_ns, awaited_ns)
-            terms_ns = step_terms(stamps_ns, borders, awaited_ns)
+            if not graph:
+                terms_ns = step_terms(stamps_ns, borders, awaited_ns)
             sums_ns = terms_ns.sum(axis=1)
             rank_ns += sums_ns
             piece_ns.append(sums_ns.sum(axis=0) / (ranks * (piece.stop - piece.first)))
@@ -215,13 +221,57 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         hosts=tuple(report.hostname or "" for report in trace.reports),
         nodes=nodes, gradient_bytes=_gradient_bytes(trace), arrivals=arrivals,
         paused=run_pauses(trace, edges_ns, arrivals.bound if arrivals else 0.0) if trace.run.is_script else None,
-        problems=checks.errors(ranks * steps), unmatched=unmatched_collectives(trace),
+        problems=checks.errors(ranks * steps),
+        unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
+        by_dimension=graph.by_dimension(steps) if graph else {},
     )  # fmt: skip
 
 
 def _skew(ends_ns: Ints) -> float:
     """The mean time by which ranks end before the last rank."""
     return float((ends_ns.max() - ends_ns).mean())
+
+
+def _meets_in_groups(trace: Trace, borders: frozenset[str]) -> bool:
+    """Whether ranks meet in groups, or differ in whom they meet, and where their gradients are reduced is known."""
+    return trace.calls is not None and {*BORDERS} - {"batch_ready"} <= borders
+
+
+class _Groups:
+    """The terms of a run whose ranks meet in groups, as its graph has them; adds up those of each dimension."""
+
+    def __init__(self, trace: Trace, borders: frozenset[str]) -> None:
+        self.reader, self._knows_batch = GraphReader(trace), "batch_ready" in borders
+        self.calls = self.reader.calls.calls.shape[1]
+        self._rank_ns = np.zeros((len(trace.stamps), len(self.reader.calls.dimensions), 2))
+        self._piece_ns: list[Floats] = []
+
+    def terms(self, piece: StepPiece, checks: _StampChecks) -> Ints:
+        """The five terms of each step, int64 [rank, step, 5] ns."""
+        stamps_ns = piece.stamps_ns
+        if not self._knows_batch:  # no data, as a term: the step begins with compute
+            stamps_ns[:, 1:, BATCH_READY] = stamps_ns[:, :-1, END]
+        terms_ns = np.empty((len(stamps_ns), stamps_ns.shape[1] - 1, len(TERMS)), np.int64)
+        sums_ns = np.zeros_like(self._rank_ns)
+        for steps in self.reader.read(piece.first, stamps_ns):
+            its = graph_terms(steps)
+            at = slice(steps.first - piece.first, steps.first - piece.first + its.work.shape[1])
+            data, compute, optimizer = np.moveaxis(its.work, 2, 0)
+            both = its.wait.sum(axis=2), its.communication.sum(axis=2)
+            terms_ns[:, at] = np.stack([data, compute, *both, optimizer], axis=2)
+            sums_ns += np.stack([its.wait.sum(axis=1), its.communication.sum(axis=1)], axis=2)
+            checks.add_early(steps.early_ns)
+        self._rank_ns += sums_ns
+        self._piece_ns.append(sums_ns.mean(axis=0) / terms_ns.shape[1])
+        return terms_ns
+
+    def by_dimension(self, steps: int) -> dict[str, DimensionTimes]:
+        """The means over so many steps."""
+        piece_ns = np.stack(self._piece_ns)
+        return {
+            name: DimensionTimes(rank_ns=self._rank_ns[:, at] / steps, piece_ns=piece_ns[:, at])
+            for at, name in enumerate(self.reader.calls.dimensions)
+        }
 
 
 class _StampChecks:
@@ -276,17 +326,19 @@ class _StampChecks:
         grads_ns, reduced_ns = (piece.stamps_ns[:, 1:, stamp] for stamp in (GRADS_READY, REDUCED))
         if "reduced" in self.borders and (reduced_ns - grads_ns.max(axis=0)).min() < 0:
             last = grads_ns.argmax(axis=0)
-            self._add_early(grads_ns.max(axis=0) - reduced_ns - bounds_ns - bounds_ns[last, np.arange(len(last))])
+            self.add_early(grads_ns.max(axis=0) - reduced_ns - bounds_ns - bounds_ns[last, np.arange(len(last))])
         if (meetings_ns := piece.meetings_ns) is None:
             return
         for at, root in enumerate(roots):
             arrives, ends = meetings_ns[:, 1:, at, ARRIVES], meetings_ns[:, 1:, at, ENDS]
             needed = arrives.max(axis=0) if root == NO_ROOT else arrives[root]
-            self._add_early(needed - ends - (bounds_ns + bounds_ns.max(axis=0)))
+            self.add_early(needed - ends - (bounds_ns + bounds_ns.max(axis=0)))
 
-    def _add_early(self, beyond_ns: Floats) -> None:
+    def add_early(self, beyond_ns: Floats | Ints) -> None:
+        """Adds by how much ranks have a result before the last one has called, beyond the clocks' bounds; not where
+        that is negative."""
         self.early += int((beyond_ns > 0).sum())
-        self.worst_ns = max(self.worst_ns, float(beyond_ns.max()))
+        self.worst_ns = max(self.worst_ns, float(beyond_ns.max(initial=0)))
 
 
 def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
@@ -302,7 +354,7 @@ def _pieces(blocks: Ints, ranks: int) -> Iterator[list[tuple[int, int]]]:
 def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merged | None]:
     """The borders that are recorded in all steps and mean something, and the reasons for those that are not."""
     unknown = {*missing} | ({"last_grads_ready"} if "grads_ready" in missing else set())
-    not_reduced = trace.run.reduction == "off"
+    not_reduced = trace.run.reduction == "off" and trace.calls is None
     early = () if not_reduced or len(trace.stamps) == 1 else _unrecorded(trace)
     unclear = early or "meetings" in missing
     unknown |= {"last_grads_ready"} if not_reduced else {"grads_ready", "last_grads_ready"} if unclear else set()
@@ -317,10 +369,8 @@ def known_borders(trace: Trace, missing: Missing) -> tuple[frozenset[str], Merge
 def _unrecorded(trace: Trace) -> tuple[str, ...]:
     """The collectives before gradients are complete whose effect on each rank is not known."""
     unclear = [name for name, root in zip(trace.meeting_names, trace.meeting_roots, strict=True) if root == UNCLEAR]
-    complete = (
-        trace.meetings is not None
-        and trace.calls is None
-        and all(report.backend_fact("unrecorded_collectives") == [] for report in trace.reports)
+    complete = trace.meetings is not None and all(
+        report.backend_fact("unrecorded_collectives") == [] for report in trace.reports
     )
     return tuple(dict.fromkeys(unclear)) if complete else _backend_words(trace, "meets_before_gradients")
 

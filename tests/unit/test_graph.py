@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hpc.model.groups import MESSAGE, Call, CallTable, RankGroup
 from hpc.model.timestamps import ABSENT
 from hpc.model.trace import Trace, TraceError
+from parse.graph.reading import GraphReader
 from parse.graph.replay import recorded_pieces, replay
-from parse.graph.step_graph import StepGraph, step_calls, step_graph
-from parse.graph.terms import graph_terms, read_calls
+from parse.graph.terms import GraphSteps, graph_terms
 from tests.unit.simulated import draw_clocks
 from tests.unit.simulated_graph import SEND_NS, Delay, Mesh, Model, SimulatedGraph, simulate_graph
 from tests.unit.traces import make_run, make_trace
@@ -29,12 +29,10 @@ MESHES = [
 ]
 
 
-def read(trace: Trace, first: int, stop: int) -> tuple[StepGraph, np.ndarray, np.ndarray]:
-    """The graph of these steps, their stamps with the step before, and their calls."""
-    calls = step_calls(trace)
-    stamps_ns = trace.stamps_globally(trace.stamps[:, first - 1 : stop])
-    calls_ns = read_calls(trace, calls, stamps_ns[:, 1:], first, stop)
-    return step_graph(calls, calls_ns, stamps_ns[:, :-1, 5].T, 0.0), stamps_ns, calls_ns
+def read(trace: Trace, first: int, stop: int) -> GraphSteps:
+    """These steps, which all have the same calls."""
+    (steps,) = GraphReader(trace).read(first, trace.global_stamps(first - 1, stop))
+    return steps
 
 
 def simulated(mesh: Mesh, model: Model, **changes) -> SimulatedGraph:
@@ -47,10 +45,12 @@ def simulated(mesh: Mesh, model: Model, **changes) -> SimulatedGraph:
 @pytest.mark.parametrize(("mesh", "model"), MESHES)
 def test_terms_are_those_that_happened(mesh, model):
     truth = simulated(mesh, model, delays=[Delay(ranks=(2,), phase="forward", ns=7 * MS)])
-    graph, stamps_ns, calls_ns = read(truth.trace, 5, 13)
-    terms = graph_terms(graph, stamps_ns, calls_ns, 0.0)
-    assert graph.calls.dimensions == tuple(sorted(truth.dimensions, key=("dp", "tp", "pp", "ep", "all ranks").index))
-    order = [truth.dimensions.index(name) for name in graph.calls.dimensions]
+    steps = read(truth.trace, 5, 13)
+    terms = graph_terms(steps)
+    assert steps.graph.calls.dimensions == tuple(
+        sorted(truth.dimensions, key=("dp", "tp", "pp", "ep", "all ranks").index)
+    )
+    order = [truth.dimensions.index(name) for name in steps.graph.calls.dimensions]
     assert (terms.work == truth.work_ns[:, 5:13]).all()
     wait, communication = (its[:, 5:13, order] for its in (truth.wait_ns, truth.communication_ns))
     assert (terms.wait + terms.communication == wait + communication).all()
@@ -61,10 +61,10 @@ def test_terms_are_those_that_happened(mesh, model):
 @pytest.mark.parametrize(("mesh", "model"), MESHES)
 def test_terms_add_up_by_clocks_that_drift(mesh, model):
     truth = simulated(mesh, model, clocks=draw_clocks(np.random.default_rng(1), 2))
-    graph, stamps_ns, calls_ns = read(truth.trace, 5, 13)
-    terms = graph_terms(graph, stamps_ns, calls_ns, 20_000.0)
+    steps = read(truth.trace, 5, 13)
+    terms = graph_terms(steps)
     whole = sum(part.sum(axis=2) for part in (terms.work, terms.wait, terms.communication))
-    assert (whole == np.diff(stamps_ns[:, :, 5])).all()
+    assert (whole == (steps.end_ns - steps.begin_ns).T).all()
     assert (terms.wait >= 0).all() and (terms.communication >= 0).all()
     assert abs(terms.wait.sum(axis=2) - truth.wait_ns[:, 5:13].sum(axis=2)).max() < 2 * MS
 
@@ -72,29 +72,29 @@ def test_terms_add_up_by_clocks_that_drift(mesh, model):
 @pytest.mark.parametrize(("mesh", "model"), MESHES)
 def test_the_replay_gives_back_the_recorded_ends(mesh, model):
     truth = simulated(mesh, model, clocks=draw_clocks(np.random.default_rng(1), 2))
-    graph, stamps_ns, calls_ns = read(truth.trace, 5, 13)
-    pieces = recorded_pieces(graph, stamps_ns, calls_ns, 20_000.0)
-    ends = replay(graph, stamps_ns[None, :, 0, 5], [pieces])
-    assert (ends[0] == stamps_ns[:, 1:, 5].T).all()
+    steps = read(truth.trace, 5, 13)
+    pieces = recorded_pieces(steps)
+    ends = replay(steps.graph, steps.begin_ns[None, 0], [pieces])
+    assert (ends[0] == steps.end_ns).all()
 
 
 @pytest.mark.parametrize(("mesh", "model"), MESHES)
 def test_the_replay_without_a_delay_is_what_happens_without_it(mesh, model):
     truth = simulated(mesh, model, delays=[Delay(ranks=(1,), phase="backward", ns=16 * MS)])
     without = simulated(mesh, model)
-    graph, stamps_ns, calls_ns = read(truth.trace, 5, 13)
-    pieces = recorded_pieces(graph, stamps_ns, calls_ns, 0.0)
-    usual = recorded_pieces(*read(without.trace, 5, 13), 0.0)
+    steps = read(truth.trace, 5, 13)
+    pieces = recorded_pieces(steps)
+    usual = recorded_pieces(read(without.trace, 5, 13))
     changed = dataclasses.replace(pieces, work=usual.work)
-    ends = replay(graph, np.repeat(stamps_ns[None, :, 0, 5], 2, axis=0), [pieces, changed])
+    ends = replay(steps.graph, np.repeat(steps.begin_ns[None, 0], 2, axis=0), [pieces, changed])
     cost = float((ends[0, -1].max() - ends[1, -1].max()) / 8 / MS)
     assert cost == pytest.approx(truth.costs_ms()[0], rel=0.05)
 
 
 def test_ranks_of_a_stage_have_one_role():
-    graph, *_ = read(simulated(Mesh(pp=4, dp=2), Model(micro_batches=8)).trace, 5, 13)
-    assert graph.calls.depths.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    roles = graph.calls.roles.tolist()
+    steps = read(simulated(Mesh(pp=4, dp=2), Model(micro_batches=8)).trace, 5, 13)
+    assert steps.graph.calls.depths.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    roles = steps.graph.calls.roles.tolist()
     assert len({*roles}) == 4 and roles[::2] == roles[1::2]
 
 
@@ -174,18 +174,18 @@ def happened(ranks: int, events, generator: np.random.Generator, steps: int) -> 
 @given(programs(), st.integers(0, 2**32))
 def test_random_graphs_add_up_and_are_replayed_to_the_nanosecond(program, seed):
     trace = happened(*program, np.random.default_rng(seed), 6)
-    graph, stamps_ns, calls_ns = read(trace, 5, 11)
-    terms = graph_terms(graph, stamps_ns, calls_ns, 0.0)
+    steps = read(trace, 5, 11)
+    terms = graph_terms(steps)
     whole = sum(part.sum(axis=2) for part in (terms.work, terms.wait, terms.communication))
-    assert (whole == np.diff(stamps_ns[:, :, 5])).all()
+    assert (whole == (steps.end_ns - steps.begin_ns).T).all()
     assert all((part >= 0).all() for part in (terms.work, terms.wait, terms.communication))
-    pieces = recorded_pieces(graph, stamps_ns, calls_ns, 0.0)
+    pieces = recorded_pieces(steps)
     assert (
         pieces.work.sum(axis=(0, 3)) + terms.wait.sum(axis=2).T + terms.communication.sum(axis=2).T == whole.T
     ).all()
     assert (pieces.work.sum(axis=3) == terms.work.transpose(2, 1, 0)).all()
-    ends = replay(graph, stamps_ns[None, :, 0, 5], [pieces])
-    assert (ends[0] == stamps_ns[:, 1:, 5].T).all()
+    ends = replay(steps.graph, steps.begin_ns[None, 0], [pieces])
+    assert (ends[0] == steps.end_ns).all()
 
 
 def test_a_circle_is_named():
