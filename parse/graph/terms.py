@@ -73,7 +73,7 @@ class GraphSteps:
     @cached_property
     def latest_ns(self) -> Ints:
         """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody."""
-        return _latest_awaited(self.graph, self.calls_ns, self.open_ns)
+        return latest_awaited(self.graph, self.calls_ns, self.open_ns)
 
     @cached_property
     def waits(self) -> WaitTimes:
@@ -106,7 +106,7 @@ class GraphTerms:
     communication: Ints
 
 
-def _latest_awaited(graph: StepGraph, calls_ns: Ints, open_ns: float) -> Ints:
+def latest_awaited(graph: StepGraph, calls_ns: Ints, open_ns: float) -> Ints:
     """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody.
 
     Of a meeting without a root that is the last of all. With one it is the root's, or that of another who calls before
