@@ -243,9 +243,9 @@ ALIKE = 0.05
 
 
 def _range(least: float, longest: float, write: Figures) -> str:
-    """`4.00`, or `0.00 to 16.00` where the two differ."""
+    """`4.00`, or `0.00–16.00` where the two differ: a figure, as no letter is in it."""
     differ = write.bare(least) != write.bare(longest) and longest - least > ALIKE * longest
-    return f"{write.bare(least)} to {write.bare(longest)}" if differ else write.bare(least)
+    return f"{write.bare(least)}–{write.bare(longest)}" if differ else write.bare(least)
 
 
 def _place_cells(ledger: Ledger, place: Place, columns: Sequence[str], write: Figures) -> list[str]:

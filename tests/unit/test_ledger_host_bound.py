@@ -131,7 +131,7 @@ def test_what_events_leave_open_is_a_range(tmp_path: Path) -> None:
     summary = summary_of(tmp_path, with_host_bound((2, 4, 0, 8.8), at_most=(open_ms, *odd, open_ms)))
     rows = [[cell.strip() for cell in line.split("|")] for line in ledger_markdown(summary)[-1].splitlines()]
     place = rows[0].index(f"{HOST_BOUND} (ms)") if f"{HOST_BOUND} (ms)" in rows[0] else rows[0].index(HOST_BOUND)
-    assert [row[place] for row in rows[2:]] == ["2.00 to 9.00", "4.00", "0.00", "8.80"]
+    assert [row[place] for row in rows[2:]] == ["2.00–9.00", "4.00", "0.00", "8.80"]
     (ledger,) = summary.ledgers or ()
     assert ledger.host_bound is not None and ledger.host_bound.mean.at_most == open_ms
 
