@@ -223,8 +223,10 @@ def _meetings(result: Result) -> Iterator[str]:
     step_ms = stats.mean([float(run.measured.step_s.mean()) * 1e3 for run in result.ok if run.measured])
     total_ms = sum(result.meetings_ms.values())
     of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
+    in_groups = any(run.measured.in_groups for run in result.ok if run.measured)
+    what = "collectives and messages of groups of ranks" if in_groups else "collectives inside forward and backward"
     yield (
-        f"collectives inside forward and backward take {total_ms:.2f} ms of a step of {step_ms:.2f} ms "
+        f"{what} take {total_ms:.2f} ms of a step of {step_ms:.2f} ms "
         f"({total_ms / step_ms * 100:.1f} %), waiting for the last rank included: {of_each} ms"
     )
 

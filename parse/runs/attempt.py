@@ -23,6 +23,7 @@ from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.model.training import TrainingHistory
 from hpc.system.text import grouped, plural
 from parse import stats
+from parse.runs.meetings import meetings_s
 
 # The fields of a run that a trace, a plan, a log or a document states.
 
@@ -319,9 +320,10 @@ class Measured:
     `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
     empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
     of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
-    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end. `utilisation` is
-    the MFU of a training whose FLOPs are recorded. `latest_end_ns` [step] is when the last rank ended each step that
-    all ranks made, warm-up included, and `blocks` are the measured steps, (first, stop); None and empty for a log.
+    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end; of ranks
+    `in_groups` all that they call, by name and dimension, `all-reduce (tp)`. `utilisation` is the MFU of a training
+    whose FLOPs are recorded. `latest_end_ns` [step] is when the last rank ended each step that all ranks made, warm-up
+    included, and `blocks` are the measured steps, (first, stop); None and empty for a log.
     """
 
     throughput: float
@@ -332,6 +334,7 @@ class Measured:
     printed_every: int = 1
     pauses_s: tuple[float, ...] = ()
     meetings_s: Mapping[str, float] = field(default_factory=dict)
+    in_groups: bool = False
     utilisation: Utilisation = field(default_factory=Utilisation)
     latest_end_ns: npt.NDArray[np.int64] | None = None
     blocks: tuple[tuple[int, int], ...] = ()
@@ -471,32 +474,12 @@ def measure(trace: Trace) -> Measured:
         samples=counted,
         pauses_s=stats.pauses_s(latest_end_ns, trace.blocks),
         clock_share=float(trace.bounds_of(ends_ns[:, edges]).max(axis=0).sum()) / duration_ns,
-        meetings_s=_meetings_s(trace),
+        meetings_s=meetings_s(trace),
+        in_groups=trace.calls is not None,
         utilisation=utilisation(trace, throughput),
         latest_end_ns=latest_end_ns[: int(trace.steps_completed.min())],
         blocks=tuple((first, stop) for first, stop in trace.blocks.tolist()),
     )
-
-
-def _meetings_s(trace: Trace) -> dict[str, float]:
-    """By name, those of one name together, over the measured blocks; without those that a rank lacks in some step.
-
-    Empty where ranks call in groups.
-    """
-    if trace.meetings is None or trace.calls is not None:
-        return {}
-    taken_ns, whole = np.zeros(len(trace.meeting_names)), np.ones(len(trace.meeting_names), bool)
-    for first, stop in trace.blocks:
-        arrives, waits, ends = np.moveaxis(np.asarray(trace.meetings[:, first:stop]), 3, 0)
-        whole &= ((arrives != ABSENT) & (ends != ABSENT)).all(axis=(0, 1))
-        begin = np.where(waits == ABSENT, arrives, waits)
-        taken_ns += np.where(whole, ends - begin, 0).mean(axis=0).sum(axis=0)
-    steps = int(np.diff(trace.blocks).sum())
-    total_s: dict[str, float] = {}
-    for name, its_ns, known in zip(trace.meeting_names, taken_ns.tolist(), whole, strict=True):
-        if known:
-            total_s[name] = total_s.get(name, 0.0) + its_ns / steps / 1e9
-    return total_s
 
 
 def describe(trace: Trace) -> Machine:

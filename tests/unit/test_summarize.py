@@ -18,6 +18,7 @@ from hpc.model.timestamps import ABSENT
 from parse import summarize
 from parse.report import table
 from parse.summarize import main
+from tests.unit.simulated_graph import Mesh, Model, simulate_graph
 from tests.unit.traces import make_run, make_trace, point, put, put_exit_record, put_plan, repeats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -221,6 +222,26 @@ def test_meetings_that_a_rank_lacks_are_not_counted(tmp_path, capsys):
     put_exit_record(tmp_path, run, Outcome.OK)
     assert main([str(tmp_path), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["meetings_ms"] == {"sum": 0.0}
+
+
+def test_meetings_of_groups_are_by_name_and_dimension(tmp_path, capsys):
+    run = make_run(ranks_per_node=8, measured_steps=8)
+    truth = simulate_graph(Mesh(pp=2, dp=2, tp=2), Model(), np.random.default_rng(0), run=run, bound_ns=0)
+    put(tmp_path, truth.trace)
+    put_exit_record(tmp_path, run, Outcome.OK)
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    taken_ns = (truth.wait_ns + truth.communication_ns)[:, run.warmup_steps :].mean(axis=(0, 1))
+    of_dimension = dict(zip(truth.dimensions, (taken_ns / 1e6).tolist(), strict=True))
+    assert result["meetings_ms"] == {
+        "all-reduce (tp)": pytest.approx(of_dimension["tp"]),
+        "message (pp)": pytest.approx(of_dimension["pp"]),
+        "all-reduce (dp)": pytest.approx(of_dimension["dp"]),
+    }
+    assert main([str(tmp_path)]) == 0
+    assert "collectives and messages of groups of ranks take" in " ".join(capsys.readouterr().out.split())
+    assert main([str(tmp_path), "--format", "csv"]) == 0
+    assert "meeting_ms_all-reduce (tp)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [[], ["x", "--format", "xml"], ["x", "--where", "case"]])
