@@ -36,4 +36,5 @@ for number, inputs in enumerate(DataLoader(torch.randn(4 * STEPS * PARTS, 8), ba
     if last:
         optimizer.step()
         optimizer.zero_grad()
+simulated_torch.device.synchronize()  # the other rank may be long in coming to the last collectives
 leave()
