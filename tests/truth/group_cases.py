@@ -45,7 +45,8 @@ class GroupCase:
 class GroupTraining:
     """A shape of tests/observe_scripts/grouped.py or staged.py on so many ranks, the places of its delays, the ranks
     that have them in turn, and the windows in which nobody has. `mesh` has the sizes and names of its dimensions, the
-    outermost first; ranks that differ in those of `roles` do not do the same."""
+    outermost first; ranks that differ in those of `roles` do not do the same. `everyone` is the dimension of a
+    group of all, where the mesh has several."""
 
     name: str
     shape: str
@@ -58,11 +59,12 @@ class GroupTraining:
     delays_ms: tuple[float, ...] = DELAYS_MS
     mesh: Mesh
     roles: tuple[str, ...] = ()
+    everyone: str = EVERYONE
 
     def dimension_of(self, ranks: Sequence[int]) -> str:
         """Of a group, or of a message's (sender, receiver, tag): the dimensions along which its ranks differ."""
         if len(ranks) == self.ranks and len(self.mesh) > 1:
-            return EVERYONE
+            return self.everyone
         first, second = (self._place_of(rank) for rank in ranks[:2])
         return ", ".join(name for at, (_, name) in enumerate(self.mesh) if first[at] != second[at])
 
@@ -114,7 +116,9 @@ def _staged(shape: str, mesh: Mesh, late: tuple[int, ...], **more: Any) -> Group
 
 
 TRAININGS: Sequence[GroupTraining] = (
-    _grouped("pairs and DDP", "pairs", ((2, ""), (2, "groups of 2 neighbours")), ("data", *IN_BLOCKS), (3, 0)),
+    _grouped(
+        "pairs and DDP", "pairs", ((2, ""), (2, "groups of 2 neighbours")), ("data", *IN_BLOCKS), (3, 0), everyone="dp"
+    ),
     _grouped("tp × DDP", "tp_ddp", ((2, "dp"), (2, "tp")), IN_BLOCKS, (1, 2)),
     _grouped("tp × FSDP2", "tp_fsdp", ((2, "dp"), (2, "tp")), IN_BLOCKS, (3, 0)),
     _grouped("HSDP", "hsdp", ((2, "dp_replicate"), (2, "dp_shard")), IN_BLOCKS, (2, 1)),

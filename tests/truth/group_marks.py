@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 MESSAGE = "message"
 
+Span = tuple[int, int]
 Identity = tuple[str, tuple[int, ...], int]
 
 
@@ -35,13 +37,19 @@ class NotedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class NotedRank:
-    """Of consecutive steps of a rank its calls, its sleeps as (begin, end), and the end of each step, ns. `begin` is
-    when the first of these steps began."""
+    """Of consecutive steps of a rank its calls, its sleeps and its stage's work as (begin, end), and the end of each
+    step, ns. `begin` is when the first of these steps began."""
 
     calls: list[NotedCall]
-    slept: list[tuple[int, int]]
+    slept: list[Span]
+    worked: list[Span]
     ends: list[int]
     begin: int
+
+    @property
+    def slept_ms(self) -> float:
+        """A step."""
+        return sum(end - begin for begin, end in self.slept) / len(self.ends) / 1e6
 
     def own_ms(self) -> float:
         """What it does itself, neither waiting nor communicating, a step."""
@@ -65,34 +73,47 @@ class NotedRun:
         for its in self.ranks:
             begin, end = its.ends[first - 1], its.ends[first + steps - 1]
             calls = [call for call in its.calls if begin <= call.called < end]
-            slept = [each for each in its.slept if begin <= each[0] < end]
-            cut.append(NotedRank(calls=calls, slept=slept, ends=its.ends[first : first + steps], begin=begin))
+            slept, worked = ([each for each in spans if begin <= each[0] < end] for spans in (its.slept, its.worked))
+            ends = its.ends[first : first + steps]
+            cut.append(NotedRank(calls=calls, slept=slept, worked=worked, ends=ends, begin=begin))
         return NotedRun(ranks=cut)
 
     def costs(self, rank: int) -> float:
         """By how many ms a step is shorter without a rank's sleeps: the last end of the window, replayed."""
-        last = max(its.ends[-1] for its in self.ranks)
-        return (last - self._replayed(rank)) / len(self.ranks[0].ends) / 1e6
+        return self._saved({rank: [(begin, end, 1.0) for begin, end in self.ranks[rank].slept]})
+
+    def costs_of_imbalance(self) -> float:
+        """By how many ms a step is shorter where the stages of all ranks work as long as their mean."""
+        totals = [sum(end - begin for begin, end in its.worked) for its in self.ranks]
+        mean = sum(totals) / len(totals)
+        return self._saved({
+            rank: [(begin, end, 1 - mean / totals[rank]) for begin, end in its.worked]
+            for rank, its in enumerate(self.ranks)
+        })  # fmt: skip
 
     def replays_exactly(self) -> bool:
         """Whether the calls, replayed with all sleeps, end when they ended."""
-        return self._replayed(None) == max(its.ends[-1] for its in self.ranks)
+        return self._saved({}) == 0
 
     def meets_next(self, rank: int) -> Counter[tuple[int, ...]]:
         """Of a rank's sleeps, which group it met next, how often."""
         calls = sorted((call.called, call.ranks) for call in self.ranks[rank].calls)
         groups: Counter[tuple[int, ...]] = Counter()
         for _, end in self.ranks[rank].slept:
-            groups.update([next((ranks for called, ranks in calls if called >= end), ())])
+            groups.update([ranks for called, ranks in calls if called >= end][:1])
         return groups
 
-    def _replayed(self, without: int | None) -> int:
-        """When the last rank ends, had that rank not slept."""
+    def _saved(self, cuts: Mapping[int, list[Cut]]) -> float:
+        last = max(its.ends[-1] for its in self.ranks)
+        return (last - self._replayed(cuts)) / len(self.ranks[0].ends) / 1e6
+
+    def _replayed(self, cuts: Mapping[int, list[Cut]]) -> int:
+        """When the last rank ends with these spans of ranks cut by their share."""
         present: dict[Identity, dict[int, NotedCall]] = defaultdict(dict)
         for rank, its in enumerate(self.ranks):
             for noted in its.calls:
                 present[noted.identity][rank] = noted
-        queues = [_actions(its, its.slept if rank == without else []) for rank, its in enumerate(self.ranks)]
+        queues = [_actions(its, cuts.get(rank, [])) for rank, its in enumerate(self.ranks)]
         arrived: dict[tuple[Identity, int], int] = {}
         now = [its.begin for its in self.ranks]
         at = [0] * len(queues)
@@ -124,11 +145,12 @@ class NotedRun:
 
 
 Action = tuple[int, NotedCall | None, bool]
+Cut = tuple[int, int, float]
 
 
-def _actions(its: NotedRank, removed: list[tuple[int, int]]) -> list[Action]:
-    """A rank's calls and waits in order, each with its own work before it, ns, less the sleeps that are removed; the
-    last is the window's end."""
+def _actions(its: NotedRank, cuts: list[Cut]) -> list[Action]:
+    """A rank's calls and waits in order, each with its own work before it, ns, less what is cut of it; the last is the
+    window's end."""
     moments = sorted(
         [(call.called, 0, number) for number, call in enumerate(its.calls)]
         + [(call.waits, 1, number) for number, call in enumerate(its.calls)]
@@ -136,9 +158,13 @@ def _actions(its: NotedRank, removed: list[tuple[int, int]]) -> list[Action]:
     actions: list[Action] = []
     before = its.begin
     for moment, waits, number in [*moments, (its.ends[-1], 2, -1)]:
-        slept = sum(min(end, moment) - max(begin, before) for begin, end in removed if begin < moment and end > before)
+        less = sum(
+            share * (min(end, moment) - max(begin, before))
+            for begin, end, share in cuts
+            if begin < moment and end > before
+        )
         call = None if number < 0 else its.calls[number]
-        actions.append((moment - before - slept, call, waits == 1))
+        actions.append((moment - before - round(less), call, waits == 1))
         before = call.ends if call is not None and waits else moment
     return actions
 
@@ -150,7 +176,9 @@ def _needed(call: NotedCall, rank: int, present: dict[int, NotedCall]) -> list[i
 
 
 def _read(path: Path) -> NotedRank:
-    calls, slept, ends = [], [], []
+    calls, ends = [], []
+    slept: list[Span] = []
+    worked: list[Span] = []
     numbers: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for step in json.loads(path.read_text()):
         for name, ranks, called, waits, done in step["met"]:
@@ -158,5 +186,6 @@ def _read(path: Path) -> NotedRank:
             calls.append(NotedCall(name=name, ranks=key[1], number=numbers[key], called=called, waits=waits, ends=done))
             numbers[key] += 1
         slept += [(begin, end) for begin, end in step["slept"]]
+        worked += [(begin, end) for begin, end in step.get("worked", ())]
         ends.append(step["end"])
-    return NotedRank(calls=calls, slept=slept, ends=ends, begin=ends[0])
+    return NotedRank(calls=calls, slept=slept, worked=worked, ends=ends, begin=ends[0])

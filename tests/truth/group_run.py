@@ -64,7 +64,8 @@ class Recorded:
 @dataclass(frozen=True, kw_only=True)
 class GroupPoint:
     """A window of a run: `true` is what its sleeps cost a step by the notes, `cost` what the ledger says, ms; None
-    where it does not name the rank. `wrong` has what is wrong with what it says."""
+    where it does not name the rank. `beside` is by how much the rank's own work differs from its peers' otherwise,
+    which is the machine's. `wrong` has what is wrong with what the ledger says."""
 
     case: GroupCase
     recorded: Recorded
@@ -72,12 +73,14 @@ class GroupPoint:
     text: str
     true: float = 0.0
     cost: float | None = None
+    beside: float = 0.0
     wrong: tuple[str, ...] = ()
     limit: float | None = None
 
     @property
     def cost_is_off(self) -> bool:
-        return self.cost is not None and abs(self.cost - self.true) > max(ALLOWED_MS, ALLOWED * self.true)
+        """By more than what is allowed and the machine's."""
+        return self.cost is not None and abs(self.cost - self.true) > max(ALLOWED_MS, ALLOWED * self.true) + self.beside
 
 
 def main() -> int:
@@ -153,6 +156,8 @@ def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: Note
         kind = "wrong" if others else "machine" if findings else unknown
         limit = verdict.limit if verdict.kind == NONE else None
         return GroupPoint(case=case, recorded=recorded, verdict=kind, text=text, limit=limit)
+    if training.peers_of(case.rank) == [case.rank] and case.place == "stage":
+        return _of_stage(case, ledger, noted, recorded)
     true = noted.costs(case.rank)
     named = next((each for each in findings if each.ranks == (case.rank,)), None)
     if named is None:
@@ -167,7 +172,24 @@ def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: Note
     wrong += [f"names {each.ranks}" for each in others if not bears_out(each, training, noted)]
     return GroupPoint(
         case=case, recorded=recorded, verdict="wrong" if wrong else "machine" if others else "right", text=text,
-        true=true, cost=named.costs, wrong=tuple(wrong),
+        true=true, cost=named.costs, beside=abs(_excess(case.rank, training, noted) - noted.ranks[case.rank].slept_ms),
+        wrong=tuple(wrong),
+    )  # fmt: skip
+
+
+def _of_stage(case: GroupCase, ledger: Ledger, noted: NotedRun, recorded: Recorded) -> GroupPoint:
+    """A rank that has no other of its stage is not late by its peers: its stage is longer than the others."""
+    uneven = None if ledger.graph is None else ledger.graph.stages
+    wrong = []
+    if uneven is None:
+        wrong.append("stages are not uneven")
+    elif (slowest := uneven.stages[uneven.slowest].ranks) != (case.rank,):
+        wrong.append(f"the slowest stage is that of {slowest}")
+    others = [f"names {each.ranks}" for each in findings_of(ledger) if each.ranks != (case.rank,)]
+    return GroupPoint(
+        case=case, recorded=recorded, verdict="wrong" if wrong or others else "right",
+        text=f"{describe_all(ledger)}; {uneven}", true=noted.costs_of_imbalance(),
+        cost=uneven.costs if uneven else None, wrong=(*wrong, *others),
     )  # fmt: skip
 
 
@@ -184,12 +206,15 @@ def _wrong(case: GroupCase, verdict: Verdict, training: GroupTraining, noted: No
 
 def bears_out(verdict: Verdict, training: GroupTraining, noted: NotedRun) -> bool:
     """Whether the notes have the rank that a verdict names work by so much longer than its peers, to a quarter."""
-    if len(verdict.ranks) != 1:
-        return False
+    (rank, *others) = verdict.ranks
+    return not others and _excess(rank, training, noted) >= MOSTLY * verdict.costs
+
+
+def _excess(rank: int, training: GroupTraining, noted: NotedRun) -> float:
+    """By how much a rank works longer than the median of its peers, ms a step; 0 without any."""
     working = [its.own_ms() for its in noted.ranks]
-    (rank,) = verdict.ranks
     peers = [working[other] for other in training.peers_of(rank) if other != rank]
-    return bool(peers) and working[rank] - float(np.median(peers)) >= MOSTLY * verdict.costs
+    return working[rank] - float(np.median(peers)) if peers else 0.0
 
 
 def report(points: Sequence[GroupPoint]) -> bool:

@@ -19,7 +19,7 @@ def noted(folder: Path, *ranks: list[dict[str, Any]]) -> NotedRun:
     for rank, steps in enumerate(ranks):
         in_ns = [
             {
-                "slept": [[begin * MS, end * MS] for begin, end in step.get("slept", ())],
+                **{what: [[begin * MS, end * MS] for begin, end in step.get(what, ())] for what in ("slept", "worked")},
                 "met": [[name, group, *(at * MS for at in times)] for name, group, *times in step["met"]],
                 "end": step["end"] * MS,
             }
@@ -71,10 +71,19 @@ def test_a_sender_does_not_wait_for_a_receiver_that_comes_after_its_send_has_end
     assert run.costs(1) == pytest.approx(7)  # then the message, which took one from its call, is waited for
 
 
+def test_uneven_stages_cost_what_their_longest_has_beyond_the_mean(tmp_path: Path) -> None:
+    met = "all-reduce", [0, 1]
+    run = noted(
+        tmp_path, [{"worked": [(0, 10)], "met": [(*met, 10, 10, 31)], "end": 40}],
+        [{"worked": [(0, 30)], "met": [(*met, 30, 30, 31)], "end": 40}],
+    )  # fmt: skip
+    assert run.costs_of_imbalance() == pytest.approx(10)
+
+
 @pytest.mark.parametrize(
     ("name", "ranks", "dimension"),
     [
-        ("tp × DDP", (0, 1), "tp"), ("tp × DDP", (1, 3), "dp"), ("pairs and DDP", (0, 1, 2, 3), "all ranks"),
+        ("tp × DDP", (0, 1), "tp"), ("tp × DDP", (1, 3), "dp"), ("pairs and DDP", (0, 1, 2, 3), "dp"),
         ("ring", (3, 0, 0), "cp"), ("pp 2 × dp 2 × tp 2", (1, 5, 0), "pp"), ("pp 2 × dp 2 × tp 2", (5, 7), "dp"),
     ],
 )  # fmt: skip
