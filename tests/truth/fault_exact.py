@@ -84,9 +84,13 @@ def bears_out(verdict: Verdict, runs: Sequence[Exact], faulty: Sequence[int] = (
     if not verdict.ranks or {*verdict.ranks} - {*compared} or len(verdict.ranks) >= len(compared):
         return False
     if verdict.kind == PERSISTENT:
-        its = _most_late(runs, verdict.ranks, verdict.in_runs)
-        delays = [_usual_delay(verdict, run) for run in its]
-        return _is_late(its, verdict.ranks, compared, comb(len(runs), len(its))) and _is_as_late(verdict, delays)
+        chosen = [*combinations(runs, verdict.in_runs)]  # of whose runs the verdict is; all may show that they are late
+        in_all = _is_late(runs, verdict.ranks, compared)
+        return any(
+            (in_all or _is_late(its, verdict.ranks, compared, ways=len(chosen)))
+            and _is_as_late(verdict, [_usual_delay(verdict, run) for run in its])
+            for its in chosen
+        )
     if verdict.kind == TRANSIENT:
         named = [np.isin(run.steps, steps) for run, steps in zip(runs, verdict.run_steps, strict=True)]
         last = [_last(run, compared) for run in runs]
@@ -174,11 +178,6 @@ def _is_as_late(verdict: Verdict, delays: Sequence[tuple[Ms, int]]) -> bool:
         and not is_off(verdict.arrival_skew - cause.sum(), cause.sum())
         and not is_off(verdict.cause[phase] - by_phase[phase], by_phase[phase])
     )
-
-
-def _most_late(runs: Sequence[Exact], who: Sequence[int], count: int) -> list[Exact]:
-    """The runs in which these typically are the latest, so many."""
-    return sorted(runs, key=lambda run: -float(run.typical()[[*who]].mean()))[:count]
 
 
 def _last(run: Exact, compared: Sequence[int]) -> npt.NDArray[np.int64]:

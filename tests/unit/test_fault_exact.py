@@ -64,6 +64,12 @@ def test_who_was_late_in_one_run_is_borne_out_for_one() -> None:
     assert not bears_out(persistent(3.0, in_runs=2), runs)
 
 
+def test_of_two_late_runs_one_may_be_what_a_verdict_is_of() -> None:
+    runs = [runs_of(3.0)[0], runs_of(9.0)[1]]
+    assert bears_out(persistent(3.0, in_runs=1), runs) and bears_out(persistent(9.0, in_runs=1), runs)
+    assert bears_out(persistent(6.0), runs) and not bears_out(persistent(6.0, in_runs=1), runs)
+
+
 def test_a_rank_with_a_fault_bears_out_no_second_finding() -> None:
     assert not bears_out(persistent(3.0), runs_of(3.0), faulty=[2])
 
