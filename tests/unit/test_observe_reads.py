@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 
-@pytest.mark.parametrize(("there", "by_torch"), [(False, False), (True, True)])
-def test_counters_of_the_host_are_read_without_the_hook(there: bool, by_torch: bool) -> None:
+@pytest.mark.parametrize(("on_device", "by_torch"), [(False, False), (True, True)])
+def test_counters_of_the_host_are_read_without_the_hook(on_device: bool, by_torch: bool) -> None:
     torch = pytest.importorskip("torch")
     from hpc.observe.hooks import make_counter_read
 
     read: list[Any] = []
-    value = make_counter_read(torch.Tensor.item, lambda number: there)(lambda number: read.append(number) or 3.0)
+    value = make_counter_read(torch.Tensor.item, lambda number: on_device)(lambda number: read.append(number) or 3.0)
     assert value(torch.tensor(3.0)) == 3.0
     assert bool(read) is by_torch
 
