@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpc.model.groups import MESSAGE, Call, CallTable, RankGroup
 from hpc.model.timestamps import ABSENT
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import Trace
 from parse.graph.reading import GraphReader
 from parse.graph.replay import recorded_pieces, replay
 from parse.graph.terms import GraphSteps, graph_terms
@@ -186,16 +186,3 @@ def test_random_graphs_add_up_and_are_replayed_to_the_nanosecond(program, seed):
     assert (pieces.work.sum(axis=3) == terms.work.transpose(2, 1, 0)).all()
     ends = replay(steps.graph, steps.begin_ns[None, 0], [pieces])
     assert (ends[0] == steps.end_ns).all()
-
-
-def test_a_circle_is_named():
-    pair = RankGroup(ranks=(0, 1), dimension="tp")
-    truth = happened(2, [("all-reduce", -1, [0, 1], 0), ("all-gather", -1, [0, 1], 0)], np.random.default_rng(1), 4)
-    table = CallTable.of([[Call("all-reduce", -1, pair), Call("all-gather", -1, pair)]] * 2)
-    swapped = table.calls.copy()
-    swapped[1] = swapped[1, ::-1]
-    damaged = dataclasses.replace(truth, calls=dataclasses.replace(table, calls=swapped))
-    with pytest.raises(
-        TraceError, match=r"in a circle: rank 0 in all-reduce 1 of ranks 0, 1 \(tp\), rank 1 in all-gather"
-    ):
-        read(damaged, 5, 9)
