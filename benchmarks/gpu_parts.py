@@ -205,7 +205,8 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
     if trace.host_bound_ns is not None:
         shares = host_bound_shares(trace.stamps[ranks - 1], trace.host_bound_ns[ranks - 1], delays, window)
         job.figures.put(f"{shape}, host-bound", shares)
-        job.figures.put(f"{shape}, waits for the device a step", script.get("host_bound", {}).get("syncs"))
+        if (syncs := script.get("host_bound", {}).get("syncs")) is not None:
+            job.figures.put(f"{shape}, waits for the device a step", syncs)
     if reasons:
         job.figures.put(f"{shape}, absent time stamps", {name: str(text) for name, text in reasons.items()})
     if ranks > 1:
