@@ -110,6 +110,15 @@ class StepCalls:
             depth += 1
         return depths
 
+    def complete(self, present: Bools) -> Bools:
+        """The meetings [meeting] to which all of their group come, in steps that have these calls [rank, call]."""
+        its: Bools = np.logical_and(self.is_whole, self.comers(present) == self.sizes)
+        return its
+
+    def comers(self, present: Bools) -> Ints:
+        """How many come to each meeting."""
+        return np.bincount(self.meeting[present], minlength=len(self.starts))
+
     def label(self, meeting: int) -> str:
         """A meeting in words: `all-gather 3 of ranks 0, 1 (tp)`."""
         name, group, _, number = self.calls.reshape(-1, 4)[self.members[self.starts[meeting]]].tolist()
@@ -261,8 +270,7 @@ def step_graph(calls: StepCalls, calls_ns: Ints, begin_ns: Ints, open_ns: float)
     clock, of which that leaves `open_ns` open. Raises TraceError where waits depend on one another in a circle."""
     present = calls_ns[0, :, :, ARRIVES] != ABSENT
     waited = calls_ns[0, :, :, ENDS] != ABSENT
-    of_meeting = np.bincount(calls.meeting[present], minlength=len(calls.starts))
-    complete = calls.is_whole & (of_meeting == calls.sizes)
+    complete = calls.complete(present)
     senders = _senders_that_wait(calls, calls_ns, complete, open_ns)
     # Where steps differ in their order, that of their means may be none that could run: that of the first did.
     for steps in (slice(None), slice(1)):
@@ -271,7 +279,7 @@ def step_graph(calls: StepCalls, calls_ns: Ints, begin_ns: Ints, open_ns: float)
         for waiting in (senders, np.zeros_like(senders)):
             order = _Order(calls, events, present, complete, waiting)
             if not order.stuck:
-                return order.graph((of_meeting > 0) & ~complete)
+                return order.graph((calls.comers(present) > 0) & ~complete)
     raise TraceError(f"calls wait for one another in a circle: {first_of(order.stuck, 3)}")
 
 

@@ -73,7 +73,7 @@ class GraphSteps:
     @cached_property
     def latest_ns(self) -> Ints:
         """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody."""
-        return latest_awaited(self.graph, self.calls_ns, self.open_ns)
+        return latest_awaited(self.graph.calls, self.graph.complete, self.calls_ns, self.open_ns)
 
     @cached_property
     def waits(self) -> WaitTimes:
@@ -106,24 +106,24 @@ class GraphTerms:
     communication: Ints
 
 
-def latest_awaited(graph: StepGraph, calls_ns: Ints, open_ns: float) -> Ints:
-    """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody.
+def latest_awaited(calls: StepCalls, complete: Bools, calls_ns: Ints, open_ns: float) -> Ints:
+    """For each call the arrival of the last that its rank waits for [step, rank, call], ABSENT for nobody; `complete`
+    are the meetings [meeting] to which all of their group come.
 
     Of a meeting without a root that is the last of all. With one it is the root's, or that of another who calls before
     the rank has the result, where the clocks leave `open_ns` open: a rank that has it before did not wait for that one.
     So it is, without the root, where it is not known who waits for whom. A meeting to which not all come holds nobody.
     """
-    calls = graph.calls
     steps, ranks, width, _ = calls_ns.shape
     arrives = np.ascontiguousarray(calls_ns[..., ARRIVES]).reshape(steps, ranks * width)
     latest = np.full(arrives.shape, ABSENT)
     of_members = arrives[:, calls.members]
     last = np.maximum.reduceat(of_members, calls.starts, axis=1) if len(calls.starts) else of_members[:, :0]
-    for_all = graph.complete & (calls.root == NO_ROOT)
+    for_all = complete & (calls.root == NO_ROOT)
     of_member = np.repeat(np.arange(len(calls.starts)), calls.sizes)
     chosen = for_all[of_member]
     latest[:, calls.members[chosen]] = last[:, of_member[chosen]]
-    rooted = graph.complete & ~for_all
+    rooted = complete & ~for_all
     if rooted.any():
         ends = np.ascontiguousarray(calls_ns[..., ENDS]).reshape(steps, ranks * width)
         for size in np.unique(calls.sizes[rooted]).tolist():

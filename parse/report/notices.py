@@ -224,10 +224,12 @@ def _meetings(result: Result) -> Iterator[str]:
     total_ms = sum(result.meetings_ms.values())
     of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
     in_groups = any(run.measured.in_groups for run in result.ok if run.measured)
-    what = "collectives and messages of groups of ranks" if in_groups else "collectives inside forward and backward"
+    what, whom = "collectives inside forward and backward", "the last rank"
+    if in_groups:
+        what, whom = "collectives and messages of groups of ranks", "others"
     yield (
         f"{what} take {total_ms:.2f} ms of a step of {step_ms:.2f} ms "
-        f"({total_ms / step_ms * 100:.1f} %), waiting for the last rank included: {of_each} ms"
+        f"({total_ms / step_ms * 100:.1f} %), waiting for {whom} included: {of_each} ms"
     )
 
 

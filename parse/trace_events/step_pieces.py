@@ -21,7 +21,7 @@ from hpc.model.timestamps import (
     STAMPS,
 )
 from hpc.model.trace import Trace, TraceError
-from parse.graph.step_graph import StepCalls, step_calls, step_graph
+from parse.graph.step_graph import StepCalls, step_calls
 from parse.graph.terms import latest_awaited, read_calls
 from parse.ledger.breakdown import BORDERS, known_borders
 from parse.ledger.meetings import (
@@ -244,20 +244,17 @@ class StepReader:
         return HostPaced(trace.host_bound_phases, ns, waits)
 
     def _calls_of(self, calls: StepCalls, first: int, stop: int) -> PieceCalls:
-        """The calls of these steps. Steps of which a rank has no begin or end, and such whose calls cannot be in an
-        order, hold nobody."""
+        """The calls of these steps; nobody waits for anybody in a step of which a rank has no begin or end."""
         stamps_ns = self.trace.globally(np.ascontiguousarray(self.trace.stamps[:, first:stop]))
         calls_ns = read_calls(self.trace, calls, stamps_ns, first, stop)
         latest_ns = np.full(calls_ns.shape[:3], ABSENT)
-        begins = stamps_ns[..., BEGIN].T
-        present = calls_ns != ABSENT
-        whole = (begins != ABSENT).all(axis=1) & (stamps_ns[..., END] != ABSENT).all(axis=0)
+        present = calls_ns[..., ARRIVES] != ABSENT
+        whole = (stamps_ns[:, :, [BEGIN, END]] != ABSENT).all(axis=(0, 2))
         patterns, pattern_of = np.unique(present.reshape(len(present), -1), axis=0, return_inverse=True)
-        for number in range(len(patterns)):
+        for number, pattern in enumerate(patterns):
             its = np.flatnonzero(whole & (pattern_of.ravel() == number))
-            if len(its):
-                graph = step_graph(calls, calls_ns[its], begins[its], self._open_ns)
-                latest_ns[its] = latest_awaited(graph, calls_ns[its], self._open_ns)
+            complete = calls.complete(pattern.reshape(present.shape[1:]))
+            latest_ns[its] = latest_awaited(calls, complete, calls_ns[its], self._open_ns)
         on_axis = (np.where(each == ABSENT, ABSENT, each - self.origin_ns) for each in (calls_ns, latest_ns))
         return PieceCalls(*on_axis)
 

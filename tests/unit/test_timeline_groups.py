@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from hpc.model.groups import MESSAGE
+from hpc.model.timestamps import ABSENT, END
 from parse.trace_events.group_tracks import LONGEST, GroupWait, chain_of
 from tests.unit.simulated import draw_clocks
 from tests.unit.simulated_graph import SEND_NS, Delay, Mesh, Model, SimulatedGraph, simulate_graph
@@ -112,6 +114,17 @@ def test_some_steps(tmp_path):
     drawn = draw(tmp_path, simulated(*MESHES[0]).trace, options="--steps 8:9")
     steps = {event["args"]["step"] for event in drawn.of("X") if "step" in event.get("args", {})}
     assert steps == {8, 9}
+
+
+def test_in_a_step_that_a_rank_does_not_end_nobody_is_known_to_wait(tmp_path):
+    trace = simulated(*MESHES[0]).trace
+    stamps = trace.stamps.copy()
+    stamps[3, 12, END] = ABSENT
+    drawn = draw(tmp_path, dataclasses.replace(trace, stamps=stamps))
+    whole = drawn.slices("rank 0")
+    (last,) = [begin for name, begin, _ in whole if name == "step 12"]
+    its = [name for name, begin, _ in drawn.slices("rank 0: pp") if begin >= last]
+    assert any(name.startswith("message") for name in its) and "wait" not in its
 
 
 def wait(rank: int, begins: int, ends: int, last: int, latest: int, *, is_proven: bool = True) -> GroupWait:
