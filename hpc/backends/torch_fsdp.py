@@ -48,7 +48,8 @@ class TorchFSDP(ProcessGroupLoop):
     sharding) each group holds a whole model, and the groups' gradients are reduced behind those of the ranks in them.
 
     t3 is the call of a step's last reduce-scatter (where each rank has all shards of the last all-reduce), t4 when
-    `backward()` has returned. One rank reduces nothing: both are the latter. Collectives are recorded on CPUs. On GPUs
+    `backward()` has returned. One rank reduces nothing: both are the latter; so they are with several groups of several
+    shards, whose recorded collectives are all that reduces. Collectives are recorded on CPUs. On GPUs
     FSDP2 calls them on streams of its own, where events of the compute stream do not see them: there only t3 is taken
     from the calls.
     """
@@ -95,7 +96,7 @@ class TorchFSDP(ProcessGroupLoop):
         """All ranks in one dimension; with several groups of shards they are the second, their replicas the first."""
         if self._shards < self._run.ranks:
             shape = (self._run.ranks // self._shards, self._shards)
-            return init_device_mesh(self._device.type, shape, mesh_dim_names=("replicate", "shard"))
+            return init_device_mesh(self._device.type, shape, mesh_dim_names=("dp_replicate", "dp_shard"))
         world = dist.group.WORLD
         assert world is not None  # joined
         return DeviceMesh.from_group(world, self._device.type)
@@ -108,6 +109,10 @@ class TorchFSDP(ProcessGroupLoop):
     def _early_collectives(self) -> list[str]:
         gathers = ["FSDP gathers parameters before each module"] if self._run.ranks > 1 else []
         return [*gathers, *super()._early_collectives()]
+
+    def _reduction(self) -> Mapping[str, Any] | None:
+        grouped = 1 < self._shards < self._run.ranks and self._records_collectives()
+        return {"by": "calls"} if grouped else None
 
     def _records_collectives(self) -> bool:
         return not self._step_only and self._run.ranks > 1 and self._device.type == "cpu"
@@ -129,7 +134,7 @@ class TorchFSDP(ProcessGroupLoop):
             self._timer.grads_ready()
 
     def _reduce(self, timer: StepTimer) -> None:
-        if self._run.ranks == 1:
+        if self._run.ranks == 1 or self._reduction() is not None:
             timer.grads_ready()
         timer.reduced()
 

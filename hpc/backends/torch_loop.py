@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 from hpc.backends import device as checks
 from hpc.backends.training import (
@@ -26,9 +27,12 @@ from hpc.backends.training import (
 )
 from hpc.measure.meetings import Meetings, meetings_of
 from hpc.measure.timer import StepTimer, device_timer, host_timer
+from hpc.model.groups import RankGroup
 from hpc.model.training import TrainingState, check_shapes
 from hpc.observe.collective_names import BUFFERS, FROM_ONE, NAMES, TO_ONE, waits_at_once
-from hpc.observe.events import NO_ROOT, UNCLEAR
+from hpc.observe.collectives import hooks
+from hpc.observe.events import NO_ROOT, UNCLEAR, CollectiveName
+from hpc.observe.process_groups import collective_of
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -350,20 +354,28 @@ COALESCED = "_broadcast_coalesced"
 
 
 @contextmanager
-def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda name: None) -> Iterator[None]:
-    """Inside this context collectives are recorded; `about_to_call` gets the name of each before it is called."""
-    world_size = dist.get_world_size()
+def recorded(
+    meetings: Meetings, about_to_call: Callable[[str], None] = lambda name: None, without: Any = None
+) -> Iterator[None]:
+    """Inside this context collectives are recorded, but those in the process group `without`; `about_to_call` gets the
+    name of each before it is called."""
+    calls: dict[tuple[int, str, int], CollectiveName | None] = {}
     works: dict[int, tuple[int, bool]] = {}  # by the identity of its Work: a number in the step, and waits_at_once
 
     def collective(method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @wraps(method)
         def call(group: Any, *values: Any, **named: Any) -> Any:
             about_to_call(name)
-            size = group.size()
-            if size == world_size:
-                number = meetings.arrived(name, _root(name, values))
-            else:
-                number = meetings.arrived(f"{name} in a group of {size}", UNCLEAR)
+            key = id(group), name, _root(name, values)  # torch keeps the groups of a training
+            if key not in calls:
+                calls[key] = None if group is without else collective_of(name, group, key[2])
+            called = calls[key]
+            if called is None:
+                return method(group, *values, **named)
+            its = called.group
+            # All ranks are no group, whatever its name.
+            part = None if its is None or len(its.ranks) == dist.get_world_size() else RankGroup(**its._asdict())
+            number = meetings.arrived(called.name, called.root, part)
             work = method(group, *values, **named)
             if work is None:
                 meetings.ended(number)
@@ -401,6 +413,29 @@ def recorded(meetings: Meetings, about_to_call: Callable[[str], None] = lambda n
     ]
     changed.append(_replaced(dist.Work, "wait", waiting(dist.Work.wait)))
     changed.append(_replaced(dist, COALESCED, broadcast(getattr(dist, COALESCED))))
+    try:
+        yield
+    finally:
+        for owner, name, original in reversed(changed):
+            setattr(owner, name, original)
+
+
+@contextmanager
+def functional_recorded(meetings: Meetings) -> Iterator[None]:
+    """Inside this context functional collectives are recorded, those that DTensor calls from Python."""
+
+    def arrived(name: str, group: tuple[Any, str], _: Any) -> int:
+        called = collective_of(name, group[0], dimension=group[1])
+        if called is None:
+            return -1
+        its = None if called.group is None else RankGroup(**called.group._asdict())
+        return meetings.arrived(called.name, called.root, its)
+
+    def failed(error: Exception) -> None:
+        raise error
+
+    makers = hooks(functional, arrived, meetings.waits, meetings.ended, failed)
+    changed = [_replaced(functional, name, make(getattr(functional, name))) for name, make in makers.items()]
     try:
         yield
     finally:

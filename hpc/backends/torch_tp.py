@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from hpc.backends import InvalidRun
 from hpc.backends.limits import group_size_of, tp_refusal
 from hpc.backends.rank_groups import not_on_one_node
-from hpc.backends.torch_loop import MakeOptimizer
+from hpc.backends.torch_loop import MakeOptimizer, functional_recorded
 from hpc.backends.torch_process_group import ProcessGroupLoop
 from hpc.measure.timer import StepTimer
 
@@ -57,8 +57,8 @@ class TorchTP(ProcessGroupLoop):
 
     All ranks of a group train on the group's samples: those that its ranks would have each under data parallelism. The
     gradients of equal parts are averaged over the groups as they become complete, t3 is the last of them, t4 when all
-    averages are there. One group averages nothing: both are when `backward()` has returned. Inside a group DTensor
-    calls functional collectives, from C++: they have no time stamps.
+    averages are there. One group averages nothing: both are when `backward()` has returned. The functional collectives
+    that DTensor calls inside a group are recorded on CPUs.
     """
 
     def _find_device(self, run: RunSpec, world: World, comm: Intracomm) -> torch.device:
@@ -94,12 +94,12 @@ class TorchTP(ProcessGroupLoop):
             raise InvalidRun(f"tensor_parallel_plan has {', '.join(unknown)}; known: {', '.join(STYLES)}")
         for value in chain(module.parameters(), module.buffers()):
             dist.broadcast(value.detach(), 0)
-        mesh = init_device_mesh(self._device.type, (self._groups, self._split), mesh_dim_names=("replicate", "split"))
+        mesh = init_device_mesh(self._device.type, (self._groups, self._split), mesh_dim_names=("dp", "tp"))
         shared = _shared_parameters(module)
-        parallelize_module(module, mesh["split"], {name: STYLES[style]() for name, style in plan.items()})
+        parallelize_module(module, mesh["tp"], {name: STYLES[style]() for name, style in plan.items()})
         _share_again(shared)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
-        self._replicas = mesh.get_group("replicate")
+        self._replicas = mesh.get_group("dp")
         self._works: list[Any] = []
         hooked = self._parameters if self._groups > 1 else []
         self._hooks = [p.register_post_accumulate_grad_hook(self._average) for p in hooked]
@@ -131,7 +131,27 @@ class TorchTP(ProcessGroupLoop):
         return [*sums, *super()._early_collectives()]
 
     def _records_collectives(self) -> bool:
-        return False
+        return self._split > 1 and self._device.type == "cpu" and super()._records_collectives()
+
+    def _reduction(self) -> Mapping[str, Any] | None:
+        if not self._records_collectives():
+            return None
+        if self._groups == 1:
+            return {"by": "calls"}
+        return {
+            "by": "wrapper",
+            "ranks": [*range(self._rank % self._split, self._run.ranks, self._split)],
+            "dimension": "dp",
+        }
+
+    def make_timer(self, steps: int) -> StepTimer:
+        timer = super().make_timer(steps)
+        if self._records_collectives():
+            self._recording.enter_context(functional_recorded(self._meetings))
+        return timer
+
+    def _not_recorded(self) -> Any:
+        return self._replicas
 
     def _reduced_bytes(self) -> int:
         """Of the parts on this rank; none where there is one group."""

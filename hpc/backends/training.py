@@ -110,6 +110,8 @@ class BackendFacts:
     flops_per_token: int | None = None
     early_collectives: list[str] | None = None
     unrecorded_collectives: list[str] | None = None
+    reduction: Mapping[str, Any] | None = None
+    """What reduces, as docs/trace_format.md has it, where ranks meet in groups."""
     collectives: list[dict[str, Any]] | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -152,6 +154,10 @@ class TrainingBase(ABC):
         early, expected = self._early_collectives(), getattr(self._workload, "early_collectives", [])
         return early if self.meetings() is None else [reason for reason in early if reason not in expected]
 
+    def _reduction(self) -> Mapping[str, Any] | None:
+        """What reduces where ranks meet in groups; else None."""
+        return None
+
     def meetings(self) -> Meetings | None:
         return None if self._step_only else meetings_of(self._workload)
 
@@ -172,6 +178,7 @@ class TrainingBase(ABC):
             gradient_bytes=self._reduced_bytes() if self._reduces else 0,
             early_collectives=self._early_collectives(),
             unrecorded_collectives=self._unrecorded_collectives(),
+            reduction=self._reduction(),
             flops_per_token=getattr(self._workload, "flops_per_token", None),
             **facts,
         )

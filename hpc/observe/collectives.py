@@ -43,15 +43,15 @@ Hooks = dict[str, Callable[[Any], Any]]
 
 def hooks(
     module: Any,
-    arrived: Callable[[str, Any, Any], int],
+    arrived: Callable[[str, tuple[Any, str], Any], int],
     waits: Callable[[int], None],
     ended: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> Hooks:
     """For attributes of torch's module, what makes the replacement of each original.
 
-    `arrived` gets the collective's name, its process group and the tensor, and returns a number of its own for the
-    other two, or -1 for a collective that is not recorded. `failed` gets what this file or they raise.
+    `arrived` gets the collective's name, its process group with the dimension, and the tensor, and returns a number of
+    its own for the other two, or -1 for a collective that is not recorded. `failed` gets what this file or they raise.
     """
     if not all(hasattr(module, name) for name in ("_are_we_tracing", "_maybe_wrap_tensor", "wait_tensor")):
         return {}  # of another torch, whose results are not known here
@@ -66,7 +66,7 @@ class _Makers:
     def __init__(
         self,
         module: Any,
-        arrived: Callable[[str, Any, Any], int],
+        arrived: Callable[[str, tuple[Any, str], Any], int],
         waits: Callable[[int], None],
         ended: Callable[[int], None],
         failed: Callable[[Exception], None],
@@ -85,7 +85,7 @@ class _Makers:
                     return original(*values, **named)
                 try:
                     group = named["group"] if "group" in named else values[place]
-                    self._calls.append(self._arrived(f"functional {name}", _process_group(group), values[0]))
+                    self._calls.append(self._arrived(f"functional {name}", mesh_group(group), values[0]))
                 except Exception as error:  # noqa: BLE001 - the script must not end for a hook
                     self._failed(error)
                 try:
@@ -135,19 +135,24 @@ def _memory(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def mesh_group(group: Any) -> tuple[Any, str]:
+    """The process group of whatever torch takes for one: a mesh, one of its dimensions, a process group, its name, its
+    ranks; and the name of that dimension of a mesh, empty: none."""
+    if isinstance(group, tuple) or hasattr(group, "mesh_dim_names"):
+        mesh, dimension = group if isinstance(group, tuple) else (group, 0)
+        return mesh.get_group(dimension), (mesh.mesh_dim_names or {dimension: ""})[dimension]
+    return _process_group(group), ""
+
+
 def _process_group(group: Any) -> Any:
-    """Of whatever torch takes for a group: a mesh, one of its dimensions, a process group, its name, its ranks."""
     if isinstance(group, dist.ProcessGroup):
         return group
-    if isinstance(group, tuple):
-        mesh, dimension = group
-        return mesh.get_group(dimension)
     groups: Any = dist.distributed_c10d
     if isinstance(group, list):
         known = [dist.get_rank() in ranks for ranks in group] if group and isinstance(group[0], list) else []
         ranks = group[known.index(True)] if known else group
         return next(its for its in groups._world.pg_map if dist.get_process_group_ranks(its) == ranks)
-    return groups._resolve_process_group(group) if isinstance(group, str) else group.get_group()
+    return groups._resolve_process_group(group)
 
 
 _is_compiling = torch.compiler.is_compiling
@@ -180,10 +185,12 @@ def _hook_functional(o: Observer) -> None:
     if o.off:
         return
 
-    def arrived(name: str, group: Any, tensor: Any) -> int:
+    def arrived(name: str, group: tuple[Any, str], tensor: Any) -> int:
         if o.off or not dist.is_initialized():
             return -1
-        which = _which(o, collective_of(name, group, e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT))
+        process_group, dimension = group
+        root = e.UNCLEAR if name.endswith(FROM_ONE) else e.NO_ROOT
+        which = _which(o, collective_of(name, process_group, root, dimension))
         if which < 0:
             return -1
         place = o.recorder.note(perf_counter_ns(), e.COLLECTIVE_IN, which, _bytes(tensor))

@@ -55,8 +55,10 @@ def pattern_of(ranks: tuple[int, ...]) -> str:
     return f"groups of {len(ranks)} ranks"
 
 
-def collective_of(name: str, group: Any, root: int = NO_ROOT) -> CollectiveName | None:
+def collective_of(name: str, group: Any, root: int = NO_ROOT, dimension: str = "") -> CollectiveName | None:
     """A collective of a process group; `root` by the group's own numbers. None in a group of one: nobody meets.
+
+    `dimension` is that of the mesh that the caller has, if any: torch itself has no name for a mesh of all ranks.
 
     Where all ranks take part and nobody named the group there is no group, nor where its ranks are not known: then the
     name has their number.
@@ -69,7 +71,7 @@ def collective_of(name: str, group: Any, root: int = NO_ROOT) -> CollectiveName 
     if len(ranks) == 1 < size:
         return None
     sends = ranks[root] if 0 <= root < len(ranks) else root
-    named = named_dimension(group)
+    named = named_dimension(group) or dimension
     if len(ranks) == size:
         return CollectiveName(name, sends, GroupRecord(ranks, named) if named and ranks == tuple(range(size)) else None)
     return CollectiveName(name, sends, GroupRecord(ranks, named or pattern_of(ranks)))
