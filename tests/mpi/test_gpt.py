@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hpc.backends import missing_modules
-from hpc.model.timestamps import END
+from hpc.model.timestamps import ABSENT, END, GRADS_READY, REDUCED
 from hpc.workloads.gpt import SIZES
 from parse.ledger.breakdown import names, step_breakdown
 from parse.ledger.types import TERMS
@@ -191,16 +191,30 @@ def test_terms_of_sharded_training_stand_apart_and_add_up(ranks: Ranks, tmp_path
 
 
 @pytest.mark.all
-def test_terms_of_hybrid_sharding_are_one_because_groups_meet_apart(ranks: Ranks, tmp_path: Path) -> None:
-    run = attempt(ranks, tmp_path, "torch-fsdp", 4, shard_group="2")
-    assert adds_up(run) == ("data", "compute+wait+communication", "optimizer")
-    merged = step_breakdown(run.trace()).merged
-    assert merged is not None and all("in a group of" in name for name in merged.early_collectives)
+def test_what_hybrid_shards_call_is_recorded_in_their_groups(ranks: Ranks, tmp_path: Path) -> None:
+    trace = attempt(ranks, tmp_path, "torch-fsdp", 4, shard_group="2").trace()
+    assert trace.calls is not None
+    assert {(group.ranks, group.dimension) for group in trace.calls.groups} == {
+        ((0, 1), "dp_shard"), ((2, 3), "dp_shard"), ((0, 2), "dp_replicate"), ((1, 3), "dp_replicate"),
+    }  # fmt: skip
+    assert [*trace.calls.names] == ["all-gather", "reduce-scatter", "all-reduce"]
+    assert all(report.backend_fact("reduction") == {"by": "calls"} for report in trace.reports)
+    first, stop = trace.blocks[0].tolist()
+    assert (trace.meetings[:, first:stop, :, 2] != ABSENT).all()
+    assert (trace.stamps[:, :, GRADS_READY] <= trace.stamps[:, :, REDUCED]).all()
 
 
-def test_terms_of_tensor_parallelism_are_one_because_its_sums_have_no_time_stamps(ranks: Ranks, tmp_path: Path) -> None:
-    run = attempt(ranks, tmp_path, "torch-tp")
-    assert adds_up(run) == ("data", "compute+wait+communication", "optimizer")
-    merged = step_breakdown(run.trace()).merged
-    assert merged is not None
-    assert merged.early_collectives == ("the ranks of a node add up activations in every layer",)
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.all)])
+def test_what_tensor_parallel_layers_add_up_is_recorded_in_their_groups(
+    ranks: Ranks, tmp_path: Path, size: int
+) -> None:
+    trace = attempt(ranks, tmp_path, "torch-tp", size, tensor_parallel="2").trace()
+    assert trace.calls is not None and trace.meetings is not None
+    groups = [((first, first + 1), "tp") for first in range(0, size, 2)]
+    assert [(group.ranks, group.dimension) for group in trace.calls.groups] == groups
+    assert {*trace.calls.names} == {"functional all-reduce", "functional all-gather"}
+    first, stop = trace.blocks[0].tolist()
+    assert (trace.meetings[:, first:stop, :, 2] != ABSENT).all()
+    for rank, report in enumerate(trace.reports):
+        across = {"by": "wrapper", "ranks": [rank % 2, rank % 2 + 2], "dimension": "dp"}
+        assert report.backend_fact("reduction") == ({"by": "calls"} if size == 2 else across)
