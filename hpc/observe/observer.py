@@ -58,6 +58,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "roots": sorted({type(root).__name__ for root in roots}),
         "ddp": any(isinstance(root, DistributedDataParallel) for root in _ddps(roots)),
         "ddp_groups": _unlike(of_replicas(module.process_group) for module in _ddps(roots)) if joined else [],
+        "compiled": any(_is_compiled(module) for root in roots for module in root.modules()),
         "sharded": any(hasattr(p, "placements") for p in parameters.values()),
         "devices": sorted({kind for kind, _ in devices_of(parameters.values())}),
         "gradient_bytes": sum(
@@ -104,13 +105,13 @@ def wrapped_by_ddp(roots: Sequence[Any]) -> list[Any]:
     """The modules that DDP wraps, which a script may evaluate by themselves; none where something is compiled, whose
     graphs would be made again for a hook on its classes."""
     modules = [module for root in roots for module in root.modules()]
-    if any(type(module).__name__ == "OptimizedModule" or _is_compiled(module) for module in modules):
+    if any(map(_is_compiled, modules)):
         return []
     return [module.module for module in modules if isinstance(module, DistributedDataParallel)]
 
 
 def _is_compiled(module: Any) -> bool:
-    return getattr(module, "_compiled_call_impl", None) is not None
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _discard(ids: set[int], key: int) -> Callable[[object], None]:

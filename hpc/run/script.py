@@ -52,6 +52,7 @@ from hpc.run.script_groups import (
     lacking_calls,
     reduces_by_calls,
     reduction_of,
+    unseen_in_graphs,
     without_groups,
 )
 from hpc.run.script_steps import (
@@ -370,23 +371,25 @@ class ScriptRun:
         observed, facts = recorded.observed, recorded.facts
         early = observed.early_remarks(self._run.warmup_steps)
         contradiction = clock_contradiction(observed)
+        record = collective_record(self._events, recorded.steps)
         script: dict[str, Any] = {
             "arguments": list(self._run.arguments), "absent": dict(observed.absent),
             "remarks": [text for text in observed.remarks if text not in early and not text.startswith(CONTRADICTED)],
             "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
-            "collective_record": collective_record(self._events, recorded.steps),
+            "collective_record": record,
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
+        unseen = unseen_in_graphs(facts, record, window) if self._by_calls else []
         backend = {
             "absent_stamps": [name for name in STAMPS if name in observed.absent],
             "reduces": facts.get("size", 1) > 1,
             "gradient_bytes": facts.get("gradient_bytes"),
-            "meets_before_gradients": early_collectives(window),
+            "meets_before_gradients": early_collectives(window) + unseen,
             "meetings_by_step": True,
             "reduction": reduction_of(facts, self._comm.size) if self._by_calls else None,
             # Where the moment of the gradients is known, so are the collectives before it.
-            "unrecorded_collectives": [] if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
+            "unrecorded_collectives": unseen if recorded.steps and STAMPS[GRADS_READY] not in observed.absent else None,
         }
         self._report = replace(
             self._report, extra={**self._report.extra, "script": script},

@@ -15,6 +15,7 @@ from hpc.model.groups import MESSAGE, Call, calls_as_json, calls_of_json
 from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.observe.collective_names import FROM_ANY
 from hpc.observe.stamps import NOT_REDUCED, wrapper_of
+from hpc.observe.steps import ObservedStep
 from hpc.recovery.journal import name_ranks
 from hpc.run.script_steps import MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
 from hpc.system.text import plural
@@ -109,6 +110,18 @@ def _ordered(steps: Sequence[tuple[_Known, ...]]) -> tuple[list[_Known], Set[tup
                 merged.append(call)
         order = merged + order[taken:]
     return order, unfit
+
+
+def unseen_in_graphs(facts: Mapping[str, Any], record: Mapping[str, Any], steps: Sequence[ObservedStep]) -> list[str]:
+    """In words, the collectives of a step that compiled graphs call, where no hook is: those of torch's own `record`
+    beyond what hooks saw. Nothing is known of them where DDP's buckets are in that record, too."""
+    if not facts.get("compiled") or facts.get("ddp") or not steps:
+        return []
+    if not record.get("kinds"):
+        return ["collectives of compiled graphs, of which torch kept no record"]
+    seen = sum(call.name != MESSAGE for step in steps for call in step.collectives) / len(steps)
+    unseen = sum(kind["per_step"] for kind in record["kinds"]) - seen
+    return [f"{unseen:.3g} collectives a step in compiled graphs"] if unseen >= 0.5 else []
 
 
 # Which ranks of a group did not come to a call that others of it made.

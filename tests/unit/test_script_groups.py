@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from hpc.model.groups import MESSAGE, NAME, NUMBER, Call, CallTable, RankGroup
 from hpc.observe.events import NO_ROOT
-from hpc.run.script_groups import are_grouped, as_text, grouped_collectives, lacking_calls, without_groups
+from hpc.run.script_groups import (
+    are_grouped,
+    as_text,
+    grouped_collectives,
+    lacking_calls,
+    unseen_in_graphs,
+    without_groups,
+)
+from tests.unit.observed_events import Script
 
 TP = RankGroup(ranks=(0, 1), dimension="tp")
 ALL = Call("all-reduce", NO_ROOT)
@@ -54,3 +62,19 @@ def test_who_did_not_come_to_a_call_is_named_with_the_steps() -> None:
         "name": MESSAGE, "dimension": "pp", "ranks": [0, 2], "missing": [0], "steps": 1, "first_step": 3,
     }  # fmt: skip
     assert lacking_calls([as_text(whole)] * 2, range(5)) == []
+
+
+def test_collectives_in_compiled_graphs_are_those_of_torchs_record_beyond_what_was_seen() -> None:
+    script = Script(compiled=True)
+    for _ in range(4):
+        script.step()
+        script.collective("functional all-reduce")
+        script.collective(MESSAGE)
+    steps = script.observed().steps[:3]
+    record = {"kinds": [{"per_step": 2.0}, {"per_step": 1.0}]}
+    assert unseen_in_graphs(script.facts, record, steps) == ["2 collectives a step in compiled graphs"]
+    assert unseen_in_graphs(script.facts, {"kinds": [{"per_step": 1.0}]}, steps) == []
+    assert unseen_in_graphs({"compiled": False}, record, steps) == []
+    assert unseen_in_graphs(script.facts, {}, steps) == [
+        "collectives of compiled graphs, of which torch kept no record"
+    ]
