@@ -197,16 +197,7 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
         true_ms = truth[where.partition("-")[0]]
         if off(measured, true_ms, 0.5 if job.rehearse else 0.03):
             wrong.append(f"{where}: {measured:+.2f} ms of {expected}, not {true_ms:.2f}")
-    script = trace.ranks[ranks - 1].get("script") or {}
-    if "device_clock" in (facts := script.get("facts", {})):
-        job.figures.put(f"{shape}, clock of the device", facts["device_clock"])
-    if "clock_contradiction" in script:
-        job.figures.put(f"{shape}, the clocks of device and host contradict each other", script["clock_contradiction"])
-    if trace.host_bound_ns is not None:
-        shares = host_bound_shares(trace.stamps[ranks - 1], trace.host_bound_ns[ranks - 1], delays, window)
-        job.figures.put(f"{shape}, host-bound", shares)
-        if (syncs := script.get("host_bound", {}).get("syncs")) is not None:
-            job.figures.put(f"{shape}, waits for the device a step", syncs)
+    _put_device(job, shape, trace, delays, window)
     if reasons:
         job.figures.put(f"{shape}, absent time stamps", {name: str(text) for name, text in reasons.items()})
     if ranks > 1:
@@ -218,6 +209,24 @@ def _run_script(job: Job, folder: Path, shape: str, ranks: int, delays: Sequence
             wrong.append(str(error))
     if wrong:
         raise PartError("; ".join(wrong))
+
+
+def _put_device(job: Job, shape: str, trace: Any, delays: Sequence[str], window: int) -> None:
+    """Puts what the last rank's device shows: its clock, and how far its host is behind."""
+    import numpy as np
+
+    script = trace.ranks[-1].get("script") or {}
+    if "device_clock" in (facts := script.get("facts", {})):
+        job.figures.put(f"{shape}, clock of the device", facts["device_clock"])
+    if "clock_contradiction" in script:
+        job.figures.put(f"{shape}, the clocks of device and host contradict each other", script["clock_contradiction"])
+    if trace.host_bound_ns is not None:
+        stamps = trace.stamps[-1]
+        waits = np.empty((len(stamps), 0, 3), np.int64) if trace.host_waits is None else trace.host_waits[-1]
+        shares = host_bound_shares(stamps, trace.host_bound_ns[-1], waits, delays, window)
+        job.figures.put(f"{shape}, host-bound", shares)
+    if (syncs := script.get("host_bound", {}).get("syncs")) is not None:
+        job.figures.put(f"{shape}, waits for the device a step", syncs)
 
 
 def off(measured_ms: float, true_ms: float, share: float) -> bool:

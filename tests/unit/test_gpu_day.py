@@ -338,8 +338,12 @@ def test_how_much_of_a_step_the_host_sets_the_pace_by_delay() -> None:
     paced[LEAD + window + LEAD : 2 * (LEAD + window), 1] = 5 * ms
     paced[LEAD : LEAD + 2] = ABSENT
     phases = {"data ms": 1.0, "compute ms": 1.0, "reduction ms": 1.0, "optimizer ms": 1.0}
-    assert host_bound_shares(stamps, paced, delays, window) == {
-        "none": {"of the step %": 15.0, **phases}, "host-forward": {"of the step %": 35.0, **phases, "compute ms": 5.0},
+    waits = np.full((len(stamps), 2, 3), ABSENT)
+    waits[:, 0] = (ms, 5 * ms, 0)
+    stamps[:, 1] = 2 * ms
+    assert host_bound_shares(stamps, paced, waits, delays, window) == {
+        "none": {"of the step %": 15.0, "at most %": 15.0, **phases},
+        "host-forward": {"of the step %": 35.0, "at most %": 15.0, **phases, "compute ms": 5.0},
     }  # fmt: skip
 
 
