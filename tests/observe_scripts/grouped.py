@@ -214,11 +214,11 @@ def local_sgd():
     step = by_ddp(model, DistributedDataParallel(model, process_group=group), group)
 
     def outer_step():
-        step()
         if len(delay.done) % 4 == 3:
             for parameter in model.parameters():
                 dist.all_reduce(parameter.data, group=across)
                 parameter.data /= size // 2
+        step()
 
     return outer_step
 
@@ -246,22 +246,24 @@ class Exchanged(torch.autograd.Function):
 
 def experts():
     """An expert on each of two ranks, replicas across; an expert sleeps for each of its tokens. In a window with the
-    place "tokens" both send its rank more of theirs."""
-    token_ms, tokens = 0.25, 16
+    place "tokens" all send the experts of its rank, in all replicas, more of theirs."""
+    token_ms, tokens = 0.1, 64
     mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("dp", "ep"))
     ep, dp = mesh["ep"].get_group(), mesh["dp"].get_group()
     gate, expert = Block(late=True), nn.Linear(WIDTH, WIDTH)
     optimizer = AveragingSGD([*gate.parameters(), *expert.parameters()], lr=1e-3)
 
     def sleep_for(rows):
+        begin = time.perf_counter_ns()
         time.sleep(token_ms * len(rows) / 1e3)
+        delay.worked.append((begin, time.perf_counter_ns()))
         return rows
 
     def forward(inputs):
         place, favourite, ms = delay.now
         counts = [tokens // 2] * 2
-        if place == "tokens" and favourite // 2 == rank // 2:
-            more = round(ms / token_ms / 4)  # of two senders, on the way there and back
+        if place == "tokens":
+            more = min(tokens // 2 - 1, round(ms / token_ms / 4))  # of two senders, forward and backward
             counts = [tokens // 2 + (more if favourite % 2 == at else -more) for at in range(2)]
         rows = gate(torch.randn(tokens, WIDTH))
         sent, received = torch.tensor(counts), torch.empty(2, dtype=torch.int64)

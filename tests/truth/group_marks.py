@@ -51,6 +51,11 @@ class NotedRank:
         """A step."""
         return sum(end - begin for begin, end in self.slept) / len(self.ends) / 1e6
 
+    @property
+    def worked_ms(self) -> float:
+        """Of its stage, a step."""
+        return sum(end - begin for begin, end in self.worked) / len(self.ends) / 1e6
+
     def own_ms(self) -> float:
         """What it does itself, neither waiting nor communicating, a step."""
         return sum(work_ns for work_ns, _, _ in _actions(self, [])) / len(self.ends) / 1e6

@@ -151,13 +151,14 @@ def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: Note
     verdict, text = ledger.verdict, describe_all(ledger)
     findings = findings_of(ledger)
     if not case.place:
-        others = [each for each in findings if not bears_out(each, training, noted)]
+        wrong = [f"names {each.ranks}" for each in findings if not bears_out(each, training, noted)]
+        wrong += _uneven_by_chance(ledger, noted)
         unknown = "cannot tell" if verdict.kind == CANNOT_TELL else "right"
-        kind = "wrong" if others else "machine" if findings else unknown
+        kind = "wrong" if wrong else "machine" if findings else unknown
         limit = verdict.limit if verdict.kind == NONE else None
-        return GroupPoint(case=case, recorded=recorded, verdict=kind, text=text, limit=limit)
-    if training.peers_of(case.rank) == [case.rank] and case.place == "stage":
-        return _of_stage(case, ledger, noted, recorded)
+        return GroupPoint(case=case, recorded=recorded, verdict=kind, text=text, limit=limit, wrong=tuple(wrong))
+    if case.place == "tokens" or (case.place == "stage" and training.peers_of(case.rank) == [case.rank]):
+        return _of_role(training, case, ledger, noted, recorded)
     true = noted.costs(case.rank)
     named = next((each for each in findings if each.ranks == (case.rank,)), None)
     if named is None:
@@ -177,20 +178,42 @@ def _point(training: GroupTraining, case: GroupCase, ledger: Ledger, noted: Note
     )  # fmt: skip
 
 
-def _of_stage(case: GroupCase, ledger: Ledger, noted: NotedRun, recorded: Recorded) -> GroupPoint:
-    """A rank that has no other of its stage is not late by its peers: its stage is longer than the others."""
-    uneven = None if ledger.graph is None else ledger.graph.stages
-    wrong = []
-    if uneven is None:
-        wrong.append("stages are not uneven")
-    elif (slowest := uneven.stages[uneven.slowest].ranks) != (case.rank,):
-        wrong.append(f"the slowest stage is that of {slowest}")
-    others = [f"names {each.ranks}" for each in findings_of(ledger) if each.ranks != (case.rank,)]
+def _of_role(
+    training: GroupTraining, case: GroupCase, ledger: Ledger, noted: NotedRun, recorded: Recorded
+) -> GroupPoint:
+    """Ranks of a role without others that do the same are not late by their peers: their stage, or what their experts
+    get, is more than the others'."""
+    ranks, cost = _uneven_role(ledger, case.place)
+    true_ranks = tuple(training.peers_of(case.rank))
+    wrong = [] if ranks == true_ranks else [f"uneven are {ranks or 'none'}, not {true_ranks}"]
+    wrong += [f"names {each.ranks}" for each in findings_of(ledger) if not bears_out(each, training, noted)]
+    beyond_work = np.array([its.own_ms() - its.worked_ms for its in noted.ranks])
     return GroupPoint(
-        case=case, recorded=recorded, verdict="wrong" if wrong or others else "right",
-        text=f"{describe_all(ledger)}; {uneven}", true=noted.costs_of_imbalance(),
-        cost=uneven.costs if uneven else None, wrong=(*wrong, *others),
+        case=case, recorded=recorded, verdict="wrong" if wrong else "right",
+        text=f"{describe_all(ledger)}; {ledger.graph}", true=noted.costs_of_imbalance(), cost=cost,
+        beside=float(np.abs(beyond_work - beyond_work.mean()).max()), wrong=tuple(wrong),
     )  # fmt: skip
+
+
+def _uneven_role(ledger: Ledger, place: str) -> tuple[tuple[int, ...], float | None]:
+    """The ranks of the role that a ledger calls uneven, and its cost."""
+    if ledger.graph is None:
+        return (), None
+    if place == "tokens":
+        experts = ledger.graph.experts
+        return ((), None) if experts is None else (experts.ranks, experts.costs)
+    stages = ledger.graph.stages
+    return ((), None) if stages is None else (stages.stages[stages.slowest].ranks, stages.costs)
+
+
+def _uneven_by_chance(ledger: Ledger, noted: NotedRun) -> Iterator[str]:
+    """Stages or experts that a ledger calls uneven, and no notes bear out: their ranks work no longer than the mean."""
+    working = np.array([its.own_ms() for its in noted.ranks])
+    for place in ("stage", "tokens"):
+        ranks, cost = _uneven_role(ledger, place)
+        more = float(working[[*ranks]].mean() - working.mean()) if ranks else 0.0
+        if cost is not None and cost > ALLOWED_MS and more < MOSTLY * cost:
+            yield f"{place} of ranks {ranks} costs {cost:.2f} ms, and they work {more:.2f} ms longer than the mean"
 
 
 def _wrong(case: GroupCase, verdict: Verdict, training: GroupTraining, noted: NotedRun) -> Iterator[str]:
