@@ -238,14 +238,18 @@ class Calls:
 
     def of_any_message(self, original: Any) -> Any:
         """Its record gets the sender's name when the message is there; until then it is of any rank."""
-        hooked = self._make(lambda values: values[1], message_from_any)(original)
+
+        def tag_of(values: tuple[Any, ...]) -> int:
+            return values[1] if len(values) > 1 else 0
+
+        hooked = self._make(tag_of, message_from_any)(original)
 
         def call(group: Any, *values: Any, **named: Any) -> Any:
             work = hooked(group, *values, **named)
             record = self._works.get(id(work))
             if isinstance(record, int):
                 self._from_any[record >> 17] = lambda sender: _which(
-                    self._o, message_of(group, sender, values[1], sends=False)
+                    self._o, message_of(group, sender, tag_of(values), sends=False)
                 )
             return work
 
@@ -307,8 +311,11 @@ class Calls:
         def end(group: Any, *values: Any) -> Any:
             batch, self._batch = self._batch, None
             work = original(group, *values)
-            if batch and work is not None and not self._o.off:
+            if work is not None and batch:
                 self._works[id(work)] = batch
+            elif not self._o.off:
+                for record in batch or ():
+                    self._o.note(e.COLLECTIVE_OUT, record >> 1 & 0xFFFF, record >> 17)
             return work
 
         return end

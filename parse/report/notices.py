@@ -217,14 +217,14 @@ def _strong_log(result: Result) -> Iterator[str]:
 
 
 def _meetings(result: Result) -> Iterator[str]:
-    """What the collectives inside forward and backward take of a step, where there are several ranks."""
+    """What the recorded collectives take of a step, where there are several ranks."""
     if not result.meetings_ms or result.run.devices == 1:
         return
     step_ms = stats.mean([float(run.measured.step_s.mean()) * 1e3 for run in result.ok if run.measured])
     total_ms = sum(result.meetings_ms.values())
     of_each = ", ".join(f"{name} {value:.2f}" for name, value in result.meetings_ms.items())
     in_groups = any(run.measured.in_groups for run in result.ok if run.measured)
-    what, whom = "collectives inside forward and backward", "the last rank"
+    what, whom = "recorded collectives", "the last rank"
     if in_groups:
         what, whom = "collectives and messages of groups of ranks", "others"
     yield (

@@ -320,7 +320,7 @@ class Measured:
     `step_s` are step times in s: of every step, or, if a log prints every `printed_every` steps, means over that many;
     empty if a log prints no times. `mean_of_rates` is None if there are no rates. `pauses_s` are the times from the end
     of a block to the begin of the next, which no speed counts. `meetings_s` has, by name, the time that each collective
-    inside forward and backward takes, a mean over ranks and steps, from a rank's arrival to its end; of ranks
+    that is recorded takes, a mean over ranks and steps, from a rank's arrival to its end; of ranks
     `in_groups` all that they call, by name and dimension, `all-reduce (tp)`. `utilisation` is the MFU of a training
     whose FLOPs are recorded. `latest_end_ns` [step] is when the last rank ended each step that all ranks made, warm-up
     included, and `blocks` are the measured steps, (first, stop); None and empty for a log.

@@ -167,3 +167,33 @@ def test_who_waits_at_once_waits_from_the_call_on(tmp_path: Path, monkeypatch: p
     assert [call.waits_ns == call.arrives_ns for call in seen] == [True, False, False]
     assert [call.name for call in seen] == ["all-reduce"] * 3
     assert all(call.ends_ns > call.waits_ns for call in seen)
+
+
+def test_a_batch_of_messages_is_waited_for_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as dist
+
+    from hpc.observe.collectives import Calls
+    from hpc.observe.observer import Observer
+
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1, 2, 3])
+    o = Observer(str(tmp_path), lambda: None)
+    calls, group = Calls(o), Group(4)
+    begin = calls.begin_batch(lambda group, device: None)
+    send = calls.of_message(sends=True)(lambda group, *values: ["of no use"])
+    receive = calls.of_message(sends=False)(lambda group, *values: ["of no use"])
+    wait = calls.wait(lambda work: None)
+    for end in (calls.end_batch(lambda group, device: ["whole"]), calls.end_batch(lambda group, device: None)):
+        begin(group, "cuda")
+        send(group, [], 2, 0)
+        receive(group, [], 0, 0)
+        work = end(group, "cuda")
+        if work is not None:
+            wait(work)
+    assert not o.off and not calls.going
+    seen = collectives_of(e.read_events(o.recorder.path))
+    pairs = [call.group.ranks for call in seen if call.group is not None]
+    assert pairs == [(1, 2), (0, 1)] * 2 and [call.root for call in seen] == [1, 0] * 2
+    assert all(call.ends_ns >= call.waits_ns >= call.arrives_ns > 0 for call in seen)
+    assert [call.waits_ns > call.arrives_ns for call in seen] == [True, True, False, False]

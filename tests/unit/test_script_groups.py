@@ -78,3 +78,13 @@ def test_collectives_in_compiled_graphs_are_those_of_torchs_record_beyond_what_w
     assert unseen_in_graphs(script.facts, {}, steps) == [
         "collectives of compiled graphs, of which torch kept no record"
     ]
+
+
+def test_groups_that_change_in_mid_run_are_calls_of_the_steps_that_have_them() -> None:
+    other = Call("all-gather", NO_ROOT, RankGroup(ranks=(0, 2), dimension="tp"))
+    steps = [(GATHER, ALL)] * 3 + [(other, ALL)] * 2
+    collectives = grouped_collectives(steps, range(5))
+    assert sorted(collectives.columns[0]) == sorted(collectives.columns[2]) and not collectives.unmatched
+    assert {collectives.kinds[place or 0] for place in collectives.columns[4]} == {other, ALL}
+    of_second, of_third = [(GATHER, ALL)] * 3 + [(ALL,)] * 2, [(ALL,)] * 3 + [(other, ALL)] * 2
+    assert lacking_calls([as_text(its) for its in (steps, of_second, of_third)], range(5)) == []

@@ -205,10 +205,10 @@ def test_what_meetings_inside_a_step_take_stands_below_the_table(tmp_path, capsy
         put_exit_record(tmp_path, run, Outcome.OK)
     assert main([str(tmp_path)]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert out.count("inside forward and backward") == 1
+    assert out.count("recorded collectives take") == 1
     takes = "take 6.00 ms of a step of 100.00 ms (6.0 %)"
     of_each = "waiting for the last rank included: gather 4.00, sum 2.00 ms"
-    assert f"2n1g: collectives inside forward and backward {takes}, {of_each}" in out
+    assert f"2n1g: recorded collectives {takes}, {of_each}" in out
     assert main([str(tmp_path), "--format", "json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     assert [result["meetings_ms"] for result in results] == [{"gather": 3.0, "sum": 2.0}, {"gather": 4.0, "sum": 2.0}]
