@@ -118,6 +118,8 @@ READERS = {
     "hpc/node_agent/__main__.py": "the pipe of the rank that started it",
     "hpc/node_agent/agent.py": "the pipe of the helper that it started",
     "hpc/run/gather.py": "messages between the ranks of a run",
+    "hpc/run/script_groups.py": "messages between the ranks of a run",
+    "hpc/model/groups.py": "messages between the ranks of a run",
     "launch/sweep/accept.py": "JSON that it has just made",
     "launch/sweep/run_status.py": "the answer of an interpreter that it started",
     "parse/comparison/pairs.py": "JSON that it has just made",
