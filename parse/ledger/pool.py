@@ -26,6 +26,8 @@ REPEATS = 0.5
 nothing in common it is 0.1 at most in windows of 100 steps."""
 COMPARED = 32
 """So many ranks, spread over all, are compared between runs."""
+FEW_RANKS = 3
+"""Of so many ranks the median of the others is moved by any of them; of more, one alone hardly moves it."""
 SUSTAINED, BEYOND = 0.8, 2.0
 """A typical delay beyond this multiple of what is not exceeded in this share of the pieces counts as that multiple: a
 single long stall decides nothing about all other pieces."""
@@ -108,7 +110,10 @@ class Pool:
         for rank in ranks:
             of_rank = its & (arrivals.latest == rank)
             counts[rank] -= int((of_rank & (less > 0) & (rest <= arrivals.late_bound)).sum())
-            causes[rank] -= removed[of_rank].sum(axis=0) / len(rest)
+            mean = removed[of_rank].sum(axis=0) / len(rest)
+            causes[rank] -= mean
+            if len(causes) <= FEW_RANKS:  # the others were compared with its delay, too
+                causes[np.arange(len(causes)) != rank] += mean / (len(causes) - 1)
         fewer = replace(
             arrivals, parts=arrivals.parts - removed.astype(np.int64), late_steps=np.maximum(0, counts),
             rank_cause=causes,

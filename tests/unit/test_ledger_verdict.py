@@ -12,7 +12,7 @@ import pytest
 from hpc.model.trace import Trace
 from parse.ledger.alternation import longest_of
 from parse.ledger.breakdown import step_breakdown
-from parse.ledger.straggler import verdict
+from parse.ledger.straggler import stragglers, verdict
 from parse.ledger.transient import first_of_events, incidents, tail
 from parse.ledger.types import (
     CANNOT_TELL,
@@ -132,6 +132,21 @@ def test_the_verdict(
     if kind == PERSISTENT:
         assert sum(result.cause.values()) == pytest.approx(result.arrival_skew)
         assert result.chance is not None and result.chance <= 0.01
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_long_stop_of_another_rank_makes_a_straggler_no_earlier(ranks: int) -> None:
+    """Rank 1 is late by 5 ms in all steps but one, in which rank 0 stops for 2 s: 20 ms a step on average."""
+    late = on(1, ms=5.0)
+    trace = trace_of(
+        run_of(nodes=ranks, ranks_per_node=1, measured_steps=100),
+        noise=NOISE, backward=lambda rank, step: 2000.0 if (rank, step) == (0, 40) else late(rank, step),
+    )  # fmt: skip
+    stopped, always = stragglers([step_breakdown(trace)])
+    assert (stopped.kind, stopped.ranks, stopped.steps) == (TRANSIENT, (0,), (40,))
+    assert (always.kind, always.ranks) == (PERSISTENT, (1,))
+    assert always.arrival_skew == pytest.approx(5.0, abs=0.5)
+    assert always.cause["compute"] == pytest.approx(5.0, abs=0.5)
 
 
 def test_thousands_of_late_steps_are_transient() -> None:
