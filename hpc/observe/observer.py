@@ -11,6 +11,7 @@ import sys
 import threading
 import types
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -70,6 +71,7 @@ def facts_of(roots: Sequence[Any]) -> dict[str, Any]:
         "joined": joined,
         "rank": dist.get_rank() if joined else 0,
         "size": dist.get_world_size() if joined else 1,
+        "rendezvous": "{MASTER_ADDR}:{MASTER_PORT}".format_map(defaultdict(str, os.environ)) if joined else "",
         "compiled_autograd": bool(
             getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False)
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -49,11 +50,14 @@ from hpc.run.script_groups import (
     Lacking,
     as_text,
     grouped_collectives,
+    in_run,
     lacking_calls,
+    place_in_world,
     reduces_by_calls,
     reduction_of,
     unseen_in_graphs,
     without_groups,
+    world_of,
 )
 from hpc.run.script_steps import (
     RankSteps,
@@ -247,6 +251,7 @@ class ScriptRun:
         self._process: ScriptProcess | None = None
         self._lacking: list[Lacking] = []
         self._by_calls = False
+        self._members: Sequence[int] = range(self._comm.size)
         self._clock_due_s = self._journal_due_s = 0.0
 
     def measure(self) -> None:
@@ -266,9 +271,11 @@ class ScriptRun:
             raise
         process.end()
         recorded = self._store_all()
-        needs_calls = reduces_by_calls(recorded, self._run.warmup_steps, self._comm.size)
-        # The slowest script may take a while to end.
-        self._by_calls = bool(self._agreement.exchange(int(needs_calls)).any())
+        self._agreement.exchange(0)  # the slowest script may take a while to end
+        comm, ranks = self._comm, self._comm.size
+        self._members = world_of(self._agreement.share(place_in_world(recorded.facts, comm.rank, ranks)), comm.rank)
+        needs_calls = reduces_by_calls(in_run(recorded, self._members, ranks), self._run.warmup_steps, ranks)
+        self._by_calls = any(json.loads(text) for text in self._agreement.share(json.dumps(needs_calls)))
         if self._by_calls:
             recorded = self._store_all()
         self._synchronise()
@@ -365,7 +372,7 @@ class ScriptRun:
 
     def _store_all(self) -> RankSteps:
         """Stores all steps, and what the hooks state; the journal then has what a trace is made of."""
-        recorded = read_steps(self._events, by_calls=self._by_calls)
+        recorded = in_run(read_steps(self._events, by_calls=self._by_calls), self._members, self._comm.size)
         write_steps(self._journal, recorded.steps, self._run.rank_batch_size)
         self._journal.unmeasured[0] = 0
         observed, facts = recorded.observed, recorded.facts

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hpc.model.groups import MESSAGE, Call, calls_as_json, calls_of_json
+from hpc.model.groups import MESSAGE, Call, RankGroup, calls_as_json, calls_of_json
 from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.observe.collective_names import FROM_ANY
-from hpc.observe.stamps import NOT_REDUCED, wrapper_of
+from hpc.observe.events import UNCLEAR
+from hpc.observe.stamps import NOT_REDUCED, CollectiveCall, wrapper_of
 from hpc.observe.steps import ObservedStep
 from hpc.recovery.journal import name_ranks
 from hpc.run.script_steps import MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
@@ -122,6 +123,56 @@ def unseen_in_graphs(facts: Mapping[str, Any], record: Mapping[str, Any], steps:
     seen = sum(call.name != MESSAGE for step in steps for call in step.collectives) / len(steps)
     unseen = sum(kind["per_step"] for kind in record["kinds"]) - seen
     return [f"{unseen:.3g} collectives a step in compiled graphs"] if unseen >= 0.5 else []
+
+
+# A script whose ranks form several worlds of torch, each with ranks from 0 on: replicas that train apart, say.
+
+
+def place_in_world(facts: Mapping[str, Any], rank: int, ranks: int) -> str:
+    """As a rank tells others which world of torch it is in, and as which of its ranks."""
+    return json.dumps([facts.get("rank", rank), facts.get("size", ranks), facts.get("rendezvous", "")])
+
+
+def world_of(places: Sequence[str], rank: int) -> tuple[int, ...]:
+    """The ranks of the run in this rank's world, in its order, from the `place_in_world` of all; empty: not known."""
+    everyone = [tuple(json.loads(text)) for text in places]
+    _, size, rendezvous = everyone[rank]
+    members = {its[0]: number for number, its in enumerate(everyone) if its[1:] == (size, rendezvous)}
+    several = sum(its[1:] == (size, rendezvous) for its in everyone) > size
+    return () if several or sorted(members) != [*range(size)] else tuple(members[each] for each in range(size))
+
+
+def in_run(recorded: RankSteps, world: Sequence[int], ranks: int) -> RankSteps:
+    """The same with the ranks of the run instead of those of a world that has not all of them; calls in which a rank
+    meets nobody are left out."""
+    if [*world] == [*range(ranks)]:
+        return recorded
+
+    def moved(call: CollectiveCall) -> CollectiveCall:
+        if not world:
+            name = f"{call.name} in one of several worlds"
+            return replace(call, name=name, root=UNCLEAR, group=None)
+        its = call.group or RankGroup(ranks=tuple(range(len(world))), dimension=WORLD)
+        group = replace(its, ranks=tuple(world[rank] for rank in its.ranks))
+        return replace(call, root=world[call.root] if call.root >= 0 else call.root, group=group)
+
+    def meets(call: CollectiveCall) -> bool:
+        return len(world) != 1 and (call.group is None or len(call.group.ranks) > 1)
+
+    steps = tuple(
+        replace(step, collectives=tuple(moved(call) for call in step.collectives if meets(call)))
+        for step in recorded.steps
+    )
+    wrappers = [
+        {**group, "ranks": [world[rank] for rank in (group["ranks"] or range(len(world)))]} if world else group
+        for group in recorded.facts.get("ddp_groups", ())
+    ]
+    facts = {**recorded.facts, "ddp_groups": wrappers}
+    return replace(recorded, observed=replace(recorded.observed, steps=steps), facts=facts)
+
+
+WORLD = "world"
+"""The dimension of a world of torch that has not all ranks of the run."""
 
 
 # Which ranks of a group did not come to a call that others of it made.

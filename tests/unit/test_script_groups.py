@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpc.model.groups import MESSAGE, NAME, NUMBER, Call, CallTable, RankGroup
-from hpc.observe.events import NO_ROOT
+from hpc.observe.events import NO_ROOT, UNCLEAR, GroupRecord
 from hpc.run.script_groups import (
     are_grouped,
     as_text,
     grouped_collectives,
+    in_run,
     lacking_calls,
+    place_in_world,
+    reduces_by_calls,
+    reduction_of,
     unseen_in_graphs,
     without_groups,
+    world_of,
 )
-from tests.unit.observed_events import Script
+from hpc.run.script_steps import RankSteps, kinds_of
+from tests.unit.observed_events import DDP, Script
 
 TP = RankGroup(ranks=(0, 1), dimension="tp")
 ALL = Call("all-reduce", NO_ROOT)
@@ -84,7 +92,34 @@ def test_groups_that_change_in_mid_run_are_calls_of_the_steps_that_have_them() -
     other = Call("all-gather", NO_ROOT, RankGroup(ranks=(0, 2), dimension="tp"))
     steps = [(GATHER, ALL)] * 3 + [(other, ALL)] * 2
     collectives = grouped_collectives(steps, range(5))
-    assert sorted(collectives.columns[0]) == sorted(collectives.columns[2]) and not collectives.unmatched
+    assert {*collectives.columns[0]} == {*collectives.columns[2]} and not collectives.unmatched
     assert {collectives.kinds[place or 0] for place in collectives.columns[4]} == {other, ALL}
     of_second, of_third = [(GATHER, ALL)] * 3 + [(ALL,)] * 2, [(ALL,)] * 3 + [(other, ALL)] * 2
     assert lacking_calls([as_text(its) for its in (steps, of_second, of_third)], range(5)) == []
+
+
+def test_ranks_of_several_worlds_are_those_of_the_run() -> None:
+    places = [place_in_world({"rank": at % 2, "size": 2, "rendezvous": f"here:{at // 2}"}, at, 4) for at in range(4)]
+    assert [world_of(places, rank) for rank in range(4)] == [(0, 1), (0, 1), (2, 3), (2, 3)]
+    assert world_of([place_in_world({}, rank, 4) for rank in range(4)], 2) == (0, 1, 2, 3)
+    same = [place_in_world({"rank": at % 2, "size": 2, "rendezvous": "here"}, at, 4) for at in range(4)]
+    assert world_of(same, 2) == ()
+    script = Script(**DDP, ddp_groups=[{"ranks": None, "dimension": "dp"}])
+    for _ in range(3):
+        script.step()
+        script.collective("all-reduce")
+        script.collective("broadcast", root=1)
+        script.collective(MESSAGE, root=0, group=GroupRecord((0, 1), "pp", 3))
+    recorded = RankSteps(observed=script.observed(), facts=script.facts)
+    assert in_run(recorded, range(4), 4) is recorded
+    moved = in_run(recorded, (2, 3), 4)
+    whole = RankGroup(ranks=(2, 3), dimension="world")
+    assert kinds_of(moved.steps[0]) == (
+        Call("all-reduce", NO_ROOT, whole), Call("broadcast", 3, whole),
+        Call(MESSAGE, 2, RankGroup(ranks=(2, 3), dimension="pp", tag=3)),
+    )  # fmt: skip
+    assert reduction_of(moved.facts, 4) == {"by": "wrapper", "ranks": [2, 3], "dimension": "dp"}
+    assert reduces_by_calls(moved, 0, 4) and not reduces_by_calls(replace(recorded, facts=DDP), 5, 4)
+    unknown = kinds_of(in_run(recorded, (), 4).steps[0])
+    assert {(call.root, call.group) for call in unknown} == {(UNCLEAR, None)}
+    assert kinds_of(in_run(recorded, (1,), 4).steps[0]) == ()
