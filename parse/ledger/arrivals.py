@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -312,7 +313,8 @@ class Arrivals:
     delay after the median of the others in all steps. `bound` is the mean uncertainty from the
     clocks about which of two ranks was first, for the two with the widest one; 0 if all read one clock.
     `scatter` is the mean standard deviation of the ranks' arrivals in a step.
-    `run` [step] and `piece_run` [piece] number the runs, where several are pooled.
+    `run` [step] and `piece_run` [piece] number the runs, where several are pooled. `roles` [rank] are numbers of what
+    ranks do: only those of one role can be compared; none: all do the same.
     """
 
     causes: tuple[str, ...]
@@ -333,6 +335,12 @@ class Arrivals:
     scatter: float = 0.0
     meetings: tuple[str, ...] = ()
     rank_meetings: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    roles: tuple[int, ...] = ()
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What those of runs have in common that can be put together."""
+        return self.causes, self.meetings, self.roles
 
     @property
     def skew(self) -> Ints:
@@ -354,12 +362,13 @@ class ArrivalCollector:
     """Makes Arrivals from pieces of steps, in little memory.
 
     `nodes` [rank] numbers each rank's node; ranks of equal `domains` [rank] read one clock, so that the only
-    uncertainty between them is that of their devices' time stamps, `device_ns` [rank].
+    uncertainty between them is that of their devices' time stamps, `device_ns` [rank]. `roles` [rank] as Arrivals has
+    them.
     """
 
     def __init__(
         self, nodes: Sequence[int], domains: Sequence[str], device_ns: Sequence[float], borders: frozenset[str],
-        kinds: MeetingKinds,
+        kinds: MeetingKinds, roles: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.domains = np.unique(domains, return_inverse=True)[1]
         self.device_ns = np.array(device_ns, np.float64)
@@ -367,7 +376,10 @@ class ArrivalCollector:
         self.starts = np.flatnonzero(np.diff(np.array(nodes)[self.order], prepend=-1))
         self.names = np.array(nodes)[self.order][self.starts]
         self.numbers = np.searchsorted(self.names, nodes)
-        self.borders, self.kinds = borders, kinds
+        self.borders, self.kinds, self.roles = borders, kinds, tuple(roles)
+        sizes = Counter(self.roles)
+        compared = [rank for rank, role in enumerate(self.roles) if sizes[role] > 1]
+        self.compared = np.array(compared or [*range(len(nodes))])
         self.columns: list[tuple[npt.NDArray[np.generic], ...]] = []
         self.typical: list[tuple[Floats, Floats, Floats, Floats]] = []
         self.usual: list[Floats] = []
@@ -387,6 +399,11 @@ class ArrivalCollector:
         else:
             skews = at_all_meetings(stamps_ns, meetings_ns, self.numbers)
             bound = np.ascontiguousarray(bounds_ns).T * (1 + len(self.kinds))  # clocks err by the same at each
+        self.add_skews(first, stamps_ns, bound, skews)
+
+    def add_skews(self, first: int, stamps_ns: Ints, bound: Floats, skews: StepSkews) -> None:
+        """Adds a piece of which it is known how late ranks are; `bound` [step, rank] is what clocks leave open of that,
+        the rest as in `add`."""
         arrive = np.ascontiguousarray(skews.late.T)
         steps, ranks = arrive.shape
         row, middle = np.arange(steps), (ranks - 1) // 2
@@ -396,7 +413,7 @@ class ArrivalCollector:
         median, second, last = order[:, middle], order[:, ranks - 2], order[:, ranks - 1]
         latest = order[:, : -count - 1 : -1]
         latest = np.take_along_axis(latest, np.argsort(-np.take_along_axis(arrive, latest, 1), 1, kind="stable"), 1)
-        sampled = row % ranks
+        sampled = self.compared[row % len(self.compared)]
         self.steps += steps
         self.scatter_sum += float(arrive.std(axis=1).sum())
         self.bounds += bound.sum(axis=0)
@@ -528,7 +545,7 @@ class ArrivalCollector:
             late_steps=self.late_steps, rank_cause=self.cause_sum / max(1, self.steps),
             bound=self._widest(), scatter=self.scatter_sum / max(1, self.steps),
             meetings=tuple(labels_of(self.kinds)) if len(self.kinds) else (),
-            rank_meetings=self.meeting_sum / np.maximum(1, self.late_steps)[:, None],
+            rank_meetings=self.meeting_sum / np.maximum(1, self.late_steps)[:, None], roles=self.roles,
         )  # fmt: skip
 
 
@@ -564,7 +581,7 @@ def pooled(runs: Sequence[Arrivals]) -> Arrivals:
         bound=max(each.bound for each in runs),
         scatter=sum(each.scatter * len(each.steps) for each in runs) / sum(len(each.steps) for each in runs),
         meetings=runs[0].meetings,
-        rank_meetings=meeting_sum / np.maximum(1, late_steps)[:, None],
+        rank_meetings=meeting_sum / np.maximum(1, late_steps)[:, None], roles=runs[0].roles,
     )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
 from hpc.model.trace import Trace, TraceError
+from parse.graph.imbalance import PieceImbalance
 from parse.graph.reading import GraphReader
 from parse.graph.terms import graph_terms
-from parse.ledger.arrivals import ArrivalCollector, Arrivals
+from parse.ledger.arrivals import ArrivalCollector, Arrivals, StepSkews
 from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
@@ -32,6 +33,7 @@ from parse.ledger.meetings import (
     unmatched_collectives,
     waited_and_exposed,
 )
+from parse.ledger.own_work import OwnWork
 from parse.ledger.pauses import RunPauses, run_pauses
 from parse.ledger.types import TERMS, Merged, StampErrors
 from parse.runs.processes import keep_freed_memory
@@ -65,7 +67,8 @@ class StepBreakdown:
     throughput's mean step has more than `step_ns`. `pauses_ns` are those between blocks, `paused` who makes them, where
     they are a script's own. `arrivals` is None where ranks' t3 cannot be compared. `unmatched`
     are collectives whose effect on each rank is not known, each with its steps. `by_dimension` has the parts of wait
-    and communication where ranks meet in groups; they add up to these terms.
+    and communication where ranks meet in groups; they add up to these terms. `imbalance` is what pieces of its window
+    show there of stages, experts and links.
     """
 
     run_id: str
@@ -85,6 +88,7 @@ class StepBreakdown:
     problems: StampErrors
     unmatched: tuple[str, ...] = ()
     by_dimension: Mapping[str, DimensionTimes] = field(default_factory=dict)
+    imbalance: tuple[PieceImbalance, ...] = ()
 
     @property
     def mean_ns(self) -> Floats:
@@ -175,10 +179,11 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     borders, merged = known_borders(trace, missing)
     nodes = tuple(report.node_rank or 0 for report in trace.reports)
     device_ns = [report.stamp_bound_ns or 0.0 for report in trace.reports]
-    graph = _Groups(trace, borders) if _meets_in_groups(trace, borders) else None
-    comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1 and graph is None
-    kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders else NO_MEETINGS
-    collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, kinds) if comparable else None
+    graph = _Groups(trace, borders, nodes) if _meets_in_groups(trace, borders) else None
+    comparable = {"grads_ready", "last_grads_ready"} <= borders and ranks > 1
+    kinds = meeting_kinds(trace) if comparable and {*BORDERS} <= borders and graph is None else NO_MEETINGS
+    roles = graph.reader.calls.roles.tolist() if graph else ()
+    collector = ArrivalCollector(nodes, trace.clock_domains, device_ns, borders, kinds, roles) if comparable else None
     checks = _StampChecks(borders, kinds)
     rank_ns, skew_ns = np.zeros((ranks, len(TERMS))), 0.0
     piece_ns: list[Floats] = []
@@ -189,10 +194,13 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         for piece in read_pieces(trace, kinds, pieces):
             stamps_ns, awaited_ns = piece.stamps_ns, None
             checks.check(piece)
-            if graph:
-                terms_ns = graph.terms(piece, checks)
             if collector:
                 bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
+            if graph:
+                terms_ns, skews = graph.read(piece, checks)
+                if collector:
+                    collector.add_skews(piece.first, stamps_ns, np.ascontiguousarray(bounds_ns.T), skews)
+            elif collector:
                 checks.count_early(piece, kinds.roots, bounds_ns)
                 if piece.meetings_ns is not None:
                     awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
@@ -224,6 +232,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         problems=checks.errors(ranks * steps),
         unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
         by_dimension=graph.by_dimension(steps) if graph else {},
+        imbalance=tuple(graph.own_work.figures) if graph else (),
     )  # fmt: skip
 
 
@@ -240,20 +249,22 @@ def _meets_in_groups(trace: Trace, borders: frozenset[str]) -> bool:
 class _Groups:
     """The terms of a run whose ranks meet in groups, as its graph has them; adds up those of each dimension."""
 
-    def __init__(self, trace: Trace, borders: frozenset[str]) -> None:
+    def __init__(self, trace: Trace, borders: frozenset[str], nodes: Sequence[int]) -> None:
         self.reader, self._knows_batch = GraphReader(trace), "batch_ready" in borders
+        self.own_work = OwnWork(nodes)
         self.calls = self.reader.calls.calls.shape[1]
         self._rank_ns = np.zeros((len(trace.stamps), len(self.reader.calls.dimensions), 2))
         self._piece_ns: list[Floats] = []
 
-    def terms(self, piece: StepPiece, checks: _StampChecks) -> Ints:
-        """The five terms of each step, int64 [rank, step, 5] ns."""
+    def read(self, piece: StepPiece, checks: _StampChecks) -> tuple[Ints, StepSkews]:
+        """The five terms of each step, int64 [rank, step, 5] ns, and how late ranks are by their own work."""
         stamps_ns = piece.stamps_ns
         if not self._knows_batch:  # no data, as a term: the step begins with compute
             stamps_ns[:, 1:, BATCH_READY] = stamps_ns[:, :-1, END]
         terms_ns = np.empty((len(stamps_ns), stamps_ns.shape[1] - 1, len(TERMS)), np.int64)
         sums_ns = np.zeros_like(self._rank_ns)
-        for steps in self.reader.read(piece.first, stamps_ns):
+        of_graphs = [*self.reader.read(piece.first, stamps_ns)]
+        for steps in of_graphs:
             its = graph_terms(steps)
             at = slice(steps.first - piece.first, steps.first - piece.first + its.work.shape[1])
             data, compute, optimizer = np.moveaxis(its.work, 2, 0)
@@ -263,7 +274,7 @@ class _Groups:
             checks.add_early(steps.early_ns)
         self._rank_ns += sums_ns
         self._piece_ns.append(sums_ns.mean(axis=0) / terms_ns.shape[1])
-        return terms_ns
+        return terms_ns, self.own_work.add(of_graphs)
 
     def by_dimension(self, steps: int) -> dict[str, DimensionTimes]:
         """The means over so many steps."""

@@ -36,9 +36,12 @@ def detection_limit_ns(
     As in the test, the rank must be beyond what permuted names of ranks show with probability `chance`, beyond the
     clocks' bounds `bound_ns`, and typically late by `least_ns` and cost as much. None where no delay would be enough.
     """
-    by_chance_ns = _beyond_chance_ns(arrivals.ranks.typical, chance, shuffles)
-    if by_chance_ns is None:
+    roles = np.array(arrivals.roles or (0,) * len(arrivals.ranks.typical))
+    of_roles = [arrivals.ranks.typical[roles == role] for role in np.unique(roles)]
+    needed = [_beyond_chance_ns(each, chance, shuffles) for each in of_roles if len(each) > 1 or len(of_roles) == 1]
+    if not needed or None in needed:
         return None
+    by_chance_ns = max(each for each in needed if each is not None)
     usual, runs = arrivals.usual, arrivals.piece_run
     late_ns = (
         max(by_chance_ns, least_ns, bound_ns) - float(usual.mean()) + SIGMAS_OF_POWER * _standard_error(usual, runs)

@@ -20,6 +20,8 @@ from hpc.model.spec import COLLECTIVES
 from hpc.model.trace import TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.graph.findings import GraphFindings
+from parse.graph.imbalance import findings
 from parse.ledger.breakdown import StepBreakdown, gradient_bytes, step_breakdown
 from parse.ledger.host_bound import HostReading, host_bound_of_point, reduce_host_bound
 from parse.ledger.input import InputReading, input_of_point, input_of_ranks, reduce_input
@@ -32,7 +34,7 @@ from parse.ledger.symptoms import contention, core_wait, explained, shares_cores
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, Paces, StragglerAtBase, Symptom
-from parse.ledger.what_if import without_straggler
+from parse.ledger.what_if import with_chains, without_straggler
 from parse.logs.nccl_tests import NcclTest
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, by_setting
@@ -226,11 +228,19 @@ def _ledger(evidence: PointEvidence) -> Ledger:
             result, runs.networks, evidence.other_networks, terms.step.value, terms.exposed, volume,
             evidence.collectives,
         ),
+        graph=_graph_findings(runs.breakdowns),
         rank_pauses=of_point([breakdown.paused for breakdown in runs.breakdowns]),
         speed_with_pauses=_speed_with_pauses(result, runs.breakdowns),
         remarks=(*runs.remarks, *_unmatched(runs), *remarks, *of_tests, *filter(None, (runs.called,))),
     )  # fmt: skip
     return _explained(ledger, runs)
+
+
+def _graph_findings(breakdowns: Sequence[StepBreakdown]) -> GraphFindings | None:
+    """What ranks of several groups show beside who is late; None where they have none."""
+    if not all(breakdown.by_dimension for breakdown in breakdowns):
+        return None
+    return findings([figures for breakdown in breakdowns for figures in breakdown.imbalance])
 
 
 def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
@@ -240,8 +250,11 @@ def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:
         ledger, split=explained(ledger), paces=paces, further_paces=tuple(further_paces),
     )  # fmt: skip
     try:
+        ledger = dataclasses.replace(ledger, without_straggler=without_straggler(ledger))
+        if ledger.graph is not None:
+            ledger = with_chains(ledger)
         return dataclasses.replace(
-            ledger, without_straggler=without_straggler(ledger),
+            ledger,
             symptoms=symptoms(ledger) if runs.conditions else (),
             further_symptoms=_further_symptoms(ledger) if runs.conditions else (),
             straggler_input=_straggler_input(ledger) if runs.inputs else None,

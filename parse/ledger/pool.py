@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -93,6 +94,19 @@ class Pool:
     def names(self, group: LastArrivals) -> int:
         """The number of ranks or nodes in the group."""
         return len(self.nodes) if group is self.arrivals.ranks else len({*self.nodes})
+
+    @property
+    def most_peers(self) -> int:
+        """How many ranks at most do the same."""
+        return max(Counter(self.arrivals.roles).values(), default=len(self.nodes))
+
+    def peers(self, group: LastArrivals, number: int) -> Ints:
+        """Those of the group who can be compared with one of them, itself among them."""
+        if group is not self.arrivals.ranks:
+            return np.unique(self.nodes)
+        roles = np.array(self.arrivals.roles or (0,) * len(self.nodes))
+        its: Ints = np.flatnonzero(roles == roles[number])
+        return its
 
     def is_material(self, its: Bools, group: LastArrivals) -> bool:
         """Whether these steps [step] of one of the group cost MATERIAL of a step, as a mean over all steps."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -176,7 +176,7 @@ def stragglers(runs: Sequence[StepBreakdown], by_run: Sequence[Sequence[Verdict]
     Empty where runs cannot be put together: they differ in the time stamps or meetings that they have, or in which
     ranks share a node.
     """
-    if len({(run.arrivals and (run.arrivals.causes, run.arrivals.meetings), run.nodes) for run in runs}) > 1:
+    if len({(run.arrivals and run.arrivals.layout, run.nodes) for run in runs}) > 1:
         return ()
     pool = pool_of(runs)
     if isinstance(pool, Verdict):
@@ -284,7 +284,9 @@ def _judged(pool: Pool) -> tuple[Verdict, ...]:
     bound = pool.bound_ns / 1e6
     if bound * 1e6 > UNRESOLVED * pool.step_ns:
         return (Verdict(kind=CANNOT_TELL, because=Because.CLOCK, bound=bound),)
-    ranks, pieces = pool.arrivals.ranks.typical.shape
+    ranks, pieces = pool.most_peers, pool.arrivals.ranks.typical.shape[1]
+    if ranks == 1:
+        return (Verdict(kind=CANNOT_TELL, because=Because.NO_PEERS, bound=bound),)
     if max(1 / (1 + SHUFFLES), float(ranks) ** (1 - pieces)) > _max_chance(pool.runs):  # what the test can find at best
         return (Verdict(kind=CANNOT_TELL, because=Because.FEW_STEPS, bound=bound),)
     return (Verdict(kind=NONE, bound=bound, repeats=repeats),)
@@ -342,11 +344,14 @@ def _usual(pool: Pool, level: HowOften, known: Sequence[int] = ()) -> Verdict | 
     # A few bad steps alone cost much, too.
     if min(typical_ns, costs_ns) < MATERIAL * pool.step_ns or 2 * len(shown) <= pool.runs:
         return None
-    tested = [typical[compared], *([of_nodes] if suspect.node is not None and not known else [])]
-    chance = min(_chance(each, pool.runs) for each in tested)
+    roles = [pool.arrivals.roles[rank] for rank in compared] if pool.arrivals.roles else []
+    tested = [(typical[compared], roles)]
+    if suspect.node is not None and not known and len({*roles}) <= 1:
+        tested.append((of_nodes, []))
+    chance = min(_chance(each, pool.runs, its) for each, its in tested)
     repeats = pool.repeats(ranks) if chance <= _max_chance(pool.runs) else None
     if repeats is not None:  # runs that repeat one another are evidence of one
-        chance = min(_chance(pool.mean_of_runs(each), 1) for each in tested)
+        chance = min(_chance(pool.mean_of_runs(each), 1, its) for each, its in tested)
     if chance > _max_chance(pool.runs if repeats is None else 1):
         return None
     often_ns = float(pool.typical(HowOften.MANY)[0][ranks].mean())
@@ -463,9 +468,10 @@ def _max_chance(runs: int) -> float:
     return CHANCE if runs > 1 else OF_ONE_RUN
 
 
-def _chance(typical: Floats, runs: int) -> float:
-    """The probability of so large a mean over the pieces [rank, piece] if names are permuted in every piece; where it
-    is above what so many runs may have, a lower limit of it that is above that, too."""
+def _chance(typical: Floats, runs: int, roles: Sequence[int] = ()) -> float:
+    """The probability of so large a mean over the pieces [rank, piece] if names are permuted in every piece, those of
+    one role among themselves; where it is above what so many runs may have, a lower limit of it that is above that,
+    too."""
     if typical.shape[1] >= 2 * PIECES * runs:
         typical = np.stack([part.mean(axis=1) for part in np.array_split(typical, PIECES * runs, axis=1)], axis=1)
     ranks, pieces = typical.shape
@@ -474,14 +480,21 @@ def _chance(typical: Floats, runs: int) -> float:
         return float((np.abs(apart) >= abs(apart[0]) * (1 - 1e-12)).mean())
     least = typical.mean(axis=1).max() * (1 - 1e-12)
     shuffles = max(FEWER_SHUFFLES, min(SHUFFLES, SHUFFLED // typical.size))
-    if _log_chance(typical, least) < -log(1 + shuffles):  # less than they can show
+    of_roles = [np.flatnonzero(np.array(roles) == role) for role in dict.fromkeys(roles)] or [np.arange(ranks)]
+    log_chances = [_log_chance(typical[its], least) for its in of_roles]
+    if np.logaddexp.reduce(log_chances) < -log(1 + shuffles):  # less than they can show
         return 1 / (1 + shuffles)
     random = np.random.default_rng(ranks * 1_000_003 + pieces)
     by_piece = np.ascontiguousarray(typical.T)
     shuffled = np.empty_like(by_piece)
     as_large = 0
+    by_role = {len(its): [each for each in of_roles if len(each) == len(its)] for its in of_roles}
+    together = [(np.concatenate(its), (pieces, len(its), size)) for size, its in by_role.items()]
     for _ in range(shuffles):
-        random.permuted(by_piece, axis=1, out=shuffled)
+        if len(of_roles) == 1:
+            random.permuted(by_piece, axis=1, out=shuffled)
+        for its, shape in together if len(of_roles) > 1 else ():
+            shuffled[:, its] = random.permuted(by_piece[:, its].reshape(shape), axis=2).reshape(pieces, -1)
         as_large += bool(shuffled.mean(axis=0).max() >= least)
         if (1 + as_large) / (1 + shuffles) > _max_chance(runs):
             break
@@ -497,6 +510,8 @@ def _log_chance(typical: Floats, least: float) -> float:
     reach = least - float(typical.mean())
     if reach <= 0:
         return 0.0
+    if len(typical) == 1 or not np.ptp(typical, axis=0).any():  # permuted it is what it is
+        return -inf
     largest = typical.max(axis=0)
     limits = [
         float((t * (largest - least) + np.log(np.exp(t * (typical - largest)).mean(axis=0))).sum())

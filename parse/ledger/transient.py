@@ -302,8 +302,9 @@ def _most_of(pool: Pool, out: Bools, limit: float, smallest_ns: Floats | None = 
         if smallest_ns is not None and its.any():
             usual = TOGETHER * float(np.median(arrivals.skew[its]))
             its |= (group.last == number) & (arrivals.skew > np.maximum(smallest_ns, usual))
-        names = pool.names(group)
-        chance = names * tail(len(events), int((events == number).sum()), 1 / names)
+        names, peers = pool.names(group), pool.peers(group, number)
+        of_peers = events[np.isin(events, peers)]
+        chance = names * tail(len(of_peers), int((events == number).sum()), 1 / len(peers))
         suspect = pool.suspect(group, number)
         if (
             chance <= limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import isnan, nan
 from pathlib import Path
@@ -17,7 +17,9 @@ from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import open_trace
 from parse import stats
+from parse.graph.findings import ChainLink
 from parse.ledger.breakdown import PIECE_STAMPS
+from parse.ledger.graph_what_if import ReplayCase, chain_of, graph_durations
 from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
@@ -30,7 +32,7 @@ from parse.ledger.meetings import (
     meeting_kinds,
     read_pieces,
 )
-from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, SpeedRange, WhatIf, WithoutStraggler
+from parse.ledger.types import TERMS, TRANSIENT, Change, Ledger, SpeedRange, Verdict, WhatIf, WithoutStraggler
 from parse.runs.processes import each_in_processes, processes_for
 
 # The recorded steps of a run as what ranks do between their meetings, and the replay of these.
@@ -231,18 +233,34 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
         Change.STRAGGLER: bool(ledger.verdict.ranks), Change.MEDIAN: True,
         Change.COMMUNICATION: "communication" in terms, Change.INPUT: "data" in terms,
     }  # fmt: skip
-    changes = [change for change, is_possible in possible.items() if is_possible]
+    cases = [ReplayCase(change=change) for change, is_possible in possible.items() if is_possible]
+    cases += _graph_cases(ledger)
     processes = processes_for(run.trace for run in ledger.result.ok if run.trace)
-    recorded, by_change = _speeds(ledger, changes, processes)
+    recorded, by_case = _speeds(ledger, cases, processes)
     values = (
         WhatIf(
-            change=change, speed=stats.median(speeds), interval=stats.median_interval(speeds),
-            gain=stats.median(speeds) / stats.median(recorded) - 1, possible=_possible(ledger, speeds),
+            change=case.change, dimension=case.dimension, speed=stats.median(speeds),
+            interval=stats.median_interval(speeds), gain=stats.median(speeds) / stats.median(recorded) - 1,
+            possible=_possible(ledger, speeds),
         )
-        for change, speeds in by_change.items()
+        for case, speeds in by_case.items()
         if speeds
     )  # fmt: skip
     return tuple(sorted(values, key=lambda what_if: -what_if.gain))
+
+
+def _graph_cases(ledger: Ledger) -> Iterator[ReplayCase]:
+    """Those of ranks that meet in several groups."""
+    if ledger.graph is None:
+        return
+    dimensions = [each.dimension for each in ledger.dimensions]
+    yield from (ReplayCase(change=Change.COMMUNICATION, dimension=each) for each in dimensions if len(dimensions) > 1)
+    if ledger.graph.stages is not None:
+        yield ReplayCase(change=Change.STAGES)
+    if ledger.graph.experts is not None:
+        yield ReplayCase(change=Change.EXPERTS)
+    if ledger.graph.bubble is not None:
+        yield ReplayCase(change=Change.BUBBLE)
 
 
 def with_what_ifs(ledger: Ledger) -> Ledger:
@@ -265,14 +283,37 @@ def without_straggler(ledger: Ledger) -> WithoutStraggler | None:
     """
     if not ledger.verdict.ranks or all(term.name != "wait" for term in ledger.terms):
         return None
-    recorded, by_change = _speeds(ledger, [Change.STRAGGLER])
+    case = ReplayCase(change=Change.STRAGGLER)
+    recorded, by_case = _speeds(ledger, [case])
     if not recorded:
         return None
-    speeds = by_change[Change.STRAGGLER]
+    speeds = by_case[case]
     return WithoutStraggler(
         speed=stats.median(speeds), interval=stats.median_interval(speeds), recorded=stats.median(recorded),
         possible=_possible(ledger, speeds),
     )  # fmt: skip
+
+
+def with_chains(ledger: Ledger) -> Ledger:
+    """The ledger of ranks that meet in several groups: its stragglers with who waits for them, by the first run in
+    which they are late; the first one costs what its replayed steps are shorter without it. Reads the traces again."""
+    if not ledger.verdict.ranks:
+        return ledger
+    verdict, *further = (replace(each, chain=_chain(ledger, each)) for each in (ledger.verdict, *ledger.further))
+    replayed = ledger.without_straggler
+    if replayed is not None:
+        verdict = replace(verdict, costs=max(0.0, ledger.step.value * (1 - replayed.recorded / replayed.speed)))
+    return replace(ledger, verdict=verdict, further=tuple(further))
+
+
+def _chain(ledger: Ledger, verdict: Verdict) -> tuple[ChainLink, ...]:
+    late_steps = _late_steps(replace(ledger, verdict=verdict))
+    for run in ledger.result.ok:
+        its_steps = late_steps.get(run.requested.run_id, ())
+        if run.trace is not None and (its_steps is None or its_steps):
+            with open_trace(run.trace) as trace:
+                return chain_of(trace, verdict.ranks, its_steps)
+    return ()
 
 
 def _possible(ledger: Ledger, speeds: Sequence[float]) -> SpeedRange | None:
@@ -285,9 +326,9 @@ def _possible(ledger: Ledger, speeds: Sequence[float]) -> SpeedRange | None:
 
 
 def _speeds(
-    ledger: Ledger, changes: Sequence[Change], processes: int = 1
-) -> tuple[list[float], dict[Change, list[float]]]:
-    """Of each run of the ledger with a trace: the recorded speed, and that with each change."""
+    ledger: Ledger, cases: Sequence[ReplayCase], processes: int = 1
+) -> tuple[list[float], dict[ReplayCase, list[float]]]:
+    """Of each run of the ledger with a trace: the recorded speed, and that of each case."""
     late_steps = _late_steps(ledger)
     runs = [
         (run.trace, late_steps[run.requested.run_id], run.measured.throughput)
@@ -295,15 +336,38 @@ def _speeds(
         if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps
     ]
     terms = {term.name for term in ledger.terms}
+    stages = ledger.graph.stages if ledger.graph is not None else None
 
     def of_run(run: tuple[Path, tuple[int, ...] | None, float]) -> list[float]:
         with open_trace(run[0]) as trace:
+            if ledger.graph is not None:
+                works = [each.work for each in stages.stages] if stages is not None else []
+                return _graph_speeds(trace, cases, ledger.verdict.ranks, run[1], works)
+            changes = [case.change for case in cases]
             return replayed_speeds(trace, terms, changes, ledger.verdict.ranks, run[1])
 
     speeds = [*each_in_processes(of_run, runs, processes)]
-    by_change = {change: [of[at] for of in speeds] for at, change in enumerate(changes)}
-    by_change = {change: of for change, of in by_change.items() if not any(map(isnan, of))}
-    return [throughput for *_, throughput in runs], by_change
+    by_case = {case: [of[at] for of in speeds] for at, case in enumerate(cases)}
+    by_case = {case: of for case, of in by_case.items() if not any(map(isnan, of))}
+    return [throughput for *_, throughput in runs], by_case
+
+
+def _graph_speeds(
+    trace: Trace, cases: Sequence[ReplayCase], ranks: Sequence[int], late_steps: Sequence[int] | None,
+    stages: Sequence[float],
+) -> list[float]:  # fmt: skip
+    """As `replayed_speeds`, by the graph of a run whose ranks meet in several groups."""
+    is_script = trace.run.is_script
+    durations = graph_durations(
+        trace, cases, ranks, late_steps, stages,
+        (lambda first, stop: _loaders_ns(trace, first, stop)) if is_script else None,
+    )  # fmt: skip
+    samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
+    is_known = not is_script or has_loaders(trace)
+    return [
+        nan if case.change is Change.INPUT and not is_known else samples / case_ns * 1e9
+        for case, case_ns in zip(cases, durations, strict=True)
+    ]
 
 
 def replayed_speeds(
