@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from parse.graph.peers import RoleEvent, Peers, Replayed, Slack, Work
+from parse.graph.peers import Peers, Replayed, RoleEvent, Slack, Work
 from parse.graph.step_graph import Bools, Ints
 from parse.graph.terms import PHASES, GraphSteps
 
