@@ -29,6 +29,7 @@ from parse.ledger.figures import (
     speed_text,
     without_text,
 )
+from parse.ledger.graph_text import chain_text, graph_sentences, than_whom
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.symptoms import WAITS_FOR_A_CORE
 from parse.ledger.types import (
@@ -228,6 +229,7 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield _fixed_compute(ledger, loss.value, write)
         yield from explanation(ledger, write)
         yield from _straggler(ledger, write)
+    yield from graph_sentences(ledger, write)
     yield from host_bound_sentences(ledger, write)
     yield from network_sentences(ledger.network)
     yield from _confidence(ledger, write)
@@ -381,6 +383,7 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
     if (without := ledger.without_straggler) and not has_headline:
         text = f"{text}; without that {without_text(without, ledger.result.unit)}"
     yield text
+    yield chain_text(verdict, write)
     if ledger.symptoms and (ledger.symptoms[0].quantity != Cause.SLEEPS or ledger.straggler_input is None):
         yield from _first_symptom(ledger.symptoms, write)  # else it waits for its batches: see the input's own sentence
     if ledger.straggler_input is not None:
@@ -391,6 +394,7 @@ def _stragglers(ledger: Ledger, write: Figures, lead: str, *, has_headline: bool
         behind = verdict.kind == further.kind == PERSISTENT  # else it is late in steps of its own
         costs = f"which costs {write.ms(further.costs)} a step{' more' if behind else ''}"
         yield f"{'Behind it' if behind else 'Also'} {_late(further, ledger, write)}, {costs}"
+        yield chain_text(further, write)
         yield from _first_symptom(ledger.further_symptoms[at] if ledger.further_symptoms else (), write)
         yield pace_text(ledger.further_paces[at] if ledger.further_paces else None, write)
 
@@ -416,7 +420,7 @@ def _doubt(doubt: Doubt, ledger: Ledger, write: Figures) -> str:
     host = host_of(ledger, doubt.rank)
     who = f"rank {doubt.rank}{f' ({host})' if host else ''}"
     where = f"half of it in {doubt.steps} of {plural(doubt.of_steps, 'step')}"
-    return f"{who} costs {write.ms(doubt.costs)} a step more than the median rank, {where}: that may be chance"
+    return f"{who} costs {write.ms(doubt.costs)} a step more than {than_whom(ledger)}, {where}: that may be chance"
 
 
 def _lower(limit: float, lowering: Lowering, write: Figures) -> str:
@@ -441,9 +445,9 @@ def _late(verdict: Verdict, ledger: Ledger, write: Figures) -> str:
         names = verdict.node or (numbers(verdict.ranks) if verdict.ranks else "")
         who = f"{'nodes' if verdict.node else 'ranks'}{f' {names}' if names else ''}"
         phases = _phases(verdict, singular=True, write=write)
-        return f"{who} take turns{_course(verdict, write)}: {in_share} one of them {phases} than the median rank"
+        return f"{who} take turns{_course(verdict, write)}: {in_share} one of them {phases} than {than_whom(ledger)}"
     who, singular = _who(verdict, ledger)
-    longer = f"{_phases(verdict, singular, write)} than the median rank"
+    longer = f"{_phases(verdict, singular, write)} than {than_whom(ledger, singular=singular)}"
     if verdict.kind == TRANSIENT:
         when = f" in {_steps(verdict, ledger)} only" if verdict.share < OFTEN else f" {in_share}"
     elif verdict.share >= NEARLY_EVERY or (verdict.shape and verdict.shape.step is not None):

@@ -1,0 +1,104 @@
+"""Sentences on ranks in groups: with whom a straggler is compared, who waits for it, what else is found."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from parse.graph.findings import Bubble, ChainLink, GraphFindings, SlowLink, StageImbalance, StageWork, UnevenExperts
+from parse.ledger.sentence import sentence, sentences
+from parse.ledger.types import ROTATING, Ledger, Verdict
+from tests.unit.ledgers import LATE, in_groups, two_nodes, weak
+
+
+def grouped(**changes) -> Ledger:
+    (ledger,) = in_groups().ledgers
+    return dataclasses.replace(ledger, **changes)
+
+
+def test_a_straggler_is_compared_with_its_peers():
+    verdict = grouped().verdict
+    assert "rank 6 (n1) computes 8.50 ms longer than its peers in 99 % of the steps" in sentence(grouped(), "x")
+    two = dataclasses.replace(verdict, ranks=(5, 6))
+    assert "ranks 5, 6 compute 8.50 ms longer than their peers" in sentence(grouped(verdict=two), "x")
+    turns = dataclasses.replace(verdict, kind=ROTATING, ranks=(5, 6))
+    assert "one of them computes 8.50 ms longer than its peers" in sentence(grouped(verdict=turns), "x")
+    assert "longer than the median rank" in sentence(two_nodes(verdict=LATE), "x")
+
+
+def test_who_waits_for_it_and_for_whom_these_make_wait():
+    chain = "For it rank 7 waits 8.00 ms in tp, for that one ranks 2, 3 wait 7.50 ms each in pp, for these ranks 0, 1 "
+    assert f"{chain}wait 4.00 ms each in dp." in sentences(grouped())
+    verdict = dataclasses.replace(
+        grouped().verdict, ranks=(5, 6), chain=(ChainLink(ranks=(0,), dimension="", waits=2.0),)
+    )
+    assert "For them rank 0 waits 2.00 ms." in sentences(grouped(verdict=verdict))
+    further = dataclasses.replace(grouped().verdict, ranks=(2,), chain=verdict.chain)
+    both = sentences(grouped(further=(further,)))
+    assert both.index("For it rank 0 waits 2.00 ms.") > next(
+        at for at, text in enumerate(both) if text.startswith("Behind it rank 2")
+    )
+
+
+STAGES = StageImbalance(
+    stages=tuple(StageWork(stage=at, ranks=(at,), work=work) for at, work in enumerate((20.0, 28.0, 20.0))), slowest=1,
+    microbatches=0, others=20.0, runs_at=0.714, costs=2.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("findings", "texts"),
+    [
+        (
+            {"stages": STAGES},
+            ["Stage 1 of the pipeline (from 0 to 2; rank 1) takes 28.00 ms a step, the others 20.00 ms: the pipeline "
+             "runs at 71 %, and a step takes 2.00 ms longer than with even stages.",
+             "To do: move a layer to another stage."],
+        ),
+        (
+            {"stages": dataclasses.replace(STAGES, microbatches=4)},
+            ["Stage 1 of the pipeline (from 0 to 2; rank 1) takes 7.00 ms a micro-batch, the others 5.00 ms: the "
+             "pipeline runs at 71 %, and a step takes 2.00 ms longer than with even stages.",
+             "To do: move a layer to another stage."],
+        ),
+        (
+            {"bubble": Bubble(waits=6.0, of_schedule=0.0)},
+            ["Ranks wait 6.00 ms a step for messages of the pipeline."],
+        ),
+        (
+            {"bubble": Bubble(waits=6.0, of_schedule=4.5)},
+            ["Ranks wait 6.00 ms a step for messages of the pipeline, 4.50 ms of it by the order of the micro-batches, "
+             "however even the stages are.", "To do: more micro-batches, or a schedule that interleaves."],
+        ),
+        (
+            {"experts": UnevenExperts(ranks=(1, 5), times=1.5, by="time", costs=2.0)},
+            ["The experts of ranks 1, 5 take 1.50 times the mean time, which costs 2.00 ms a step."],
+        ),
+        (
+            {"slow_link": SlowLink(sender=0, receiver=4, dimension="", takes=5.0, usual=0.1, messages=1.0, costs=4.0)},
+            ["Messages from rank 0 (n0) to rank 4 (n1) take 5.00 ms each, those of other pairs 0.10 ms: 1 message a "
+             "step cost 4.00 ms."],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_found_beside_who_is_late(findings, texts):
+    ledger = grouped(graph=GraphFindings(**findings))
+    without = sentences(grouped(graph=None))
+    assert [text for text in sentences(ledger) if text not in without] == texts
+
+
+def test_what_costs_most_is_first():
+    texts = sentences(grouped())
+    places = [
+        next(at for at, text in enumerate(texts) if text.startswith(begin))
+        for begin in ("Messages from rank 3", "Ranks wait 6.00 ms", "Stage 1", "The experts")
+    ]
+    assert places == sorted(places)
+
+
+def test_ranks_without_groups_have_none_of_it():
+    for ledger in weak().ledgers or ():
+        text = sentence(ledger, "x")
+        assert "peers" not in text and "pipeline" not in text and "For it" not in text
+    assert Verdict(kind=ROTATING).chain == ()
