@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import isnan, nan
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from hpc.model.groups import GROUP, MESSAGE, NAME, ROOT
 from parse.graph.findings import Bubble, GraphFindings, SlowLink, StageImbalance, StageWork, UnevenExperts
 from parse.graph.peers import Peers, Work
 from parse.graph.roots import Compared
-from parse.graph.step_graph import Bools
+from parse.graph.step_graph import Bools, Ints
 
 # By one typical step of each piece of the window, in which every rank takes as long as its peers in the median:
 # replayed with stages, or experts, that all take the mean, and with links that are as fast as others.
@@ -260,16 +261,31 @@ def _links(steps: Compared, in_pipeline: Bools) -> tuple[MessageLink, ...]:
     graph, calls, peers = steps.peers.graph, steps.peers.graph.calls, steps.peers
     its = calls.calls[graph.wait_rank, peers.wait_call]
     receives = np.flatnonzero(in_pipeline & (its[:, ROOT] != graph.wait_rank))
+    receives = receives[np.argsort(its[receives, GROUP], kind="stable")]
+    groups, first, messages = np.unique(its[receives, GROUP], return_index=True, return_counts=True)
     links = []
-    for group in np.unique(its[receives, GROUP]).tolist():
-        waits = receives[its[receives, GROUP] == group]
-        waiting = steps.recorded.waited[waits] > 0
-        if waiting.any():
-            sender, receiver = calls.groups[group].ranks
-            takes = float(np.median(steps.work.communication[waits][waiting]))
-            dimension = calls.dimensions[int(calls.call_dimension[receiver, peers.wait_call[waits[0]]])]
-            links.append(MessageLink(pair=(sender, receiver), dimension=dimension, takes=takes, messages=len(waits)))
-    return tuple(links)
+    for count in np.unique(messages).tolist():
+        which = np.flatnonzero(messages == count)
+        waits = receives[first[which][:, None] + np.arange(count)]  # [link, message]
+        takes = _median_where(steps.work.communication[waits], steps.recorded.waited[waits] > 0)
+        for link, its_waits, median in zip(which.tolist(), waits[:, 0].tolist(), takes.tolist(), strict=True):
+            if not isnan(median):
+                sender, receiver = calls.groups[groups[link]].ranks
+                dimension = calls.dimensions[int(calls.call_dimension[receiver, peers.wait_call[its_waits]])]
+                links.append(
+                    (link, MessageLink(pair=(sender, receiver), dimension=dimension, takes=median, messages=count))
+                )
+    return tuple(link for _, link in sorted(links, key=lambda each: each[0]))
+
+
+def _median_where(values: Ints, which: Bools) -> Floats:
+    """The median of the values that are chosen of each link [link, message, step]; NaN of none."""
+    links = len(values)
+    in_order = np.where(which, values, np.iinfo(np.int64).max).reshape(links, -1)
+    in_order.sort(axis=1)
+    count, row = which.reshape(links, -1).sum(axis=1), np.arange(links)
+    low, high = (in_order[row, np.maximum(0, at)].astype(np.float64) for at in ((count - 1) // 2, count // 2))
+    return np.where(count > 0, (low + high) / 2, nan)
 
 
 def _even_links(peers: Peers, typical: Work, links: Sequence[MessageLink], usual: float) -> Work:

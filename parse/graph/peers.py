@@ -10,7 +10,7 @@ import numpy as np
 
 from hpc.model.groups import GROUP, NAME
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY
-from parse.graph.step_graph import ARRIVES, ENDS, NONE, WAITS, Bools, Ints
+from parse.graph.step_graph import ARRIVES, ENDS, NONE, Bools, Ints
 from parse.graph.terms import GraphSteps
 
 # Between two events of a rank (a call, a wait, a border of phases) lies a piece of its own work. Ranks of one role have
@@ -183,33 +183,34 @@ class Peers:
 
     def work(self, recorded: GraphSteps) -> Work:
         """That of steps of the same graph; a call without an arrival arrives when its rank begins to wait."""
-        graph, begins_ns, calls_ns = self.graph, recorded.begin_ns, recorded.calls_ns
-        stamps_ns = recorded.stamps_ns[:, 1:].swapaxes(0, 1)
-        steps = len(stamps_ns)
+        graph = self.graph
+        begins_ns = np.ascontiguousarray(recorded.stamps_ns[:, :-1, END])  # [rank, step], as all of what follows
+        stamps_ns = np.ascontiguousarray(recorded.stamps_ns[:, 1:].transpose(2, 0, 1))
+        calls_ns = np.ascontiguousarray(recorded.calls_ns.transpose(3, 2, 1, 0))  # [stamp, call, rank, step]
+        arrives_ns, waits_ns, ends_ns = calls_ns
+        np.copyto(arrives_ns, waits_ns, where=arrives_ns == ABSENT)
+        steps = begins_ns.shape[1]
         pieces = np.empty((self.rows, steps), np.int64)
         for role in self.roles:
-            block, after = role.block(pieces), begins_ns[:, role.ranks].T
+            block, after = role.block(pieces), begins_ns[role.ranks]
             for place, event in enumerate(role.events):
                 if event.call == NONE:
-                    at = leaves = stamps_ns[:, role.ranks, event.border].T
+                    at = leaves = stamps_ns[event.border, role.ranks]
+                elif event.is_wait:
+                    at, leaves = waits_ns[event.call, role.ranks], ends_ns[event.call, role.ranks]
                 else:
-                    its = calls_ns[:, role.ranks, event.call]
-                    at = _arrivals(its).T if event.is_call else its[..., WAITS].T
-                    leaves = its[..., ENDS].T if event.is_wait else at
+                    at = leaves = arrives_ns[event.call, role.ranks]
                 np.subtract(at, after, out=block[place])
                 after = leaves
-        flat = calls_ns.reshape(steps, -1, 3)
-        at_call = graph.arrival_rank * self.width + self.arrival_call
-        at_wait = graph.wait_rank * self.width + self.wait_call
-        arrives = np.ascontiguousarray(_arrivals(flat[:, at_call]).T)
-        begin_waits, over = (np.ascontiguousarray(flat[:, at_wait, stamp].T) for stamp in (WAITS, ENDS))
-        state = np.concatenate([over, begins_ns.T])
+        arrives = arrives_ns[self.arrival_call, graph.arrival_rank]
+        begin_waits, over = (each[self.wait_call, graph.wait_rank] for each in (waits_ns, ends_ns))
+        state = np.concatenate([over, begins_ns])
         latest = np.full((len(graph.need_starts) + 1, steps), LONG_AGO)
         if len(graph.need_starts):
             latest[:-1] = np.maximum.reduceat(arrives, graph.need_starts, axis=0)
         return Work(
             pieces=pieces, begins=state[len(over) :], until_call=arrives - state[self.behind],
-            until_wait=begin_waits - state[self.before], until_end=stamps_ns[:, :, END].T - state[self.last],
+            until_wait=begin_waits - state[self.before], until_end=stamps_ns[END] - state[self.last],
             communication=over - np.maximum(begin_waits, latest[graph.wait_need]),
         )  # fmt: skip
 
@@ -234,15 +235,17 @@ class Peers:
 
     def changed(self, work: Work, less: Ints) -> Work:
         """The same where pieces of own work are shorter by so much [row, step]."""
-        since = np.empty_like(less)
+        since = np.zeros_like(less)  # the last wait
         for role in self.roles:
-            block, its = role.block(since), role.block(less)
+            its = role.block(less)
+            ranks = np.flatnonzero(its.any(axis=(0, 2)))
+            its = its[:, ranks]
             total = np.zeros_like(its[0])
             for place, event in enumerate(role.events):
-                total = total + its[place]
-                block[place] = total
+                total += its[place]
+                role.block(since)[place, ranks] = total
                 if event.is_wait:
-                    total = np.zeros_like(total)
+                    total[:] = 0
         return replace(
             work, pieces=work.pieces - less, until_call=work.until_call - since[self.arrival_row],
             until_wait=work.until_wait - since[self.wait_row], until_end=work.until_end - since[self.end_row],
@@ -333,11 +336,6 @@ def _phase(events: Sequence[RoleEvent]) -> int:
     """That of own work after these events."""
     passed = {event.border for event in events}
     return 2 if GRADS_READY in passed else 1 if BATCH_READY in passed else 0
-
-
-def _arrivals(calls: Ints) -> Ints:
-    its: Ints = np.where(calls[..., ARRIVES] == ABSENT, calls[..., WAITS], calls[..., ARRIVES])
-    return its
 
 
 def _lower(block: Ints) -> Ints:

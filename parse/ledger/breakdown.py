@@ -44,6 +44,8 @@ PIECES = 10
 """A window has at least as many pieces: steps of a run are correlated, so pieces are what is tested and averaged."""
 PIECE_STAMPS = 250_000
 """Ranks × steps of a piece, at most: what bounds the memory."""
+GRAPH_CALLS = 6
+"""So many calls of a rank count as a time stamp in a piece: what is read off a graph has costs of each piece."""
 Missing = Mapping[str, tuple[int, int]]
 """By border: how many of its time stamps are absent, and of how many (ranks × steps)."""
 
@@ -189,7 +191,7 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
     piece_ns: list[Floats] = []
     blocks_ns: list[Ints] = []
     edges_ns: list[tuple[int, int]] = []
-    for pieces in _pieces(trace.blocks, ranks * (1 + (graph.calls if graph else len(kinds)))):
+    for pieces in _pieces(trace.blocks, ranks * (1 + (graph.calls // GRAPH_CALLS if graph else len(kinds)))):
         latest_ns: list[Ints] = []
         for piece in read_pieces(trace, kinds, pieces):
             stamps_ns, awaited_ns = piece.stamps_ns, None
