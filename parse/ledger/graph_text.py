@@ -37,7 +37,8 @@ def _link_text(link: ChainLink, whom: str, write: Figures) -> str:
 
 
 def graph_sentences(ledger: Ledger, write: Figures) -> Iterator[str]:
-    """The findings of ranks in several groups, what costs most first, without their full stops."""
+    """The findings of ranks in several groups, what costs most first and last the bubble, which any pipeline has;
+    without their full stops."""
     finding = ledger.graph
     if finding is None:
         return
@@ -48,10 +49,10 @@ def graph_sentences(ledger: Ledger, write: Figures) -> Iterator[str]:
         texts.append((finding.experts.costs, [_experts(finding.experts, write)]))
     if finding.slow_link is not None:
         texts.append((finding.slow_link.costs, [_slow_link(finding.slow_link, ledger, write)]))
-    if finding.bubble is not None:
-        texts.append((finding.bubble.of_schedule, _bubble(finding.bubble, write)))
     for _, sentences in sorted(texts, key=lambda each: -each[0]):
         yield from sentences
+    if finding.bubble is not None:
+        yield from _bubble(finding.bubble, write)
 
 
 def _stages(uneven: StageImbalance, write: Figures) -> list[str]:

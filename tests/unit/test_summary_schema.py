@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from hpc.model.outcome import ExitRecord, Outcome
@@ -24,6 +25,7 @@ from parse.summarize import main
 from tests.unit.ledgers import in_groups, strong, weak
 from tests.unit.logs import made
 from tests.unit.logs.nccl_lines import ONE_NODE
+from tests.unit.simulated_graph import Delay, Mesh, Model, simulate_graph
 from tests.unit.test_table import laptop, reference
 from tests.unit.test_trainings import trained
 from tests.unit.traces import judged, make_run, make_trace, put, put_exit_record, put_plan, repeats
@@ -102,6 +104,20 @@ def test_every_alarm_is_in_the_schema() -> None:
 @pytest.mark.parametrize("summary", [reference, laptop, weak, strong, in_groups])
 def test_summaries_of_traces(summary: Any) -> None:
     assert hold(as_json(summary()))["results"]
+
+
+def test_traces_of_ranks_in_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(nodes=2, ranks_per_node=4, measured_steps=60)
+    late = Delay(ranks=(6,), phase="forward", ns=8_000_000)
+    model = Model(stages=(1.0, 1.3))
+    put(tmp_path, simulate_graph(Mesh(pp=2, dp=2, tp=2), model, np.random.default_rng(0), run=run, delays=[late]).trace)
+    (ledger,) = printed(capsys, tmp_path, "--ledger", "--what-if")["ledgers"]
+    waits = {term["name"]: term["mean"]["value"] for term in ledger["terms"]}
+    for term in ("wait", "communication"):
+        assert sum(each[term]["value"] for each in ledger["dimensions"]) == pytest.approx(waits[term])
+    assert ledger["verdict"]["ranks"] == [6] and ledger["verdict"]["chain"][0]["ranks"] == [7]
+    assert ledger["graph"]["stages"]["slowest"] == 1
+    assert {"dp", "tp", "pp"} <= {each.get("dimension") for each in ledger["what_ifs"]}
 
 
 def test_a_golden_trace(capsys: pytest.CaptureFixture[str]) -> None:
