@@ -27,7 +27,7 @@ class GroupDelays:
         read = json.loads(Path(plan).read_text())
         self.window, self.windows, self.rank = read["steps"], read["windows"], rank
         self.steps = self.window * len(self.windows)
-        self.slept, self.met, self.worked, self.done = [], [], [], []  # of this step, and the steps before
+        self.slept, self.met, self.done = [], [], []  # of this step, and the steps before
         self.going = {}  # the record of each call that was not yet waited for, by its work
         self.asleep = None  # the messages before which this rank sleeps: "link"
 
@@ -62,9 +62,8 @@ class GroupDelays:
 
     def end(self):
         """Ends the step."""
-        its = {"slept": self.slept, "met": self.met, "worked": self.worked}
-        self.done.append({**its, "end": time.perf_counter_ns()})
-        self.slept, self.met, self.worked = [], [], []
+        self.done.append({"slept": self.slept, "met": self.met, "end": time.perf_counter_ns()})
+        self.slept, self.met = [], []
 
     def write(self, folder):
         folder.mkdir(exist_ok=True)

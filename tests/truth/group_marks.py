@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 MESSAGE = "message"
 
 Span = tuple[int, int]
@@ -37,12 +39,11 @@ class NotedCall:
 
 @dataclass(frozen=True, kw_only=True)
 class NotedRank:
-    """Of consecutive steps of a rank its calls, its sleeps and its stage's work as (begin, end), and the end of each
-    step, ns. `begin` is when the first of these steps began."""
+    """Of consecutive steps of a rank its calls, its sleeps as (begin, end), and the end of each step, ns. `begin` is
+    when the first of these steps began."""
 
     calls: list[NotedCall]
     slept: list[Span]
-    worked: list[Span]
     ends: list[int]
     begin: int
 
@@ -50,11 +51,6 @@ class NotedRank:
     def slept_ms(self) -> float:
         """A step."""
         return sum(end - begin for begin, end in self.slept) / len(self.ends) / 1e6
-
-    @property
-    def worked_ms(self) -> float:
-        """Of its stage, a step."""
-        return sum(end - begin for begin, end in self.worked) / len(self.ends) / 1e6
 
     def own_ms(self) -> float:
         """What it does itself, neither waiting nor communicating, a step."""
@@ -78,9 +74,9 @@ class NotedRun:
         for its in self.ranks:
             begin, end = its.ends[first - 1], its.ends[first + steps - 1]
             calls = [call for call in its.calls if begin <= call.called < end]
-            slept, worked = ([each for each in spans if begin <= each[0] < end] for spans in (its.slept, its.worked))
+            slept = [each for each in its.slept if begin <= each[0] < end]
             ends = its.ends[first : first + steps]
-            cut.append(NotedRank(calls=calls, slept=slept, worked=worked, ends=ends, begin=begin))
+            cut.append(NotedRank(calls=calls, slept=slept, ends=ends, begin=begin))
         return NotedRun(ranks=cut)
 
     def costs(self, rank: int) -> float:
@@ -88,12 +84,17 @@ class NotedRun:
         return self._saved({rank: [(begin, end, 1.0) for begin, end in self.ranks[rank].slept]})
 
     def costs_of_imbalance(self) -> float:
-        """By how many ms a step is shorter where the stages of all ranks work as long as their mean."""
-        totals = [sum(end - begin for begin, end in its.worked) for its in self.ranks]
-        mean = sum(totals) / len(totals)
+        """By how many ms the median step is shorter where all ranks work as long as their mean, each with its pieces
+        in proportion."""
+        steps = range(1, len(self.ranks[0].ends))
+        return float(np.median([self.window(step, 1)._saved_by_balance() for step in steps]))
+
+    def _saved_by_balance(self) -> float:
+        working = [its.own_ms() for its in self.ranks]
+        mean = sum(working) / len(working)
         return self._saved({
-            rank: [(begin, end, 1 - mean / totals[rank]) for begin, end in its.worked]
-            for rank, its in enumerate(self.ranks)
+            rank: [(its.begin, its.ends[-1], 1 - mean / own_ms)]
+            for rank, (its, own_ms) in enumerate(zip(self.ranks, working, strict=True))
         })  # fmt: skip
 
     def replays_exactly(self) -> bool:
@@ -183,7 +184,6 @@ def _needed(call: NotedCall, rank: int, present: dict[int, NotedCall]) -> list[i
 def _read(path: Path) -> NotedRank:
     calls, ends = [], []
     slept: list[Span] = []
-    worked: list[Span] = []
     numbers: Counter[tuple[str, tuple[int, ...]]] = Counter()
     for step in json.loads(path.read_text()):
         for name, ranks, called, waits, done in step["met"]:
@@ -191,6 +191,5 @@ def _read(path: Path) -> NotedRank:
             calls.append(NotedCall(name=name, ranks=key[1], number=numbers[key], called=called, waits=waits, ends=done))
             numbers[key] += 1
         slept += [(begin, end) for begin, end in step["slept"]]
-        worked += [(begin, end) for begin, end in step.get("worked", ())]
         ends.append(step["end"])
-    return NotedRank(calls=calls, slept=slept, worked=worked, ends=ends, begin=ends[0])
+    return NotedRank(calls=calls, slept=slept, ends=ends, begin=ends[0])

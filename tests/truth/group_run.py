@@ -187,11 +187,10 @@ def _of_role(
     true_ranks = tuple(training.peers_of(case.rank))
     wrong = [] if ranks == true_ranks else [f"uneven are {ranks or 'none'}, not {true_ranks}"]
     wrong += [f"names {each.ranks}" for each in findings_of(ledger) if not bears_out(each, training, noted)]
-    beyond_work = np.array([its.own_ms() - its.worked_ms for its in noted.ranks])
     return GroupPoint(
         case=case, recorded=recorded, verdict="wrong" if wrong else "right",
         text=f"{describe_all(ledger)}; {ledger.graph}", true=noted.costs_of_imbalance(), cost=cost,
-        beside=float(np.abs(beyond_work - beyond_work.mean()).max()), wrong=tuple(wrong),
+        wrong=tuple(wrong),
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def noted(folder: Path, *ranks: list[dict[str, Any]]) -> NotedRun:
     for rank, steps in enumerate(ranks):
         in_ns = [
             {
-                **{what: [[begin * MS, end * MS] for begin, end in step.get(what, ())] for what in ("slept", "worked")},
+                "slept": [[begin * MS, end * MS] for begin, end in step.get("slept", ())],
                 "met": [[name, group, *(at * MS for at in times)] for name, group, *times in step["met"]],
                 "end": step["end"] * MS,
             }
@@ -73,9 +73,10 @@ def test_a_sender_does_not_wait_for_a_receiver_that_comes_after_its_send_has_end
 
 def test_uneven_stages_cost_what_their_longest_has_beyond_the_mean(tmp_path: Path) -> None:
     met = "all-reduce", [0, 1]
+    begins = 0, 40, 80  # the first step is the window's begin
     run = noted(
-        tmp_path, [{"worked": [(0, 10)], "met": [(*met, 10, 10, 31)], "end": 40}],
-        [{"worked": [(0, 30)], "met": [(*met, 30, 30, 31)], "end": 40}],
+        tmp_path, [{"met": [(*met, at + 10, at + 10, at + 31)], "end": at + 31} for at in begins],
+        [{"met": [(*met, at + 30, at + 30, at + 31)], "end": at + 31} for at in begins],
     )  # fmt: skip
     assert run.costs_of_imbalance() == pytest.approx(10)
 
