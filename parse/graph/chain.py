@@ -33,7 +33,7 @@ def chain(steps: Compared, ranks: Sequence[int], late: Bools) -> tuple[ChainLink
     caused = np.flatnonzero((graph.wait_need != NONE) & (shorter > 0))
     if not len(caused):
         return ()
-    last = _last_of_needs(steps, late)[graph.wait_need[caused]]
+    last = last_of_needs(steps, late)[graph.wait_need[caused]]
     who, dimension = graph.wait_rank[caused], graph.calls.call_dimension[graph.wait_rank, peers.wait_call][caused]
     when = (steps.recorded.over - steps.work.begins.min(axis=0))[caused][:, late].mean(axis=1)
     by_rank = np.bincount(who, weights=shorter[caused], minlength=peers.ranks)
@@ -93,7 +93,7 @@ def _first(pairs: Ints, when: Floats, part: Floats) -> int | None:
     return None
 
 
-def _last_of_needs(steps: Compared, late: Bools) -> Ints:
+def last_of_needs(steps: Compared, late: Bools) -> Ints:
     """The rank that arrives last of those on whom a need depends, in the mean of these steps [need]."""
     peers, graph = steps.peers, steps.peers.graph
     state = np.concatenate([steps.recorded.over, steps.work.begins])[:, late]

@@ -52,7 +52,6 @@ class PieceImbalance:
     step: float
     stages: Floats
     ranks_of_stages: tuple[tuple[int, ...], ...]
-    microbatches: int
     costs_of_stages: float
     experts: Floats
     ranks_of_experts: tuple[tuple[int, ...], ...]
@@ -67,24 +66,24 @@ class PieceImbalance:
 def figures(steps: Compared) -> PieceImbalance:
     """Those of a piece."""
     peers, typical = steps.peers, steps.typical
-    latest = peers.replay(typical).ends.max()
+    length = _settled(peers, typical)[0]
     stages, of_stages, even = _even_stages(peers, typical)
     experts, of_experts, fair = _even_experts(peers, typical)
     in_pipeline = _of_pipeline(peers)
     many = max(1, len({*peers.graph.wait_rank[in_pipeline].tolist()}))
-    of_even = peers.replay(even)
+    of_even, waits_of_even = _settled(peers, even)
     links = _links(steps, in_pipeline)
     usual = float(np.median([link.takes for link in links])) if links else 0.0
     return PieceImbalance(
         steps=steps.work.steps, step=float(np.median(steps.recorded.ends.max(axis=0) - steps.work.begins.max(axis=0))),
-        stages=stages, ranks_of_stages=of_stages, microbatches=_microbatches(peers),
-        costs_of_stages=float(latest - of_even.ends.max()),
+        stages=stages, ranks_of_stages=of_stages,
+        costs_of_stages=length - of_even,
         experts=experts, ranks_of_experts=of_experts,
-        costs_of_experts=float(latest - peers.replay(fair).ends.max()),
+        costs_of_experts=length - _settled(peers, fair)[0] if len(experts) else 0.0,
         waits=float(steps.recorded.waited[in_pipeline].sum(axis=0).mean()) / many,
-        of_schedule=float(of_even.waited[in_pipeline].sum(axis=0).mean()) / many,
+        of_schedule=float(waits_of_even[in_pipeline].sum()) / many,
         links=links, usual_link=usual,
-        costs_of_links=float(latest - peers.replay(_even_links(peers, typical, links, usual)).ends.max()),
+        costs_of_links=length - _settled(peers, _even_links(peers, typical, links, usual))[0] if links else 0.0,
     )  # fmt: skip
 
 
@@ -127,7 +126,7 @@ def _stages(first: PieceImbalance, work: Floats, costs: float, step: float) -> S
             StageWork(stage=at, ranks=ranks, work=float(its))
             for at, (ranks, its) in enumerate(zip(first.ranks_of_stages, work, strict=True))
         ),
-        slowest=slowest, microbatches=first.microbatches, others=others, runs_at=others / float(work[slowest]),
+        slowest=slowest, microbatches=0, others=others, runs_at=others / float(work[slowest]),
         costs=costs,
     )  # fmt: skip
 
@@ -160,6 +159,18 @@ def _slow_link(runs: Sequence[PieceImbalance], costs: float, step: float) -> Slo
 
 
 # The typical step with all of a kind alike.
+
+AGAIN = 3
+"""So many typical steps follow one another until the next is as long: each rank begins where it ended."""
+
+
+def _settled(peers: Peers, typical: Work) -> tuple[float, Ints]:
+    """How long a step of many alike is, ns, and what each wait waits in it [wait, 1]."""
+    replayed = peers.replay(typical)
+    for _ in range(AGAIN):
+        before = replayed.ends
+        replayed = peers.replay(replace(typical, begins=before))
+    return float(replayed.ends.max() - before.max()), replayed.waited
 
 
 def _scaled(peers: Peers, typical: Work, factor: Floats, which: Callable[[int], Bools]) -> Work:
@@ -238,22 +249,6 @@ def _of_pipeline(peers: Peers) -> Bools:
         is_message &= dimension == calls.dimensions.index(PIPELINE)
     its: Bools = is_message
     return its
-
-
-def _microbatches(peers: Peers) -> int:
-    """The messages that each stage sends to the next in a step, if it gets as many back; else 0."""
-    calls = peers.graph.calls
-    if MESSAGE not in calls.names:
-        return 0
-    depths, sent = calls.depths, dict[tuple[int, int], int]()
-    its = calls.calls[calls.calls[..., NAME] == calls.names.index(MESSAGE)]
-    groups, counts = np.unique(its[:, GROUP], return_counts=True)
-    for group, count in zip(groups.tolist(), (counts // 2).tolist(), strict=True):  # each is called by two
-        sender, receiver = calls.groups[group].ranks
-        sent[int(depths[sender]), int(depths[receiver])] = count
-    counted = {*sent.values()}
-    neighbours = all(abs(sender - receiver) == 1 for sender, receiver in sent)
-    return counted.pop() if len(counted) == 1 and neighbours else 0
 
 
 def _links(steps: Compared, in_pipeline: Bools) -> tuple[MessageLink, ...]:

@@ -18,6 +18,8 @@ from parse.graph.terms import GraphSteps
 
 ALL_TO_ALL = "all-to-all"
 """How the names of collectives begin that bring tokens to experts, and back."""
+SHORTER = 4
+"""Between a message of how many tokens come and the tokens is so many times less than the work of experts."""
 LONG_AGO = np.iinfo(np.int64).min // 4
 
 
@@ -123,7 +125,7 @@ class Peers:
             ranks = np.flatnonzero(numbers == number)
             begins = steps.begin_ns[:, ranks, None]
             events = self._events(ranks, stamps_ns[:, ranks] - begins, steps.calls_ns[:, ranks] - begins[..., None])
-            position, of_experts = self._experts(ranks, events)
+            position, of_experts = self._experts(ranks, events, steps.calls_ns[:, ranks])
             yield Role(ranks=ranks, events=events, first=first, position=position, of_experts=of_experts)
             first += len(events) * len(ranks)
 
@@ -145,13 +147,15 @@ class Peers:
             events.append(RoleEvent(NONE, border, False, _phase(events)))
         return tuple(events)
 
-    def _experts(self, ranks: Ints, events: Sequence[RoleEvent]) -> tuple[Ints, Bools]:
+    def _experts(self, ranks: Ints, events: Sequence[RoleEvent], calls_ns: Ints) -> tuple[Ints, Bools]:
         """The position of each of these ranks in its group of all-to-alls, and which pieces of work are between one
-        that brings tokens and the next, which takes them back: every other one. Empty where they come in no pairs."""
+        that brings tokens and the next, which takes them back: every other one, but for those that tell how many tokens
+        come. Empty where they come in no pairs. `calls_ns` are the ranks' calls [step, rank, call, 3]."""
         calls = self.graph.calls
         names = [name.startswith(ALL_TO_ALL) for name in calls.names]
         its = calls.calls[ranks[0]]
         exchanges = [event.call for event in events if event.is_call and names[its[event.call, NAME]]]
+        exchanges = _without_counts(exchanges, calls_ns)
         if not exchanges or len(exchanges) % 2 or len({*its[exchanges, GROUP].tolist()}) > 1:
             return np.empty(0, np.int64), np.zeros(0, np.bool_)
         number = {call: at for at, call in enumerate(exchanges)}
@@ -330,6 +334,22 @@ class Peers:
                 if not role.events[place].is_wait:
                     block[place] = np.minimum(block[place], block[place + 1])
         return Slack(events=slack, waited=waited, begins=may_be[waits:])
+
+
+def _without_counts(exchanges: list[int], calls_ns: Ints) -> list[int]:
+    """The all-to-alls of a step without those that tell how many tokens come: of five for each layer, forward three by
+    three, the first, if what is between it and the next is shorter by far than what follows."""
+    layers, rest = divmod(len(exchanges), 5)
+    if rest or not layers:
+        return exchanges
+    counts = exchanges[: 3 * layers : 3]
+
+    def between(call: int) -> float:
+        following = exchanges[exchanges.index(call) + 1]
+        return float((calls_ns[..., following, ARRIVES] - calls_ns[..., call, ENDS]).mean())
+
+    tells = all(SHORTER * between(call) < between(exchanges[exchanges.index(call) + 1]) for call in counts)
+    return [call for call in exchanges if call not in counts] if tells else exchanges
 
 
 def _phase(events: Sequence[RoleEvent]) -> int:

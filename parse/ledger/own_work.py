@@ -19,12 +19,17 @@ OF_CAUSES = {"data": 0, "compute": 1, "optimizer": 2}
 """By CAUSES the number of the phase in `parse.graph.terms.PHASES`. Nobody is late by leaving a meeting later."""
 
 
+ONE_IN = 3
+"""Stages, experts and links are looked at in one of so many pieces: they are as they are in all of a run."""
+
+
 class OwnWork:
     """The steps of a run, piece by piece. `figures` are what they show of stages, experts and links."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         """`nodes` [rank] numbers each rank's node."""
         self.nodes = np.unique(nodes, return_inverse=True)[1].ravel()
+        self._pieces = 0
         self.figures: list[PieceImbalance] = []
         self._peers: dict[int, tuple[StepGraph, Peers]] = {}
 
@@ -39,8 +44,10 @@ class OwnWork:
         of_graphs = []
         for steps in piece:
             beside_peers = self.compared(steps)
-            self.figures.append(figures(beside_peers))
+            if self._pieces % ONE_IN == 0:
+                self.figures.append(figures(beside_peers))
             of_graphs.append(roots(beside_peers, self.nodes))
+        self._pieces += 1
         return at_own_work(of_graphs, int(self.nodes.max()) + 1)
 
 
