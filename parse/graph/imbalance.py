@@ -66,12 +66,12 @@ class PieceImbalance:
 def figures(steps: Compared) -> PieceImbalance:
     """Those of a piece."""
     peers, typical = steps.peers, steps.typical
-    length = _settled(peers, typical)[0]
+    length = _repeated(peers, typical)[0]
     stages, of_stages, even = _even_stages(peers, typical)
     experts, of_experts, fair = _even_experts(peers, typical)
     in_pipeline = _of_pipeline(peers)
     many = max(1, len({*peers.graph.wait_rank[in_pipeline].tolist()}))
-    of_even, waits_of_even = _settled(peers, even)
+    of_even, waits_of_even = _repeated(peers, even)
     links = _links(steps, in_pipeline)
     usual = float(np.median([link.takes for link in links])) if links else 0.0
     return PieceImbalance(
@@ -79,11 +79,11 @@ def figures(steps: Compared) -> PieceImbalance:
         stages=stages, ranks_of_stages=of_stages,
         costs_of_stages=length - of_even,
         experts=experts, ranks_of_experts=of_experts,
-        costs_of_experts=length - _settled(peers, fair)[0] if len(experts) else 0.0,
+        costs_of_experts=length - _repeated(peers, fair)[0] if len(experts) else 0.0,
         waits=float(steps.recorded.waited[in_pipeline].sum(axis=0).mean()) / many,
         of_schedule=float(waits_of_even[in_pipeline].sum()) / many,
         links=links, usual_link=usual,
-        costs_of_links=length - _settled(peers, _even_links(peers, typical, links, usual))[0] if links else 0.0,
+        costs_of_links=length - _repeated(peers, _even_links(peers, typical, links, usual))[0] if links else 0.0,
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ AGAIN = 3
 """So many typical steps follow one another until the next is as long: each rank begins where it ended."""
 
 
-def _settled(peers: Peers, typical: Work) -> tuple[float, Ints]:
+def _repeated(peers: Peers, typical: Work) -> tuple[float, Ints]:
     """How long a step of many alike is, ns, and what each wait waits in it [wait, 1]."""
     replayed = peers.replay(typical)
     for _ in range(AGAIN):
