@@ -192,7 +192,7 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
         *of_device,
         *turns,
         *lacking,
-        *_remarks(steps, process.usual, len(process.looked)),
+        *_remarks(steps, process.usual, len(process.looked), is_pipeline=bool(recorded.facts.get("pipelines"))),
     )
     return ObservedSteps(
         steps=tuple(steps),
@@ -539,7 +539,7 @@ def _why_none(events: Sequence[HookEvent]) -> str:
     )
 
 
-def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> list[str]:
+def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int, *, is_pipeline: bool) -> list[str]:
     if not steps:
         return []
     late = steps[len(steps) // 2 :]
@@ -568,7 +568,7 @@ def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int) -> lis
     if skipped:
         remarks.append(f"the gradient scaler skipped {skipped} of {len(steps)} updates")
     for count, times in sorted(Counter(step.backwards for step in late).items()):
-        if count > 1:
+        if count > 1 and not is_pipeline:  # which has one for each micro-batch
             remarks.append(f"{count} backwards a step in {times} of the last {len(late)} steps")
     if later and sum(later) > 0:
         remarks.append(

@@ -79,6 +79,8 @@ def test_accumulation_is_one_step() -> None:
     assert observed.steps[-1].stamps[2:5] == last
     assert "4 backwards a step in 2 of the last 2 steps" in observed.remarks
     assert any(remark.startswith("of several fetches a step the first is data") for remark in observed.remarks)
+    script.facts["pipelines"] = [{"schedule": "Schedule1F1B"}]
+    assert not any("backwards a step" in remark for remark in script.observed().remarks)
 
 
 def test_without_a_named_gradient_only_that_stamp_is_absent() -> None:
