@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from .collective_names import FROM_ANY, MESSAGE, MESSAGES, REPLICAS, STAGES
 from .events import NO_ROOT, UNCLEAR, CollectiveName, GroupRecord
@@ -115,7 +117,30 @@ def message_of(group: Any, peer: int = -1, tag: int = 0, *, sends: bool) -> Coll
 
 
 def _of_messages(group: Any) -> str:
-    return named_dimension(group) or (STAGES if group in _of_pipelines else MESSAGES)
+    return named_dimension(group) or (STAGES if group in _of_pipelines else _of_mesh(group) or MESSAGES)
+
+
+_of_meshes: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def _of_mesh(group: Any) -> str:
+    """What a mesh of one dimension calls it, which torch keeps in the mesh alone where that has all ranks; empty: none,
+    or several do."""
+    if group not in _of_meshes:  # all objects are looked through: once for each process group
+        names = {
+            mesh.mesh_dim_names[0]
+            for mesh in gc.get_objects()
+            if type(mesh) is DeviceMesh and mesh.ndim == 1 and mesh.mesh_dim_names and _is_of(group, mesh)
+        }
+        _of_meshes[group] = names.pop()[:_MAX_CHARACTERS] if len(names) == 1 else ""
+    return _of_meshes[group]
+
+
+def _is_of(group: Any, mesh: DeviceMesh) -> bool:
+    try:
+        return bool(mesh.get_group() == group)
+    except RuntimeError:  # a mesh that describes ranks, and was made without process groups
+        return False
 
 
 def message_from_any(group: Any, tag: int) -> CollectiveName:

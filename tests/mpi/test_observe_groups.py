@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -60,6 +61,16 @@ def test_each_call_has_its_group_and_each_message_its_pair(tmp_path: Path) -> No
     assert by_rank[2][message(2, 0, tag=5)] == 1
     called = [[[*counts.elements()]] for counts in by_rank]
     assert lacking_calls([as_text(steps) for steps in called], [0]) == []
+
+
+def test_messages_in_a_mesh_of_all_ranks_have_the_name_of_its_dimension(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"steps": 5, "windows": [None]}))
+    options = ["--shape", "ring", "--plan", str(plan), "--truth", str(tmp_path / "truth")]
+    ended = run(tmp_path, "grouped.py", *options, ranks=2)
+    assert ended.statuses == [0, 0], ended.errors
+    messages = {call.group for each in ended.recorded for call in collectives_of(each) if call.name == MESSAGE}
+    assert messages == {RankGroup(ranks=pair, dimension="cp") for pair in ((0, 1), (1, 0))}
 
 
 def test_pairs_meet_in_the_forward_and_ddp_reduces_across_them(tmp_path: Path) -> None:

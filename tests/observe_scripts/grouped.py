@@ -303,7 +303,6 @@ class Turned(torch.autograd.Function):
 def ring():
     """Keys go round a ring of ranks while each attends to those that it has, as context parallelism does."""
     mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("cp",))
-    group = mesh.get_group()
     model = Block(late=True)
     delay.asleep = {(rank + 1) % size}
 
@@ -313,12 +312,12 @@ def ring():
             time.sleep(BLOCK_MS / 1e3)
             total = total + keys
             if turn < size - 1:
-                keys = Turned.apply(keys, group, 1)
+                keys = Turned.apply(keys, mesh.get_group(), 1)
         return total
 
     def back(loss):
         loss.backward()
-        reduce_by_hand(model.parameters(), group, size)
+        reduce_by_hand(model.parameters(), mesh.get_group(), size)
 
     return plain_step(forward, AveragingSGD(model.parameters(), lr=1e-3), back)
 
