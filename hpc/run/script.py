@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -275,7 +274,7 @@ class ScriptRun:
         comm, ranks = self._comm, self._comm.size
         self._members = world_of(self._agreement.share(place_in_world(recorded.facts, comm.rank, ranks)), comm.rank)
         needs_calls = reduces_by_calls(in_run(recorded, self._members, ranks), self._run.warmup_steps, ranks)
-        self._by_calls = any(json.loads(text) for text in self._agreement.share(json.dumps(needs_calls)))
+        self._by_calls = "calls" in self._agreement.share("calls" if needs_calls else "wrapper")
         if self._by_calls:
             recorded = self._store_all()
         self._synchronise()
