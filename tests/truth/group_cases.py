@@ -46,7 +46,7 @@ class GroupTraining:
     """A shape of tests/observe_scripts/grouped.py or staged.py on so many ranks, the places of its delays, the ranks
     that have them in turn, and the windows in which nobody has. `mesh` has the sizes and names of its dimensions, the
     outermost first; ranks that differ in those of `roles` do not do the same. `everyone` is the dimension of a
-    group of all, where the mesh has several."""
+    group of all."""
 
     name: str
     shape: str
@@ -63,7 +63,7 @@ class GroupTraining:
 
     def dimension_of(self, ranks: Sequence[int]) -> str:
         """Of a group, or of a message's (sender, receiver, tag): the dimensions along which its ranks differ."""
-        if len(ranks) == self.ranks and len(self.mesh) > 1:
+        if len(ranks) == self.ranks:
             return self.everyone
         first, second = (self._place_of(rank) for rank in ranks[:2])
         return ", ".join(name for at, (_, name) in enumerate(self.mesh) if first[at] != second[at])
