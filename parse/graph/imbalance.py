@@ -87,8 +87,9 @@ def figures(steps: Compared) -> PieceImbalance:
     )  # fmt: skip
 
 
-def findings(runs: Sequence[PieceImbalance]) -> GraphFindings:
-    """Those of all pieces of the runs of a point, which have the same ranks and roles."""
+def findings(runs: Sequence[PieceImbalance], microbatches: int = 0) -> GraphFindings:
+    """Those of all pieces of the runs of a point, which have the same ranks and roles, and so many micro-batches a
+    step; 0: that is not known."""
     if not runs:
         return GraphFindings()
     weights = np.array([each.steps for each in runs], np.float64)
@@ -105,7 +106,9 @@ def findings(runs: Sequence[PieceImbalance]) -> GraphFindings:
     waits = float(mean(lambda each: each.waits))
     bubble = Bubble(waits=waits, of_schedule=float(mean(lambda each: each.of_schedule)))
     return GraphFindings(
-        stages=_stages(first, mean(lambda each: each.stages), float(mean(lambda each: each.costs_of_stages)), step),
+        stages=_stages(
+            first, mean(lambda each: each.stages), float(mean(lambda each: each.costs_of_stages)), step, microbatches
+        ),
         bubble=bubble if len(first.stages) > 1 and waits >= WORTH_NAMING * step else None,
         experts=_experts(
             first, mean(lambda each: each.experts), float(mean(lambda each: each.costs_of_experts)), step
@@ -114,7 +117,7 @@ def findings(runs: Sequence[PieceImbalance]) -> GraphFindings:
     )  # fmt: skip
 
 
-def _stages(first: PieceImbalance, work: Floats, costs: float, step: float) -> StageImbalance | None:
+def _stages(first: PieceImbalance, work: Floats, costs: float, step: float, microbatches: int) -> StageImbalance | None:
     if len(work) < 2 or costs < WORTH_NAMING * step:
         return None
     slowest = int(work.argmax())
@@ -126,7 +129,7 @@ def _stages(first: PieceImbalance, work: Floats, costs: float, step: float) -> S
             StageWork(stage=at, ranks=ranks, work=float(its))
             for at, (ranks, its) in enumerate(zip(first.ranks_of_stages, work, strict=True))
         ),
-        slowest=slowest, microbatches=0, others=others, runs_at=others / float(work[slowest]),
+        slowest=slowest, microbatches=microbatches, others=others, runs_at=others / float(work[slowest]),
         costs=costs,
     )  # fmt: skip
 

@@ -70,7 +70,7 @@ class StepBreakdown:
     they are a script's own. `arrivals` is None where ranks' t3 cannot be compared. `unmatched`
     are collectives whose effect on each rank is not known, each with its steps. `by_dimension` has the parts of wait
     and communication where ranks meet in groups; they add up to these terms. `imbalance` is what pieces of its window
-    show there of stages, experts and links.
+    show there of stages, experts and links, `microbatches` those of a step of its pipelines, 0: not known.
     """
 
     run_id: str
@@ -91,6 +91,7 @@ class StepBreakdown:
     unmatched: tuple[str, ...] = ()
     by_dimension: Mapping[str, DimensionTimes] = field(default_factory=dict)
     imbalance: tuple[PieceImbalance, ...] = ()
+    microbatches: int = 0
 
     @property
     def mean_ns(self) -> Floats:
@@ -234,8 +235,21 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         problems=checks.errors(ranks * steps),
         unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
         by_dimension=graph.by_dimension(steps) if graph else {},
-        imbalance=tuple(graph.own_work.figures) if graph else (),
+        imbalance=tuple(graph.own_work.figures) if graph else (), microbatches=_microbatches(trace) if graph else 0,
     )  # fmt: skip
+
+
+def _microbatches(trace: Trace) -> int:
+    """Those of a step by the schedules of a script's pipelines; 0 where ranks state none, or different ones."""
+    stated: set[object] = set()
+    for report in trace.reports:
+        script = report.extra.get("script")
+        facts = script.get("facts") if isinstance(script, Mapping) else None
+        shapes = facts.get("pipelines") if isinstance(facts, Mapping) else None
+        for shape in shapes if isinstance(shapes, list) and shapes else [None]:
+            stated.add(shape.get("microbatches") if isinstance(shape, Mapping) else None)
+    count = stated.pop() if len(stated) == 1 else None
+    return count if type(count) is int and count > 0 else 0
 
 
 def _skew(ends_ns: Ints) -> float:

@@ -240,7 +240,11 @@ def _graph_findings(breakdowns: Sequence[StepBreakdown]) -> GraphFindings | None
     """What ranks of several groups show beside who is late; None where they have none."""
     if not all(breakdown.by_dimension for breakdown in breakdowns):
         return None
-    return findings([figures for breakdown in breakdowns for figures in breakdown.imbalance])
+    counts = {breakdown.microbatches for breakdown in breakdowns}
+    return findings(
+        [figures for breakdown in breakdowns for figures in breakdown.imbalance],
+        microbatches=counts.pop() if len(counts) == 1 else 0,
+    )
 
 
 def _explained(ledger: Ledger, runs: PointRuns) -> Ledger:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -153,6 +155,19 @@ def test_uneven_stages_are_a_finding_of_their_own():
     first, stop = even.trace.blocks[0].tolist()
     took = [(its.ends_ns[0, stop - 1] - its.ends_ns[0, first - 1]) / (stop - first) / MS for its in (uneven, even)]
     assert stages.costs == pytest.approx(took[0] - took[1], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("stated", "microbatches"), [([8, 8], 8), ([8, 4], 0), ([8, None], 0), ([None, None], 0), ([True, True], 0)]
+)
+def test_micro_batches_are_those_that_the_schedules_of_all_ranks_state(stated, microbatches):
+    trace = simulated(Mesh(pp=2), Model(micro_batches=8, stages=(1, 1.25)), steps=40).trace
+    shapes = [[] if count is None else [{"schedule": "Schedule1F1B", "microbatches": count}] for count in stated]
+    ranks = [{**facts, "script": {"facts": {"pipelines": its}}} for facts, its in zip(trace.ranks, shapes, strict=True)]
+    breakdown = step_breakdown(dataclasses.replace(trace, ranks=ranks))
+    assert breakdown.microbatches == microbatches
+    stages = findings(breakdown.imbalance, breakdown.microbatches).stages
+    assert stages is not None and stages.microbatches == microbatches
 
 
 def test_the_bubble_of_the_schedule_is_that_of_equal_stages():
