@@ -453,9 +453,9 @@ class _Happened:
                 continue
             for rank in delay.ranks:
                 stage, replica, part = mesh.place(rank)
-                its = [at for at, piece in enumerate(self.pieces[stage]) if piece.phase == delay.phase]
-                for at in its:
-                    longer = delay.ns // len(its) + (delay.ns % len(its) if at == its[0] else 0)
+                late = [at for at, piece in enumerate(self.pieces[stage]) if piece.phase == delay.phase]
+                for at in late:
+                    longer = delay.ns // len(late) + (delay.ns % len(late) if at == late[0] else 0)
                     has = np.arange(len(self.now)) != 1 + number
                     has[-1] = False
                     took[stage][at][has, replica, part] += longer
