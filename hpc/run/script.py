@@ -66,6 +66,7 @@ from hpc.run.script_steps import (
     count_steps,
     differing_steps,
     early_collectives,
+    exchanged_bytes,
     host_bound,
     host_bound_by_step,
     kinds_of,
@@ -482,6 +483,7 @@ class ScriptRun:
             "unmatched_collectives": {reason: count for reason, count in unmatched.items() if count},
             **({"lacking_calls": [each.as_json() for each in self._lacking]} if self._lacking else {}),
             **({} if (paced := host_bound(measured)) is None else {"host_bound": paced}),
+            **({"exchanged_bytes": exchanged} if (exchanged := exchanged_bytes(measured)) else {}),
         }  # fmt: skip
         bound_ns = max(step.bound_ns for step in measured)
         report = replace(report, stamp_bound_ns=bound_ns, extra={**report.extra, "script": script})

@@ -124,6 +124,19 @@ def waits_at_pauses(steps: Sequence[ObservedStep], paused: Iterable[int]) -> lis
     return facts
 
 
+ALL_TO_ALL = "all-to-all"
+"""In the names of collectives that bring tokens to experts, and back."""
+
+
+def exchanged_bytes(steps: Sequence[ObservedStep]) -> list[float]:
+    """As a fact of the rank: the bytes of each all-to-all of a step, in the order of their calls: means over the steps
+    with as many as most have. Of torch's own calls the output's, of functional ones the input's. Empty without any."""
+    by_step = [[call.bytes for call in step.collectives if ALL_TO_ALL in call.name] for step in steps]
+    usual = Counter(map(len, by_step)).most_common(1)[0][0] if by_step else 0
+    its = [each for each in by_step if len(each) == usual]
+    return [sum(column) / len(its) for column in zip(*its, strict=True)]
+
+
 def host_bound(steps: Sequence[ObservedStep]) -> dict[str, Any] | None:
     """As a fact of the rank: how long the host paced its device in these steps, by phase, mean ms; None without one.
 

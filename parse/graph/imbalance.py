@@ -87,9 +87,11 @@ def figures(steps: Compared) -> PieceImbalance:
     )  # fmt: skip
 
 
-def findings(runs: Sequence[PieceImbalance], microbatches: int = 0) -> GraphFindings:
-    """Those of all pieces of the runs of a point, which have the same ranks and roles, and so many micro-batches a
-    step; 0: that is not known."""
+def findings(
+    runs: Sequence[PieceImbalance], microbatches: int = 0, exchanged: Sequence[Floats | None] = ()
+) -> GraphFindings:
+    """Those of all pieces of the runs of a point, which have the same ranks and roles, so many micro-batches a step, 0
+    where that is not known, and the bytes of each all-to-all of a step [rank, call], None or empty likewise."""
     if not runs:
         return GraphFindings()
     weights = np.array([each.steps for each in runs], np.float64)
@@ -111,7 +113,7 @@ def findings(runs: Sequence[PieceImbalance], microbatches: int = 0) -> GraphFind
         ),
         bubble=bubble if len(first.stages) > 1 and waits >= WORTH_NAMING * step else None,
         experts=_experts(
-            first, mean(lambda each: each.experts), float(mean(lambda each: each.costs_of_experts)), step
+            first, mean(lambda each: each.experts), float(mean(lambda each: each.costs_of_experts)), step, exchanged
         ),
         slow_link=_slow_link(runs, float(mean(lambda each: each.costs_of_links)), step),
     )  # fmt: skip
@@ -134,13 +136,25 @@ def _stages(first: PieceImbalance, work: Floats, costs: float, step: float, micr
     )  # fmt: skip
 
 
-def _experts(first: PieceImbalance, work: Floats, costs: float, step: float) -> UnevenExperts | None:
+def _experts(
+    first: PieceImbalance, work: Floats, costs: float, step: float, exchanged: Sequence[Floats | None]
+) -> UnevenExperts | None:
     if len(work) < 2 or costs < WORTH_NAMING * step or work.max() < UNEVEN * work.mean():
         return None
     largest = int(work.argmax())
-    return UnevenExperts(
-        ranks=first.ranks_of_experts[largest], times=float(work[largest] / work.mean()), by="time", costs=costs
-    )
+    ranks = first.ranks_of_experts[largest]
+    tokens = [_tokens(each, first.ranks_of_experts, largest) for each in exchanged if each is not None]
+    if tokens and len(tokens) == len(exchanged) and min(tokens) >= UNEVEN:
+        return UnevenExperts(ranks=ranks, times=float(np.mean(tokens)), by="tokens", costs=costs)
+    return UnevenExperts(ranks=ranks, times=float(work[largest] / work.mean()), by="time", costs=costs)
+
+
+def _tokens(exchanged: Floats, positions: Sequence[tuple[int, ...]], largest: int) -> float:
+    """How many times the mean of all positions the tokens of one are: the sizes of an all-to-all show what comes to
+    experts or, on the way back, what leaves them, so the most uneven call of a step counts."""
+    by_position = np.array([exchanged[list(ranks)].mean(axis=0) for ranks in positions])
+    mean = by_position.mean(axis=0)
+    return float(np.divide(by_position[largest], mean, out=np.ones_like(mean), where=mean > 0).max())
 
 
 def _slow_link(runs: Sequence[PieceImbalance], costs: float, step: float) -> SlowLink | None:

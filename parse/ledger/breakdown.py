@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, REDUCED, STAMPS
-from hpc.model.trace import Trace, TraceError
+from hpc.model.trace import RankReport, Trace, TraceError
 from parse.graph.imbalance import PieceImbalance
 from parse.graph.reading import GraphReader
 from parse.graph.terms import graph_terms
@@ -71,6 +72,7 @@ class StepBreakdown:
     are collectives whose effect on each rank is not known, each with its steps. `by_dimension` has the parts of wait
     and communication where ranks meet in groups; they add up to these terms. `imbalance` is what pieces of its window
     show there of stages, experts and links, `microbatches` those of a step of its pipelines, 0: not known.
+    `exchanged` [rank, call] are the bytes of each all-to-all of a step, None: not known.
     """
 
     run_id: str
@@ -92,6 +94,7 @@ class StepBreakdown:
     by_dimension: Mapping[str, DimensionTimes] = field(default_factory=dict)
     imbalance: tuple[PieceImbalance, ...] = ()
     microbatches: int = 0
+    exchanged: Floats | None = None
 
     @property
     def mean_ns(self) -> Floats:
@@ -236,15 +239,33 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         unmatched=(*unmatched_collectives(trace), *(graph.reader.unmatched() if graph else ())),
         by_dimension=graph.by_dimension(steps) if graph else {},
         imbalance=tuple(graph.own_work.figures) if graph else (), microbatches=_microbatches(trace) if graph else 0,
+        exchanged=_exchanged(trace) if graph else None,
     )  # fmt: skip
+
+
+def _exchanged(trace: Trace) -> Floats | None:
+    """The bytes of each all-to-all of a step [rank, call], where all ranks have as many; None: not known."""
+    by_rank = [_script(report).get("exchanged_bytes") for report in trace.reports]
+    if not all(isinstance(its, list) and its for its in by_rank) or len({*map(len, by_rank)}) > 1:  # type: ignore[arg-type]
+        return None
+    try:
+        exchanged = np.array(by_rank, np.float64)
+    except (TypeError, ValueError):
+        return None
+    return exchanged if exchanged.ndim == 2 and np.isfinite(exchanged).all() and exchanged.min() >= 0 else None
+
+
+def _script(report: RankReport) -> Mapping[str, Any]:
+    """What a rank reports of its script."""
+    script = report.extra.get("script")
+    return script if isinstance(script, Mapping) else {}
 
 
 def _microbatches(trace: Trace) -> int:
     """Those of a step by the schedules of a script's pipelines; 0 where ranks state none, or different ones."""
     stated: set[object] = set()
     for report in trace.reports:
-        script = report.extra.get("script")
-        facts = script.get("facts") if isinstance(script, Mapping) else None
+        facts = _script(report).get("facts")
         shapes = facts.get("pipelines") if isinstance(facts, Mapping) else None
         for shape in shapes if isinstance(shapes, list) and shapes else [None]:
             stated.add(shape.get("microbatches") if isinstance(shape, Mapping) else None)

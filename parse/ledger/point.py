@@ -244,6 +244,7 @@ def _graph_findings(breakdowns: Sequence[StepBreakdown]) -> GraphFindings | None
     return findings(
         [figures for breakdown in breakdowns for figures in breakdown.imbalance],
         microbatches=counts.pop() if len(counts) == 1 else 0,
+        exchanged=[breakdown.exchanged for breakdown in breakdowns],
     )
 
 

@@ -186,6 +186,39 @@ def test_uneven_experts_are_a_finding_where_others_do_not_share_their_position()
     assert judged(truth).kind is NONE
 
 
+@pytest.mark.parametrize(
+    ("exchanged", "times"),
+    [
+        ([[100, 100], [100, 100], [260, 100], [100, 100]], 260 / 140),
+        ([[100, 260], [100, 100], [260, 100], [100, 100]], 260 / 140),
+        ([[100, 100]] * 4, None), (None, None),
+    ],
+    ids=["to experts", "another, on the way back", "as many", "not known"],
+)  # fmt: skip
+def test_tokens_of_experts_are_told_where_all_to_alls_show_them(exchanged, times):
+    """The third position takes 1.8 times as long; whether for its tokens is what sizes show."""
+    truth = simulated(Mesh(dp=4, ep=4), Model(experts=(1, 1, 1.8, 1)), steps=40)
+    ranks = [
+        {**facts, "script": {} if exchanged is None else {"exchanged_bytes": exchanged[rank]}}
+        for rank, facts in enumerate(truth.trace.ranks)
+    ]
+    breakdown = step_breakdown(dataclasses.replace(truth.trace, ranks=ranks))
+    experts = findings(breakdown.imbalance, exchanged=[breakdown.exchanged]).experts
+    assert experts is not None and experts.ranks == (2,)
+    assert (experts.by, experts.times) == (
+        ("time", pytest.approx(1.5, rel=0.03)) if times is None else ("tokens", pytest.approx(times))
+    )
+
+
+@pytest.mark.parametrize(
+    "bad", [[[1.0], [1.0, 2.0]], [[1.0], []], [[1.0], ["a"]], [[1.0], [float("nan")]], [[1.0], [-1.0]]]
+)
+def test_sizes_that_cannot_be_are_not_known(bad):
+    trace = simulated(Mesh(pp=2), Model(micro_batches=2), steps=12).trace
+    ranks = [{**facts, "script": {"exchanged_bytes": its}} for facts, its in zip(trace.ranks, bad, strict=True)]
+    assert step_breakdown(dataclasses.replace(trace, ranks=ranks)).exchanged is None
+
+
 def test_a_slow_link_between_stages_is_named():
     link = findings_of(simulated(Mesh(pp=4, dp=2), Model(micro_batches=8, links={(1, 2): 3 * MS}), steps=40)).slow_link
     assert link is not None
