@@ -310,11 +310,10 @@ class Arrivals:
     `late_steps` [rank] counts the steps in which a rank is provably later than the median rank, by MATERIAL of a step
     at least; `rank_meetings` [rank, meeting] are the mean parts of its delay in these that arise at each meeting, named
     by `meetings`; without any where ranks meet at the reduction alone. `rank_cause` [rank, 4] are the mean parts of its
-    delay after the median of the others in all steps. `bound` is the mean uncertainty from the
-    clocks about which of two ranks was first, for the two with the widest one; 0 if all read one clock.
-    `scatter` is the mean standard deviation of the ranks' arrivals in a step.
-    `run` [step] and `piece_run` [piece] number the runs, where several are pooled. `roles` [rank] are numbers of what
-    ranks do: only those of one role can be compared; none: all do the same.
+    delay after the median of the others in all steps. `bound` is the mean uncertainty from the clocks about which of
+    two ranks was first, for the two with the widest one; 0 if all read one clock. `scatter` is the mean standard
+    deviation of the ranks' arrivals in a step. `run` [step] and `piece_run` [piece] number the runs, where several are
+    pooled. `roles` [rank] are numbers of what ranks do: only those of one role can be compared; none: all do the same.
     """
 
     causes: tuple[str, ...]
@@ -362,8 +361,7 @@ class ArrivalCollector:
     """Makes Arrivals from pieces of steps, in little memory.
 
     `nodes` [rank] numbers each rank's node; ranks of equal `domains` [rank] read one clock, so that the only
-    uncertainty between them is that of their devices' time stamps, `device_ns` [rank]. `roles` [rank] as Arrivals has
-    them.
+    uncertainty between them is that of their devices' time stamps, `device_ns` [rank]. `roles` are as in Arrivals.
     """
 
     def __init__(
