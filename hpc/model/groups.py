@@ -55,7 +55,7 @@ class CallTable:
     last one. Calls of different ranks that are equal in all columns are one meeting.
 
     Raises GroupsError where numbers are of no name, group or rank, a rank calls in a group that it is not in, or
-    twice the same.
+    twice the same, and where a message is not sent by the first of two.
     """
 
     names: tuple[str, ...]
@@ -85,6 +85,12 @@ class CallTable:
         for number, rank in pairs.tolist():
             if (number, rank) not in inside:
                 raise GroupsError(f"rank {rank} calls in a group of ranks {self.groups[number].ranks[:8]}")
+        message = self.names.index(MESSAGE) if MESSAGE in self.names else None
+        for number, root in {*map(tuple, its[its[:, NAME] == message][:, [GROUP, ROOT]].tolist())}:
+            if len(self.groups[number].ranks) != 2 or self.groups[number].ranks[0] != root:
+                raise GroupsError(
+                    f"a message is sent by rank {root} in a group of ranks {self.groups[number].ranks[:8]}"
+                )
         if len(np.unique(np.column_stack([rank_of, its]), axis=0)) < len(its):
             raise GroupsError("a rank calls the same meeting twice in a step")
 

@@ -246,11 +246,12 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
 def _exchanged(trace: Trace) -> Floats | None:
     """The bytes of each all-to-all of a step [rank, call], where all ranks have as many; None: not known."""
     by_rank = [_script(report).get("exchanged_bytes") for report in trace.reports]
-    if not all(isinstance(its, list) and its for its in by_rank) or len({*map(len, by_rank)}) > 1:  # type: ignore[arg-type]
+    known = [its for its in by_rank if isinstance(its, list) and its]
+    if len(known) < len(by_rank) or len({*map(len, known)}) > 1:
         return None
     try:
-        exchanged = np.array(by_rank, np.float64)
-    except (TypeError, ValueError):
+        exchanged = np.array(known, np.float64)
+    except (TypeError, ValueError):  # no numbers
         return None
     return exchanged if exchanged.ndim == 2 and np.isfinite(exchanged).all() and exchanged.min() >= 0 else None
 

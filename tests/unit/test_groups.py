@@ -91,6 +91,12 @@ def test_what_cannot_be_is_refused(change, says):
         dataclasses.replace(table, calls=change(table.calls))
 
 
+@pytest.mark.parametrize(("ranks", "root"), [((0, 1, 2), 0), ((0, 1), 1), ((0, 1), -1), ((0,), 0)])
+def test_a_message_is_sent_by_the_first_of_two(ranks, root):
+    with pytest.raises(GroupsError, match=rf"sent by rank {root} in a group of ranks"):
+        CallTable.of([[Call(MESSAGE, root, RankGroup(ranks=ranks))], [], []])
+
+
 def test_groups_have_each_rank_once_and_no_others():
     for ranks in ((0, 0), (0, 4)):
         with pytest.raises(GroupsError, match="rank twice"):
