@@ -53,6 +53,7 @@ from tests.fuzz.damages import flip
 from tests.fuzz.fuzz_logs import watched
 from tests.unit.ledger_traces import on, per_rank, run_of, trace_of, with_telemetry
 from tests.unit.pipeline.made import columns
+from tests.unit.simulated_graph import Mesh, Model, simulate_graph
 from tests.unit.test_bundle import HERE, MACHINE, put_wheel
 from tests.unit.test_timeline_kineto import profile, two_nodes
 from tests.unit.traces import full_trace, make_run, make_trace, put, put_exit_record, put_plan, repeats
@@ -76,6 +77,7 @@ NAMES = (
     "injected_ns", "meetings", "input", "training", "telemetry/values", "telemetry/series", "clock/local_ns",
     "clock/offset_ns", "clock/bound_ns", "clock/barrier_exits_ns", "clock/unix_offset_ns", "clock/domains",
     "telemetry/local_ns", "telemetry/ranks", "host_bound_ns", "host_waits",
+    "meeting_calls", "meeting_groups",
 )  # fmt: skip
 ATTRIBUTES = ("schema", "schema_version", "attempt", "outcome", "recovered", "run_id", "names", "roots", "phases")
 TYPES: Sequence[Any] = (
@@ -120,6 +122,10 @@ def make_place(folder: Path) -> Place:
     put(honest / "full", full_trace())
     trace = two_nodes()[0]
     put(honest / "full", trace)
+    mesh = Mesh(pp=2, tp=2)
+    in_groups = make_run(ranks_per_node=mesh.ranks, measured_steps=20)
+    for read in ("full", "late"):
+        put(honest / read, simulate_graph(mesh, Model(), np.random.default_rng(1), run=in_groups).trace)
     (honest / "profile.json").write_text(json.dumps(profile(trace, 1)))
     parquet.write_table(pa.table(columns()), honest / "pipeline.parquet")
     members: dict[str, Path | bytes] = {"wheels/tiny-1.0.whl": put_wheel(folder, "tiny"), "rankwise/setup.py": b""}
@@ -311,7 +317,7 @@ def hostile_trace(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
 
 
 def hostile_ledger(out: Path, rng: random.Random, place: Place) -> Sequence[str]:
-    """One of three runs with a straggler and telemetry, which are read once more for what explains it."""
+    """A run with a straggler and telemetry, or in groups of ranks, which are read once more for what explains it."""
     shutil.copytree(place.honest / "late", out / "traces")
     spoil_trace(rng.choice(sorted((out / "traces").glob("*.h5"))), rng, place)
     if rng.random() < 0.2:
