@@ -123,7 +123,8 @@ def pace_text(paces: Paces | None, write: Figures) -> str:
         case Pacer.HOST:
             return f"Its host is slow: {host}"
         case Pacer.DEVICE:
-            return f"Its device is slow, which waits for its host there {usual}"
+            waits = f"{write.ms(paces.idle)} at most (on the others {write.bare(paces.usual_idle)})"
+            return f"Its device is slow: there it waits for its host {waits}"
         case Pacer.UNKNOWN:
             return f"Its host or its device is slow: {host}, unless a full queue holds the host back"
 

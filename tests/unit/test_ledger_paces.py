@@ -70,7 +70,7 @@ def test_who_is_slow_is_said_of_persistent_stragglers_that_differ_from_others() 
             "Its host is slow: Python and launches take 40.00 ms there, for which its device waits up to 28.40 ms (on "
             "the others 0.50).",
         ),
-        (Pacer.DEVICE, "Its device is slow, which waits for its host there up to 28.40 ms (on the others 0.50)."),
+        (Pacer.DEVICE, "Its device is slow: there it waits for its host 28.40 ms at most (on the others 0.50)."),
         (
             Pacer.UNKNOWN,
             "Its host or its device is slow: Python and launches take 40.00 ms there, for which its device waits up to "
