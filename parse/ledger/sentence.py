@@ -207,12 +207,15 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
             yield f"a step takes {write.ms(ledger.step.value)}"
         if straggler_first(ledger):
             yield from _straggler(ledger, write, has_headline=has_headline)
+            yield from host_bound_sentences(ledger, write)
             yield f"By terms: {by_terms}"
+            yield from graph_sentences(ledger, write)
         else:
             yield "" if has_headline else _core_wait(ledger)
             yield f"By terms: {by_terms}"
+            yield from graph_sentences(ledger, write)
             yield from _straggler(ledger, write)
-        yield from graph_sentences(ledger, write)
+            yield from host_bound_sentences(ledger, write)
         yield f"No loss is given: {no_loss_text(ledger)}"
     elif loss.low is not None and not loss.resolved:
         yield from _within_scatter(ledger, loss, write, has_headline=has_headline)
@@ -232,7 +235,7 @@ def _parts(ledger: Ledger, write: Figures, *, has_headline: bool = False) -> Ite
         yield from _straggler(ledger, write)
     if loss is not None:
         yield from graph_sentences(ledger, write)
-    yield from host_bound_sentences(ledger, write)
+        yield from host_bound_sentences(ledger, write)
     yield from network_sentences(ledger.network)
     yield from _confidence(ledger, write)
 

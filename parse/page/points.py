@@ -359,7 +359,7 @@ def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iter
     latest = int(late.argmax())
     title, than = f"Who is waited for, {name}: ms behind the median rank", "behind the median rank of the step"
     if delays.in_groups:
-        title = f"Whose own work is long, {name}: ms more than the median of its peers"
+        title = f"Whose own work is long, {name}: ms more than the median of its peers (without any: its own)"
         than = (
             "more than the median of its peers, the ranks that do the same in other replicas; of a rank without peers, "
             "than its own median"
