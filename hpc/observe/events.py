@@ -55,6 +55,8 @@ _OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT))
 NO_ROOT, UNCLEAR = -1, -2
 """Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
 one receives, or which ranks take part is not known."""
+ENDING = "ending_ns"
+"""The fact that a script has come to its end, by itself or by an exception: when (perf_counter_ns)."""
 FURTHER = "a collective of a further name or group"
 """What is called in a process that has called in so many groups that its file has no room for another."""
 CAPACITY = 1 << 20

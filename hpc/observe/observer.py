@@ -391,26 +391,38 @@ class Observer(Patches):
         self.state_device(**self.device.facts)
 
 
-# Records the exception that ends a script, which its exit status does not name.
+# Records when a script ends, which its connections show to other ranks, and by which exception, which its exit status
+# does not name.
 
 _MAX_CHARACTERS = 2000
 
 
 def hook_end(o: Observer) -> None:
-    """Records the type and the message of an exception that nothing in the script catches, before it is shown."""
+    """Records when the script comes to its end, and type and message of an exception that nothing in it catches, before
+    it is shown."""
+
+    def ends() -> None:
+        if not o.off:
+            try:
+                o.recorder.state(**{e.ENDING: perf_counter_ns()})
+            except Exception as failure:  # noqa: BLE001 - whatever it is, the script must not end for it
+                o.failed(failure)
 
     def make(original: Any) -> Any:
         def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
             try:
                 name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+                atexit.unregister(ends)
                 atexit.unregister(o.write_record)  # whose device may have failed
-                o.recorder.state(exception={"type": name, "message": str(error)[:_MAX_CHARACTERS]})
+                exception = {"type": name, "message": str(error)[:_MAX_CHARACTERS]}
+                o.recorder.state(exception=exception, **{e.ENDING: perf_counter_ns()})
             except Exception as failure:  # noqa: BLE001 - whatever it is, the script's own error is shown
                 o.failed(failure)
             original(kind, error, trace)
 
         return excepthook
 
+    atexit.register(ends)
     o.replace(sys, "excepthook", make)
 
 

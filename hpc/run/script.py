@@ -24,12 +24,13 @@ from hpc.measure.connections import ConnectionLost
 from hpc.measure.world import LaunchError, World
 from hpc.model.files import AttemptFiles
 from hpc.model.spec import SCRIPT_STEPS, script_blocks, without_last
-from hpc.model.timestamps import GRADS_READY, STAMPS
+from hpc.model.timestamps import ABSENT, GRADS_READY, STAMPS
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
 from hpc.observe.device_times import CONTRADICTED
+from hpc.observe.events import ENDING
 from hpc.observe.flight_record import WARMUP_VARIABLE
 from hpc.observe.stacks import stacks_of
 from hpc.observe.steps import ObservedStep
@@ -134,12 +135,13 @@ _START = (
 
 
 class ScriptProcess:
-    """A running script. `ended_ns` is when its end was noticed (perf_counter_ns), `status` as of subprocess."""
+    """A running script. `alive_ns` is when it was last seen to run, `ended_ns` when its end was noticed
+    (perf_counter_ns), `status` as of subprocess."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         starter = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
+        self.alive_ns, self.ended_ns = time.perf_counter_ns(), 0
         self._process = subprocess.Popen([*starter, *command], env=dict(environment), process_group=0)
-        self.ended_ns = 0
 
     @property
     def pid(self) -> int:
@@ -148,8 +150,11 @@ class ScriptProcess:
     @property
     def status(self) -> int | None:
         """None while it runs; -N where signal N ended it."""
+        before_ns = time.perf_counter_ns()
         status = self._process.poll()
-        if status is not None and not self.ended_ns:
+        if status is None:
+            self.alive_ns = before_ns
+        elif not self.ended_ns:
             self.ended_ns = time.perf_counter_ns()
         return status
 
@@ -170,6 +175,22 @@ class ScriptProcess:
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+
+def first_to_fail(ends: npt.NDArray[np.int64]) -> int:
+    """The rank whose script failed first, of `ends` int64 [rank, 4]: failed (0 or 1), when the script said that it ends
+    or ABSENT, last seen to run, seen to have ended (ns, one clock).
+
+    A script says so before its connections close. One that ends without a word (a signal, os._exit) does so at some
+    time after it was last seen, and what others say after that may come of it. At least one has failed.
+    """
+    failed, says_ns, alive_ns, ended_ns = ends.T
+    silent = (failed > 0) & (says_ns == ABSENT)
+    speaks = (failed > 0) & (says_ns != ABSENT)
+    if speaks.any():
+        silent &= alive_ns <= says_ns[speaks].min()
+    ranks, moments = (silent, ended_ns) if silent.any() else (speaks, says_ns)
+    return int(min(ranks.nonzero()[0], key=lambda rank: moments[rank]))
 
 
 def describe_status(status: int) -> str:
@@ -269,6 +290,9 @@ class ScriptRun:
         except ConnectionLost:
             self._end_early()
             raise
+        if failed and read_steps(self._events).facts.get(ENDING):
+            process.wait(END_PATIENCE_S)  # by itself, so that its own status is known
+        status = process.status
         process.end()
         recorded = self._store_all()
         self._agreement.exchange(0)  # the slowest script may take a while to end
@@ -280,8 +304,8 @@ class ScriptRun:
             recorded = self._store_all()
         self._synchronise()
         self._say_remarks(recorded)
-        if failed is not None:
-            self._fail(failed, process, recorded)
+        if failed:
+            self._fail(process, status, recorded)
         payload = self._payload(recorded, agent)
         write_gathered(
             self._comm, self._run, self._rank.arguments.attempt, payload, self._rank.folder, self._rank.script
@@ -323,11 +347,11 @@ class ScriptRun:
             replace(RankProcess.this_process(), pid=process.pid),
         )  # fmt: skip
 
-    def _watch(self, process: ScriptProcess) -> int | None:
+    def _watch(self, process: ScriptProcess) -> bool:
         """Waits for the scripts of all ranks; compares the clocks meanwhile, and keeps the journal.
 
-        Returns the rank whose script failed first, None if none did. Once every script has gone on from its last
-        requested step, the watch is over: how they end does not matter.
+        Returns whether one failed. Once every script has gone on from its last requested step, the watch is over: how
+        they end does not matter.
         """
         while True:
             process.wait(LOOK_S)
@@ -336,18 +360,16 @@ class ScriptRun:
                 attempted(self._rank.problems, "the journal's latest steps", self._store, None)
             status = process.status
             state = _RUNS if status is None else _FAILED if status else _ENDED
-            ended_ns = process.ended_ns + round(self._clock.points[-1].offset_ns)
-            table = self._agreement.exchange(state, ended_ns, count_steps(self._events), now_s >= self._clock_due_s)
-            states, ends_ns, steps = table[:, :3].T
+            table = self._agreement.exchange(state, count_steps(self._events), now_s >= self._clock_due_s)
+            states, steps, clock_due = table.T
             self._rank.training = bool(steps.max() > 0)
             if self._limit and steps.min() >= self._limit:
-                return None
-            if (failed := states == _FAILED).any():
-                ends = {int(rank): int(ends_ns[rank]) for rank in failed.nonzero()[0]}
-                return min(ends, key=lambda rank: ends[rank])
+                return False
+            if (states == _FAILED).any():
+                return True
             if (states == _ENDED).all():
-                return None
-            if table[0, 3]:
+                return False
+            if clock_due[0]:
                 self._synchronise()
 
     def _synchronise(self) -> None:
@@ -413,16 +435,24 @@ class ScriptRun:
         for remark, ranks in grouped((text, rank) for rank, texts in enumerate(remarks) for text in texts).items():
             print(f"{name_ranks(ranks)}: {remark}", file=sys.stderr, flush=True)
 
-    def _fail(self, first: int, process: ScriptProcess, recorded: RankSteps) -> None:
-        """Raises ScriptFailed on the rank whose script failed first, and OtherScriptFailed on others."""
+    def _fail(self, process: ScriptProcess, status: int | None, recorded: RankSteps) -> None:
+        """Raises ScriptFailed on the rank whose script failed first, and OtherScriptFailed on others.
+
+        `status` is that of the script before it was ended.
+        """
+        failed, says_ns = bool(status or recorded.facts.get("exception")), recorded.facts.get(ENDING, ABSENT)
+        offset_ns = round(self._clock.points[-1].offset_ns)
+        times = [says_ns, process.alive_ns, process.ended_ns]
+        ends = self._agreement.exchange(failed, *(at if at == ABSENT else at + offset_ns for at in times))
+        first = first_to_fail(ends)
         error = self._failure(process, recorded) if self._comm.rank == first else None
-        status = 0 if error is None else EXIT_STATUS[outcome_of(error, self._rank.training)]
+        ends_with = 0 if error is None else EXIT_STATUS[outcome_of(error, self._rank.training)]
         try:
-            status = int(self._agreement.exchange(status, limit_s=_FAILURE_LIMIT_S)[first, 0])
+            ends_with = int(self._agreement.exchange(ends_with, limit_s=_FAILURE_LIMIT_S)[first, 0])
         except TimeoutError:
             raise error or ConnectionLost(f"connection lost: the script of rank {first} has failed") from None
         if error is None:
-            raise OtherScriptFailed(status)
+            raise OtherScriptFailed(ends_with)
         error.known_to_all = True
         raise error
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hpc.measure.world import LaunchError
@@ -21,7 +22,7 @@ from hpc.observe.events import NO_ROOT, STEPS_CELL, UNCLEAR, Recorder
 from hpc.observe.stamps import CollectiveCall
 from hpc.observe.steps import ObservedStep, Pause
 from hpc.recovery.journal import Journal
-from hpc.run.script import SITE, ScriptProcess, describe_status, script_environment
+from hpc.run.script import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_steps import (
     MAX_PATTERNS,
     differing_steps,
@@ -125,6 +126,24 @@ def test_a_signal_has_its_name(tmp_path: Path) -> None:
     process.wait(60)
     assert process.status == -9
     assert describe_status(-9) == "signal 9 (SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("ends", "first"),
+    [
+        ({1: (ABSENT, 30, 40)}, 1),
+        ({0: (52, 60, 70), 1: (50, 90, 110)}, 1),  # its process ends last
+        ({0: (52, 60, 70), 1: (ABSENT, 45, 65)}, 1),  # killed at some time from 45 on: 0 has lost it
+        ({0: (52, 60, 70), 1: (ABSENT, 55, 65)}, 0),
+        ({0: (ABSENT, 40, 62), 1: (ABSENT, 45, 60), 2: (52, 60, 70)}, 1),
+    ],
+)
+def test_the_first_to_fail_is_who_said_so_first_or_was_killed_before(
+    ends: dict[int, tuple[int, int, int]], first: int
+) -> None:
+    others = (0, 10, 20, 30)  # they did not fail
+    table = np.array([(1, *ends[rank]) if rank in ends else others for rank in range(4)])
+    assert first_to_fail(table) == first
 
 
 def test_a_script_that_ignores_sigterm_is_ended_with_its_children(tmp_path: Path) -> None:
