@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpc.backends import InvalidRun
 from hpc.backends.addresses import address_here, loopback, reachable_address, requested_interface
@@ -161,7 +161,10 @@ def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
             return Connections(0, 1, {}, socket.socket(), b"")  # which accepts no connection
         path = rendezvous_file(traces, launch)
         traces.mkdir(parents=True, exist_ok=True)
-        return (_host if launch.rank == 0 else _visit)(launch, path, limit_s)
+        with TemporaryFile(dir=traces) as file:  # other ranks only read there, and would wait for rank 0's file
+            file.write(b"as rank 0 writes")
+            file.flush()
+        return _host(launch, path, limit_s) if launch.rank == 0 else _visit(launch, path, limit_s)
     except (ConnectionLost, InvalidRun) as error:
         raise LaunchError(str(error)) from None
     except OSError as error:
@@ -172,9 +175,14 @@ def join(launch: Launch, traces: Path, limit_s: float = JOIN_S) -> Connections:
 
 def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
     """Rank 0: waits for all others."""
-    address, key, begin_s = _address(launch), secrets.token_bytes(KEY_BYTES), time.monotonic()
+    key, begin_s = secrets.token_bytes(KEY_BYTES), time.monotonic()
     until_s, note_s = begin_s + limit_s, begin_s + _NOTE_S
-    listener = listen(address, launch.size)
+    try:
+        address = _address(launch)
+        listener = listen(address, launch.size)
+    except (InvalidRun, OSError) as error:
+        _leave_reason(launch, path, str(error), until_s)
+        raise
     door = Door(listener, key, max_open=max(MAX_OPEN, launch.size))
     links: dict[int, socket.socket] = {}
     try:
@@ -212,13 +220,39 @@ def _host(launch: Launch, path: Path, limit_s: float) -> Connections:
     return Connections(0, launch.size, links, listener, key)
 
 
+def _leave_reason(launch: Launch, path: Path, reason: str, until_s: float) -> None:
+    """Rank 0, which cannot be reached: leaves the reason in the place of its address until all others have read it."""
+    unread, note_s = [_read_mark(path, rank) for rank in range(1, launch.size)], time.monotonic() + _NOTE_S
+    marks = list(unread)
+    try:
+        _write_private(path, {"reason": reason})
+        while (unread := [mark for mark in unread if not mark.exists()]) and time.monotonic() < until_s:
+            if time.monotonic() > note_s:
+                print(f"rank 0 of {launch.size} cannot start: {reason}", file=sys.stderr, flush=True)
+                note_s = until_s
+            time.sleep(_LOOK_S)
+    finally:
+        for file in (path, *marks):
+            with suppress(OSError):
+                file.unlink(missing_ok=True)
+
+
+def _read_mark(path: Path, rank: int) -> Path:
+    """The file by which a rank says that it has read rank 0's reason."""
+    return path.with_name(f"{path.name}.{rank}")
+
+
 def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
     """Other ranks: look for rank 0. A file of a launch that was killed leads nowhere until rank 0 writes its own."""
     begin_s = time.monotonic()
     until_s, note_s = begin_s + limit_s, begin_s + _NOTE_S
     while True:
         try:
-            endpoint = _read_private(path)
+            place = _read_private(path)
+            if "reason" in place:
+                _read_mark(path, launch.rank).touch(0o600)
+                raise LaunchError(f"rank 0: {place['reason']}")
+            endpoint = Endpoint(str(place["address"]), int(place["port"]), bytes.fromhex(place["key"]))
             limit_of_one_s = min(max(_LOOK_S, until_s - time.monotonic()), _GREETING_LIMIT_S)
             link = dial(endpoint, launch.rank, launch.size, limit_of_one_s)
             break
@@ -229,7 +263,8 @@ def _visit(launch: Launch, path: Path, limit_s: float) -> Connections:
         if time.monotonic() > until_s:
             raise LaunchError(
                 f"rank {launch.rank} of {launch.size} did not reach rank 0 within {limit_s:g} s: looked in {path} "
-                f"({reason}). --traces must name a folder that all nodes share"
+                f"({reason}). Rank 0 did not start, and its output says why, or --traces names no folder that all "
+                "nodes share"
             )
         if launch.rank == 1 and time.monotonic() > note_s:  # one of them speaks for all
             _note(f"waits for rank 0 of {launch.size} ({reason})", limit_s, path)
@@ -262,8 +297,8 @@ def _write_private(path: Path, place: Mapping[str, object]) -> None:
     part.replace(path)
 
 
-def _read_private(path: Path) -> Endpoint:
-    """What rank 0 has written. Raises OSError, ValueError or KeyError where that is not there, or is another's."""
+def _read_private(path: Path) -> Mapping[str, Any]:
+    """What rank 0 has written. Raises OSError or ValueError where that is not there, or is another's."""
     list(path.parent.iterdir())  # a network file system may remember that the file was absent: this reads it again
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
         status = os.fstat(file.fileno())
@@ -274,4 +309,4 @@ def _read_private(path: Path) -> Endpoint:
         place = json.load(file)
     if not isinstance(place, dict):
         raise ValueError("it names no place")
-    return Endpoint(str(place["address"]), int(place["port"]), bytes.fromhex(place["key"]))
+    return place

@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -389,6 +389,27 @@ def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LaunchError, match="the ranks cannot meet in --traces"):
         join(launch(0, 2), tmp_path / "file", 0)
+
+
+def test_why_rank_0_cannot_start_reaches_all_others_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "none0")
+
+    def message(rank: int) -> str:
+        with pytest.raises(LaunchError) as caught:
+            join(replace(launch(rank, 3), one_node=False), tmp_path, LIMIT_S)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(3) as threads:
+        of_0, *others = threads.map(message, range(3))
+    assert of_0.startswith("interface none0 was requested")
+    assert others == [f"rank 0: {of_0}"] * 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_sees_by_itself_that_the_folder_takes_no_file(rank: int) -> None:
+    with pytest.raises(LaunchError, match=r"cannot meet in --traces /proc \(.*\): name a folder that can be written"):
+        join(launch(rank, 2), Path("/proc"), LIMIT_S)
 
 
 def test_a_launch_is_known_by_its_launchers_variables() -> None:
