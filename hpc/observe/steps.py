@@ -6,21 +6,20 @@ The rules are those of docs/observe_hooks.md. On a device its times are those of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, GRADS_READY, REDUCED, STAMPS
 from hpc.observe import events as e
-from hpc.observe.device_times import BEFORE_ALL, Contradiction, DeviceTimes, is_timed, with_device_times
+from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_device_times
 from hpc.observe.events import HookEvent, ProcessEvents
+from hpc.observe.remarks import lacking_stamps, remarks_on_process, remarks_on_steps, usually_absent, why_none
+from hpc.observe.rounds import rounds_of
 from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders
 from hpc.observe.stamps import (
-    CollectiveCall,
-    HostSpans,
-    HostWait,
     host_bound_ns,
     host_spans,
     host_waits,
@@ -29,10 +28,8 @@ from hpc.observe.stamps import (
     placed_collectives,
     replayed_stamps,
 )
-from hpc.system.text import grouped, plural
+from hpc.observe.types import NO_TIMES, ObservedStep, ObservedSteps, Pause
 
-LONGEST_ROUND = 8
-"""Optimizers that take turns make a round of at most so many updates."""
 _OTHER = {
     e.EVALUATE_OUT: "evaluation", e.SAVE_OUT: "checkpoint",
     e.FETCH_OUT: "another loader", e.FETCH_END: "another loader", e.ITERATE_OUT: "another loader",
@@ -43,79 +40,6 @@ _BEHIND_UPDATE = {
 }  # fmt: skip
 _OF_TRAINING = {e.FORWARD_IN, e.BACKWARD_IN, e.BACKWARD_OUT, e.UPDATE_OUT, e.REPLAY, e.REPLAY_OUT}
 _LOADER_KINDS = (e.FETCH_OUT, e.FETCH_END, e.ITERATE_OUT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pause:
-    """What else than training is between two steps: from the end of one to the beginning of the next."""
-
-    kind: str  # "evaluation", "checkpoint", "another loader", joined by " and "
-    begin_ns: int
-    end_ns: int
-    waited_ns: int = 0
-    """The part of it in which the process waited for the results of collectives."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObservedStep:
-    """One optimizer step, from where the script requests its batch to where it requests the next."""
-
-    stamps: tuple[int, ...]
-    """As hpc.model.timestamps.STAMPS, ns of CLOCK_MONOTONIC; ABSENT where it was not seen."""
-    absent: Mapping[str, str]
-    """For each stamp that is ABSENT, by its name: the reason."""
-    samples: int | None
-    """None where the script reads by no loader that hooks can see, or reads what has no length."""
-    fetches: int
-    fetch_ns: int
-    """All of its fetches together; with accumulation only the first is between `begin` and `batch_ready`."""
-    loader_ns: int = ABSENT
-    """What its loaders took between `begin` and `batch_ready`; ABSENT where no loader was seen."""
-    backwards: int
-    updates: tuple[int, ...]
-    """The optimizers that were stepped, by number, in order."""
-    skipped: bool
-    """A gradient scaler skipped the update."""
-    new_epoch: bool
-    """The loader was exhausted, or restarted, before it: its first fetch includes the start of an iterator."""
-    collectives: tuple[CollectiveCall, ...] = ()
-    pause: Pause | None = None
-    """What is before it: a step of the measurement must not span it."""
-    bound_ns: int = 0
-    """The error bound of its times: 0 on the host's clock, whose times they are."""
-    called_ns: tuple[int, int] = (0, 0)
-    """Its begin and end by the host's clock, of what the host queued for it: on a device earlier than `stamps`."""
-    host_bound_ns: tuple[int, ...] = ()
-    """On a device, how long the host set the pace, by hpc.observe.stamps.PHASES; empty where that is not known."""
-    host_spans: HostSpans | None = None
-    """On a device, what the host took; None where that is not known."""
-    host_waits: tuple[HostWait, ...] = ()
-    """On a device, when it waits for the host."""
-    syncs: int = 0
-    """How often the script waited for the device, as far as that is seen."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObservedSteps:
-    """The steps of a process in order; sentences on what was seen and what was not; without steps, the reason."""
-
-    steps: tuple[ObservedStep, ...]
-    remarks: tuple[str, ...]
-    reason: str = ""
-    absent: Mapping[str, str] = field(default_factory=dict)
-    """Stamps that more than half of the later steps lack, by name, with the most frequent reason."""
-    last_steps: Mapping[str, int] = field(default_factory=dict)
-    """By remark on steps that lack a stamp: the last of these."""
-    contradiction: Contradiction | None = None
-    """Of a device's clock with the host's."""
-
-    def early_remarks(self, warmup_steps: int) -> tuple[str, ...]:
-        """The remarks that concern no step behind the warm-up."""
-        return tuple(remark for remark in self.remarks if self.last_steps.get(remark, warmup_steps) < warmup_steps)
-
-
-NO_TIMES = "no times of the device"
-"""The pause before a step, and before the next, of which the device's times are not all known."""
 
 
 class _Moment(NamedTuple):
@@ -184,21 +108,21 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
     steps = [replace(step, called_ns=its) for step, its in zip(steps, called, strict=True)]
     steps = _by_device(steps, process, borders)
     steps = _with_collectives(steps, borders, process)
-    steps, turns, reason = _rounds(steps)
-    lacking = _lacking(steps)
+    steps, turns, reason = rounds_of(steps)
+    lacking = lacking_stamps(steps)
     of_device = () if process.times is None else process.times.remarks
     remarks = (
-        *_of_process(recorded),
+        *remarks_on_process(recorded),
         *of_device,
         *turns,
         *lacking,
-        *_remarks(steps, process.usual, len(process.looked), is_pipeline=bool(recorded.facts.get("pipelines"))),
+        *remarks_on_steps(steps, process.usual, len(process.looked), is_pipeline=bool(recorded.facts.get("pipelines"))),
     )
     return ObservedSteps(
         steps=tuple(steps),
         remarks=remarks,
-        reason="" if steps else reason or _why_unseen(process) or _why_none(recorded.events),
-        absent=_absent(steps),
+        reason="" if steps else reason or _why_unseen(process) or why_none(recorded.events),
+        absent=usually_absent(steps),
         last_steps=lacking,
         contradiction=None if process.times is None else process.times.contradiction,
     )
@@ -441,154 +365,8 @@ def _with_collectives(
     return result
 
 
-def _rounds(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str], str]:
-    """Joins the updates of optimizers that take turns into one step, where the turns repeat.
-
-    The steps, remarks, and why there are none.
-    """
-    turns = [step.updates for step in steps]
-    kinds = set(turns)
-    if len(kinds) <= 1:
-        return steps, [], ""
-    changes = [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]]
-    if len(changes) == len(kinds) - 1:
-        return steps, [f"the optimizer changes at step {', '.join(map(str, changes))}"], ""
-    for n in range(2, LONGEST_ROUND + 1):
-        if len(turns) >= 2 * n and turns[n:] == turns[:-n]:
-            rounds = [_join(steps[at : at + n]) for at in range(0, len(steps) - n + 1, n)]
-            return rounds, [f"{n} updates of optimizers that take turns are one step"], ""
-    counts = ", ".join(f"{'+'.join(map(str, turn))}: {count}" for turn, count in Counter(turns).most_common(4))
-    return (
-        [],
-        [],
-        f"optimizers are stepped in no pattern that repeats (by number {counts}): steps cannot be recognised",
-    )
-
-
-def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
-    first, last = parts[0], parts[-1]
-    samples = [part.samples for part in parts if part.samples is not None]
-    reason = f"{len(parts)} updates of optimizers that take turns are one step"
-    inner = dict.fromkeys(STAMPS[FORWARD_END:END], reason)
-    return ObservedStep(
-        stamps=(first.stamps[BEGIN], first.stamps[BATCH_READY], ABSENT, ABSENT, ABSENT, last.stamps[END]),
-        absent={
-            **{name: why_absent for name, why_absent in first.absent.items() if name == STAMPS[BATCH_READY]},
-            **inner,
-        },
-        samples=sum(samples) if samples else None,
-        fetches=sum(part.fetches for part in parts),
-        fetch_ns=sum(part.fetch_ns for part in parts),
-        loader_ns=first.loader_ns,
-        backwards=sum(part.backwards for part in parts),
-        updates=tuple(which for part in parts for which in part.updates),
-        skipped=any(part.skipped for part in parts),
-        new_epoch=any(part.new_epoch for part in parts),
-        collectives=tuple(collective for part in parts for collective in part.collectives),
-        bound_ns=max(part.bound_ns for part in parts),
-        called_ns=(first.called_ns[0], last.called_ns[1]),
-        pause=next((part.pause for part in parts if part.pause), None),
-    )
-
-
-def _absent(steps: Sequence[ObservedStep]) -> dict[str, str]:
-    late = steps[len(steps) // 2 :]
-    lacking = {name: Counter(step.absent[name] for step in late if name in step.absent) for name in STAMPS}
-    return {name: reasons.most_common(1)[0][0] for name, reasons in lacking.items() if 2 * reasons.total() > len(late)}
-
-
-def _of_process(recorded: ProcessEvents) -> list[str]:
-    facts, remarks = recorded.facts, []
-    if any(call.name == e.FURTHER for call in recorded.names):
-        remarks.append(
-            f"it called in more groups, or by more names or tags, than the {len(recorded.names) - 1} that its record "
-            "has room for: of the others it is not known who meets"
-        )
-    if "failed" in facts:
-        remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
-    if facts.get("full"):
-        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
-    if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
-        remarks.append(f"WORLD_SIZE is {facts['world_size']}, but it is in no process group: it trains alone")
-    return remarks
-
-
 def _why_unseen(process: _Process) -> str:
     """Why no step is left of those that the host made; empty where it made none."""
     if process.times is None or not segments_of(process.recorded.events):
         return ""
     return "; ".join(process.times.remarks) or "the device was not seen to end a step"
-
-
-def _why_none(events: Sequence[HookEvent]) -> str:
-    counts = Counter(event.kind for event in events)
-    if counts[e.REPLAY]:
-        return (
-            f"{plural(counts[e.REPLAY], 'replay')} of CUDA graphs were seen, in which no hook is called: "
-            "step() of hpc.observe marks such steps"
-        )
-    if not counts[e.BACKWARD_IN]:
-        return (
-            "no backward was seen: nothing trains with torch here, or all of it inside a compiled graph; "
-            "step() of hpc.observe marks steps that hooks cannot see"
-        )
-    backwards = plural(counts[e.BACKWARD_IN], "backward")
-    return (
-        f"{backwards} and no step of an optimizer were seen: parameters are updated by hand or inside a compiled "
-        "graph; step() of hpc.observe marks such an update"
-    )
-
-
-def _remarks(steps: Sequence[ObservedStep], usual: Set[str], looked: int, *, is_pipeline: bool) -> list[str]:
-    if not steps:
-        return []
-    late = steps[len(steps) // 2 :]
-    pauses = [step.pause for step in steps if step.pause and step.pause.kind != NO_TIMES]
-    kinds = Counter(pause.kind for pause in pauses)
-    epochs = [step for step in steps[1:] if step.new_epoch]
-    skipped = sum(step.skipped for step in steps)
-    later = [(step.fetch_ns - step.stamps[BATCH_READY] + step.stamps[BEGIN]) / 1e6 for step in late if step.fetches > 1]
-    remarks = []
-    for kind, count in kinds.items():
-        length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
-        remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
-    remarks += [f"{kind} in more than half of the steps is a part of them" for kind in sorted(usual)]
-    if not any(step.fetches for step in late):
-        remarks.append("no DataLoader: a step begins where the update before it returned")
-    elif any(step.samples is None for step in late):
-        remarks.append("how many samples a batch has is not known")
-    elif unread := sum(not step.fetches for step in late):
-        remarks.append(f"{unread} of the last {len(late)} steps read nothing: batches are read ahead, or used again")
-    if looked:
-        remarks.append(
-            f"{plural(looked, 'time')} a batch was fetched and its loader restarted: not trained, not counted"
-        )
-    if epochs:
-        remarks.append(f"{plural(len(epochs), 'step')} after the end of an epoch: data includes a new iterator")
-    if skipped:
-        remarks.append(f"the gradient scaler skipped {skipped} of {len(steps)} updates")
-    for count, times in sorted(Counter(step.backwards for step in late).items()):
-        if count > 1 and not is_pipeline:  # which has one for each micro-batch
-            remarks.append(f"{count} backwards a step in {times} of the last {len(late)} steps")
-    if later and sum(later) > 0:
-        remarks.append(
-            f"of several fetches a step the first is data; the others, {sum(later) / len(later):.3f} ms, are compute"
-        )
-    return remarks
-
-
-def _lacking(steps: Sequence[ObservedStep]) -> dict[str, int]:
-    """A remark for each reason why steps lack stamps, with the last of these steps."""
-    lacking = grouped(
-        (f"{', '.join(names)} absent: {reason}", number)
-        for number, step in enumerate(steps)
-        for reason, names in _by_reason(step).items()
-    )
-    return {f"{reason}: {len(numbers)} of {len(steps)} steps": numbers[-1] for reason, numbers in lacking.items()}
-
-
-def _by_reason(step: ObservedStep) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = {}
-    for name, reason in step.absent.items():
-        names.setdefault(reason, []).append(name)
-    return names

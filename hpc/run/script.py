@@ -33,7 +33,7 @@ from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import ENDING
 from hpc.observe.flight_record import WARMUP_VARIABLE
 from hpc.observe.stacks import stacks_of
-from hpc.observe.steps import ObservedStep
+from hpc.observe.types import ObservedStep
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
 from hpc.run.gather import RankPayload, write_gathered

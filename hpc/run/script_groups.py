@@ -16,7 +16,7 @@ from hpc.model.timestamps import GRADS_READY, STAMPS
 from hpc.observe.collective_names import FROM_ANY
 from hpc.observe.events import UNCLEAR
 from hpc.observe.stamps import NOT_REDUCED, CollectiveCall, wrapper_of
-from hpc.observe.steps import ObservedStep
+from hpc.observe.types import ObservedStep
 from hpc.recovery.journal import name_ranks
 from hpc.run.script_steps import MAX_PATTERNS, RankSteps, StepCollectives, kinds_of
 from hpc.system.text import plural

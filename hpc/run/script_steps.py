@@ -17,7 +17,8 @@ from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, steps_counted
 from hpc.observe.stamps import PHASES
-from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
+from hpc.observe.steps import steps_of
+from hpc.observe.types import ObservedStep, ObservedSteps
 from hpc.recovery.journal import Journal
 
 _WIDTH = len(STAMPS)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from hpc.observe.events import ProcessEvents, read_events
-from hpc.observe.steps import ObservedSteps, steps_of
+from hpc.observe.steps import steps_of
+from hpc.observe.types import ObservedSteps
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "observe_scripts"

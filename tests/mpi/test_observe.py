@@ -12,7 +12,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, END, INNER, REDUCED
 from hpc.observe.events import NO_ROOT
-from hpc.observe.steps import ObservedSteps
+from hpc.observe.types import ObservedSteps
 from tests.mpi.observed import ROOT, SITE, Ended, run
 
 pytest.importorskip("torch")

@@ -6,7 +6,8 @@ from typing import Any
 
 from hpc.observe import events as e
 from hpc.observe.events import CollectiveName, HookEvent, ProcessEvents
-from hpc.observe.steps import ObservedStep, ObservedSteps, steps_of
+from hpc.observe.steps import steps_of
+from hpc.observe.types import ObservedStep, ObservedSteps
 
 MS = 1_000_000
 TRAIN, VALIDATION, OTHER = 1, 2, 3

@@ -8,7 +8,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, INNER, STAMPS
 from hpc.observe import events as e
-from hpc.observe.steps import ObservedStep
+from hpc.observe.types import ObservedStep
 from tests.unit.observed_events import DDP, MS, TRAIN, Script, reasons
 
 

@@ -20,7 +20,7 @@ from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.observe.events import NO_ROOT, STEPS_CELL, UNCLEAR, Recorder
 from hpc.observe.stamps import CollectiveCall
-from hpc.observe.steps import ObservedStep, Pause
+from hpc.observe.types import ObservedStep, Pause
 from hpc.recovery.journal import Journal
 from hpc.run.script import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_steps import (

@@ -1,0 +1,108 @@
+"""In words, what was seen of the steps of a process, and what was not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence, Set
+
+from hpc.model.timestamps import BATCH_READY, BEGIN, STAMPS
+from hpc.observe import events as e
+from hpc.observe.events import HookEvent, ProcessEvents
+from hpc.observe.types import NO_TIMES, ObservedStep
+from hpc.system.text import grouped, plural
+
+
+def usually_absent(steps: Sequence[ObservedStep]) -> dict[str, str]:
+    late = steps[len(steps) // 2 :]
+    lacking = {name: Counter(step.absent[name] for step in late if name in step.absent) for name in STAMPS}
+    return {name: reasons.most_common(1)[0][0] for name, reasons in lacking.items() if 2 * reasons.total() > len(late)}
+
+
+def remarks_on_process(recorded: ProcessEvents) -> list[str]:
+    facts, remarks = recorded.facts, []
+    if any(call.name == e.FURTHER for call in recorded.names):
+        remarks.append(
+            f"it called in more groups, or by more names or tags, than the {len(recorded.names) - 1} that its record "
+            "has room for: of the others it is not known who meets"
+        )
+    if "failed" in facts:
+        remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
+    if facts.get("full"):
+        remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
+    if facts.get("world_size", 1) > 1 and not facts.get("joined", True):
+        remarks.append(f"WORLD_SIZE is {facts['world_size']}, but it is in no process group: it trains alone")
+    return remarks
+
+
+def why_none(events: Sequence[HookEvent]) -> str:
+    counts = Counter(event.kind for event in events)
+    if counts[e.REPLAY]:
+        return (
+            f"{plural(counts[e.REPLAY], 'replay')} of CUDA graphs were seen, in which no hook is called: "
+            "step() of hpc.observe marks such steps"
+        )
+    if not counts[e.BACKWARD_IN]:
+        return (
+            "no backward was seen: nothing trains with torch here, or all of it inside a compiled graph; "
+            "step() of hpc.observe marks steps that hooks cannot see"
+        )
+    backwards = plural(counts[e.BACKWARD_IN], "backward")
+    return (
+        f"{backwards} and no step of an optimizer were seen: parameters are updated by hand or inside a compiled "
+        "graph; step() of hpc.observe marks such an update"
+    )
+
+
+def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int, *, is_pipeline: bool) -> list[str]:
+    if not steps:
+        return []
+    late = steps[len(steps) // 2 :]
+    pauses = [step.pause for step in steps if step.pause and step.pause.kind != NO_TIMES]
+    kinds = Counter(pause.kind for pause in pauses)
+    epochs = [step for step in steps[1:] if step.new_epoch]
+    skipped = sum(step.skipped for step in steps)
+    later = [(step.fetch_ns - step.stamps[BATCH_READY] + step.stamps[BEGIN]) / 1e6 for step in late if step.fetches > 1]
+    remarks = []
+    for kind, count in kinds.items():
+        length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
+        remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
+    remarks += [f"{kind} in more than half of the steps is a part of them" for kind in sorted(usual)]
+    if not any(step.fetches for step in late):
+        remarks.append("no DataLoader: a step begins where the update before it returned")
+    elif any(step.samples is None for step in late):
+        remarks.append("how many samples a batch has is not known")
+    elif unread := sum(not step.fetches for step in late):
+        remarks.append(f"{unread} of the last {len(late)} steps read nothing: batches are read ahead, or used again")
+    if looked:
+        remarks.append(
+            f"{plural(looked, 'time')} a batch was fetched and its loader restarted: not trained, not counted"
+        )
+    if epochs:
+        remarks.append(f"{plural(len(epochs), 'step')} after the end of an epoch: data includes a new iterator")
+    if skipped:
+        remarks.append(f"the gradient scaler skipped {skipped} of {len(steps)} updates")
+    for count, times in sorted(Counter(step.backwards for step in late).items()):
+        if count > 1 and not is_pipeline:  # which has one for each micro-batch
+            remarks.append(f"{count} backwards a step in {times} of the last {len(late)} steps")
+    if later and sum(later) > 0:
+        remarks.append(
+            f"of several fetches a step the first is data; the others, {sum(later) / len(later):.3f} ms, are compute"
+        )
+    return remarks
+
+
+def lacking_stamps(steps: Sequence[ObservedStep]) -> dict[str, int]:
+    """A remark for each reason why steps lack stamps, with the last of these steps."""
+    lacking = grouped(
+        (f"{', '.join(names)} absent: {reason}", number)
+        for number, step in enumerate(steps)
+        for reason, names in _by_reason(step).items()
+    )
+    return {f"{reason}: {len(numbers)} of {len(steps)} steps": numbers[-1] for reason, numbers in lacking.items()}
+
+
+def _by_reason(step: ObservedStep) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for name, reason in step.absent.items():
+        names.setdefault(reason, []).append(name)
+    return names
