@@ -160,7 +160,8 @@ class Reading:
     """The content of a log. Without `window`, `reason` has the cause. `facts_at` are the offsets of the facts' lines.
 
     `last` is the furthest printed step as (epoch, step) of the run that counts; `step_lines` are all of the file.
-    `steady_run` goes from the window's begin to the last printed step, without pauses and step times.
+    `steady_run` goes from the window's begin to the last printed step, without pauses and step times. `short_window`
+    has the steps that are there, where the log ends before the window does; then there is no `window`.
     """
 
     log_format: LogFormat
@@ -173,6 +174,21 @@ class Reading:
     last: tuple[int, int] | None
     records: tuple[LogRecord, ...]
     steady_run: Window | None = None
+    short_window: Window | None = None
+
+
+def window_text(window: Window) -> str:
+    """The window in words: `steps 20 to 120 of epoch 0`."""
+    if window.begin_epoch < 0 and window.end_epoch < 0:
+        return f"steps {window.begin} to {window.end}"
+    if window.begin_epoch == window.end_epoch:
+        return f"steps {window.begin} to {window.end} of epoch {window.begin_epoch}"
+    return f"step {window.begin} of epoch {window.begin_epoch} to step {window.end} of epoch {window.end_epoch}"
+
+
+def ends_early(reading: Reading, counted: str) -> bool:
+    """Whether the window that is counted, in words, is what there is of a log that ends before the protocol's."""
+    return reading.short_window is not None and counted == window_text(reading.short_window)
 
 
 def read_log(path: Path, log_format: LogFormat, protocol: Protocol) -> Reading:
@@ -321,7 +337,9 @@ class _Reader:
             step_lines=self.step_lines,
             printed_every=self.printed_every,
         )
+        ends_early = self.window_sum is not None and not self.window_sum.done and self.window_sum.steps > 0
         window = None if reason else self._window(self.window_sum, self.remarks)
+        short_window = self._window(self.window_sum, self.remarks) if reason and ends_early else None
         end = np.inf if self.step_merge.back is None else self.step_merge.back.after
         if self.processes and max(self.processes) + 1 == len(self.processes):
             self.facts["processes"] = (str(len(self.processes)), max(self.processes.values()))
@@ -341,6 +359,7 @@ class _Reader:
             last=epoch_and_step(self.step_merge.last) if self.step_merge.last >= 0 else None,
             records=tuple(self.records),
             steady_run=self._window(self.steady_run, []) if window and self.steady_run else None,
+            short_window=short_window,
         )
 
     def _window(self, window_sum: WindowSum | None, remarks: list[Finding]) -> Window:

@@ -408,7 +408,7 @@ class Attempt:
     `record` is its exit record, where one is here. `begin_unix_s` is when it began, in s since 1970, None where neither
     trace nor record has it. `recovered`: its trace was made of what dead ranks left.
     `problem` is why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
-    means that the log reaches the end of the window, and there is no outcome where it does not. `history` is that of a
+    means that steps of the log could be counted, and there is no outcome where none could. `history` is that of a
     whole training.
     """
 

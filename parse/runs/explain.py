@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from hpc.system.text import plural
 from parse.logs.engine.intervals import numbered
 from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import opened
-from parse.logs.window import Reading, Window
+from parse.logs.window import Reading, Window, ends_early
 from parse.runs.attempt import Attempt
 
 MAX_LINE_BYTES = 1 << 26
@@ -35,6 +36,8 @@ class LogLine:
 
 def explain(path: Path, reading: Reading, attempt: Attempt) -> str:
     """The log at `path` as it was read, and the way of its numbers into `attempt`. Raises LogError where it is gone."""
+    if attempt.log and ends_early(reading, attempt.log.window):
+        reading = dataclasses.replace(reading, window=reading.short_window)
     window = reading.window
     wanted = list(reading.facts_at.values())
     lines = lines_at(path, wanted + ([window.begin_offset, window.end_offset] if window else []))

@@ -23,9 +23,9 @@ from parse.logs.nccl_tests import HEAD as NCCL_TESTS
 from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.sizes import NOWHERE
-from parse.logs.window import Protocol, Reading, read_log
+from parse.logs.window import Protocol, Reading, ends_early, read_log
 from parse.runs.attempt import Attempt, RequestedRun
-from parse.runs.log_attempt import SPEEDS, attempt_of, numbered_as
+from parse.runs.log_attempt import NOT_THE_PROTOCOLS, SPEEDS, attempt_of, numbered_as
 
 T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
@@ -67,11 +67,15 @@ class LoadedLogs:
 
 @dataclass(frozen=True, kw_only=True)
 class _Log:
-    """A log that was read: its attempt, still without folder and number, and the facts in its path."""
+    """A log that was read: its attempt, still without folder and number, and the facts in its path.
+
+    `unfinished` is its attempt as one of the protocol's window, without a number, where it ends before that does.
+    """
 
     path: Path
     attempt: Attempt
     place: PathFacts
+    unfinished: Attempt | None = None
 
 
 def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], silently: frozenset[Path]) -> LoadedLogs:
@@ -114,8 +118,9 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
             remarks += [f"{path}: {text}" for text in attempt.log.remarks]
             unplaced += 1
         else:
-            read.append(_Log(path=path, attempt=attempt, place=place))
-    read = list(_one_output_of_each_run(read, remarks))
+            unfinished = _unfinished(path, reading, attempt, place, how)
+            read.append(_Log(path=path, attempt=attempt, place=place, unfinished=unfinished))
+    read = [*_short_beside_whole([*_one_output_of_each_run(read, remarks)])]
     remarks += _not_taken(read, how.otherwise)
     return LoadedLogs(
         attempts=tuple(_with_scaling([*_in_one_setting(_numbered(read, remarks))])),
@@ -134,9 +139,26 @@ def _one_output_of_each_run(read: Sequence[_Log], remarks: list[str]) -> Iterato
     """
     outputs = grouped((run_of_output(log.path) or log.path, log) for log in read)
     for same_run in outputs.values():
-        first, *others = sorted(same_run, key=lambda log: (log.attempt.measured is None, _natural(str(log.path))))
+        first, *others = sorted(same_run, key=_without_number)
         yield first
         remarks += (f"{log.path}: another output of the run that {first.path} is of; counted once" for log in others)
+
+
+def _without_number(log: _Log) -> tuple[bool, bool, list[tuple[int, str]]]:
+    return log.attempt.measured is None, log.unfinished is not None, _natural(str(log.path))
+
+
+def _short_beside_whole(read: Sequence[_Log]) -> Iterator[_Log]:
+    """The logs; one that ends before the protocol's window is a run without a number of a point that has others with
+    one, as its number is not theirs."""
+    whole = {_point(log, log.attempt) for log in read if log.unfinished is None and log.attempt.measured}
+    for log in read:
+        beside = log.unfinished if log.unfinished and _point(log, log.unfinished) in whole else None
+        yield dataclasses.replace(log, attempt=beside) if beside else log
+
+
+def _point(log: _Log, attempt: Attempt) -> tuple[tuple[str, ...], str]:
+    return log.place.folder, attempt.requested.point if attempt.requested else ""
 
 
 def _not_taken(read: Sequence[_Log], otherwise: PathFacts) -> Iterator[str]:
@@ -185,6 +207,16 @@ def _read(path: Path, place: PathFacts, how: HowToRead) -> tuple[Reading, Attemp
     if how.patterns and not reading.step_lines:
         raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, _first_lines(path))}")
     return reading, attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+
+
+def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts, how: HowToRead) -> Attempt | None:
+    """The attempt of a log that ends before the window, without a number; None for others."""
+    if attempt.log is None or attempt.measured is None or not ends_early(reading, attempt.log.window):
+        return None
+    short = dataclasses.replace(reading, short_window=None)
+    unfinished = attempt_of(path, short, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+    speed = f"{attempt.measured.throughput:.2f} {reading.log_format.unit}/s over {attempt.log.window}"
+    return dataclasses.replace(unfinished, problem=f"{unfinished.problem}; {speed}")
 
 
 def _nccl_tests(path: Path) -> tuple[NcclTest, ...]:
@@ -239,8 +271,11 @@ def _but_for_launch(attempt: Attempt) -> str:
 
 
 def _extra_of_setting(requested: RequestedRun) -> dict[str, str]:
+    """Folder and name without the size; windows that are not the protocol's, however far each log goes, are alike."""
     names = {name: str(requested.extra[name]) for name in ("folder", "name") if name in requested.extra}
-    return {name: name_of_setting(text) for name, text in names.items()}
+    alike = {name: name_of_setting(text) for name, text in names.items()}
+    short = str(requested.extra.get("window", "")).endswith(NOT_THE_PROTOCOLS)
+    return {**alike, "window": NOT_THE_PROTOCOLS} if short else alike
 
 
 def _with_scaling(attempts: Sequence[Attempt]) -> Iterator[Attempt]:

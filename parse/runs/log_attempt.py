@@ -20,7 +20,7 @@ from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, doubtful_samples, epochs
 from parse.logs.path_facts import PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
-from parse.logs.window import Window
+from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ def _tokens(facts: Mapping[str, str], samples: int | None) -> int | None:
 
 WHOLE_TRAINING = "whole training"
 """The window of such a number."""
+NOT_THE_PROTOCOLS = "not the protocol's"
+"""The end of the window's name where a log ends before the window does."""
 WITHOUT_INPUT = ("train.compute_ips",)
 """Totals that leave the time of input out: taken only where no other is printed."""
 
@@ -247,13 +249,20 @@ def attempt_of(
     `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. The attempt
     belongs to no point (`requested` is None) if the number of devices is unknown; then a remark names the remedy.
     """
-    remarks = [*place.remarks, *(each.text for each in reading.remarks), *_pauses(reading.window)]
+    remarks = [*place.remarks, *(each.text for each in reading.remarks)]
+    whole = whole_training(reading, _size(reading, place, otherwise, []))
+    reason = reading.reason
+    if not whole and (short_window := reading.short_window):
+        short = dataclasses.replace(reading, window=short_window, reason="")
+        if _speeds(reading.log_format, short_window, _size(short, place, otherwise, []), []).result(speed):
+            remarks.append(f"its speed is that of {window_text(short_window)}, not of the protocol's window; {reason}")
+            reading = short
+    remarks += _pauses(reading.window)
     size = _size(reading, place, otherwise, remarks)
-    whole = whole_training(reading, size)
     speeds = _speeds(reading.log_format, reading.window, size, remarks)
     if whole:
         speeds = Speed(wall_clock=whole.wall_clock, printed=whole.printed)
-        remarks.append(f"{reading.reason}: this is the speed of the {WHOLE_TRAINING}, from {whole.source}")
+        remarks.append(f"{reason}: this is the speed of the {WHOLE_TRAINING}, from {whole.source}")
     steady = _speeds(reading.log_format, reading.steady_run, size, [])
     result, problem = speeds.result(speed), "" if whole else reading.reason
     if reading.window is not None and result is None:
@@ -306,13 +315,11 @@ def _pauses(window: Window | None) -> Iterator[str]:
         yield f"{plural(len(pauses), 'interval')}{length} kept out of the window: {reason}"
 
 
-def window_text(window: Window) -> str:
-    """The window in words: `steps 20 to 120 of epoch 0`."""
-    if window.begin_epoch < 0 and window.end_epoch < 0:
-        return f"steps {window.begin} to {window.end}"
+def _begin_to_end(window: Window) -> str:
+    """The window in short: `20 → 99`, over several epochs `0:20 → 2:99`."""
     if window.begin_epoch == window.end_epoch:
-        return f"steps {window.begin} to {window.end} of epoch {window.begin_epoch}"
-    return f"step {window.begin} of epoch {window.begin_epoch} to step {window.end} of epoch {window.end_epoch}"
+        return f"{window.begin} → {window.end}"
+    return f"{window.begin_epoch}:{window.begin} → {window.end_epoch}:{window.end}"
 
 
 def _size(reading: Reading, place: PathFacts, otherwise: PathFacts, remarks: list[str]) -> Size:
@@ -434,10 +441,8 @@ def requested_of_log(
     log_format, facts = reading.log_format, reading.facts
     warmup = log_format.warmup if protocol.warmup is None else protocol.warmup
     total = log_format.total if protocol.total is None else protocol.total
-    extra = {
-        "name": place.name,
-        "window": "all" if protocol.whole else WHOLE_TRAINING if whole_training(reading, size) else "",
-    }
+    is_short = reading.window is not None and reading.short_window is not None
+    extra = {"name": place.name, "window": _window_name(reading, size, protocol)}
     extra = {name: value for name, value in extra.items() if value}
     run = RunFields(
         backend=log_format.name,
@@ -450,11 +455,20 @@ def requested_of_log(
         batch_size=size.batch_size,
         data=facts.get("data", "")[:MAX_TEXT] or None,
         warmup_steps=warmup,
-        measured_steps=max(total - warmup, 1),
+        measured_steps=None if is_short else max(total - warmup, 1),
         repeat=place.repeat or 1,
         options={**place.options, **_options(facts, log_format, place, remarks)},
     )
     return RequestedRun(run=run, run_id=run.partial_id(extra), extra=extra)
+
+
+def _window_name(reading: Reading, size: Size, protocol: Protocol) -> str:
+    """What distinguishes its window from the protocol's; empty for that."""
+    if protocol.whole:
+        return "all"
+    if reading.window and reading.short_window:
+        return f"{_begin_to_end(reading.window)}, {NOT_THE_PROTOCOLS}"
+    return WHOLE_TRAINING if whole_training(reading, size) else ""
 
 
 def _workload(log_format: LogFormat, facts: Mapping[str, str], place: PathFacts, remarks: list[str]) -> str:

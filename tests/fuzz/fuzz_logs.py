@@ -34,7 +34,7 @@ from parse.logs.engine.fields import LARGEST
 from parse.logs.engine.log_format import LogError
 from parse.logs.formats import format_named, recognise
 from parse.logs.path_facts import place_of
-from parse.logs.window import Protocol, Reading, Window, read_log
+from parse.logs.window import Protocol, Reading, Window, ends_early, read_log
 from parse.runs.attempt import Attempt
 from parse.runs.explain import explain
 from parse.runs.load import load
@@ -110,8 +110,9 @@ def check(mutant: Input, path: Path) -> str:
     for name, speed in speeds.items():
         _true(math.isfinite(speed) and speed > 0, f"{name} is {speed}")
     _true(attempt.measured is not None or bool(attempt.problem), "there are no numbers, and no reason for that")
-    if reading.window is not None:
-        _supported(mutant, reading, reading.window, speeds)
+    ends = attempt.log is not None and ends_early(reading, attempt.log.window)
+    if window := reading.window or (reading.short_window if ends else None):
+        _supported(mutant, reading, window, speeds)
     elif attempt.log is None or attempt.log.window != WHOLE_TRAINING:
         _true(not speeds, f"{sorted(speeds)} without a window")
     if mutant.seed % SPACING == 0:

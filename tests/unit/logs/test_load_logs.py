@@ -303,7 +303,27 @@ def test_a_truncated_log_is_a_run_without_a_number(tmp_path):
     log(tmp_path, "1n1g/r50_b128_fp32_2.log", count=60)
     loaded = load([tmp_path])
     assert outcomes(loaded) == [("1n1g", 1, 350), ("1n1g", 2, None)]
-    assert "60" in loaded.attempts[1].problem
+    problem = loaded.attempts[1].problem
+    assert "60" in problem and problem.endswith("350.00 samples/s over steps 20 to 60 of epoch 0")
+
+
+def test_a_log_that_ends_before_the_window_has_a_number_that_is_marked(tmp_path):
+    log(tmp_path, "1n1g/r50_b128_fp32_1.log")
+    log(tmp_path, "1n8g/r50_b128_fp32_1.log", 2000, devices=8, count=100)
+    log(tmp_path, "2n8g/r50_b128_fp32_1.log", 3000, devices=16, count=60)
+    loaded = load([tmp_path])
+    whole, *short = loaded.attempts
+    assert outcomes(loaded) == [("1n1g", 1, 350), ("1n8g", 1, 2000), ("2n8g", 1, 3000)]
+    windows = [each.requested.extra["window"] for each in short]
+    assert windows == ["20 → 100, not the protocol's", "20 → 60, not the protocol's"]
+    assert short[0].requested.setting == short[1].requested.setting != whole.requested.setting
+    assert short[1].log.remarks[0].startswith("its speed is that of steps 20 to 60 of epoch 0, not of the protocol's")
+
+
+def test_a_log_that_ends_within_the_warm_up_has_no_number(tmp_path):
+    log(tmp_path, "1n1g/r50_b128_fp32_1.log", count=20)
+    (attempt,) = load([tmp_path]).attempts
+    assert attempt.measured is None and "too short" in attempt.problem
 
 
 def test_a_log_with_unknown_devices_is_named_with_its_speed(tmp_path):
