@@ -124,6 +124,15 @@ _EXITS = (
     re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,\[\]-]+): Exited with exit code (?P<code>\d+)"),
     re.compile(r"Process name: \[[^\n]*,\s?(?P<ranks>\d+)\]\s+Exit code:\s+(?P<code>\d+)"),
 )
+# Messages of an MPI, and of Slurm, for ranks that the site's `mpi` cannot bring together; what follows them is long.
+_WRONG_MPI = re.compile(
+    r"OMPI was not built with SLURM(?:'s PMI)? support|PMI2_Init failed to intialize|Invalid MPI type '[^'\n]*'"
+)
+# The words of C++ before it aborts a process, which says no more by its signal.
+_ABORT = re.compile(r"terminate called [^\n]*(?:\n[\d:\s]*what\(\): [^\n]*)?")
+_ABORTED = re.compile(r"\bSIGABRT\b|\bAborted\b|signal:? 6\b", re.IGNORECASE)
+_KILLED = re.compile(r"\bSIGKILL\b|\bKilled\b|signal:? 9\b", re.IGNORECASE)
+WHO_KILLS = ", as the kernel's OOM killer does: see dmesg, or the job's memory"
 _OF_LAUNCHER = re.compile(r"(?:srun|slurmstepd\S*|mpirun|mpiexec|prterun): ")
 # A rank's messages when another one is gone: it is not the cause.
 _PEER = re.compile(
@@ -244,6 +253,17 @@ def _group_killed(evidence: Evidence) -> Decided | None:
     return Outcome.OOM, f"standard error: {_short(lines[0])}"
 
 
+def _not_brought_together(evidence: Evidence) -> Decided | None:
+    """Ranks that MPI could not connect. Each may end with any status, and says so many lines after the cause."""
+    message = _WRONG_MPI.search(evidence.error)
+    if message is None or evidence.steps > 0 or any(not is_secondary(note) for note in evidence.notes):
+        return None
+    return Outcome.LAUNCH_FAIL, (
+        f"standard error: {message[0]}: the site's `mpi` does not fit; "
+        "`python -m launch.doctor --site SITE` names one that does"
+    )
+
+
 def _exited(evidence: Evidence) -> Decided | None:
     """A rank that ended with its own exit status and left no note, as by `os._exit(7)`.
 
@@ -271,13 +291,15 @@ def _ranks_in(text: str) -> set[int]:
 def _failed(evidence: Evidence) -> Decided | None:
     """A rank that failed by itself: from its note, else from its death in standard error."""
     if note := _first(note for note in evidence.notes if not is_secondary(note) and note.outcome not in _SEVERITY):
-        return note.outcome, _describe(note)
+        return note.outcome, f"{_describe(note)}{_abort_in(evidence.error) if _ABORTED.search(note.message) else ''}"
     if evidence.ended_by is not None:
         return None  # the ranks died of that
     for fields in (death.groupdict() for pattern in _DEATHS if (death := pattern.search(evidence.error))):
         # If the launcher's return was not observed, ranks were usually killed with their job.
         if evidence.exit_status is not None or fields.get("how") != "Killed":
-            return _died(evidence), f"standard error: {_describe_death(fields)}"
+            how = fields.get("how") or ""
+            quoted = _abort_in(evidence.error) if _ABORTED.search(how) else WHO_KILLS if _KILLED.search(how) else ""
+            return _died(evidence), f"standard error: {_describe_death(fields)}{quoted}"
     return None
 
 
@@ -305,7 +327,8 @@ def _otherwise(evidence: Evidence) -> Decided:
 
 
 _RULES: tuple[Callable[[Evidence], Decided | None], ...] = (
-    _trace_kept, _ended, _run_cause, _ended_by_scheduler, _stopped, _group_killed, _exited, _failed, _secondary,
+    _trace_kept, _ended, _run_cause, _ended_by_scheduler, _stopped, _group_killed, _not_brought_together,
+    _exited, _failed, _secondary,
 )  # fmt: skip
 
 
@@ -320,13 +343,21 @@ def _without_launcher(error: str) -> str:
 
 
 def _error_ending(error: str) -> str:
-    """A phrase that quotes the end of standard error: the beginning of mpiexec's last message framed by dashes, else
-    the last line."""
+    """A phrase that quotes standard error: what C++ says before it aborts, else its end, which is the beginning of
+    mpiexec's last message framed by dashes, else the last line."""
+    if quoted := _abort_in(error):
+        return quoted
     blocks = [" ".join(block.split()) for block in re.split(r"(?m)^\s*-{20,}\s*$", error)]
     if not (len(blocks) > 2 and not blocks[-1]):
         blocks = error.splitlines()
     ending = _short(next((block for block in reversed(blocks) if block.strip()), ""))
     return f"; standard error ends with: {ending}" if ending else ""
+
+
+def _abort_in(error: str) -> str:
+    """A phrase that quotes what C++ said before it aborted a process; empty where it said nothing."""
+    message = _ABORT.search(error)
+    return "" if message is None else f"; standard error has: {_short(message[0])}"
 
 
 def _first(notes: Iterable[RankNote]) -> RankNote | None:

@@ -27,6 +27,7 @@ from hpc.model.spec import SCRIPT_STEPS, script_blocks, without_last
 from hpc.model.timestamps import ABSENT, GRADS_READY, STAMPS
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
+from hpc.model.verdict import WHO_KILLS
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
 from hpc.observe.device_times import CONTRADICTED
@@ -194,11 +195,11 @@ def first_to_fail(ends: npt.NDArray[np.int64]) -> int:
 
 
 def describe_status(status: int) -> str:
-    """`exit status 7`, `signal 9 (SIGKILL)`."""
+    """`exit status 7`, `signal 6 (SIGABRT)`; of SIGKILL also who may have sent it."""
     if status >= 0:
         return f"exit status {status}"
     try:
-        return f"signal {-status} ({signal.Signals(-status).name})"
+        return f"signal {-status} ({signal.Signals(-status).name}){WHO_KILLS if status == -signal.SIGKILL else ''}"
     except ValueError:
         return f"signal {-status}"
 
@@ -463,6 +464,8 @@ class ScriptRun:
         self._rank.training |= bool(recorded.steps)  # the hooks count a step only when the script goes on from it
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
         text = f"the script ended with {describe_status(status)}"
+        if status < 0 and recorded.steps and recorded.facts.get(ENDING):
+            text += " after its last step, at its very end"
         if exception:
             text += f": {exception.get('type')}: {exception.get('message')}"
         if not recorded.steps:

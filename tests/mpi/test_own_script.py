@@ -99,12 +99,14 @@ def persistent_straggler(traces: Path) -> dict[str, Any]:
         pytest.param("exit", Outcome.RANK_FAIL, "exit status 7", marks=pytest.mark.all),
         ("kill", Outcome.RANK_FAIL, "signal 9 (SIGKILL)"),
         ("memory", Outcome.OOM, "MemoryError: no room for this batch"),
+        ("abort", Outcome.RANK_FAIL, "signal 6 (SIGABRT) after its last step, at its very end"),
     ],
 )
 def test_a_script_that_dies_leaves_its_steps_and_the_reason(
     ranks: Ranks, tmp_path: Path, end: str, outcome: Outcome, message: str
 ) -> None:
-    attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, "--end", end), check=False)
+    run = script_spec(tmp_path, "--end", end, *(("--steps", "30") if end == "abort" else ()))
+    attempt = Attempt(ranks, tmp_path, run, check=False)
     assert attempt.done.returncode != 0
     assert "MPI_ABORT" not in attempt.done.stderr
     notes = [note for note in attempt.notes() if note.rank == 1]

@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import contextlib
+import ctypes
 import json
 import os
 import socket
@@ -57,7 +58,7 @@ def main():
     parser.add_argument("--late-rank", type=int, default=-1)
     parser.add_argument("--sleep-ms", type=float, default=30)
     parser.add_argument("--truth", type=Path, required=True)
-    parser.add_argument("--end", choices=("exit", "kill", "memory"))
+    parser.add_argument("--end", choices=("exit", "kill", "memory", "abort"))
     parser.add_argument("--end-at", type=int, default=30)
     args = parser.parse_args()
     several = "RANK" in os.environ
@@ -93,7 +94,10 @@ def main():
     args.truth.mkdir(exist_ok=True)
     truth = {"arguments": sys.argv[1:], "slept_ns": data.slept_ns, "steps": step, "variables": variables}
     (args.truth / f"rank{rank}.json").write_text(json.dumps(truth))
-    if several:
+    if rank == 1 and args.end == "abort":  # as a library does whose threads still run when the process ends
+        libc = ctypes.CDLL(None)
+        libc.on_exit(libc.abort, None)
+    elif several:
         sys.stdout.flush()
         os._exit(0)  # see ending.py, which a copy of this file does not have beside it
 

@@ -18,6 +18,7 @@ from hpc.measure.world import LaunchError
 from hpc.model.groups import Call
 from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
+from hpc.model.verdict import WHO_KILLS
 from hpc.observe.events import NO_ROOT, STEPS_CELL, UNCLEAR, Recorder
 from hpc.observe.stamps import CollectiveCall
 from hpc.observe.types import ObservedStep, Pause
@@ -125,7 +126,7 @@ def test_a_signal_has_its_name(tmp_path: Path) -> None:
     process = started(tmp_path, "import os; os.kill(os.getpid(), 9)")
     process.wait(60)
     assert process.status == -9
-    assert describe_status(-9) == "signal 9 (SIGKILL)"
+    assert describe_status(-9) == f"signal 9 (SIGKILL){WHO_KILLS}"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from hpc.model.outcome import Outcome, exit_records, read_exit_record, request_reruns
+from hpc.model.verdict import WHO_KILLS
 from hpc.recovery.folders import attempt_folders
 from launch.cluster.local import script_may_run
 from launch.jobs.script import Folders, render_local
@@ -257,7 +258,7 @@ def test_what_an_earlier_start_printed_decides_nothing(tmp_path: Path) -> None:
     body = starts(tmp_path, AWAY, then="echo 'srun: error: node2: task 3: Killed' >&2; exit 137")
     record, _ = outcome_of(tmp_path, body, **variables)
     assert (record["outcome"], record["step_refusal"]) == ("launch_fail", "")
-    assert record["evidence"][0] == "standard error: rank 3 on node2: Killed"
+    assert record["evidence"][0] == f"standard error: rank 3 on node2: Killed{WHO_KILLS}"
 
 
 def test_a_controller_that_stays_away_at_each_start_is_recorded(

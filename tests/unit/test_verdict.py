@@ -33,6 +33,7 @@ BOOM = RankNote(rank=1, outcome=Outcome.RANK_FAIL, exception="ValueError", messa
 ECHO = replace(BOOM, rank=0, exception="RuntimeError", message="[1] Connection closed by peer [10.0.0.2]:4711", step=3)
 IN_GROUP = f"rankwise: x_r1.1: out of memory: {GROUP_KILLS}: 1"
 LATER = replace(BOOM, rank=2, message="later", step=7)
+ABORTED = replace(BOOM, exception="ScriptFailed", message="the script ended with signal 6 (SIGABRT)")
 MEMORY = replace(BOOM, rank=3, outcome=Outcome.OOM, exception="MemoryError", message="", step=9)
 INVALID = replace(BOOM, rank=4, outcome=Outcome.INVALID, exception="InvalidRun", message="asked for 2 ranks", step=-1)
 AWAY = "slurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-20T23:11:33 DUE TO {}, SEE SLURMCTLD LOG ***"
@@ -44,6 +45,17 @@ MPIRUN_EXITED = (
     "mpirun detected that one or more processes exited …\n  Process name: [[26331,1],3]\n  Exit code:    7\n"
 )
 _FRAME = "-" * 74
+NO_PMI = f"""{_FRAME}
+The application appears to have been direct launched using "srun",
+but OMPI was not built with SLURM's PMI support and therefore cannot
+execute. There are several options for building PMI support under
+SLURM, depending upon the SLURM version you are using:
+{_FRAME}
+*** An error occurred in MPI_Init_thread
+[node1:77] Local abort before MPI_INIT completed completed successfully
+srun: error: node1: task 0: Exited with exit code 1
+"""
+ABORT = "terminate called after throwing an instance of 'c10::Error'\n  what():  no luck\nFatal Python error: Aborted\n"
 NO_SLOTS = f"{_FRAME}\nThere are not enough slots available in the system\nto satisfy the 9 slots\n{_FRAME}\n"
 HYDRA = "=   RANK 1 PID 77 RUNNING AT node1\n=   KILLED BY SIGNAL: 9 (Killed)\n"
 
@@ -88,8 +100,9 @@ def job(state: str, **more: object) -> JobEnd:
          Outcome.RANK_FAIL, "NCCL waited in vain for a rank: collective operation timeout: WorkNCCL(SeqNum=7)"),
         (replace(NONE, error=OPEN_MPI, steps=2), Outcome.RANK_FAIL, "rank 1 on node1: signal 9 (Killed)"),
         (replace(NONE, error=PRTE, steps=2), Outcome.RANK_FAIL, "rank 1 on node1: signal 9 (Killed)"),
-        (replace(NONE, error=HYDRA, steps=2), Outcome.RANK_FAIL, "rank 1 on node1: SIGNAL: 9 (Killed)"),
-        (replace(NONE, error=KILLED), Outcome.LAUNCH_FAIL, "rank 3 on node2: Killed"),
+        (replace(NONE, error=HYDRA, steps=2), Outcome.RANK_FAIL, "node1: SIGNAL: 9 (Killed), as the kernel's"),
+        (replace(NONE, error=KILLED), Outcome.LAUNCH_FAIL,
+         "rank 3 on node2: Killed, as the kernel's OOM killer does: see dmesg, or the job's memory"),
         (replace(NONE, error=f"srun: error: task 2 launch failed: Unspecified error\n{KILLED}"), Outcome.LAUNCH_FAIL,
          "task 2 launch failed"),
         (replace(NONE, error="srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller"),
@@ -119,6 +132,16 @@ def job(state: str, **more: object) -> JobEnd:
         (replace(NONE, notes=[BOOM], error=EXITED.replace("code 7", "code 1")), Outcome.RANK_FAIL, "ValueError: boom"),
         (replace(NONE, notes=[BOOM], error=MPIRUN_EXITED), Outcome.LAUNCH_FAIL, "rank 3 exited with status 7"),
         (replace(NONE, ended_by=EndedBy.TIME_LIMIT, error=EXITED), Outcome.TIMEOUT, "time limit"),
+        # The cause, which stands far above the last line.
+        (replace(NONE, error=NO_PMI), Outcome.LAUNCH_FAIL, "OMPI was not built with SLURM's PMI support: the site's"),
+        (replace(NONE, error=NO_PMI), Outcome.LAUNCH_FAIL, "`python -m launch.doctor --site SITE` names one that does"),
+        (replace(NONE, error=NO_PMI, steps=3), Outcome.RANK_FAIL, "rank 0 on node1 exited with status 1"),
+        (replace(NONE, notes=[ABORTED], error=ABORT), Outcome.RANK_FAIL,
+         "(SIGABRT); standard error has: terminate called after throwing an instance of 'c10::Error' what(): no luck"),
+        (replace(NONE, notes=[BOOM], error=ABORT), Outcome.RANK_FAIL, "ValueError: boom"),
+        (replace(NONE, error=f"{ABORT}srun: error: node2: task 3: Aborted"), Outcome.LAUNCH_FAIL,
+         "rank 3 on node2: Aborted; standard error has: terminate called"),
+        (replace(NONE, exit_status=134, error=f"{ABORT}Thread\n"), Outcome.LAUNCH_FAIL, "has: terminate called"),
         # A launcher that cannot start is quoted; what nobody could see is not called a failure.
         (replace(NONE, error=NO_SLOTS), Outcome.LAUNCH_FAIL, "ends with: There are not enough slots available in the"),
         (replace(NONE, error="x\nmpiexec: not found\n\n"), Outcome.LAUNCH_FAIL, "ends with: mpiexec: not found"),
