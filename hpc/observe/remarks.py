@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 
-from hpc.model.timestamps import BATCH_READY, BEGIN, STAMPS
+from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.observe import events as e
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.types import NO_TIMES, ObservedStep
@@ -61,7 +61,8 @@ def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int
     kinds = Counter(pause.kind for pause in pauses)
     epochs = [step for step in steps[1:] if step.new_epoch]
     skipped = sum(step.skipped for step in steps)
-    later = [(step.fetch_ns - step.stamps[BATCH_READY] + step.stamps[BEGIN]) / 1e6 for step in late if step.fetches > 1]
+    on_host = [step for step in late if ABSENT not in (step.loader_ns, step.later_ns) and not step.bound_ns]
+    behind_ms = sum(step.fetch_ns - step.loader_ns - step.later_ns for step in on_host) / 1e6
     remarks = []
     for kind, count in kinds.items():
         length = sum(pause.end_ns - pause.begin_ns for pause in pauses if pause.kind == kind) / 1e9
@@ -84,10 +85,9 @@ def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int
     for count, times in sorted(Counter(step.backwards for step in late).items()):
         if count > 1 and not is_pipeline:  # which has one for each micro-batch
             remarks.append(f"{count} backwards a step in {times} of the last {len(late)} steps")
-    if later and sum(later) > 0:
-        remarks.append(
-            f"of several fetches a step the first is data; the others, {sum(later) / len(later):.3f} ms, are compute"
-        )
+    if behind_ms > 0:
+        fetched = f"fetches behind the last gradient, {behind_ms / len(on_host):.3f} ms a step"
+        remarks.append(f"{fetched}, are a part of the update, not of data")
     return remarks
 
 

@@ -51,6 +51,7 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         fetches=sum(part.fetches for part in parts),
         fetch_ns=sum(part.fetch_ns for part in parts),
         loader_ns=first.loader_ns,
+        later_ns=_later_ns(parts),
         backwards=sum(part.backwards for part in parts),
         updates=tuple(which for part in parts for which in part.updates),
         skipped=any(part.skipped for part in parts),
@@ -60,3 +61,9 @@ def _join(parts: Sequence[ObservedStep]) -> ObservedStep:
         called_ns=(first.called_ns[0], last.called_ns[1]),
         pause=next((part.pause for part in parts if part.pause), None),
     )
+
+
+def _later_ns(parts: Sequence[ObservedStep]) -> int:
+    """What loaders took behind the first forward of a round; ABSENT where that is not known of all its parts."""
+    its = [part.later_ns for part in parts] + [part.loader_ns for part in parts[1:]]
+    return ABSENT if ABSENT in its else sum(its)

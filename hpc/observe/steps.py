@@ -312,10 +312,12 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
     updates = tuple(event.which for event in inside if event.kind == e.UPDATE_OUT)
     scaled = tuple(event.which for event in inside if event.kind == e.SCALER_OUT and event.which)
     known = bool(loaders) and all(event.number for event in batches)
-    loader_ns = ABSENT
+    loader_ns = later_ns = ABSENT
     if loaders and forward is not None and stamps[BATCH_READY] != ABSENT:
-        within = (begin.ns, stamps[BATCH_READY]) if on_device else None
-        loader_ns = _fetch_ns(inside[:forward], loaders, within)
+        before = (begin.ns, stamps[BATCH_READY]) if on_device else None
+        loader_ns = _fetch_ns(inside[:forward], loaders, before)
+        complete = stamps[GRADS_READY] if stamps[GRADS_READY] != ABSENT else end_ns
+        later_ns = _fetch_ns(inside[forward:], loaders, (stamps[BATCH_READY], complete))
     return ObservedStep(
         stamps=tuple(stamps),
         absent=absent,
@@ -323,6 +325,7 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
         fetches=len(batches),
         fetch_ns=_fetch_ns(inside, loaders),
         loader_ns=loader_ns,
+        later_ns=later_ns,
         backwards=sum(event.kind == e.BACKWARD_IN for event in inside),
         updates=(0,) if segment.updated_in_backward else updates or scaled,
         skipped=bool(scaled) and not updates,
@@ -332,11 +335,12 @@ def _step(begin: _Moment, segment: Segment, process: _Process, pause: Pause | No
 
 
 def _fetch_ns(inside: Sequence[HookEvent], loaders: Set[int], within: tuple[int, int] | None = None) -> int:
-    """What loaders take by the host's clock; `within` two times, where a device need not idle for all of it."""
+    """What loaders take by the host's clock; `within` two times of it, where a device need not idle for all of it from
+    when it has done what was queued before."""
     total = begin = 0
     for event in inside:
         if event.which in loaders and event.kind in (e.FETCH_IN, e.ITERATE_IN):
-            begin = event.ns
+            begin = event.ns if within is None else event.done_ns
         elif event.which in loaders and event.kind in _LOADER_KINDS and begin:
             first, stop = (begin, event.ns) if within is None else (max(begin, within[0]), min(event.ns, within[1]))
             total, begin = total + max(stop - first, 0), 0

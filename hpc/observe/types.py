@@ -33,9 +33,11 @@ class ObservedStep:
     """None where the script reads by no loader that hooks can see, or reads what has no length."""
     fetches: int
     fetch_ns: int
-    """All of its fetches together; with accumulation only the first is between `begin` and `batch_ready`."""
+    """All of its fetches together."""
     loader_ns: int = ABSENT
     """What its loaders took between `begin` and `batch_ready`; ABSENT where no loader was seen."""
+    later_ns: int = ABSENT
+    """What they took behind that, until `grads_ready` or, where that is absent, the update; ABSENT as `loader_ns`."""
     backwards: int
     updates: tuple[int, ...]
     """The optimizers that were stepped, by number, in order."""

@@ -68,8 +68,8 @@ class RankPayload:
     the collectives inside the steps, `agent` is the helper of this rank's node if this rank started it, `history` is
     that of a whole training. These are optional in a trace: `problems` has the reason for each that is missing. Of a
     script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
-    loaders took of the data of each step, `host_bound_ns` [step, phase], how long the host set its device's pace, and
-    `host_waits` of each step. `by_rank`: the trace has the calls of each rank, although all may call the same.
+    loaders took of each step by LOADER_FIGURES, `host_bound_ns` [step, phase], how long the host set its device's pace,
+    and `host_waits` of each step. `by_rank`: the trace has the calls of each rank, although all may call the same.
     """
 
     journal: Journal
@@ -83,7 +83,7 @@ class RankPayload:
     history: TrainingHistory | None = None
     steps: int
     blocks: Sequence[Sequence[int]]
-    loader_ns: Sequence[int] | None = None
+    loader_ns: Sequence[Sequence[int]] | None = None
     host_bound_ns: Sequence[Sequence[int]] | None = None
     host_waits: Sequence[Sequence[HostWait]] = ()
     by_rank: bool = False

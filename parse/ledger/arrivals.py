@@ -388,20 +388,16 @@ class ArrivalCollector:
         self.bounds, self.scatter_sum = np.zeros(len(nodes)), 0.0
         self.alternation, self.node_alternation = Alternation(), Alternation()
 
-    def add(self, first: int, stamps_ns: Ints, bounds_ns: Floats, meetings_ns: Ints | None) -> None:
-        """Adds a piece: stamps on the global clock [rank, 1 + step, 6], from the step before `first` on, bounds of t3
-        [rank, step], and meetings [rank, 1 + step, meeting, 3]."""
+    def skews(self, stamps_ns: Ints, bounds_ns: Floats, meetings_ns: Ints | None) -> tuple[StepSkews, Floats]:
+        """How late ranks are in a piece, and what clocks leave open of that [step, rank]: of stamps on the global clock
+        [rank, 1 + step, 6], bounds of t3 [rank, step], and meetings [rank, 1 + step, meeting, 3]."""
         if meetings_ns is None:
-            skews = at_the_reduction(stamps_ns, self.borders)
-            bound = np.ascontiguousarray(bounds_ns.T)
-        else:
-            skews = at_all_meetings(stamps_ns, meetings_ns, self.numbers)
-            bound = np.ascontiguousarray(bounds_ns).T * (1 + len(self.kinds))  # clocks err by the same at each
-        self.add_skews(first, stamps_ns, bound, skews)
+            return at_the_reduction(stamps_ns, self.borders), np.ascontiguousarray(bounds_ns.T)
+        bound = np.ascontiguousarray(bounds_ns).T * (1 + len(self.kinds))  # clocks err by the same at each
+        return at_all_meetings(stamps_ns, meetings_ns, self.numbers), bound
 
     def add_skews(self, first: int, stamps_ns: Ints, bound: Floats, skews: StepSkews) -> None:
-        """Adds a piece of which it is known how late ranks are; `bound` [step, rank] is what clocks leave open of that,
-        the rest as in `add`."""
+        """Adds a piece from step `first` on; the stamps [rank, 1 + step, 6] begin with the step before."""
         arrive = np.ascontiguousarray(skews.late.T)
         steps, ranks = arrive.shape
         row, middle = np.arange(steps), (ranks - 1) // 2

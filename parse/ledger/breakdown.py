@@ -15,6 +15,7 @@ from parse.graph.imbalance import PieceImbalance
 from parse.graph.reading import GraphReader
 from parse.graph.terms import graph_terms
 from parse.ledger.arrivals import ArrivalCollector, Arrivals, StepSkews
+from parse.ledger.loaders import later_fetches_ns, move_to_data, with_later_data
 from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
@@ -200,19 +201,23 @@ def _reduce(trace: Trace, missing: Missing) -> StepBreakdown:
         for piece in read_pieces(trace, kinds, pieces):
             stamps_ns, awaited_ns = piece.stamps_ns, None
             checks.check(piece)
+            later_ns = later_fetches_ns(trace, piece.first, piece.stop)
             if collector:
                 bounds_ns = trace.bounds_of(np.ascontiguousarray(piece.local_ns[:, 1:, GRADS_READY].T).T)
             if graph:
                 terms_ns, skews = graph.read(piece, checks)
                 if collector:
-                    collector.add_skews(piece.first, stamps_ns, np.ascontiguousarray(bounds_ns.T), skews)
+                    bounds = np.ascontiguousarray(bounds_ns.T)
+                    collector.add_skews(piece.first, stamps_ns, bounds, with_later_data(skews, later_ns))
             elif collector:
                 checks.count_early(piece, kinds.roots, bounds_ns)
                 if piece.meetings_ns is not None:
                     awaited_ns = awaited_calls(piece.meetings_ns, kinds, 2 * float(bounds_ns.max()))
-                collector.add(piece.first, stamps_ns, bounds_ns, awaited_ns)
+                skews, bounds = collector.skews(stamps_ns, bounds_ns, awaited_ns)
+                collector.add_skews(piece.first, stamps_ns, bounds, with_later_data(skews, later_ns))
             if not graph:
                 terms_ns = step_terms(stamps_ns, borders, awaited_ns)
+            move_to_data(terms_ns, later_ns, borders)
             sums_ns = terms_ns.sum(axis=1)
             rank_ns += sums_ns
             piece_ns.append(sums_ns.sum(axis=0) / (ranks * (piece.stop - piece.first)))

@@ -27,7 +27,8 @@ SHOWN = 48
 """Steps by which it is told who waits for whom."""
 DATA = 0
 """In the phases of own work."""
-LoaderTimes = Callable[[int, int], Ints]
+LoaderTimes = Callable[[int, int], Sequence[Ints]]
+"""Of these steps what a script's loaders took of their data, and of their compute, ns [rank, step]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,11 +152,13 @@ class _Changes:
         if self.loaders_ns is None:
             work[DATA] = 0
             return work
-        remaining = self.loaders_ns(self.steps.first, self.steps.first + work.shape[1]).T
-        for event in range(work.shape[3]):
-            waited = np.clip(remaining, 0, np.maximum(0, work[DATA, ..., event]))
-            work[DATA, ..., event] -= waited
-            remaining = remaining - waited
+        fetches_ns = self.loaders_ns(self.steps.first, self.steps.first + work.shape[1])
+        for phase, its in zip((DATA, COMPUTE), fetches_ns, strict=True):
+            remaining = its.T
+            for event in range(work.shape[3]):
+                waited = np.clip(remaining, 0, np.maximum(0, work[phase, ..., event]))
+                work[phase, ..., event] -= waited
+                remaining = remaining - waited
         return work
 
     def _even_experts(self, work: Ints) -> Ints:

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hpc.model.options import LOADER_FIGURES
 from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, BATCH_READY, END, GRADS_READY, REDUCED
 from hpc.model.trace import Trace, TraceError
@@ -20,6 +19,7 @@ from parse import stats
 from parse.graph.findings import ChainLink
 from parse.ledger.breakdown import PIECE_STAMPS
 from parse.ledger.graph_what_if import ReplayCase, chain_of, graph_durations
+from parse.ledger.loaders import has_loaders, later_fetches_ns, loaders_ns
 from parse.ledger.meetings import (
     ARRIVES,
     ENDS,
@@ -360,7 +360,7 @@ def _graph_speeds(
     is_script = trace.run.is_script
     durations = graph_durations(
         trace, cases, ranks, late_steps, stages,
-        (lambda first, stop: _loaders_ns(trace, first, stop)) if is_script else None,
+        (lambda first, stop: [*_fetches_ns(trace, first, stop).values()]) if is_script else None,
     )  # fmt: skip
     samples = sum(int(np.asarray(trace.samples[:, first:stop]).sum()) for first, stop in trace.blocks.tolist())
     is_known = not is_script or has_loaders(trace)
@@ -394,11 +394,11 @@ def replayed_speeds(
             its_stages = stages(piece.stamps_ns, terms, meetings_ns, kinds)
             steps = np.arange(piece.first, piece.stop + 1)
             late = np.ones(len(steps), bool) if late_steps is None else np.isin(steps, late_steps)
-            loaders_ns = _loaders_ns(trace, piece.first, piece.stop) if trace.run.is_script else None
+            fetches_ns = _fetches_ns(trace, piece.first, piece.stop) if trace.run.is_script else None
             ends = replay(
                 ends,
                 [
-                    _input_ready(its_stages, loaders_ns)
+                    _input_ready(its_stages, fetches_ns)
                     if change is Change.INPUT
                     else [_changed(each, change, ranks, late) for each in its_stages]
                     for change in changes
@@ -414,33 +414,25 @@ def replayed_speeds(
     ]
 
 
-def has_loaders(trace: Trace) -> bool:
-    """Whether it is recorded of every measured step what the script's loaders took of its data."""
-    figures = trace.input
-    if figures is None or list(trace.input_names) != [*LOADER_FIGURES]:
-        return False
-    return all((np.asarray(figures[:, first:stop]) != ABSENT).all() for first, stop in trace.blocks.tolist())
-
-
-def _loaders_ns(trace: Trace, first: int, stop: int) -> Ints:
-    """What a script's loaders took of the data of these steps, ns [rank, step]; 0 where that is not recorded."""
-    if trace.input is None or list(trace.input_names) != [*LOADER_FIGURES]:
-        return np.zeros((len(trace.stamps), stop - first), np.int64)
-    figures: Ints = np.asarray(trace.input[:, first:stop], np.int64)[:, :, 0]
-    return np.where(figures == ABSENT, 0, figures)
-
-
-def _input_ready(of: Sequence[Stage], loaders_ns: Ints | None) -> list[Stage]:
-    """The stages without waiting for input: that is their data, of a script what its loaders took of it."""
+def _input_ready(of: Sequence[Stage], fetches_ns: Mapping[str, Ints] | None) -> list[Stage]:
+    """The stages without waiting for input: that is their data, of a script what its loaders took, by phase."""
+    remaining = dict(fetches_ns or {})
     changed = []
     for stage in of:
         work = dict(stage.work)
-        if DATA in work:
-            waited = work[DATA] if loaders_ns is None else np.minimum(work[DATA], loaders_ns)
-            work[DATA] = work[DATA] - waited
-            loaders_ns = None if loaders_ns is None else loaders_ns - waited
+        if fetches_ns is None and DATA in work:
+            work[DATA] = np.zeros_like(work[DATA])
+        for phase in remaining.keys() & work.keys():
+            waited = np.minimum(work[phase], remaining[phase])
+            work[phase] = work[phase] - waited
+            remaining[phase] = remaining[phase] - waited
         changed.append(replace(stage, work=work))
     return changed
+
+
+def _fetches_ns(trace: Trace, first: int, stop: int) -> dict[str, Ints]:
+    """What a script's loaders took in these steps, ns [rank, step], by the phase in which it is."""
+    return {DATA: loaders_ns(trace, first, stop), COMPUTE: later_fetches_ns(trace, first, stop)}
 
 
 def _changed(stage: Stage, change: Change | None, ranks: Sequence[int], late: Late) -> Stage:

@@ -46,13 +46,36 @@ def test_of_the_data_the_loaders_take_their_fetches_alone() -> None:
         script.fetch()
         script.sleep(20)  # augmentation by the script itself, a copy to the device
         script.forward()
-        script.fetch()  # a second micro batch, which is in no data
+        script.fetch()  # a second micro batch
         script.forward()
         script.backward()
         script.update()
     steps = script.observed().steps
     assert [step.stamps[BATCH_READY] - step.stamps[BEGIN] for step in steps] == [22 * MS] * 3
     assert [step.loader_ns for step in steps] == [MS] * 3
+    assert [step.later_ns for step in steps] == [MS] * 3
+
+
+def test_later_fetches_end_with_the_gradients_where_that_is_known() -> None:
+    script = Script(**DDP)
+    for armed in (False, True, True):
+        script.fetch()
+        script.forward(armed=armed)
+        script.fetch()
+        script.backward()
+        script.fetch()  # ahead, for the next step
+        script.update()
+    first, second, _ = script.observed().steps
+    assert second.stamps[3] != ABSENT == first.stamps[3]
+    assert (second.loader_ns, second.later_ns, first.later_ns) == (MS, MS, 2 * MS)
+    assert any(text.startswith("fetches behind the last gradient, ") for text in script.observed().remarks)
+
+
+def test_of_updates_in_turns_all_fetches_are_data() -> None:
+    script = Script(**DDP)
+    for optimizer in (1, 2) * 3:
+        script.step(optimizer=optimizer)
+    assert [step.later_ns for step in script.observed().steps] == [MS] * 3
 
 
 def test_what_loaders_take_is_not_known_where_none_is_seen() -> None:
@@ -78,7 +101,7 @@ def test_accumulation_is_one_step() -> None:
     assert [step.samples for step in observed.steps] == [32, 32, 32]
     assert observed.steps[-1].stamps[2:5] == last
     assert "4 backwards a step in 2 of the last 2 steps" in observed.remarks
-    assert any(remark.startswith("of several fetches a step the first is data") for remark in observed.remarks)
+    assert [step.later_ns for step in observed.steps] == [3 * MS] * 3
     script.facts["pipelines"] = [{"schedule": "Schedule1F1B"}]
     assert not any("backwards a step" in remark for remark in script.observed().remarks)
 

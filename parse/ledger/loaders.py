@@ -1,0 +1,80 @@
+"""What a script's loaders took of its steps: of the time before the forward, and in later fetches of the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpc.model.options import LATER_FETCHES, LOADER
+from hpc.model.timestamps import ABSENT
+from hpc.model.trace import Trace
+from parse.ledger.arrivals import StepSkews
+from parse.ledger.meetings import Ints
+from parse.ledger.types import CAUSES, TERMS
+
+_DATA, _COMPUTE = CAUSES.index("data"), CAUSES.index("compute")
+
+
+def has_loaders(trace: Trace) -> bool:
+    """Whether it is recorded of every measured step what the script's loaders took of the time before its forward."""
+    if trace.input is None or LOADER not in trace.input_names:
+        return False
+    at = list(trace.input_names).index(LOADER)
+    return all(
+        (np.asarray(trace.input[:, first:stop])[..., at] != ABSENT).all() for first, stop in trace.blocks.tolist()
+    )
+
+
+def loaders_ns(trace: Trace, first: int, stop: int) -> Ints:
+    """That of steps `first` to `stop` − 1, ns [rank, step]; 0 where it is not recorded."""
+    return _figure(trace, LOADER, first, stop)
+
+
+def later_fetches_ns(trace: Trace, first: int, stop: int) -> Ints:
+    """What loaders took behind the first forward of these steps, ns [rank, step]: with accumulation, say. 0 where it is
+    not recorded."""
+    return _figure(trace, LATER_FETCHES, first, stop)
+
+
+def _figure(trace: Trace, name: str, first: int, stop: int) -> Ints:
+    if trace.input is None or name not in trace.input_names:
+        return np.zeros((len(trace.stamps), stop - first), np.int64)
+    figures: Ints = np.asarray(trace.input[:, first:stop], np.int64)[:, :, list(trace.input_names).index(name)]
+    return np.where(figures == ABSENT, 0, figures)
+
+
+def move_to_data(terms_ns: Ints, later_ns: Ints, borders: frozenset[str]) -> None:
+    """Has the later fetches [rank, step] in the data of the five terms [rank, step, 5]; they still add up to the step.
+
+    They are taken from compute, or where its end is not known from the term that has it. Where the end of data is not
+    known that is one term with it.
+    """
+    if "batch_ready" in borders:
+        compute = next(
+            (at for at, border in enumerate(("grads_ready", "last_grads_ready", "reduced"), 1) if border in borders), 4
+        )
+        terms_ns[..., TERMS.index("data")] += later_ns
+        terms_ns[..., compute] -= later_ns
+
+
+def with_later_data(skews: StepSkews, later_ns: Ints) -> StepSkews:
+    """What made ranks late, with later fetches [rank, step] in data and not in compute.
+
+    Where ranks meet several times in a step, at which of the meetings a fetch made a rank late is not recorded: what
+    its fetches took beyond the median rank's counts as far as it is late by its compute.
+    """
+    if not later_ns.any():
+        return skews
+    beyond = later_ns - np.median(later_ns, axis=0).astype(np.int64)
+
+    def parts(ranks: Ints | slice, steps: Ints | slice) -> Sequence[Ints]:
+        its = list(skews.parts(ranks, steps))
+        moved = later_ns[ranks, steps]
+        if skews.held_up is not None:
+            moved = np.clip(beyond[ranks, steps], 0, np.maximum(its[_COMPUTE], 0))
+        its[_DATA], its[_COMPUTE] = its[_DATA] + moved, its[_COMPUTE] - moved
+        return its
+
+    return replace(skews, parts=parts)

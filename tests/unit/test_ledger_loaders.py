@@ -1,0 +1,85 @@
+"""Fetches behind the first forward of a step are data, in the terms and in what makes a rank late."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hpc.model.options import LOADER_FIGURES
+from hpc.model.spec import SCRIPT
+from hpc.model.timestamps import ABSENT, END, GRADS_READY
+from hpc.model.trace import Trace
+from parse.ledger.breakdown import names, step_breakdown
+from parse.ledger.straggler import verdict
+from parse.ledger.types import Change
+from parse.ledger.what_if import replayed_speeds
+from tests.unit.ledger_traces import on, run_of, trace_of
+from tests.unit.simulated import MS
+from tests.unit.test_ledger_meetings import PLANS, run_with
+
+LATE = 1
+
+
+def with_later_fetches(trace: Trace, ms: float) -> Trace:
+    """As a script's, whose loader took so long behind the first forward on one rank; before it 1 ms on all."""
+    run = dataclasses.replace(trace.run, backend=SCRIPT, workload="train.py", precision="unknown")
+    figures = np.zeros((*trace.stamps.shape[:2], len(LOADER_FIGURES)), np.int64)
+    figures[..., 0] = MS
+    figures[LATE, :, 1] = round(ms * MS)
+    return dataclasses.replace(trace, run=run, run_id="", point_id="", input=figures, input_names=LOADER_FIGURES)
+
+
+def late_in_two_fetches() -> Trace:
+    return trace_of(run_of(), noise=0.05, data=on(LATE, ms=20), forward=on(LATE, ms=20))
+
+
+def test_a_rank_late_in_each_of_two_fetches_waits_for_its_data() -> None:
+    without = step_breakdown(late_in_two_fetches())
+    trace = with_later_fetches(late_in_two_fetches(), 20)
+    breakdown = step_breakdown(trace)
+    data, compute, *others = (breakdown.rank_ns / MS).T
+    assert data[LATE] - data[0] == pytest.approx(40, abs=0.2)
+    assert compute[LATE] - compute[0] == pytest.approx(0, abs=0.2)
+    assert breakdown.rank_ns.sum(axis=1).tolist() == without.rank_ns.sum(axis=1).tolist()
+    assert np.array(others).tolist() == (without.rank_ns / MS).T[2:].tolist()
+    its = verdict(breakdown)
+    assert its.ranks == (LATE,)
+    assert its.cause["data"] == pytest.approx(40, abs=0.5)
+    assert sum(its.cause.values()) == pytest.approx(its.arrival_skew)
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_so_it_does_where_ranks_meet_several_times(plan: list) -> None:
+    trace = run_with(plan, ("data", LATE, 20), ("forward", LATE, 20)).trace
+    its = verdict(step_breakdown(with_later_fetches(trace, 20)))
+    assert its.ranks == (LATE,)
+    assert its.cause["data"] == pytest.approx(40, abs=1)
+    assert its.cause.get("compute", 0.0) == pytest.approx(0, abs=1)
+    assert sum(its.cause.values()) == pytest.approx(its.arrival_skew)
+
+
+def test_where_the_gradients_are_not_seen_the_fetches_leave_the_term_that_has_them() -> None:
+    trace = late_in_two_fetches()
+    trace.stamps[:, :, GRADS_READY] = ABSENT
+    breakdown = step_breakdown(with_later_fetches(trace, 20))
+    assert names(breakdown.borders)[0] == "data"
+    data = breakdown.rank_ns[:, 0] / MS
+    assert data[LATE] - data[0] == pytest.approx(40, abs=0.2)
+    steps = np.diff(trace.stamps[:, trace.run.warmup_steps - 1 :, END], axis=1)
+    assert breakdown.rank_ns.sum(axis=1) == pytest.approx(steps.mean(axis=1), rel=1e-5)  # its own clock drifts
+
+
+def test_without_waiting_for_input_they_are_gone() -> None:
+    trace = with_later_fetches(late_in_two_fetches(), 20)
+    terms = frozenset({"data", "compute", "wait", "communication", "optimizer"})
+    recorded, ready = (replayed_speeds(trace, terms, [change], (), None)[0] for change in (None, Change.INPUT))
+    assert 1 / recorded - 1 / ready == pytest.approx(21 / 53 / recorded, rel=0.02)  # 20 + 1 of 13 + 40 ms
+
+
+def test_a_trace_of_an_earlier_version_is_read_as_before() -> None:
+    trace = with_later_fetches(late_in_two_fetches(), 20)
+    assert trace.input is not None
+    earlier = dataclasses.replace(trace, input=trace.input[..., :1].copy(), input_names=LOADER_FIGURES[:1])
+    assert step_breakdown(earlier).rank_ns.tolist() == step_breakdown(late_in_two_fetches()).rank_ns.tolist()
