@@ -159,8 +159,9 @@ class LocalCluster:
     def name_of(self, job: WrittenJob) -> str:
         return str(job.script)
 
-    def output_of(self, job: WrittenJob, job_id: str) -> Path:
-        return self._logs / f"{job.script.stem}.local.out"
+    def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path]:
+        """The file of standard output and error."""
+        return (self._logs / f"{job.script.stem}.local.out",)
 
     def submit(self, job: WrittenJob, time_min: int) -> str:
         """Starts the script; its job id, `local-<host>-<process>-<n>`. Nothing limits its time here."""
@@ -170,7 +171,7 @@ class LocalCluster:
         become = 'export RANKWISE_JOB_ID="$1-$$-$2"; exec bash "$3"'
         inherited = parent_job_variables()
         variables = {name: value for name, value in os.environ.items() if name not in inherited}
-        with self.output_of(job, "").open("ab") as output:
+        with self.output_of(job, "")[0].open("ab") as output:
             self._starts = True
             try:
                 process = subprocess.Popen(

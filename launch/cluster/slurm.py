@@ -131,8 +131,10 @@ class SlurmCluster:
     def name_of(self, job: WrittenJob) -> str:
         return job.submitted_as or job_name(job.plan, job.script.parent)
 
-    def output_of(self, job: WrittenJob, job_id: str) -> Path:
-        return self.logs / f"{job.plan.name}.{job_id}.out"
+    def output_of(self, job: WrittenJob, job_id: str) -> tuple[Path, Path]:
+        """The files of standard output and error."""
+        output = self.logs / f"{job.plan.name}.{job_id}.out"
+        return output, output.with_suffix(".err")
 
     def submit(self, job: WrittenJob, time_min: int) -> str:
         """The id of the job that Slurm made of the script, with a limit of `time_min` minutes.

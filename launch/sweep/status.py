@@ -7,14 +7,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 
 from hpc.model.outcome import RecordError
 from hpc.model.spec import RunSpec, SpecError
-from hpc.system.text import first_of, plural
+from hpc.system.text import first_of, grouped, plural
 from launch.cluster.local import ended_here, script_processes
 from launch.cluster.lock import FolderLock
 from launch.cluster.query import JobState
@@ -45,11 +45,13 @@ PATIENCE_S = 600
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The runs of the selected sweeps by sweep id, and their folders. `problems` names unreadable plans."""
+    """The runs of the selected sweeps by sweep id, and their folders. `problems` names unreadable plans; `by_hand` has
+    the jobs of scripts that a person submitted, as long as a run is begun in them."""
 
     sweeps: Mapping[str, Sequence[RunSpec]]
     folders: Folders
     problems: Sequence[str] = ()
+    by_hand: Sequence[SubmissionRecord] = ()
 
     @property
     def runs(self) -> dict[str, RunSpec]:
@@ -64,7 +66,8 @@ class Selection:
     def jobs(self) -> list[SubmissionRecord]:
         """The submission records of these sweeps, without those that hold runs of other sweeps too."""
         runs = set(self.run_ids)
-        return [record for record in recall(self.folders.jobs).values() if set(record.runs) <= runs]
+        submitted = [record for record in recall(self.folders.jobs).values() if set(record.runs) <= runs]
+        return [*submitted, *self.by_hand]
 
     @property
     def job_ids(self) -> list[str]:
@@ -140,12 +143,38 @@ def select(request: Request) -> Selection:
         if any(sweep.repeats == AUTO for sweep in request.sweeps):  # added repeats are sweeps of their own
             points = {run.point_id for run in plan.runs}
             sweeps |= {key: runs for key, runs in planned.items() if points.issuperset(run.point_id for run in runs)}
-    elif not (sweeps := planned_sweeps(folders.traces, broken)):
+    elif not (sweeps := planned_sweeps(folders.traces, broken) | _dry_runs_begun(folders)):
         nothing = f"no sweep was planned in {folders.traces}: name its folder with --out"
         if any(folders.jobs.glob("plan.*.json")):
-            nothing += f", or give the options of the sweep too: in {folders.jobs} are dry runs alone"
+            nothing += f", or give the options of the sweep too: in {folders.jobs} are dry runs alone, none begun"
         raise SpecError("; ".join(map(str, broken)) or nothing)
-    return Selection(sweeps=sweeps, folders=folders, problems=[str(error) for error in broken])
+    run_ids = {run.run_id for runs in sweeps.values() for run in runs}
+    return Selection(
+        sweeps=sweeps, folders=folders, problems=[str(error) for error in broken], by_hand=_by_hand(folders, run_ids)
+    )
+
+
+def _dry_runs_begun(folders: Folders) -> dict[str, tuple[RunSpec, ...]]:
+    """The sweeps that were planned by a dry run, and whose scripts a person has submitted: a run was begun."""
+    planned = planned_sweeps(folders.jobs, [])
+    return {
+        sweep_id: runs
+        for sweep_id, runs in planned.items()
+        if any(run.attempts for run in run_statuses([run.run_id for run in runs], folders.traces))
+    }
+
+
+def _by_hand(folders: Folders, run_ids: Collection[str]) -> list[SubmissionRecord]:
+    submitted = {job_id for record in recall(folders.jobs).values() for job_id in record.job_ids}
+    runs = grouped(
+        ((run.open.job_id, run.open.job_name), run.run_id)
+        for run in run_statuses(run_ids, folders.traces)
+        if run.open is not None and run.open.job_id not in submitted
+    )
+    return [
+        SubmissionRecord(job_name=name or f"{folders.jobs}/*.sh", job_ids=(job_id,), runs=tuple(its), user="", host="")
+        for (job_id, name), its in runs.items()
+    ]
 
 
 def _describe_absent(folders: Folders, planned: Mapping[str, Sequence[RunSpec]]) -> str:

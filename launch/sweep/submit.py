@@ -53,7 +53,7 @@ from launch.sweep.run_status import (
     whole,
 )
 from launch.sweep.target import TargetError
-from launch.sweep.text import describe_event, describe_plan, describe_runs
+from launch.sweep.text import describe_event, describe_output, describe_plan, describe_runs
 
 # Whether the script of a job that has ended is submitted again: a decision from its history alone.
 
@@ -360,8 +360,7 @@ class Sweep(ABC):
         never = {run.run_id for run in runs if run.attempts == 0}
         for job in written:
             if (missing := len(never.intersection(_ids([job])))) and (job_ids := queue.job_ids.get(job.script.name)):
-                output = self.cluster.output_of(job, job_ids[-1])
-                where = f"see {output}" if output.exists() else f"there is no {output}"
+                where = describe_output(self.cluster.output_of(job, job_ids[-1]))
                 reason = "; ".join(filter(None, (self._ended.get(job.script.name), where)))
                 self.say(f"  {plural(missing, 'run')} of {job.script.name} never began: {reason}")
         command = f"python -m parse.summarize {shlex.quote(str(self._traces))}{self.summary_options}"

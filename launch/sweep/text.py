@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpc.model.evidence import end_of_output
 from hpc.model.outcome import ExitRecord, Outcome, RecordError, read_rank_notes
 from hpc.model.reference import Reference
 from hpc.model.spec import RunSpec
@@ -19,6 +22,8 @@ from launch.sweep.spec import RepeatDecision, RepeatReason
 if TYPE_CHECKING:
     from launch.sweep.prepare import Prepared
 
+_ERROR = re.compile(r"error", re.IGNORECASE)
+_LINE_CHARACTERS = 300
 MOSTLY = 0.5
 """From this share of the scatter on, steps are its main part."""
 
@@ -146,6 +151,18 @@ def describe_runs(runs: Sequence[RunStatus], folders: Folders) -> Iterator[str]:
         elif run.record is not None and run.record.outcome is not Outcome.OK:
             yield f"  {run.run_id}: {run.record.outcome}: {describe_failure(run.record, folders)}"
         yield from (f"  {problem}" for problem in run.problems)
+
+
+def describe_output(files: Sequence[Path]) -> str:
+    """Which of a job's files says why it began nothing, with its line: what launch.step printed to the first, else the
+    first line of an error, else the last line, of the last file that has any."""
+    lines = {path: [line for line in end_of_output(path).splitlines() if line.strip()] for path in files}
+    if not (printed := [path for path in files if lines[path]]):
+        return f"see {files[0]}, which is empty" if files[0].exists() else f"there is no {files[0]}"
+    by_step = any(line.startswith("rankwise ") for line in lines[files[0]])
+    path = files[0] if by_step else printed[-1]
+    line = lines[path][-1] if by_step else next(filter(_ERROR.search, lines[path]), lines[path][-1])
+    return f"{path}: {line.strip()[:_LINE_CHARACTERS]}"
 
 
 def describe_failure(record: ExitRecord, folders: Folders) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from hpc import sweep
-from hpc.model.outcome import Outcome
+from hpc.model.outcome import BeginRecord, Outcome
 from hpc.model.spec import RunSpec
 from launch.sweep import submit as submission
 from parse import summarize
@@ -69,6 +70,21 @@ def test_the_plan_of_a_dry_run_is_written_with_the_traces_by_the_sweep_itself(
     [written] = (tmp_path / "traces").iterdir()
     assert (written.name, written.read_text()) == (plan.name, plan.read_text())
     assert [path.name for path in (tmp_path / "jobs").glob("*.sh")] == ["1n.sh"]
+
+
+def test_a_dry_run_whose_script_a_person_started_has_a_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dry_run(tmp_path, capsys)
+    first, second = (RunSpec.from_json(values) for values in plan_of(tmp_path)["runs"])
+    put_exit_record(tmp_path / "traces", first, Outcome.OK)
+    begun = BeginRecord(run_id=second.run_id, attempt=1, job_id=f"local-{socket.gethostname()}-1-0", begin_unix_s=5)
+    begun.take(tmp_path / "traces")
+    assert sweep.main(["status", "--out", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert f"{first.run_id}  ok\n" in shown
+    assert f"{second.run_id}  begun in job {begun.job_id}: no record, and the job is gone\n" in shown
+    assert "1 ok, 1 begun" in shown
 
 
 def test_a_pipe_gets_one_line_about_many_runs(

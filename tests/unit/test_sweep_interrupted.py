@@ -16,7 +16,7 @@ from hpc.system import command_line
 from launch.jobs.script import Folders
 from launch.sweep import status
 from launch.sweep.run_status import RunStatus
-from launch.sweep.text import describe_runs
+from launch.sweep.text import describe_output, describe_runs
 from tests.processes import processes, signal_all
 from tests.unit.sweep_command import write_program
 
@@ -176,6 +176,36 @@ def test_a_job_cancelled_before_it_began_has_no_output(
     output = tmp_path / "two words" / "jobs" / "logs" / "1n.7.out"
     assert f"1 run of 1n.sh never began: job 7 CANCELLED; there is no {output}" in stdout
     assert f"python -m parse.summarize '{tmp_path}/two words/traces'" in stdout
+
+
+LMOD = """Lmod is automatically replacing "gcc".
+Lmod has detected the following error:  The following module(s) are unknown: "CUDA/99"
+
+Please check the spelling or version number. Also try "module spider ..."
+"""
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "text"),
+    [
+        (None, None, "there is no 1n.7.out"),
+        ("", "", "see 1n.7.out, which is empty"),
+        ("", LMOD, '1n.7.err: Lmod has detected the following error:  The following module(s) are unknown: "CUDA/99"'),
+        ("Loading\n", "1n.sh: line 14: module: command not found\n",
+         "1n.7.err: 1n.sh: line 14: module: command not found"),
+        ("rankwise 2026-11-27 10:00:00: a_r1 is not begun: this job received SIGTERM\n", "an error of a profile\n",
+         "1n.7.out: rankwise 2026-11-27 10:00:00: a_r1 is not begun: this job received SIGTERM"),
+    ],
+)  # fmt: skip
+def test_why_a_job_began_nothing_is_quoted_from_the_file_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str | None, error: str | None, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = Path("1n.7.out"), Path("1n.7.err")
+    for path, content in zip(files, (out, error), strict=True):
+        if content is not None:
+            path.write_text(content)
+    assert describe_output(files) == text
 
 
 def test_a_run_begun_by_another_job_is_reported_with_the_job(tmp_path: Path) -> None:
