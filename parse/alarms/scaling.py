@@ -51,14 +51,14 @@ def base_of(result: Result, neighbours: Neighbours) -> Result | None:
 def superlinear(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     """The least speedup over one device that the intervals allow is above the number of devices."""
     of_base = base_of(result, neighbours)
-    if of_base is None or result is of_base or result.speedup is None or of_base.run.devices > 1:
+    if of_base is None or result is of_base or result.speedup is None or of_base.devices > 1:
         return
     interval, base = speed_interval(result), speed_interval(of_base)
-    if interval and base and (speedup_low := interval.low / base.high) > result.run.devices:
+    if interval and base and (speedup_low := interval.low / base.high) > result.devices:
         yield {
             "speedup": result.speedup,
             "speedup_low": speedup_low,
-            "devices": result.run.devices,
+            "devices": result.devices,
             **_basis(result, of_base),
         }
 
@@ -68,14 +68,14 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     one device."""
     if (interval := speed_interval(result)) is None or result.median_speed is None:
         return
-    devices, base = result.run.devices, result.base
+    devices, base = result.devices, result.base
     smaller = [
-        (its.high / other.run.devices, other)
+        (its.high / other.devices, other)
         for other in neighbours.setting
-        if other.run.devices < devices
-        and (other.run.devices > 1 or not base or base.devices > 1)
+        if other.devices < devices
+        and (other.devices > 1 or not base or base.devices > 1)
         and (its := speed_interval(other))
-        and its.high / other.run.devices < interval.low / devices
+        and its.high / other.devices < interval.low / devices
     ]
     high, other = min(smaller, key=lambda pair: pair[0], default=(0.0, result))
     if smaller and other.median_speed:
@@ -84,7 +84,7 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
             "smaller_case": other.requested.case,
             "smaller_per_device_high": high,
             "speed_ratio": result.median_speed / other.median_speed,
-            "device_ratio": devices / other.run.devices,
+            "device_ratio": devices / other.devices,
             **_basis(result, other),
         }
 
@@ -96,15 +96,15 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     faster = [
         (its.low, other)
         for other in neighbours.setting
-        if other.run.devices < result.run.devices and (its := speed_interval(other)) and interval.high < its.low
+        if other.devices < result.devices and (its := speed_interval(other)) and interval.high < its.low
     ]
     if faster:
         low, other = max(faster, key=lambda pair: pair[0])
         yield {
             "speed_high": interval.high,
-            "devices": result.run.devices,
+            "devices": result.devices,
             "smaller_case": other.requested.case,
-            "smaller_devices": other.run.devices,
+            "smaller_devices": other.devices,
             "smaller_speed_low": low,
             **_basis(result, other),
         }
@@ -169,9 +169,9 @@ def _pairs(result: Result, setting: Iterable[Result]) -> Iterator[tuple[Result, 
     """Yields each run of a smaller case in the same block: the case, the block, its nodes and those of `result`."""
     if result.run.placement != "nested":
         return
-    size, hosts = (result.run.nodes or 0, result.run.devices), _hosts(result)
+    size, hosts = (result.run.nodes or 0, result.devices), _hosts(result)
     for other in setting:
-        if (other.run.nodes or 0, other.run.devices) < size:
+        if (other.run.nodes or 0, other.devices) < size:
             smaller = _hosts(other)
             yield from ((other, at, smaller[at], hosts[at]) for at in sorted(smaller.keys() & hosts.keys()))
 
@@ -227,7 +227,7 @@ def copied(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
 def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
     """Returns (devices, nodes, samples/s) of each case; empty if two settings could have the same by chance."""
     speeds = [
-        (result.run.devices, result.run.nodes or 1, result.median_speed)
+        (result.devices, result.run.nodes or 1, result.median_speed)
         for result in setting
         if result.median_speed is not None
     ]
@@ -242,7 +242,7 @@ def printed_base(setting: Sequence[Result]) -> Result | None:
     first = next(printing, None)
     if first and first.published and first.published.speedup == 1:
         return first
-    return next((each for each in ordered if each.run.devices == 1), None)
+    return next((each for each in ordered if each.devices == 1), None)
 
 
 def _rounding(figure: Figure, result: Result, base: Result | None) -> float:

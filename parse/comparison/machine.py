@@ -162,7 +162,7 @@ def collective_lines(diagnostics: Sequence[Result]) -> tuple[str, ...]:
                 continue
             for operation, curve in by_operation.items():
                 size, ms = curve.sizes[-1], curve.ms[-1]
-                speed = size / (ms * 1e6) * bus_factor(operation, run.requested.run.devices)
+                speed = size / (ms * 1e6) * bus_factor(operation, result.devices)
                 lines.append(f"{result.requested.case} {operation}: {speed:.4g} GB/s bus bandwidth at {size} bytes")
     return tuple(lines)
 

@@ -189,7 +189,7 @@ class _Points:
         if result.run.scaling == "strong":
             for each in self._by_setting[result.requested.setting]:
                 if (mean := mean_compute(self.runs(each).breakdowns)) is not None:
-                    yield each.run.devices, mean
+                    yield each.devices, mean
 
     @cached_property
     def _by_setting(self) -> dict[str, list[Result]]:
@@ -209,7 +209,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
     terms = point_terms(runs.breakdowns, base.breakdowns, _scale(result))
     volume = gradient_bytes(runs.breakdowns)
     standalone, remarks = standalone_reduction(result, volume, terms.exposed, evidence.collectives)
-    beside, of_tests = beside_nccl_tests(result.run.devices, volume, standalone, evidence.nccl_tests)
+    beside, of_tests = beside_nccl_tests(result.devices, volume, standalone, evidence.nccl_tests)
     split = compute_split(terms, evidence.no_sync, evidence.base_no_sync, evidence.base_ranks) if terms.loss else None
     ledger = Ledger(
         result=result, terms=terms.terms, step=terms.step, loss=terms.loss, repeats=terms.repeats, merged=terms.merged,
@@ -325,7 +325,7 @@ def _straggler_input(ledger: Ledger) -> InputReading | None:
 def _scale(result: Result) -> float:
     """What the base's times are multiplied by: under strong scaling its share of the devices."""
     base = result.base
-    return base.devices / result.run.devices if base and result.run.scaling == "strong" else 1.0
+    return base.devices / result.devices if base and result.run.scaling == "strong" else 1.0
 
 
 def _no_loss(result: Result) -> NoLoss:

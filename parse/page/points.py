@@ -232,7 +232,7 @@ def points_section(
     traced = [result for result in summary.results if any(run.trace for run in result.runs)]
     if not traced:
         return None
-    shown = sorted(traced, key=lambda result: (result is not headline, -result.run.devices))[:MAX_PANELS]
+    shown = sorted(traced, key=lambda result: (result is not headline, -result.devices))[:MAX_PANELS]
     names = names_of_points(summary)
     ledgers = {ledger.result.requested.point: ledger for _, ledger in named_ledgers(summary)}
     blocks: list[PageBlock] = []
@@ -343,7 +343,7 @@ def _shaded(blocks: Sequence[tuple[int, int]]) -> str:
 
 def _delays(reading: RunReading, name: str, number: int, result: Result) -> Iterator[PageBlock]:
     delays = reading.delays
-    if result.run.devices == 1:
+    if result.devices == 1:
         return
     if delays is None:
         yield Paragraph(text="Who is waited for is not drawn: when ranks have their gradients ready was not recorded.")

@@ -81,7 +81,7 @@ def chosen_settings(
         key=lambda at: (
             all(each is not point for each in settings[at]),
             -len(settings[at]),
-            -settings[at][-1].run.devices,
+            -settings[at][-1].devices,
             at,
         ),
     )
@@ -116,8 +116,7 @@ def is_base(result: Result) -> bool:
 def are_drawn(settings: Sequence[tuple[str, Sequence[Result]]]) -> bool:
     """Whether a line of any setting has two ends: the table has what single points say."""
     return any(
-        len({result.run.devices for result in setting if result.median_speed is not None}) > 1
-        for _, setting in settings
+        len({result.devices for result in setting if result.median_speed is not None}) > 1 for _, setting in settings
     )
 
 
@@ -194,13 +193,13 @@ def cases_of(results: Sequence[Result]) -> list[tuple[int, str]]:
     """The marks of the axis: every number of devices with its first case."""
     cases: dict[int, str] = {}
     for result in results:
-        cases.setdefault(result.run.devices, result.requested.case)
+        cases.setdefault(result.devices, result.requested.case)
     return sorted(cases.items())
 
 
 def by_devices(results: Sequence[Result]) -> list[Result]:
     """Few devices first; of equally many those on fewer nodes."""
-    return sorted(results, key=lambda result: (result.run.devices, result.run.nodes or 1))
+    return sorted(results, key=lambda result: (result.devices, result.run.nodes or 1))
 
 
 def _factor(result: Result, quantity: str) -> float:
@@ -219,7 +218,7 @@ def series_of(name: str, setting: Sequence[Result], quantity: str, number: int |
     return Line(
         name=name,
         number=number,
-        x=[result.run.devices for result in ordered],
+        x=[result.devices for result in ordered],
         y=[None if r.median_speed is None else r.median_speed * f for r, f in zip(ordered, factors, strict=True)],
         intervals=[
             (result.interval.low * factor, result.interval.high * factor) if result.interval else None
@@ -236,7 +235,7 @@ def _ideal_speed(chosen: Sequence[tuple[str, Sequence[Result]]], cases: Sequence
     if base is None or base.median_speed is None:
         return None
     devices = [device for device, _ in cases]
-    return Line(name="ideal", x=devices, y=[base.median_speed * device / base.run.devices for device in devices])
+    return Line(name="ideal", x=devices, y=[base.median_speed * device / base.devices for device in devices])
 
 
 def _described(chosen: Sequence[tuple[str, Sequence[Result]]], quantity: str) -> str:
@@ -311,7 +310,7 @@ def headline(summary: Summary) -> Result | None:
 
     def rank(result: Result) -> tuple[bool, bool, bool, int, int]:
         scaled, traced = result.speedup is not None and not is_base(result), any(run.trace for run in result.ok)
-        return traced, bool(result.ok), scaled, result.run.devices, result.run.nodes or 1
+        return traced, bool(result.ok), scaled, result.devices, result.run.nodes or 1
 
     return max(measured, key=rank, default=None)
 
@@ -361,8 +360,8 @@ def _beside(summary: Summary, result: Result) -> Iterator[str]:
     yield f"{speed_text(result.median_speed)} {result.unit}{against}."
     smaller = [
         f"{each.requested.case} {each.speedup:.2f} ×"
-        for each in sorted(setting, key=lambda each: -each.run.devices)
-        if each.speedup is not None and result.base.devices < each.run.devices < result.run.devices
+        for each in sorted(setting, key=lambda each: -each.devices)
+        if each.speedup is not None and result.base.devices < each.devices < result.devices
     ]
     if smaller:
         yield f"Speedup of smaller points: {first_of(smaller, SMALLER)}."

@@ -218,7 +218,7 @@ def _strong_log(result: Result) -> Iterator[str]:
 
 def _meetings(result: Result) -> Iterator[str]:
     """What the recorded collectives take of a step, where there are several ranks."""
-    if not result.meetings_ms or result.run.devices == 1:
+    if not result.meetings_ms or result.devices == 1:
         return
     step_ms = stats.mean([float(run.measured.step_s.mean()) * 1e3 for run in result.ok if run.measured])
     total_ms = sum(result.meetings_ms.values())
@@ -354,7 +354,7 @@ def setting_names(firsts: Sequence[Result]) -> list[str]:
 def _largest(setting: Sequence[Result]) -> Result | None:
     """The largest case that has a speedup over a smaller one."""
     scaled = [result for result in setting if result.speedup is not None and (result.ideal or 0.0) > 1]
-    return max(scaled, key=lambda result: (result.run.devices, result.run.nodes), default=None)
+    return max(scaled, key=lambda result: (result.devices, result.run.nodes), default=None)
 
 
 def _of_setting(setting: Sequence[Result]) -> str:
@@ -364,9 +364,10 @@ def _of_setting(setting: Sequence[Result]) -> str:
     measured = [result for result in setting if result.median_speed is not None]
     if not measured:
         return f"no speed of {', '.join(result.requested.case for result in setting)}"
-    largest_measured = max(measured, key=lambda result: result.run.devices)
+    largest_measured = max(measured, key=lambda result: result.devices)
     speed = f"{largest_measured.median_speed:.2f} {largest_measured.unit}"
-    return f"{speed} on {largest_measured.requested.case}; {unscaled_text(largest_measured)}"
+    on = largest_measured.requested.case if largest_measured.devices else "? devices"
+    return f"{speed} on {on}; {unscaled_text(largest_measured)}"
 
 
 def unscaled_text(result: Result) -> str:
@@ -376,7 +377,7 @@ def unscaled_text(result: Result) -> str:
 
 def without_speed(setting: Sequence[Result], result: Result) -> list[str]:
     """The larger cases that have no speed, and the smaller ones that it is not measured against for want of one."""
-    larger = [each for each in setting if each.median_speed is None and each.run.devices > result.run.devices]
+    larger = [each for each in setting if each.median_speed is None and each.devices > result.devices]
     smaller = result.base.smaller if result.base else ()
     texts = [f"no speed of {', '.join(each.requested.case for each in larger)}"] if larger else []
     return texts + [f"not against {case}: {outcome}" for case, outcome in smaller]

@@ -97,8 +97,9 @@ class SideBySide:
 
 
 def compare(results: Sequence[Result]) -> tuple[SideBySide, ...]:
-    """A table for all work that was requested of more than one backend or measured more than once."""
-    tables = [points for of_unit in by_unit(results) for points in _tables(of_unit)]
+    """A table for all work that was requested of more than one backend or measured more than once, on known devices."""
+    placed = [result for result in results if result.devices]
+    tables = [points for of_unit in by_unit(placed) for points in _tables(of_unit)]
     return tuple(
         _comparison(points)
         for points in tables
@@ -163,7 +164,7 @@ def _known(result: Result, names: Sequence[str]) -> dict[str, str | None]:
 def _comparison(points: Sequence[Result]) -> SideBySide:
     same = shared(points)
     settings = _settings(points, same)
-    cases = {result.requested.case: (result.run.devices, result.run.nodes or 1) for result in points}
+    cases = {result.requested.case: (result.devices, result.run.nodes or 1) for result in points}
     return SideBySide(
         unit=points[0].unit,
         same=same,

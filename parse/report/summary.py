@@ -15,7 +15,7 @@ from parse import stats
 from parse.ledger.types import Ledger
 from parse.logs.nccl_tests import NcclTest
 from parse.report.against import Against
-from parse.runs.attempt import COMMIT, facts_of
+from parse.runs.attempt import COMMIT, UNKNOWN_CASE, facts_of
 from parse.runs.measurements import days
 from parse.runs.result import NoSpeedup, Result, Run
 
@@ -34,6 +34,9 @@ NO_TRAINING = {
 NO_SPEEDUP = {
     NoSpeedup.NOT_OK: "no run ended ok",
     NoSpeedup.NO_BASE: "no other case with all else equal is here",
+    NoSpeedup.UNKNOWN_DEVICES: (
+        "neither the log nor its names say on how many devices: give --case 2n8g, or put it into a folder named like it"
+    ),
     NoSpeedup.BASE_NOT_OK: "no run of {base} ended ok, which it is measured against; --base CASE chooses another",
 }
 
@@ -92,6 +95,7 @@ def identifying_values(result: Result) -> dict[str, str]:
     if result.requested.strong:
         other |= {"batch_size": run.global_batch_size, "scaling": "strong"}
     other |= {"target_accuracy": run.target_accuracy or "", "eval_every": "" if run.eval_every == 1 else run.eval_every}
+    other |= {} if run.devices else {"devices": UNKNOWN_CASE}
     requested = {name: other[name] if name in other else getattr(run, name) for name in SETTINGS}
     return {
         **{name: str(value) for name, value in requested.items() if value not in ("", None)},

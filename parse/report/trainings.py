@@ -205,7 +205,7 @@ def write_airank(folder: Path, results: Sequence[Result]) -> list[str]:
     The log is that of the training in the middle of a point's, by time to train. Raises TableError where nothing was
     trained to its end or two points would be the same file, OSError where a file cannot be written.
     """
-    points = grouped((result.run.devices, result) for result in results if histories_of(result))
+    points = grouped((result.devices, result) for result in results if histories_of(result))
     if not points:
         raise TableError("no run here is a whole training that ended ok (hpc.sweep --epochs)")
     for devices, of_devices in points.items():
@@ -240,7 +240,7 @@ def _information(result: Result) -> dict[str, Any]:
     known = {
         "accelerator_name": device.get("name") or device.get("kind"),
         "accelerator_memory_capacity": _gib(device.get("memory_bytes")) or _of_cpus(device, report),
-        "accelerators_per_node": result.run.devices // (result.run.nodes or 1),
+        "accelerators_per_node": result.devices // (result.run.nodes or 1),
         "number_of_nodes": result.run.nodes,
         "host_processor_name": report.cpu_model,
         "host_processor_core_count": report.cpus,

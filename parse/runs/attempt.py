@@ -27,18 +27,21 @@ from parse.runs.meetings import meetings_s
 
 # The fields of a run that a trace, a plan, a log or a document states.
 
+UNKNOWN_CASE = "?"
+"""The case of a log whose devices nobody states."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunFields:
     """The known fields of a RunSpec, by their names there; None for unknown ones.
 
     `unit` is what its speeds count per second, `samples` or `tokens`; points of different units share no number.
-    A trace or a plan states all. Without `nodes` only the number of `devices` is known. `repeat` counts from 1;
-    `is_numbered` is False if no name states it.
+    A trace or a plan states all. Without `nodes` only the number of `devices` is known, of some logs not even that.
+    `repeat` counts from 1; `is_numbered` is False if no name states it.
     """
 
     backend: str
-    devices: int
+    devices: int | None
     unit: str = SAMPLES
     repeat: int = 1
     is_numbered: bool = True
@@ -87,7 +90,10 @@ class RunFields:
 
     @property
     def case(self) -> str:
-        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where the number of nodes is unknown."""
+        """Nodes and devices of each, `2n8g`; only the devices, `16g`, where the number of nodes is unknown; `?` where
+        the number of devices is."""
+        if self.devices is None:
+            return UNKNOWN_CASE
         return f"{self.nodes}n{self.devices // self.nodes}g" if self.nodes else f"{self.devices}g"
 
     @property
@@ -103,15 +109,19 @@ class RunFields:
     @property
     def local_batch_size(self) -> int | None:
         """Samples per device and step."""
-        return self.batch_size // self.devices if self.batch_size and self.scaling == "strong" else self.batch_size
+        if self.batch_size and self.devices and self.scaling == "strong":
+            return self.batch_size // self.devices
+        return self.batch_size
 
     @property
     def global_batch_size(self) -> int | None:
         """Samples per step over all devices."""
-        return self.local_batch_size * self.devices if self.local_batch_size else None
+        return self.local_batch_size * self.devices if self.local_batch_size and self.devices else None
 
     def baseline(self) -> RunFields:
-        """The same run on one rank of one node, where the number of nodes is always known."""
+        """The same run on one rank of one node, where the number of nodes is always known; none of unknown devices."""
+        if self.devices is None:
+            return dataclasses.replace(self, nodes=None)
         return dataclasses.replace(
             self,
             nodes=1,

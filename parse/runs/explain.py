@@ -170,7 +170,7 @@ def _samples(reading: Reading, attempt: Attempt, window: Window) -> list[str]:
     if window.taken_in:
         return [f"{what} of {plural(window.steps, 'step')}, as their lines print: {window.taken_in:.10g}"]
     run = attempt.requested.run if attempt.requested else None
-    if run and run.batch_size and what == SAMPLES and run.batch_size * run.devices == each:
+    if run and run.batch_size and run.devices and what == SAMPLES and run.batch_size * run.devices == each:
         return [f"samples of a step: {run.batch_size} × {plural(run.devices, 'device')} = {each:.10g}"]
     samples, length = (reading.facts.get(name, "") for name in ("global_batch_size", "sequence_length"))
     if what != SAMPLES and samples.isdecimal() and length.isdecimal() and int(samples) * int(length) == each:
@@ -202,7 +202,7 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     if not window.printed:
         return ["printed: nothing, the lines have neither rates nor step times"]
     median = ", each the median over its lines," if window.lines_per_step > 1 or len(window.ranks) > 1 else ""
-    devices = attempt.requested.run.devices if attempt.requested else 1
+    devices = (attempt.requested and attempt.requested.run.devices) or 1
     each, what, unit = _per_step(attempt, window), reading.log_format.unit, _unit(reading)
     shown = f"{each:.10g}" if each else f"{what} of a step"
     ways: list[tuple[str, float]] = []

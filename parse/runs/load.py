@@ -213,8 +213,7 @@ LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE | re.DOTALL)
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """All attempts. `refusals` name the files that were not read, `remarks` the oddities of the others; `nccl_tests`
-    are the tests in outputs of nccl-tests. `logs` counts the logs that were read, those among them that are in no
-    point."""
+    are the tests in outputs of nccl-tests. `logs` counts the logs that were read."""
 
     attempts: tuple[Attempt, ...]
     requested: tuple[RequestedRun, ...]

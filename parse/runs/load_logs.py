@@ -55,7 +55,7 @@ class HowToRead:
 @dataclass(frozen=True, kw_only=True)
 class LoadedLogs:
     """Attempts, files not read, remarks. `no_logs` are files of folders that are no logs, each with the reason; `logs`
-    counts the logs that were read, those among them that are in no point."""
+    counts the logs that were read."""
 
     attempts: tuple[Attempt, ...]
     refusals: tuple[str, ...]
@@ -85,7 +85,6 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
     remarks: list[str] = []
     no_logs: list[str] = []
     all_tests: list[NcclTest] = []
-    unplaced = 0
     for path in progress(paths):
         place = place_of(path)
         tests: tuple[NcclTest, ...] = ()
@@ -114,19 +113,15 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
             else:
                 refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
             continue
-        if attempt.requested is None and attempt.log is not None:
-            remarks += [f"{path}: {text}" for text in attempt.log.remarks]
-            unplaced += 1
-        else:
-            unfinished = _unfinished(path, reading, attempt, place, how)
-            read.append(_Log(path=path, attempt=attempt, place=place, unfinished=unfinished))
+        unfinished = _unfinished(path, reading, attempt, place, how)
+        read.append(_Log(path=path, attempt=attempt, place=place, unfinished=unfinished))
     read = [*_short_beside_whole([*_one_output_of_each_run(read, remarks)])]
     remarks += _not_taken(read, how.otherwise)
     return LoadedLogs(
         attempts=tuple(_with_scaling([*_in_one_setting(_numbered(read, remarks))])),
         refusals=tuple(refusals),
         remarks=tuple(remarks),
-        logs=len(read) + unplaced,
+        logs=len(read),
         no_logs=tuple(no_logs),
         nccl_tests=tuple(all_tests),
     )

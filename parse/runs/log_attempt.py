@@ -18,7 +18,7 @@ from hpc.model.spec import PRECISIONS, SAMPLES
 from hpc.system.text import grouped, plural
 from parse.logs.engine.log_format import FACTS, LogFormat, LogRecord
 from parse.logs.formats.mllog import BY_EPOCHS, EpochBlock, blocks, doubtful_samples, epochs
-from parse.logs.path_facts import PathFacts, model_name
+from parse.logs.path_facts import SUFFIX, PathFacts, model_name
 from parse.logs.sizes import NOWHERE, Size, size_of, whole_number
 from parse.logs.window import Window, window_text
 from parse.runs.attempt import Attempt, FromLog, Machine, Measured, RequestedRun, RunFields
@@ -246,8 +246,8 @@ def attempt_of(
 ) -> Attempt:
     """The log as an attempt of a run; its repeat is 1 if its names have none.
 
-    `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. The attempt
-    belongs to no point (`requested` is None) if the number of devices is unknown; then a remark names the remedy.
+    `otherwise` has the facts that neither log nor names have. Without numbers `problem` is the reason. Where nobody
+    states the devices, its file's name distinguishes its point.
     """
     remarks = [*place.remarks, *(each.text for each in reading.remarks)]
     whole = whole_training(reading, _size(reading, place, otherwise, []))
@@ -266,19 +266,17 @@ def attempt_of(
     steady = _speeds(reading.log_format, reading.steady_run, size, [])
     result, problem = speeds.result(speed), "" if whole else reading.reason
     if reading.window is not None and result is None:
-        problem = _no_speed(reading.window, size, speed, reading.log_format.unit)
+        problem = _no_speed(reading.log_format, reading.window, size, speed)
     if problem and not reading.step_lines:
         problem = f"{problem}; {what_is_there(reading)}"
-    requested = requested_of_log(reading, place, size, size.devices, protocol, remarks) if size.devices else None
-    if requested is None:
-        remarks.append(_unplaced(result, problem, reading.log_format.unit))
+    requested = requested_of_log(path, reading, place, size, protocol, remarks)
     return Attempt(
-        run_id=requested.run_id if requested else path.name,
+        run_id=requested.run_id,
         number=1,
         requested=requested,
         outcome=None if result is None else Outcome.OK,
         measured=None if result is None else _measured(reading.window, whole, size, speeds, result),
-        machine=Machine(ranks=size.devices, facts=_header_facts(reading.facts)) if size.devices else None,
+        machine=Machine(ranks=size.devices or 0, facts=_header_facts(reading.facts)),
         problem=problem,
         log=FromLog(
             path=path,
@@ -411,7 +409,13 @@ def _measured(
     )
 
 
-def _no_speed(window: Window, size: Size, speed: str, unit: str) -> str:
+def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> str:
+    unit = log_format.unit
+    if window.rate and log_format.rates == "rank" and not size.devices:
+        return (
+            f"it prints {window.rate:.2f} {unit}/s of one device, but neither it nor its names say on how many: give "
+            "--case 2n8g or the like"
+        )
     if speed == "printed" and window.seconds and size.per_step:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
     if window.seconds or window.duration_s:
@@ -426,30 +430,23 @@ def _no_speed(window: Window, size: Size, speed: str, unit: str) -> str:
     return "its lines have neither time stamps nor rates"
 
 
-def _unplaced(result: float | None, problem: str, unit: str) -> str:
-    result_text = f"{result:.2f} {unit}/s" if result else problem or "no speed"
-    return (
-        f"{result_text}; neither the log nor its names say on how many devices: it is in no point below; put it into a "
-        "folder named like 2n8g, or say --case 2n8g"
-    )
-
-
 def requested_of_log(
-    reading: Reading, place: PathFacts, size: Size, devices: int, protocol: Protocol, remarks: list[str]
+    path: Path, reading: Reading, place: PathFacts, size: Size, protocol: Protocol, remarks: list[str]
 ) -> RequestedRun:
     """The run that the log is of, with the fields that the log or its names state."""
     log_format, facts = reading.log_format, reading.facts
     warmup = log_format.warmup if protocol.warmup is None else protocol.warmup
     total = log_format.total if protocol.total is None else protocol.total
     is_short = reading.window is not None and reading.short_window is not None
-    extra = {"name": place.name, "window": _window_name(reading, size, protocol)}
+    name = place.name or ("" if size.devices or place.repeat else SUFFIX.sub("", path.name))
+    extra = {"name": name, "window": _window_name(reading, size, protocol)}
     extra = {name: value for name, value in extra.items() if value}
     run = RunFields(
         backend=log_format.name,
         unit=log_format.unit,
-        devices=devices,
+        devices=size.devices,
         nodes=size.nodes,
-        gpus_per_node=devices // size.nodes if size.nodes else None,
+        gpus_per_node=size.devices // size.nodes if size.devices and size.nodes else None,
         workload=_workload(log_format, facts, place, remarks) or None,
         precision=_precision(facts, place, remarks) or None,
         batch_size=size.batch_size,

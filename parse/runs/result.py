@@ -37,6 +37,8 @@ class NoSpeedup(Enum):
     PLACEHOLDER = 5
     """Its document prints a word in the place of the speed."""
     BASE_PLACEHOLDER = 6
+    UNKNOWN_DEVICES = 7
+    """Neither its log nor names say how many devices it ran on."""
 
 
 class BaseError(ValueError):
@@ -198,6 +200,11 @@ class Result:
         return self.requested.run
 
     @property
+    def devices(self) -> int:
+        """Its devices; 0 where nobody states them: then it has no base."""
+        return self.run.devices or 0
+
+    @property
     def unit(self) -> str:
         """The unit of its speeds: `samples/s` or `tokens/s`."""
         return f"{self.run.unit}/s"
@@ -215,7 +222,7 @@ class Result:
     @property
     def ideal(self) -> float | None:
         """The speedup of ideal scaling: its devices over those of its base."""
-        return None if self.base is None else self.run.devices / self.base.devices
+        return None if self.base is None else self.devices / self.base.devices
 
     @property
     def scaling_efficiency(self) -> float | None:
@@ -278,7 +285,7 @@ def by_setting(results_of_points: Iterable[Result]) -> dict[str, list[Result]]:
 
 def size(result: Result) -> tuple[int, int]:
     """Devices and nodes."""
-    return result.run.devices, result.run.nodes or 1
+    return result.devices, result.run.nodes or 1
 
 
 def _base(points: Sequence[Result], case: str) -> tuple[Base, Result] | None:
@@ -289,12 +296,12 @@ def _base(points: Sequence[Result], case: str) -> tuple[Base, Result] | None:
     smallest = (at for at, result in enumerate(ordered) if result.median_speed is not None or _is_pending(result))
     first = next(smallest, 0)
     result = chosen or ordered[first]
-    if len(points) == 1 and result.run.devices > 1:
+    if not result.devices or (len(points) == 1 and result.devices > 1):
         return None
     base = Base(
         point=result.requested.point,
         case=result.requested.case,
-        devices=result.run.devices,
+        devices=result.devices,
         chosen=chosen is not None,
         smaller=() if chosen else tuple((other.requested.case, _end(other)) for other in ordered[:first]),
     )
@@ -387,6 +394,8 @@ def _with_speedup(result: Result, bases: Mapping[str, tuple[Base, Result] | None
     elif result.median_speed is None:
         placeholders = _placeholders(result)
         reason = NoSpeedup.PLACEHOLDER if placeholders else NoSpeedup.NOT_OK
+    elif not result.devices:
+        reason = NoSpeedup.UNKNOWN_DEVICES
     elif of_base is None:
         reason = NoSpeedup.NO_BASE
     elif of_base.median_speed is None:
@@ -417,7 +426,7 @@ def _order(result: Result) -> tuple[str, str, int, str, str, str, str, int, int]
         dataclasses.replace(result.requested, measurement=None).setting,
         date,
         folder,
-        run.devices,
+        result.devices,
         run.nodes or 1,
     )
 

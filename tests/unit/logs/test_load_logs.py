@@ -15,6 +15,7 @@ from parse.logs.path_facts import case_of
 from parse.logs.window import Protocol
 from parse.runs.load import load
 from parse.runs.load_logs import HowToRead, explained
+from parse.runs.result import NoSpeedup, results
 from tests.unit.logs import made
 from tests.unit.traces import make_trace, put, put_plan, repeats
 
@@ -326,13 +327,19 @@ def test_a_log_that_ends_within_the_warm_up_has_no_number(tmp_path):
     assert attempt.measured is None and "too short" in attempt.problem
 
 
-def test_a_log_with_unknown_devices_is_named_with_its_speed(tmp_path):
-    path = plain(tmp_path, "a.log")
-    loaded = load([tmp_path])
-    assert loaded.attempts == ()
-    assert [line for line in loaded.remarks if line.startswith(f"{path}: ") and "--case" in line]
-    loaded = load([tmp_path], how=HowToRead(otherwise=case_of("1n1g")))
-    assert [attempt.requested.case for attempt in loaded.attempts] == ["1n1g"]
+def test_a_log_with_unknown_devices_is_a_point_of_its_own_file(tmp_path):
+    for name, speed in (("a.log", 350), ("b.log", 2000)):
+        made.put(tmp_path, name, made.ngc_pytorch(made.steps(speed, 128), batch=128).replace("world_size", "size"))
+    log(tmp_path, "1n1g/r50_b128_fp32_1.log")
+    points = results(load([tmp_path]))
+    assert [(each.requested.case, round(each.median_speed)) for each in points] == [
+        ("?", 350), ("?", 2000), ("1n1g", 350),
+    ]  # fmt: skip
+    assert [each.run.devices for each in points] == [None, None, 1]
+    assert [each.speedup for each in points] == [None, None, 1]
+    assert [each.no_speedup for each in points[:2]] == [NoSpeedup.UNKNOWN_DEVICES] * 2
+    placed = load([tmp_path], how=HowToRead(otherwise=case_of("1n1g")))
+    assert {attempt.requested.case for attempt in placed.attempts} == {"1n1g"}
 
 
 # A file explained

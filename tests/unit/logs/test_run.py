@@ -13,8 +13,8 @@ from hpc.model.outcome import Outcome
 from parse.logs.engine.intervals import ExcludedInterval
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.path_facts import PathFacts, case_of, place_of
-from parse.logs.window import Protocol, Reading, Window
-from parse.runs.log_attempt import _pauses, attempt_of, numbered_as, window_text
+from parse.logs.window import Protocol, Reading, Window, window_text
+from parse.runs.log_attempt import _pauses, attempt_of, numbered_as
 
 FORMAT = LogFormat(name="ngc-pytorch", title="", steps=())
 HEADER = {"world_size": "8", "batch_size": "128", "precision": "fp32", "model": "resnet50"}
@@ -280,12 +280,15 @@ def test_a_window_without_a_number_has_its_reason(facts, log_window, options, pr
     assert problem in result.problem and result.measured is None
 
 
-def test_a_log_with_unknown_devices_has_a_remark_with_its_speed():
+def test_a_log_with_unknown_devices_has_its_total_speed():
     result = attempt({}, NAMELESS)
-    assert result.requested is None
-    assert "2570.00 samples/s" in remarks(result) and "--case 2n8g" in remarks(result)
+    assert (result.requested.case, result.requested.run.devices) == ("?", None)
+    assert result.measured.throughput == pytest.approx(2570)
+    of_one = dataclasses.replace(FORMAT, rates="rank")
+    result = attempt({}, NAMELESS, log_format=of_one)
+    assert result.measured is None and "it prints 2570.00 samples/s of one device" in result.problem
     short = attempt({}, NAMELESS, window=None, reason="too short")
-    assert short.requested is None and "too short; neither the log nor its names" in remarks(short)
+    assert short.requested.case == "?" and short.problem.startswith("too short")
 
 
 def test_without_a_batch_size_printed_rates_still_count():
@@ -343,8 +346,6 @@ def test_numbered_as_another_repeat_of_a_campaign():
     assert same.requested.point == result.requested.point and same.requested.key != result.requested.key
     renumbered = numbered_as(result, folder="", repeat=8, numbered=False).requested
     assert renumbered.point == same.requested.point and renumbered.key != same.requested.key
-    nowhere = attempt({}, NAMELESS)
-    assert numbered_as(nowhere, folder="a", repeat=2, numbered=True) is nowhere
 
 
 def test_ends_of_epochs_are_one_remark():
