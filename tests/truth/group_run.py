@@ -187,9 +187,10 @@ def _of_role(
     true_ranks = tuple(training.peers_of(case.rank))
     wrong = [] if ranks == true_ranks else [f"uneven are {ranks or 'none'}, not {true_ranks}"]
     wrong += [f"names {each.ranks}" for each in findings_of(ledger) if not bears_out(each, training, noted)]
+    true = noted.costs_of_experts() if case.place == "tokens" else noted.costs_of_imbalance()
     return GroupPoint(
         case=case, recorded=recorded, verdict="wrong" if wrong else "right",
-        text=f"{describe_all(ledger)}; {ledger.graph}", true=noted.costs_of_imbalance(), cost=cost,
+        text=f"{describe_all(ledger)}; {ledger.graph}", true=true, cost=cost,
         wrong=tuple(wrong),
     )  # fmt: skip
 

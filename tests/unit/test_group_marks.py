@@ -81,6 +81,22 @@ def test_uneven_stages_cost_what_their_longest_has_beyond_the_mean(tmp_path: Pat
     assert run.costs_of_imbalance() == pytest.approx(10)
 
 
+def test_uneven_experts_cost_what_the_longest_work_between_exchanges_has_beyond_the_mean(tmp_path: Path) -> None:
+    met = "all-to-all", [0, 1]
+
+    def steps(gate: int, expert: int) -> list[dict[str, Any]]:
+        begins = 0, 62, 124  # the first step is the window's begin
+        calls = [[(gate, 21), (21 + expert, 62)] for _ in begins]
+        return [
+            {"met": [(*met, at + called, at + called, at + done) for called, done in its], "end": at + 62}
+            for at, its in zip(begins, calls, strict=True)
+        ]
+
+    run = noted(tmp_path, steps(gate=10, expert=40), steps(gate=20, expert=10))
+    assert run.replays_exactly()
+    assert run.costs_of_experts() == pytest.approx(15)  # and rank 1 is as late as before at the first
+
+
 @pytest.mark.parametrize(
     ("name", "ranks", "dimension"),
     [
