@@ -194,8 +194,8 @@ def _between_exchanges(its: NotedRank) -> list[Span]:
     """From the end of each all-to-all to the call of the next, where that is the rank's next call, too."""
     calls = sorted(its.calls, key=lambda call: call.called)
     return [
-        (one.ends, then.called) for one, then in pairwise(calls)
-        if one.name == then.name == EXCHANGE and one.ranks == then.ranks
+        (before.ends, after.called) for before, after in pairwise(calls)
+        if before.name == after.name == EXCHANGE and before.ranks == after.ranks
     ]  # fmt: skip
 
 
