@@ -34,10 +34,6 @@ _OTHER = {
     e.EVALUATE_OUT: "evaluation", e.SAVE_OUT: "checkpoint",
     e.FETCH_OUT: "another loader", e.FETCH_END: "another loader", e.ITERATE_OUT: "another loader",
 }  # fmt: skip
-_BEHIND_UPDATE = {
-    e.COLLECTIVE_IN, e.COLLECTIVE_WAIT, e.COLLECTIVE_OUT, e.SCALER_OUT, e.NOTHING,
-    e.UNSHARD_IN, e.UNSHARD_OUT, e.SYNC_IN,
-}  # fmt: skip
 _OF_TRAINING = {e.FORWARD_IN, e.BACKWARD_IN, e.BACKWARD_OUT, e.UPDATE_OUT, e.REPLAY, e.REPLAY_OUT}
 _LOADER_KINDS = (e.FETCH_OUT, e.FETCH_END, e.ITERATE_OUT)
 
