@@ -246,7 +246,7 @@ def _summarize(
 def _unused(options: argparse.Namespace, summary: Summary, logs: int) -> str:
     """Why an option acts on nothing that was read; empty where each one does. `logs` is the number of logs read."""
     results = (*summary.results, *summary.diagnostics)
-    if not logs and not summary.nccl_tests and (given := log_options(options)):
+    if not logs and not summary.benchmarks and (given := log_options(options)):
         return not_for_traces(given[0], results)
     if options.ledger and all(run.log for result in results for run in result.runs):
         option = "--what-if" if options.what_if else "--ledger"

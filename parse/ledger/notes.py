@@ -20,7 +20,7 @@ from parse.ledger.figures import (
 from parse.ledger.input import InputCause, InputReading
 from parse.ledger.standalone import bytes_text
 from parse.ledger.telemetry import MIN_SAMPLES, ConditionChange, TooFewSamples
-from parse.ledger.types import BesideNcclTests, ComputeSplit, Ledger, Mean, Standalone, WhatIf
+from parse.ledger.types import BesideBenchmark, ComputeSplit, Ledger, Mean, Standalone, WhatIf
 
 MANIFOLD = 1000
 """From this many percent on, the ratio of two figures is left out."""
@@ -37,7 +37,7 @@ def notes(ledger: Ledger) -> Iterator[str]:
     yield from _split(ledger, write)
     if ledger.standalone is not None:
         yield _standalone(ledger.standalone, write)
-    yield from (_nccl_tests(beside, write) for beside in ledger.nccl_tests)
+    yield from (_benchmark(beside, write) for beside in ledger.nccl_tests)
     yield from network_notes(ledger.network)
     if ledger.input is not None:
         yield input_text(ledger.input, write)
@@ -178,12 +178,12 @@ def _standalone(standalone: Standalone, write: Figures) -> str:
     )
 
 
-def _nccl_tests(beside: BesideNcclTests, write: Figures) -> str:
+def _benchmark(beside: BesideBenchmark, write: Figures) -> str:
     ours = "no --collectives of these ranks is here"
     if beside.standalone_bus_bandwidth is not None:
         ours = f"--collectives measured {beside.standalone_bus_bandwidth:.3g} GB/s"
     return (
-        f"nccl-tests on {beside.case}: this gradient volume ({bytes_text(beside.gradient_bytes)}) takes "
+        f"{beside.program} on {beside.case}: this gradient volume ({bytes_text(beside.gradient_bytes)}) takes "
         f"{write.ms(beside.time)}, bus bandwidth {beside.bus_bandwidth:.3g} GB/s; {ours} ({beside.file})"
     )
 

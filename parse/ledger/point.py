@@ -28,14 +28,14 @@ from parse.ledger.input import InputReading, input_of_point, input_of_ranks, red
 from parse.ledger.network_reading import NetworkReading, network_of_point, reduce_network
 from parse.ledger.paces import Spans, paces_of, spans_of
 from parse.ledger.pauses import of_point, speed_with_pauses
-from parse.ledger.standalone import beside_nccl_tests, recorded_collectives, standalone_reduction
+from parse.ledger.standalone import beside_benchmarks, recorded_collectives, standalone_reduction
 from parse.ledger.straggler import PointVerdicts, point_verdicts
 from parse.ledger.symptoms import contention, core_wait, explained, shares_cores, stragglers_part, symptoms
 from parse.ledger.telemetry import Conditions, compare_conditions, reduce_telemetry
 from parse.ledger.terms import PointTerms, compute_split, fixed_compute, mean_compute, point_terms, together_with_wait
 from parse.ledger.types import PERSISTENT, TRANSIENT, Ledger, Mean, NoLoss, Paces, StragglerAtBase, Symptom
 from parse.ledger.what_if import with_chains, without_straggler
-from parse.logs.nccl_tests import NcclTest
+from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.runs.processes import each_in_processes, processes_for
 from parse.runs.result import Result, by_setting
 
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 def ledgers(
     results: Sequence[Result], diagnostics: Sequence[Result] = (), progress: Progress[Result] | None = None,
-    nccl_tests: Sequence[NcclTest] = (),
+    benchmarks: Benchmarks = NO_BENCHMARKS,
 ) -> tuple[Ledger, ...]:  # fmt: skip
     """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others."""
     by_point = {result.requested.point: result for result in (*results, *diagnostics)}
     processes = processes_for(run.trace for result in by_point.values() for run in result.ok if run.trace)
     shown = progress(results) if progress else results
     if processes == 1:
-        points = _Points(by_point, nccl_tests, {})
+        points = _Points(by_point, benchmarks, {})
         return tuple(_ledger(points.evidence(result)) for result in shown if points.runs(result).breakdowns)
     read = each_in_processes(_read_runs, [*by_point.values()], processes)
-    points = _Points(by_point, nccl_tests, dict(zip(by_point, read, strict=True)))
+    points = _Points(by_point, benchmarks, dict(zip(by_point, read, strict=True)))
     chosen = [result for result in results if points.runs(result).breakdowns]
     judged = each_in_processes(lambda result: _ledger(points.evidence(result)), chosen, processes)
     return tuple(
@@ -101,7 +101,7 @@ class PointEvidence:
     base_no_sync: tuple[StepBreakdown, ...] = ()
     compute_by_devices: tuple[tuple[int, Mean], ...] = ()
     collectives: tuple[Result, ...]
-    nccl_tests: tuple[NcclTest, ...]
+    benchmarks: Benchmarks
     other_networks: tuple[NetworkReading, ...]
 
 
@@ -137,10 +137,8 @@ def _read_runs(result: Result) -> PointRuns:
 class _Points:
     """The points, each read and judged once: where the evidence on one of them is taken from."""
 
-    def __init__(
-        self, by_point: Mapping[str, Result], nccl_tests: Sequence[NcclTest], runs: Mapping[str, PointRuns]
-    ) -> None:
-        self._results, self._nccl_tests = by_point, tuple(nccl_tests)
+    def __init__(self, by_point: Mapping[str, Result], benchmarks: Benchmarks, runs: Mapping[str, PointRuns]) -> None:
+        self._results, self._benchmarks = by_point, benchmarks
         self._collectives = tuple(result for result in by_point.values() if result.run.diagnostic == COLLECTIVES)
         self._runs = dict(runs)
         self._verdicts: dict[str, PointVerdicts] = {}
@@ -162,7 +160,7 @@ class _Points:
             base_verdicts=self._judged(several) if several else None,
             base_no_sync=self._no_sync(several) if several else (),
             compute_by_devices=tuple(self._compute_by_devices(result)),
-            collectives=self._collectives, nccl_tests=self._nccl_tests,
+            collectives=self._collectives, benchmarks=self._benchmarks,
             other_networks=tuple(network for point, network in self._networks if point != result.requested.point),
         )  # fmt: skip
 
@@ -209,7 +207,7 @@ def _ledger(evidence: PointEvidence) -> Ledger:
     terms = point_terms(runs.breakdowns, base.breakdowns, _scale(result))
     volume = gradient_bytes(runs.breakdowns)
     standalone, remarks = standalone_reduction(result, volume, terms.exposed, evidence.collectives)
-    beside, of_tests = beside_nccl_tests(result.devices, volume, standalone, evidence.nccl_tests)
+    beside, of_tests = beside_benchmarks(result.devices, volume, standalone, evidence.benchmarks)
     split = compute_split(terms, evidence.no_sync, evidence.base_no_sync, evidence.base_ranks) if terms.loss else None
     ledger = Ledger(
         result=result, terms=terms.terms, step=terms.step, loss=terms.loss, repeats=terms.repeats, merged=terms.merged,

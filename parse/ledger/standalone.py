@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -16,7 +16,8 @@ from hpc.model.trace import Trace, TraceError
 from hpc.model.trace_file import read_trace
 from hpc.system.text import plural
 from parse import stats
-from parse.ledger.types import BesideNcclTests, Standalone
+from parse.ledger.types import BesideBenchmark, Standalone
+from parse.logs.benchmarks import Benchmarks
 from parse.logs.nccl_tests import NcclTest
 from parse.runs.attempt import RunFields
 from parse.runs.result import Result
@@ -154,42 +155,68 @@ def standalone_reduction(
     return None, tuple(dict.fromkeys(remarks))
 
 
-def beside_nccl_tests(
-    devices: int, gradient_bytes: int, standalone: Standalone | None, tests: Sequence[NcclTest]
-) -> tuple[tuple[BesideNcclTests, ...], tuple[str, ...]]:
-    """The all-reduce of a training's gradients by every test on as many devices, and a remark for each that did not
-    measure this size; neither where that is 0, not known. Tests with wrong results, and those of several groups at
-    once, do not count."""
+def beside_benchmarks(
+    devices: int, gradient_bytes: int, standalone: Standalone | None, benchmarks: Benchmarks
+) -> tuple[tuple[BesideBenchmark, ...], tuple[str, ...]]:
+    """The all-reduce of a training's gradients by every benchmark on as many devices, and a remark for each that did
+    not measure this size; neither where that is 0, not known. Tests with wrong results, and those of several groups at
+    once, do not count; osu_allreduce only where its path says the case, since it prints no number of ranks."""
     beside, remarks = [], []
-    for test in tests if gradient_bytes else ():
-        if (test.operation, test.devices, test.groups) != (ALL_REDUCE, devices, 1) or test.wrong or devices < 2:
-            continue
-        curve = curve_of_test(test)
-        ms = curve.time_ms(gradient_bytes)
+    ours = None if standalone is None else _bus_bandwidth(gradient_bytes, standalone.standalone, devices)
+    for measured in _all_reduces(devices, benchmarks) if gradient_bytes and devices > 1 else ():
+        ms = measured.curve.time_ms(gradient_bytes)
         if ms is not None:
-            bus_bandwidth = (
-                None if standalone is None else _bus_bandwidth(gradient_bytes, standalone.standalone, devices)
-            )
             beside.append(
-                BesideNcclTests(
-                    file=test.file, case=test.case, gradient_bytes=gradient_bytes, time=ms,
-                    bus_bandwidth=_bus_bandwidth(gradient_bytes, ms, devices), standalone_bus_bandwidth=bus_bandwidth,
+                BesideBenchmark(
+                    file=measured.file, program=measured.program, case=measured.case, gradient_bytes=gradient_bytes,
+                    time=ms, bus_bandwidth=_bus_bandwidth(gradient_bytes, ms, devices), standalone_bus_bandwidth=ours,
                 )
             )  # fmt: skip
-        elif curve.sizes:
+        elif sizes := measured.curve.sizes:
             remarks.append(
-                f"{test.file}: nccl-tests measured all-reduce from {curve.sizes[0]} to {curve.sizes[-1]} bytes, not "
-                f"{gradient_bytes} bytes of gradients (its options -b, -e)"
+                f"{measured.file}: {measured.program} measured all-reduce from {sizes[0]} to {sizes[-1]} bytes, not "
+                f"{gradient_bytes} bytes of gradients ({measured.options})"
             )
     return tuple(beside), tuple(remarks)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _AllReduce:
+    """What a benchmark measured of all-reduce; `options` are those of its sizes."""
+
+    file: str
+    program: str
+    case: str
+    curve: Curve
+    options: str
+
+
+def _all_reduces(devices: int, benchmarks: Benchmarks) -> Iterator[_AllReduce]:
+    for test in benchmarks.nccl_tests:
+        if (test.operation, test.devices, test.groups) == (ALL_REDUCE, devices, 1) and not test.wrong:
+            yield _AllReduce(
+                file=test.file, program="nccl-tests", case=test.case, curve=curve_of_test(test),
+                options="its options -b, -e",
+            )  # fmt: skip
+    for measured in benchmarks.network_tests:
+        if (measured.operation, measured.devices) == (ALL_REDUCE, devices) and measured.case:
+            about = ", ".join(filter(None, (measured.library, measured.buffers and f"{measured.buffers} buffers")))
+            yield _AllReduce(
+                file=measured.file, program=f"{measured.program} ({about})", case=measured.case,
+                curve=_curve((row.bytes, row.value) for row in measured.rows), options="its option -m",
+            )  # fmt: skip
+
+
 def curve_of_test(test: NcclTest) -> Curve:
     """The times of a test by size; the mean of a size that it has several times."""
+    return _curve((row.bytes, row.timing.time_us) for row in test.rows if row.timing is not None)
+
+
+def _curve(sizes_and_us: Iterable[tuple[int, float]]) -> Curve:
     ms: dict[int, list[float]] = {}
-    for row in test.rows:
-        if row.timing is not None and row.bytes > 0 and row.timing.time_us > 0:
-            ms.setdefault(row.bytes, []).append(row.timing.time_us / 1e3)
+    for size, time_us in sizes_and_us:
+        if size > 0 and time_us > 0:
+            ms.setdefault(size, []).append(time_us / 1e3)
     return Curve(sizes=tuple(sorted(ms)), ms=tuple(stats.mean(ms[size]) for size in sorted(ms)))
 
 

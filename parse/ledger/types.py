@@ -463,11 +463,12 @@ class CoreWait:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BesideNcclTests:
-    """An all-reduce of the gradients as nccl-tests measured it on as many devices, its time in ms; bus bandwidths in
-    GB/s, that of the standalone all-reduce None where there is none."""
+class BesideBenchmark:
+    """An all-reduce of the gradients as a benchmark (`program`) measured it on as many devices, its time in ms; bus
+    bandwidths in GB/s, that of the standalone all-reduce None where there is none."""
 
     file: str
+    program: str = "nccl-tests"
     case: str
     gradient_bytes: int
     time: float
@@ -514,7 +515,7 @@ class Ledger:
     what one rank no longer takes others get,
     `input` what is known of input that is read from files, `what_ifs` what changes would be worth, where that was
     requested. `dimensions` are the parts of `wait` and `communication` by the groups of the ranks, none where these
-    have no groups. `nccl_tests` are of the same number of devices, `network` is None of one node.
+    have no groups. `nccl_tests` are of nccl-tests and of OSU on as many devices, `network` is None of one node.
     `repeats` are the runs behind the loss. `rank_pauses` are a script's pauses, which are in no step, and
     `speed_with_pauses` is the speed with them, in the point's unit; None where there are none. `graph` are the findings
     of ranks that meet in several groups, None where they do not.
@@ -552,7 +553,7 @@ class Ledger:
     input: InputReading | None = None
     remarks: tuple[str, ...] = ()
     what_ifs: tuple[WhatIf, ...] | None = None
-    nccl_tests: tuple[BesideNcclTests, ...] = ()
+    nccl_tests: tuple[BesideBenchmark, ...] = ()
     network: Network | None = None
     rank_pauses: tuple[RankPauses, ...] = ()
     speed_with_pauses: float | None = None

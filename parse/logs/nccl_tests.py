@@ -140,7 +140,7 @@ def nccl_tests(text: str, file: str) -> tuple[NcclTest, ...]:
     streams = {"": everyones}
     tests: list[_Lines] = []
     for whole in text.splitlines():
-        line, rank = _unlabelled(whole[:MAX_LINE])
+        line, rank = unlabelled(whole[:MAX_LINE])
         stream = streams.setdefault(rank, _Stream())
         if line.startswith("#") or "nThread " in line:
             if _HEAD.match(line):
@@ -161,7 +161,7 @@ def nccl_tests(text: str, file: str) -> tuple[NcclTest, ...]:
     return tuple(_test(test, file) for test in tests)
 
 
-def _unlabelled(line: str) -> tuple[str, str]:
+def unlabelled(line: str) -> tuple[str, str]:
     """A line without a launcher's label, and the rank in that."""
     raw = line.encode()
     for form in LABELS:

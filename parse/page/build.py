@@ -360,8 +360,8 @@ def left_out_section(summary: Summary) -> Section | None:
         lines.append("times to train, which python -m parse.summarize prints")
     if any(result.run.diagnostic == FIND_MAX for result in summary.diagnostics):
         lines.append("tries of find-max, which python -m parse.summarize prints")
-    if summary.nccl_tests:
-        lines.append("bandwidths of nccl-tests, which python -m parse.summarize prints")
+    if summary.benchmarks:
+        lines.append("what benchmarks measured, which python -m parse.summarize prints")
     return Section(id="left-out", title="Not on this page", blocks=[Listing(title="", lines=lines)]) if lines else None
 
 

@@ -17,8 +17,10 @@ from parse.ledger.sentence import sentence
 from parse.ledger.telemetry import ConditionChange, TooFewSamples
 from parse.ledger.types import Ledger, RunLedger, Standalone, Verdict, WhatIf
 from parse.logs.nccl_tests import NcclTest
+from parse.logs.network_tests import NetworkTest
 from parse.report.against import Against, PublishedBeside, own_devices
-from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text, problems
+from parse.report.benchmarks import nccl_problems, network_problems
+from parse.report.sections import Largest, drift_alarm_text, largest, missing_text, node_alarm_text
 from parse.report.side_by_side import SideBySide, compare, outcomes
 from parse.report.summary import (
     MACHINE,
@@ -70,7 +72,12 @@ AS_TEXT: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
     NodeAlarm: {"text": node_alarm_text},
     Drift: {"alarm": drift_alarm_text},
     Largest: {"problem": lambda row: row.problem},
-    NcclTest: {"case": lambda test: test.case, "problems": problems},
+    NcclTest: {"case": lambda test: test.case, "problems": nccl_problems},
+    NetworkTest: {
+        "case": lambda test: test.case,
+        "unit": lambda test: "GB/s" if test.measures.is_bandwidth else "us",
+        "problems": network_problems,
+    },
 }
 """Members of the JSON page that are made from several fields, or from an enum."""
 
@@ -94,7 +101,9 @@ def as_json(summary: Summary) -> str:
         "trainings": [_json(row) for row in trainings(summary.results)],
         "largest": [_json(row) for row in largest(summary.diagnostics)],
         "drifts": [_json(drift) for drift in drifts(summary.results)],
-        "nccl_tests": _json(summary.nccl_tests),
+        "nccl_tests": _json(summary.benchmarks.nccl_tests),
+        "network_tests": _json(summary.benchmarks.network_tests),
+        "linpacks": _json(summary.benchmarks.linpacks),
         "reduced": list(summary.reduced),
         "remarks": list(summary.remarks),
         "refusals": list(summary.refusals),

@@ -16,7 +16,8 @@ from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, inflect
 from parse import stats
 from parse.alarms.text import of_runs
-from parse.report.sections import nodes_alarms, problems
+from parse.report.benchmarks import problems
+from parse.report.sections import nodes_alarms
 from parse.report.summary import SIZE, Summary, labels, measured_in, named, naming, no_speedup_text, requested_values
 from parse.runs.result import Result, by_setting, scaling_text, size
 from parse.text import cut, shortened, wrapped
@@ -170,9 +171,7 @@ def below_the_table(summary: Summary) -> list[Notice]:
         ]
     notices += [Notice(text=text) for text in nodes_alarms(summary)]
     notices += _diagnostic_notices(summary.diagnostics)
-    notices += [
-        Notice(labels=(test.file,), text=text, noun="files") for test in summary.nccl_tests for text in problems(test)
-    ]
+    notices += [Notice(labels=(file,), text=text, noun="files") for file, text in problems(summary.benchmarks)]
     notices += map(_of_file, summary.remarks)
     return [*notices, *(_of_file(f"not read: {refusal}") for refusal in summary.refusals)]
 

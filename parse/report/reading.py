@@ -10,6 +10,7 @@ from parse.alarms.table import judge
 from parse.ledger.point import ledgers
 from parse.ledger.types import Ledger
 from parse.ledger.what_if import with_what_ifs
+from parse.logs.benchmarks import NO_BENCHMARKS
 from parse.published.points import published
 from parse.report.summary import Summary
 from parse.runs.load import load
@@ -51,7 +52,7 @@ def read_summary(
         reduced=loaded.reduced,
         remarks=(*loaded.remarks, *printed.remarks),
         refusals=(*loaded.refusals, *printed.refusals),
-        nccl_tests=loaded.nccl_tests,
+        benchmarks=loaded.benchmarks or NO_BENCHMARKS,
     )
     return summary, loaded.logs
 
@@ -65,7 +66,7 @@ def read_ledgers(
     of = [result for result in summary.results if result.requested.point in read]
     chosen_ledgers = tuple(
         ledger
-        for ledger in ledgers(of, summary.diagnostics, progress, summary.nccl_tests)
+        for ledger in ledgers(of, summary.diagnostics, progress, summary.benchmarks)
         if ledger.result.requested.point in points
     )
     if not what_if:

@@ -13,7 +13,7 @@ from hpc.model.spec import COLLECTIVES, FIND_MAX, NO_SYNC, SAMPLES
 from hpc.system.text import grouped
 from parse import stats
 from parse.ledger.types import Ledger
-from parse.logs.nccl_tests import NcclTest
+from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks
 from parse.report.against import Against
 from parse.runs.attempt import COMMIT, UNKNOWN_CASE, facts_of
 from parse.runs.measurements import days
@@ -54,7 +54,7 @@ class Summary:
     """Judged results, sizes made small, remarks of reading and files not read.
 
     `diagnostics` explain results of training and are not among them. `ledgers` are of the results that have one, in
-    their order, `against` the published figures beside the results; None if not requested. `nccl_tests` are measured
+    their order, `against` the published figures beside the results; None if not requested. `benchmarks` are measured
     outside of any run.
     """
 
@@ -65,12 +65,12 @@ class Summary:
     remarks: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     against: Against | None = None
-    nccl_tests: tuple[NcclTest, ...] = ()
+    benchmarks: Benchmarks = NO_BENCHMARKS
 
     @property
     def empty(self) -> bool:
         """Whether nothing was read that could be shown."""
-        return not (self.results or self.diagnostics or self.nccl_tests)
+        return not (self.results or self.diagnostics or self.benchmarks)
 
 
 def requested_values(result: Result) -> dict[str, str]:

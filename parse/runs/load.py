@@ -37,7 +37,7 @@ from parse.runs.measurements import AttemptFile, FileContent, Measurements, days
 from parse.runs.processes import each_in_processes, processes_for
 
 if TYPE_CHECKING:
-    from parse.logs.nccl_tests import NcclTest
+    from parse.logs.benchmarks import Benchmarks
     from parse.runs.load_logs import HowToRead, Progress
 
 # Joins traces, records and plans to attempts, in each measurement by itself.
@@ -212,15 +212,15 @@ LOG_BY_NAME = re.compile(r".+\.log(\.gz)?", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """All attempts. `refusals` name the files that were not read, `remarks` the oddities of the others; `nccl_tests`
-    are the tests in outputs of nccl-tests. `logs` counts the logs that were read."""
+    """All attempts. `refusals` name the files that were not read, `remarks` the oddities of the others; `benchmarks`
+    are what outputs of benchmarks have. `logs` counts the logs that were read."""
 
     attempts: tuple[Attempt, ...]
     requested: tuple[RequestedRun, ...]
     reduced: tuple[str, ...]
     refusals: tuple[str, ...]
     remarks: tuple[str, ...]
-    nccl_tests: tuple[NcclTest, ...] = ()
+    benchmarks: Benchmarks | None = None
     logs: int = 0
 
 
@@ -250,7 +250,7 @@ class _Loader:
         self.plans: dict[Path, list[RequestedRun]] = {}
         self.reduced: list[str] = []
         self.attempt_files: list[AttemptFile] = []
-        self.nccl_tests: tuple[NcclTest, ...] = ()
+        self.benchmarks: Benchmarks | None = None
         self.logs = 0
 
     def load(self, paths: Sequence[Path], progress: Progress[Path], how: HowToRead | None) -> Loaded:
@@ -279,7 +279,7 @@ class _Loader:
             reduced=tuple(dict.fromkeys(self.reduced)),
             refusals=tuple(self.refusals),
             remarks=tuple(self.remarks),
-            nccl_tests=self.nccl_tests,
+            benchmarks=self.benchmarks,
             logs=self.logs,
         )
 
@@ -356,7 +356,7 @@ class _Loader:
         self.no_logs += loaded.no_logs
         self.refusals += loaded.refusals
         self.remarks += loaded.remarks
-        self.nccl_tests = loaded.nccl_tests
+        self.benchmarks = loaded.benchmarks
         self.logs = loaded.logs
         return loaded.attempts
 

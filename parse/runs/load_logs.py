@@ -15,12 +15,11 @@ from typing import TypeVar
 from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
+from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
 from parse.logs.engine.log_format import LogError, UnknownFormatError
 from parse.logs.engine.reader import ANSI, MAX_KNOWN, opened_once, pieces
 from parse.logs.formats import KNOWN, format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
-from parse.logs.nccl_tests import HEAD as NCCL_TESTS
-from parse.logs.nccl_tests import NcclTest, nccl_tests
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, ends_early, read_log
@@ -32,10 +31,6 @@ Progress = Callable[[Sequence[T]], Iterable[T]]
 """Gives the items in their order and shows how far they are."""
 FORMAT_DEFAULT = Protocol()
 MAX_FIRST_LINES = 2000
-SNIFFED_BYTES = 1 << 18
-"""The output of nccl-tests shows its head within as many."""
-MAX_NCCL_TESTS = 1 << 24
-"""More bytes of such an output are not read."""
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree within this share are one."""
 
@@ -62,7 +57,7 @@ class LoadedLogs:
     remarks: tuple[str, ...]
     logs: int
     no_logs: tuple[str, ...] = ()
-    nccl_tests: tuple[NcclTest, ...] = ()
+    benchmarks: Benchmarks = NO_BENCHMARKS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,28 +79,28 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
     refusals: list[str] = []
     remarks: list[str] = []
     no_logs: list[str] = []
-    all_tests: list[NcclTest] = []
+    all_benchmarks: list[Benchmarks] = []
     for path in progress(paths):
         place = place_of(path)
-        tests: tuple[NcclTest, ...] = ()
+        benchmarks = NO_BENCHMARKS
         try:
             with opened_once(path):
                 if path in silently:
                     require_text(path)
-                tests = _nccl_tests(path)
-                all_tests += tests
-                if place.packed and not tests:
+                benchmarks = benchmarks_in(path, place)
+                all_benchmarks.append(benchmarks)
+                if place.packed and not benchmarks:
                     if path in silently:
                         recognise(path)
                     remarks.append(_packed(path, place))
                     continue
                 reading, attempt = _read(path, place, how)
-            if tests and not reading.step_lines:
+            if benchmarks and not reading.step_lines:
                 continue
             if path in silently and how.log_format and reading.log_format.steps and not reading.step_lines:
                 raise UnknownFormatError(f"{path}: no step line of {how.log_format} is in it")
         except LogError as error:
-            if tests:
+            if benchmarks:
                 continue
             text = str(error)
             if path in silently and isinstance(error, UnknownFormatError):
@@ -123,7 +118,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
         remarks=tuple(remarks),
         logs=len(read),
         no_logs=tuple(no_logs),
-        nccl_tests=tuple(all_tests),
+        benchmarks=joined(all_benchmarks),
     )
 
 
@@ -181,8 +176,8 @@ def explained(path: Path, how: HowToRead) -> str:
     try:
         reading, attempt = _read(path, place, how)
     except LogError:
-        if _nccl_tests(path):
-            raise LogError(f"{path}: output of nccl-tests, no log of steps: it is shown without --explain") from None
+        if benchmarks_in(path, place):
+            raise LogError(f"{path}: output of a benchmark, no log of steps: it is shown without --explain") from None
         raise
     aside = f"\n{plain(_packed(path, place))}\n" if place.packed else ""
     return explain(path, reading, attempt) + aside
@@ -212,19 +207,6 @@ def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts
     unfinished = attempt_of(path, short, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
     speed = f"{attempt.measured.throughput:.2f} {reading.log_format.unit}/s over {attempt.log.window}"
     return dataclasses.replace(unfinished, problem=f"{unfinished.problem}; {speed}")
-
-
-def _nccl_tests(path: Path) -> tuple[NcclTest, ...]:
-    """The tests of an output of nccl-tests; empty for other files. Raises LogError if it cannot be read."""
-    begin = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path, SNIFFED_BYTES)), b"")
-    if not NCCL_TESTS.search(begin):
-        return ()
-    parts: list[bytes] = []
-    for buffer, size, offset in pieces(path):
-        if offset >= MAX_NCCL_TESTS:
-            break
-        parts.append(bytes(memoryview(buffer)[:size]))
-    return nccl_tests(ANSI.sub(b"", b"".join(parts)).decode(errors="replace"), str(path))
 
 
 def _first_lines(path: Path) -> list[bytes]:

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from parse import summarize
 from parse.ledger.notes import notes
-from parse.ledger.standalone import beside_nccl_tests, curve_of_test
-from parse.ledger.types import BesideNcclTests, Standalone
+from parse.ledger.standalone import beside_benchmarks, curve_of_test
+from parse.ledger.types import BesideBenchmark, Standalone
+from parse.logs.benchmarks import Benchmarks
 from parse.logs.engine.log_format import LogError
 from parse.logs.nccl_tests import NcclTest, nccl_tests
-from parse.report.sections import problems
+from parse.report.benchmarks import nccl_problems as problems
 from tests.unit.ledger_traces import run_of, trace_of
 from tests.unit.ledgers import two_nodes
 from tests.unit.logs import made
@@ -195,7 +196,7 @@ def test_it_is_no_log_of_steps(tmp_path, capsys):
         assert "samples/s" not in printed.out + printed.err
         assert "not read" not in printed.out + printed.err
     assert summarize.main(["--explain", path]) == 1
-    assert "output of nccl-tests, no log of steps" in capsys.readouterr().err
+    assert "output of a benchmark, no log of steps" in capsys.readouterr().err
     mixed = str(made.put(tmp_path, "mixed.log", WITHOUT_MPI))
     assert summarize.main([mixed]) == 1
     assert f"not read: {mixed}: several processes print tests" in capsys.readouterr().err
@@ -215,14 +216,14 @@ STANDALONE = Standalone(gradient_bytes=134217728, standalone=1.0, exposed=0.5, r
 
 def test_beside_the_standalone_reduction_of_as_many_devices():
     tests = (single_test(ONE_NODE), single_test(TWO_NODES), *nccl_tests(NEW, "spark.txt"))
-    (beside,), remarks = beside_nccl_tests(8, 134217728, STANDALONE, tests)
+    (beside,), remarks = beside_benchmarks(8, 134217728, STANDALONE, Benchmarks(nccl_tests=tests))
     assert (beside.case, beside.time, remarks) == ("1n8g", 0.6143, ())
     assert beside.bus_bandwidth == pytest.approx(382.34, rel=1e-4)
     assert beside.standalone_bus_bandwidth == pytest.approx(134217728 / 1e6 * 1.75)
-    (only,), _ = beside_nccl_tests(16, 134217728, None, tests)
+    (only,), _ = beside_benchmarks(16, 134217728, None, Benchmarks(nccl_tests=tests))
     assert (only.case, only.standalone_bus_bandwidth) == ("2n8g", None)
-    assert beside_nccl_tests(4, 134217728, None, tests) == ((), ())
-    none, (remark,) = beside_nccl_tests(8, 1 << 20, None, tests)
+    assert beside_benchmarks(4, 134217728, None, Benchmarks(nccl_tests=tests)) == ((), ())
+    none, (remark,) = beside_benchmarks(8, 1 << 20, None, Benchmarks(nccl_tests=tests))
     assert none == ()
     assert remark == (
         "x.txt: nccl-tests measured all-reduce from 134217728 to 4294967296 bytes, not 1048576 bytes of gradients "
@@ -251,7 +252,7 @@ def test_the_ledger_has_it_beside_its_own(tmp_path, capsys, count):
 
 
 def test_the_ledger_note_has_both_bandwidths():
-    beside = BesideNcclTests(
+    beside = BesideBenchmark(
         file="nccl.txt", case="2n2g", gradient_bytes=102_228_128, time=40.0, bus_bandwidth=3.83,
         standalone_bus_bandwidth=2.79,
     )  # fmt: skip
@@ -264,7 +265,9 @@ def test_the_ledger_note_has_both_bandwidths():
 def test_what_is_wrong_or_of_several_groups_does_not_count():
     good = single_test(ONE_NODE)
     for changed in ({"wrong": 1}, {"groups": 2}, {"operation": "all-gather"}, {"rows": ()}):
-        assert beside_nccl_tests(8, 134217728, None, [dataclasses.replace(good, **changed)]) == ((), ())
+        assert beside_benchmarks(
+            8, 134217728, None, Benchmarks(nccl_tests=(dataclasses.replace(good, **changed),))
+        ) == ((), ())
 
 
 def test_the_bandwidths_read_have_the_printed_average():

@@ -1,0 +1,68 @@
+"""The outputs of benchmarks among the logs: nccl-tests, OSU Micro-Benchmarks, perftest, HPL. Evidence, no trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from parse.logs.engine.reader import ANSI, pieces
+from parse.logs.linpack import MARKS as LINPACK_MARKS
+from parse.logs.linpack import Linpack, linpacks
+from parse.logs.nccl_tests import HEAD as NCCL_TESTS
+from parse.logs.nccl_tests import NcclTest, nccl_tests
+from parse.logs.network_tests import MARKS as NETWORK_MARKS
+from parse.logs.network_tests import NetworkTest, network_tests
+from parse.logs.path_facts import PathFacts
+
+SNIFFED_BYTES = 1 << 18
+"""The output of a benchmark shows what it is within as many."""
+MAX_BYTES = 1 << 24
+"""More bytes of such an output are not read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmarks:
+    """What benchmarks measured, in the order of the files."""
+
+    nccl_tests: tuple[NcclTest, ...] = ()
+    network_tests: tuple[NetworkTest, ...] = ()
+    linpacks: tuple[Linpack, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.nccl_tests or self.network_tests or self.linpacks)
+
+
+NO_BENCHMARKS = Benchmarks()
+
+
+def joined(each: Iterable[Benchmarks]) -> Benchmarks:
+    """Those of several files."""
+    parts = list(each)
+    return Benchmarks(
+        nccl_tests=tuple(test for part in parts for test in part.nccl_tests),
+        network_tests=tuple(test for part in parts for test in part.network_tests),
+        linpacks=tuple(solved for part in parts for solved in part.linpacks),
+    )
+
+
+def benchmarks_in(path: Path, place: PathFacts) -> Benchmarks:
+    """Those of a file, whose `place` says its nodes and devices where the path does; empty for other files. Raises
+    LogError if it cannot be read."""
+    begin = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path, SNIFFED_BYTES)), b"")
+    of_nccl = bool(NCCL_TESTS.search(begin))
+    of_network, of_linpack = (any(mark in begin for mark in marks) for marks in (NETWORK_MARKS, LINPACK_MARKS))
+    if not (of_nccl or of_network or of_linpack):
+        return NO_BENCHMARKS
+    parts: list[bytes] = []
+    for buffer, size, offset in pieces(path):
+        if offset >= MAX_BYTES:
+            break
+        parts.append(bytes(memoryview(buffer)[:size]))
+    text, file = ANSI.sub(b"", b"".join(parts)).decode(errors="replace"), str(path)
+    devices = place.devices or (place.nodes * place.gpus_per_node if place.nodes and place.gpus_per_node else None)
+    return Benchmarks(
+        nccl_tests=nccl_tests(text, file) if of_nccl else (),
+        network_tests=network_tests(text, file, devices=devices, nodes=place.nodes) if of_network else (),
+        linpacks=linpacks(text, file) if of_linpack else (),
+    )

@@ -1,0 +1,229 @@
+"""What benchmarks measured, as text: nccl-tests, OSU Micro-Benchmarks, perftest, HPL; a table for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hpc.system.text import grouped, plural
+from parse.logs.benchmarks import Benchmarks
+from parse.logs.linpack import Linpack, ResidualCheck
+from parse.logs.nccl_tests import NcclTest
+from parse.logs.network_tests import OSU, NetworkTest, Refusal
+from parse.text import TableData, TextBlock, distinct, number
+
+
+def benchmarks_blocks(benchmarks: Benchmarks) -> list[TextBlock]:
+    """All tables, those of a kind together, with an empty line between them; empty where there is no benchmark."""
+    parts = [
+        _nccl_blocks(benchmarks.nccl_tests),
+        *_network_parts(benchmarks.network_tests),
+        _linpack_blocks(benchmarks.linpacks),
+    ]
+    blocks: list[TextBlock] = []
+    for part in filter(None, parts):
+        blocks += ["", *part] if blocks else part
+    return blocks
+
+
+def problems(benchmarks: Benchmarks) -> Iterator[tuple[str, str]]:
+    """The file and what is wrong, for each problem."""
+    for test in benchmarks.nccl_tests:
+        yield from ((test.file, text) for text in nccl_problems(test))
+    for measured in benchmarks.network_tests:
+        yield from ((measured.file, text) for text in network_problems(measured))
+    for solved in benchmarks.linpacks:
+        if reason := _unbelieved(solved):
+            yield solved.file, f"{_system(solved)}: {reason}: it is no number"
+
+
+# Bandwidths that nccl-tests measured.
+
+UNIT = "GB/s"
+
+
+def _nccl_blocks(all_tests: Sequence[NcclTest]) -> list[TextBlock]:
+    """A table for each operation, a row per size and a column per test; empty where nothing was tested."""
+    blocks: list[TextBlock] = []
+    for operation, tests in _by_operation(all_tests).items():
+        heads, rows = _table(tests)
+        blocks += [""] if blocks else []
+        blocks += [_operation_title(operation, tests), _legend(tests)]
+        blocks += [TableData(heads=heads, rows=rows, label_columns=0, keys=1)]
+    return blocks
+
+
+def nccl_problems(test: NcclTest) -> list[str]:
+    """What is wrong with a test; wrong results first."""
+    what = f"{test.operation or 'a collective'} of nccl-tests on {test.case}"
+    texts = []
+    if test.wrong:
+        texts.append(f"{what}: {plural(test.wrong, 'wrong element')}: its results are wrong, whatever its bandwidth")
+    if test.cpu_time:
+        texts.append(f"{what}: its times are those of the launches (-C), which give no bandwidth")
+    elif not test.rows:
+        texts.append(f"{what}: it ended before its first size")
+    if test.average is None:
+        texts.append(f"{what}: it did not come to its end, sizes may be missing")
+    if test.groups > 1:
+        texts.append(f"{what}: {test.groups} groups of devices reduced at once, the bandwidth is that of one")
+    return texts
+
+
+def _by_operation(tests: Sequence[NcclTest]) -> dict[str, list[NcclTest]]:
+    """The tests that have a bandwidth, by operation, on fewer devices first."""
+    ordered = sorted(tests, key=lambda test: (test.devices or 0, test.nodes or 0))
+    return grouped((test.operation, test) for test in ordered if test.rows)
+
+
+def _operation_title(operation: str, tests: Sequence[NcclTest]) -> str:
+    elsewhere = any(row.in_place is None and row.timing for test in tests for row in test.rows)
+    place = "in place, where a test has that, else out of place" if elsewhere else "in place"
+    return f"bus bandwidth of {operation or 'an unnamed collective'} by nccl-tests, {place}"
+
+
+def _names(tests: Sequence[NcclTest]) -> list[str]:
+    """The cases; of several tests of one case with a number."""
+    return distinct((test.case for test in tests), "{} [{}]")
+
+
+def _legend(tests: Sequence[NcclTest]) -> list[str]:
+    """A line per test: its file, devices, NCCL, and the average over sizes that it prints."""
+    lines = []
+    for name, test in zip(_names(tests), tests, strict=True):
+        facts = [test.file, *test.models]
+        library = "RCCL" if any(model.startswith("AMD ") for model in test.models) else "NCCL"
+        facts += [f"{library} {test.nccl}"] if test.nccl else []
+        facts += ["results not checked"] if test.wrong is None else []
+        facts += ["bus bandwidth is 0 on one device, by definition"] if test.devices == 1 else []
+        facts += [] if test.average is None else [f"average {test.average:g} {UNIT}"]
+        lines.append(f"{name}: {', '.join(facts)}")
+    return lines
+
+
+def _table(tests: Sequence[NcclTest]) -> tuple[list[tuple[str, str]], list[list[str]]]:
+    """Heads as (name, unit), and a row per size; the mean of a size that a test has several times."""
+    columns = [_busbw(test) for test in tests]
+    sizes = sorted({size for column in columns for size in column})
+    heads = [("size", "B"), *((name, UNIT) for name in _names(tests))]
+    return heads, [
+        [str(size), *(number(column[size]) if size in column else "" for column in columns)] for size in sizes
+    ]
+
+
+def _busbw(test: NcclTest) -> dict[int, float]:
+    by_size = grouped((row.bytes, row.timing.busbw) for row in test.rows if row.timing is not None)
+    return {size: sum(values) / len(values) for size, values in by_size.items()}
+
+
+# Times and bandwidths of the OSU Micro-Benchmarks and perftest.
+
+
+def network_problems(test: NetworkTest) -> list[str]:
+    """What is wrong with a test."""
+    what = f"{test.program} ({test.suite})"
+    refused = grouped((row.reason, row.bytes) for row in test.refused)
+    texts = [f"{what}: {_sizes(refused[reason])}: {reason}; no number" for reason in Refusal if reason in refused]
+    if not test.rows and not test.refused:
+        texts.append(f"{what}: it ended before its first size")
+    repeated = {size: values for size, values in _values(test).items() if len(values) > 1}
+    if repeated:
+        size, values = max(repeated.items())
+        texts.append(
+            f"{what}: {_sizes(list(repeated))} in several rows, the worst is shown (of {size} bytes "
+            f"{_figure(min(values))} to {_figure(max(values))} {_unit(test)})"
+        )
+    if test.clock_in_doubt:
+        texts.append(
+            f"{what}: it warns that CPU frequencies conflict, by which it counts its time (its option -F hides that)"
+        )
+    return texts
+
+
+def _network_parts(all_tests: Sequence[NetworkTest]) -> Iterator[list[TextBlock]]:
+    """A title, a line per test and a table for each program: a row per size, a column per test."""
+    by_program = grouped(((test.program, test.measures), test) for test in all_tests if test.rows)
+    for (program, measures), tests in by_program.items():
+        names = distinct((test.case for test in tests), "{} [{}]")
+        names = [name.strip() or "[1]" for name in names]
+        about = f" ({tests[0].operation}; sizes are {tests[0].size_is})" if tests[0].operation else ""
+        ends = "; no bus bandwidth" if measures.is_bandwidth else ""
+        columns = [{size: _worst(test, values) for size, values in _values(test).items()} for test in tests]
+        yield [
+            f"{program}{about}: {measures}{ends}",
+            *(f"{name}: {_about(test)}" for name, test in zip(names, tests, strict=True)),
+            TableData(
+                heads=[("size", "B"), *((name, _unit(tests[0])) for name in names)],
+                rows=[
+                    [str(size), *(_figure(column[size]) if size in column else "" for column in columns)]
+                    for size in sorted({size for column in columns for size in column})
+                ],
+                label_columns=0,
+                keys=1,
+            ),
+        ]
+
+
+def _about(test: NetworkTest) -> str:
+    """The file of a test, and what it was measured with."""
+    facts = [test.file, " ".join(filter(None, (test.suite, test.version))), test.library, test.link]
+    facts += [f"{test.buffers} buffers"] if test.buffers else []
+    facts += ["what arrived was not checked (its option -c)"] if test.suite == OSU and not test.checked else []
+    return ", ".join(filter(None, facts))
+
+
+def _values(test: NetworkTest) -> dict[int, list[float]]:
+    return grouped((row.bytes, row.value) for row in test.rows)
+
+
+def _worst(test: NetworkTest, values: Sequence[float]) -> float:
+    return min(values) if test.measures.is_bandwidth else max(values)
+
+
+def _figure(value: float) -> str:
+    """Small messages have bandwidths of a few kB/s."""
+    return number(value) if value >= 10 else f"{value:.3g}"
+
+
+def _unit(test: NetworkTest) -> str:
+    return "GB/s" if test.measures.is_bandwidth else "us"
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return f"{sizes[0]} bytes" if len(sizes) == 1 else f"{len(sizes)} sizes, from {min(sizes)} to {max(sizes)} bytes,"
+
+
+# Systems solved by HPL and HPL-MxP.
+
+_LINPACK_HEADS = (("", ""), ("N", ""), ("P x Q", ""), ("all", "Gflop/s"), ("a GPU", "Gflop/s"), ("LU alone", "Gflop/s"))
+
+
+def _linpack_blocks(solved: Sequence[Linpack]) -> list[TextBlock]:
+    """The systems whose solution was checked and holds."""
+    rows = [
+        [
+            each.benchmark,
+            str(each.n or ""),
+            f"{each.p} x {each.q}" if each.p else "",
+            *("" if rate is None else number(rate) for rate in (each.gflops, each.per_gpu, each.lu_gflops)),
+            each.file,
+        ]
+        for each in solved
+        if each.gflops is not None
+    ]
+    if not rows:
+        return []
+    title = "a dense system solved, check passed: the operations of HPL's formula over its time, no speed of a training"
+    return [title, TableData(heads=[*_LINPACK_HEADS, ("file", "")], rows=rows, label_columns=1)]
+
+
+def _system(solved: Linpack) -> str:
+    return solved.benchmark + (f" of N = {solved.n}" if solved.n else "")
+
+
+def _unbelieved(solved: Linpack) -> str:
+    """Why its rate is no number; empty where it is one."""
+    if solved.check is ResidualCheck.FAILED:
+        return "its residual check failed"
+    if solved.check is ResidualCheck.MISSING:
+        return "no residual check is printed"
+    return "its operations over its time are not the printed rate" if solved.contradicts else ""
