@@ -54,7 +54,10 @@ def start() -> None:
     during a command's imports and a missing package become one line each. Has no effect in other processes.
     """
     name = module_run().removesuffix(".__main__")
-    if name.partition(".")[0] not in ("hpc", "launch", "parse") or name in PROGRAMS:
+    if name.partition(".")[0] not in ("hpc", "launch", "parse"):
+        return
+    if name in PROGRAMS:
+        sys.excepthook = lambda kind, error, trace: _excepthook(kind, error, trace, name)
         return
     if name not in COMMANDS:
         print(_no_command(name), file=sys.stderr)
@@ -277,11 +280,34 @@ def _explain(error: BaseException, name: str) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         print(f"{called(name)}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if broken := _describe_broken(error):
+        print(f"{called(name)}: {broken}", file=sys.stderr)
+        return not_done(name)
+    missing = error.name if isinstance(error, ModuleNotFoundError) else ""
     if missing in REQUIREMENTS:
         print(f"{called(name)}: {_not_installed(missing)}", file=sys.stderr)
         return not_done(name)
     return None
+
+
+def _describe_broken(error: BaseException) -> str:
+    """Which required package is there and cannot be imported, where from, why, and what to do; empty for others."""
+    trace, place = error.__traceback__, ""
+    while trace is not None and not place:
+        code, package = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        if code.co_name == "<module>" and package in REQUIREMENTS:
+            place = code.co_filename.rpartition(f"/{package}")[0]
+        trace = trace.tb_next
+    if not place or not isinstance(error, Exception):
+        return ""
+    while (cause := error.__cause__ or error.__context__) is not None:  # numpy's own text is a page
+        error = cause
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    version = ".".join(map(str, sys.version_info[:2]))
+    fix = f"install it again: `{sys.executable} -m pip install --force-reinstall {package}`"
+    if place in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        fix = "that folder is in PYTHONPATH, before this Python's packages: unset it, or unload the module that sets it"
+    return f"{package} in {place} cannot be imported by {sys.executable}, Python {version} ({reason}): {fix}"
 
 
 def _not_installed(package: str) -> str:
@@ -301,9 +327,11 @@ def _not_installed(package: str) -> str:
     )
 
 
-def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Explains errors before `run`: those of a command's imports."""
-    status = _explain(error, _command)
+def _excepthook(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None, program: str = ""
+) -> None:
+    """Explains errors before `run`: those of the imports of a command, or of this program."""
+    status = None if program and isinstance(error, KeyboardInterrupt) else _explain(error, program or _command)
     if status is not None:
         raise SystemExit(status)
     sys.__excepthook__(kind, error, trace)

@@ -156,6 +156,29 @@ def test_each_missing_package_is_named(package: str, traces: Path, tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("module", ["hpc.observe", "hpc.rank"])
+@pytest.mark.parametrize("in_path", [True, False])
+def test_a_package_that_is_broken_is_named_with_its_place(module: str, in_path: bool, tmp_path: Path) -> None:
+    """As numpy made for another Python: its own text has twenty lines."""
+    package = tmp_path / "site" / "numpy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "try:\n    import numpy._core\nexcept ImportError as error:\n"
+        "    raise ImportError('A page\\nof advice') from error\n"
+    )
+    env = (
+        {"PYTHONPATH": f"{package.parent}:{ROOT}"}
+        if in_path
+        else sitecustomize(tmp_path / "hook", f"import sys\nsys.path.insert(0, {str(package.parent)!r})\n")
+    )
+    done = command(module, "--", "train.py", cwd=tmp_path, env=env)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"{module}: numpy in {package.parent} cannot be imported by {sys.executable}, Python 3.")
+    assert "(No module named 'numpy._core'): " in line
+    assert ("unset it, or unload the module that sets it" if in_path else "--force-reinstall numpy") in line
+
+
 @pytest.mark.parametrize(
     "error", ["ModuleNotFoundError('no mine', name='mine')", "ImportError('numpy is broken', name='numpy')"]
 )
