@@ -17,10 +17,8 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import collectives, flight_record, pipelines, stacks
+from . import collectives, flight_record, loaders, pipelines, stacks
 from . import events as e
 from .observer import (
     Count,
@@ -42,66 +40,6 @@ _MAX_LOOKS = 8
 HOOKED = "_rankwise"
 current: Observer | None = None
 """What records in this process; None where nothing does."""
-
-
-def _hook_loaders(o: Observer) -> None:
-    iterators: dict[int, int] = {}  # of each iterator, by its identity, the number of its loader
-    counts: dict[int, Count] = {}
-
-    def make_iterate(original: Any) -> Any:
-        def iterate(loader: Any) -> Any:
-            if o.fetching or o.off:
-                return original(loader)
-            which = o.loaders.of(loader)
-            if which not in counts:
-                counts[which] = Count(nominal_size(loader))
-            o.note(e.ITERATE_IN, which)
-            iterator = original(loader)
-            iterators[id(iterator)] = which
-            o.note(e.ITERATE_OUT, which)
-            return iterator
-
-        return iterate
-
-    def make_fetch(original: Any) -> Any:
-        cells, place, fetch_in, fetch_out, fetch_end = o.cells, o.place, e.FETCH_IN, e.FETCH_OUT, e.FETCH_END
-
-        def fetch(iterator: Any) -> Any:
-            if o.fetching or o.off or (o.thread and _thread() != o.thread):
-                return original(iterator)
-            try:
-                if o.updated:
-                    o.step_completed()
-                which = iterators.get(id(iterator), 0)
-                at = place()
-                cells[at + 1] = fetch_in | which << 8
-                cells[at] = perf_counter_ns()
-                if o.mark is not None:
-                    o.mark(at)
-            except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                o.failed(error)
-                return original(iterator)
-            o.fetching = True
-            kind, number = fetch_end, 0
-            try:
-                batch = original(iterator)
-                kind = fetch_out
-            finally:
-                ns, o.fetching = perf_counter_ns(), False
-                try:
-                    if kind == fetch_out and which:
-                        number = counts[which].samples(batch)
-                    at = place()
-                    cells[at + 1] = kind | which << 8 | number << 24
-                    cells[at] = ns
-                except Exception as error:  # noqa: BLE001 - the script must not end for a hook
-                    o.failed(error)
-            return batch
-
-        return fetch
-
-    o.replace(DataLoader, "__iter__", make_iterate)
-    o.replace(_BaseDataLoaderIter, "__next__", make_fetch)
 
 
 def _hook_forward(o: Observer, kind: type) -> None:
@@ -427,7 +365,7 @@ def install(folder: str, after_import: collectives.AfterImport) -> None:
     global current  # noqa: PLW0603 - a process has one torch
     o = Observer(folder, after_import)
     try:
-        _hook_loaders(o)
+        loaders.hook(o)
         _hook_updates(o)
         _hook_saves(o)
         hook_end(o)

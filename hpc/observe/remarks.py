@@ -53,6 +53,9 @@ def why_none(events: Sequence[HookEvent]) -> str:
     )
 
 
+_STATED = "--batch-size N states how many samples a rank's step takes, without which there is no speed"
+
+
 def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int, *, is_pipeline: bool) -> list[str]:
     if not steps:
         return []
@@ -69,9 +72,9 @@ def remarks_on_steps(steps: Sequence[ObservedStep], usual: Set[str], looked: int
         remarks.append(f"{plural(count, 'pause')} for {kind}, {length:.3f} s in all, in no step")
     remarks += [f"{kind} in more than half of the steps is a part of them" for kind in sorted(usual)]
     if not any(step.fetches for step in late):
-        remarks.append("no DataLoader: a step begins where the update before it returned")
+        remarks.append(f"no DataLoader: a step begins where the update before it returned; {_STATED}")
     elif any(step.samples is None for step in late):
-        remarks.append("how many samples a batch has is not known")
+        remarks.append(f"how many samples a batch has is not known; {_STATED}")
     elif unread := sum(not step.fetches for step in late):
         remarks.append(f"{unread} of the last {len(late)} steps read nothing: batches are read ahead, or used again")
     if looked:

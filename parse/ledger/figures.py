@@ -143,6 +143,8 @@ def no_loss_text(ledger: Ledger) -> str:
             return "it is the only case of its setting"
         case NoLoss.BASE_NOT_OK:
             return f"no run of its base, {ledger.result.base_case}, ended ok with a trace"
+        case NoLoss.NO_SAMPLES:
+            return "how many samples its steps take is not known, and so whether the base's do as much"
 
 
 def merged_text(reasons: Sequence[Merged]) -> str:

@@ -49,7 +49,7 @@ def ledgers(
 ) -> tuple[Ledger, ...]:  # fmt: skip
     """The ledger of every point that has an ok run with a trace. `diagnostics` are runs that explain others."""
     by_point = {result.requested.point: result for result in (*results, *diagnostics)}
-    processes = processes_for(run.trace for result in by_point.values() for run in result.ok if run.trace)
+    processes = processes_for(run.trace for result in by_point.values() for run in result.for_ledger if run.trace)
     shown = progress(results) if progress else results
     if processes == 1:
         points = _Points(by_point, benchmarks, {})
@@ -107,7 +107,7 @@ class PointEvidence:
 
 def _read_runs(result: Result) -> PointRuns:
     breakdowns, conditions, inputs, networks, hosts, spans, remarks, called = [], [], [], [], [], [], [], []
-    for run in result.ok:
+    for run in result.for_ledger:
         if run.trace is None:
             remarks.append(f"{run.requested.run_id}: read from a log, which has no stamps")
             continue
@@ -169,7 +169,7 @@ class _Points:
         if result.base is None or result.base.point == result.requested.point:
             return None
         base = self._results.get(result.base.point)
-        return base if base and self.runs(base).breakdowns else None
+        return base if base and base.ok and result.ok and self.runs(base).breakdowns else None
 
     def _judged(self, result: Result) -> PointVerdicts:
         point = result.requested.point
@@ -293,6 +293,8 @@ def _unmatched(runs: PointRuns) -> tuple[str, ...]:
 
 def _speed_with_pauses(result: Result, breakdowns: Sequence[StepBreakdown]) -> float | None:
     speeds = {run.requested.run_id: run.measured.throughput for run in result.ok if run.measured is not None}
+    if not speeds:
+        return None
     return speed_with_pauses(
         [breakdown.paused for breakdown in breakdowns], [speeds[breakdown.run_id] for breakdown in breakdowns]
     )
@@ -316,7 +318,7 @@ def _straggler_input(ledger: Ledger) -> InputReading | None:
     largest = max(verdict.cause.items(), key=lambda part: part[1], default=("", 0.0))[0]
     if verdict.kind not in (PERSISTENT, TRANSIENT) or largest != "data":
         return None
-    traces = [run.trace for run in ledger.result.ok if run.trace is not None]
+    traces = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
     return input_of_ranks(traces, verdict.ranks, ledger.step.value)
 
 
@@ -329,4 +331,6 @@ def _scale(result: Result) -> float:
 def _no_loss(result: Result) -> NoLoss:
     if result.base is None:
         return NoLoss.NO_BASE
-    return NoLoss.IS_BASE if result.base.point == result.requested.point else NoLoss.BASE_NOT_OK
+    if result.base.point == result.requested.point:
+        return NoLoss.IS_BASE
+    return NoLoss.BASE_NOT_OK if result.ok else NoLoss.NO_SAMPLES

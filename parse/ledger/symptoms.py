@@ -109,7 +109,7 @@ def symptoms(ledger: Ledger) -> tuple[Symptom, ...]:
     readings: list[Mapping[str, tuple[float, float]]] = []
     rates: list[RunRates] = []
     samples: list[tuple[float, float]] = []
-    runs = [run.trace for run in ledger.result.ok if run.trace is not None]
+    runs = [run.trace for run in ledger.result.for_ledger if run.trace is not None]
     for at, path in enumerate(runs):
         with open_trace(path) as trace:
             readings.append(compare_ranks(trace, ranks, others, _waits(ledger)))
@@ -214,7 +214,7 @@ def _standstill(ledger: Ledger) -> Iterator[Symptom]:
     """How long the straggler did not run in the steps in which it is late, against the other ranks in the same."""
     stragglers: list[float] = []
     others: list[float] = []
-    runs = [run for run in ledger.result.ok if run.trace is not None]
+    runs = [run for run in ledger.result.for_ledger if run.trace is not None]
     for run, steps in zip(runs, ledger.verdict.run_steps, strict=False):
         if run.trace is None or not steps:
             continue

@@ -57,6 +57,8 @@ class NoLoss(Enum):
     IS_BASE = 1
     NO_BASE = 2
     BASE_NOT_OK = 3
+    NO_SAMPLES = 4
+    """How many samples its steps take is not known, or those of its base: whether these do the same work."""
 
 
 @dataclass(frozen=True, kw_only=True)

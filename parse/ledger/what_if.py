@@ -235,7 +235,7 @@ def what_ifs(ledger: Ledger) -> tuple[WhatIf, ...]:
     }  # fmt: skip
     cases = [ReplayCase(change=change) for change, is_possible in possible.items() if is_possible]
     cases += _graph_cases(ledger)
-    processes = processes_for(run.trace for run in ledger.result.ok if run.trace)
+    processes = processes_for(run.trace for run in ledger.result.for_ledger if run.trace)
     recorded, by_case = _speeds(ledger, cases, processes)
     values = (
         WhatIf(
@@ -308,7 +308,7 @@ def with_chains(ledger: Ledger) -> Ledger:
 
 def _chain(ledger: Ledger, verdict: Verdict) -> tuple[ChainLink, ...]:
     late_steps = _late_steps(replace(ledger, verdict=verdict))
-    for run in ledger.result.ok:
+    for run in ledger.result.for_ledger:
         its_steps = late_steps.get(run.requested.run_id, ())
         if run.trace is not None and (its_steps is None or its_steps):
             with open_trace(run.trace) as trace:
@@ -332,7 +332,7 @@ def _speeds(
     late_steps = _late_steps(ledger)
     runs = [
         (run.trace, late_steps[run.requested.run_id], run.measured.throughput)
-        for run in ledger.result.ok
+        for run in ledger.result.for_ledger
         if run.trace is not None and run.measured is not None and run.requested.run_id in late_steps
     ]
     terms = {term.name for term in ledger.terms}

@@ -419,7 +419,7 @@ class Attempt:
     trace nor record has it. `recovered`: its trace was made of what dead ranks left.
     `problem` is why it has no numbers although it should have. `log` is there where it was read from a log: then `ok`
     means that steps of the log could be counted, and there is no outcome where none could. `history` is that of a
-    whole training.
+    whole training. `lacks_samples`: its trace is whole but for its samples, so that it has a ledger and no speed.
     """
 
     run_id: str
@@ -437,6 +437,7 @@ class Attempt:
     recovered: bool = False
     log: FromLog | None = None
     history: TrainingHistory | None = None
+    lacks_samples: bool = False
 
     @property
     def counts(self) -> bool:
@@ -457,8 +458,13 @@ def deciding_attempt(attempts: Iterable[Attempt]) -> Attempt:
     return next(rank[-1] for rank in ranks if rank)
 
 
+class NoSamplesError(TraceError):
+    """The window is whole, and how many samples its steps take is not known: it has no speed."""
+
+
 def measure(trace: Trace) -> Measured:
-    """The numbers of the trace's window. Raises TraceError where the window is not whole or has no samples."""
+    """The numbers of the trace's window. Raises NoSamplesError where it counts no samples, TraceError where it is not
+    whole."""
     if not len(trace.blocks):
         raise TraceError("it has no measured block")
     ends_ns = trace.stamps[:, :, END]
@@ -469,8 +475,8 @@ def measure(trace: Trace) -> Measured:
     samples = trace.samples[:, :].sum(axis=0, dtype=np.int64)
     counted = sum(int(samples[first:stop].sum()) for first, stop in trace.blocks)
     if counted <= 0:
-        stated = "; state them by --batch-size for a script without a DataLoader" if trace.run.is_script else ""
-        raise TraceError(f"it counts no samples in its measured blocks{stated}")
+        stated = "; --batch-size N states how many a rank's step takes" if trace.run.is_script else ""
+        raise NoSamplesError(f"it counts no samples in its measured blocks{stated}")
     step_s = stats.step_times_s(latest_end_ns, trace.blocks)
     if step_s.min() <= 0:
         raise TraceError("a step ends before the one in front of it")

@@ -32,7 +32,7 @@ from hpc.model.verdict import cause
 from hpc.recovery.folders import PARTIAL
 from hpc.system.regular_file import existing, open_regular
 from hpc.system.text import grouped
-from parse.runs.attempt import Attempt, MeasuredFolder, RequestedRun, RunFields, describe, measure
+from parse.runs.attempt import Attempt, MeasuredFolder, NoSamplesError, RequestedRun, RunFields, describe, measure
 from parse.runs.measurements import AttemptFile, FileContent, Measurements, days
 from parse.runs.processes import each_in_processes, processes_for
 
@@ -444,13 +444,13 @@ def _requested(described: Any, target_env: Mapping[str, str]) -> RequestedRun:
 
 
 def _without_stamps(path: Path, trace: Trace) -> Attempt:
-    measured, problem = None, ""
+    measured, problem, lacks_samples = None, "", False
     try:
         measured = measure(trace)
     except TraceCutOff:
         raise
     except TraceError as error:
-        problem = str(error)
+        problem, lacks_samples = str(error), isinstance(error, NoSamplesError)
     return Attempt(
         run_id=trace.run_id,
         number=trace.attempt,
@@ -465,6 +465,7 @@ def _without_stamps(path: Path, trace: Trace) -> Attempt:
         begin_unix_s=_begin_unix_s(trace),
         recovered=trace.recovered,
         history=trace.history,
+        lacks_samples=lacks_samples,
     )
 
 

@@ -215,6 +215,12 @@ class Result:
         return tuple(run for run in self.runs if run.measured)
 
     @property
+    def for_ledger(self) -> tuple[Run, ...]:
+        """The runs that say where time goes: those with numbers; without any, those that lack nothing but samples."""
+        ended_ok = ((run, run.attempt) for run in self.runs if run.attempt and run.attempt.outcome == "ok")
+        return self.ok or tuple(run for run, attempt in ended_ok if attempt.lacks_samples)
+
+    @property
     def base_case(self) -> str:
         """The case that it is measured against; empty where there is none."""
         return self.base.case if self.base else ""

@@ -101,6 +101,18 @@ def test_workers_of_a_loader_record_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.all
+def test_a_loader_with_an_iter_of_its_own_is_known_by_its_iterators(tmp_path: Path) -> None:
+    observed = succeeded(run(tmp_path, "own_loader.py", "stateful", "--epochs", "3", "--steps", "5")).only
+    assert [(step.samples, step.fetches) for step in observed.steps] == [(4, 1)] * 15
+    assert [at for at, step in enumerate(observed.steps) if step.new_epoch] == [0, 5, 10]
+
+
+def test_of_a_loader_that_is_none_of_torch_the_samples_are_requested(tmp_path: Path) -> None:
+    observed = succeeded(run(tmp_path, "own_loader.py", "generator", "--epochs", "3", "--steps", "5")).only
+    assert [step.samples for step in observed.steps] == [None] * 15
+    assert any("--batch-size N states how many samples" in text for text in observed.remarks)
+
+
 def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "ddp_loop.py", "--compile", ranks=2))
     assert [len(rank.steps) for rank in ended.observed] == [12, 12]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,17 @@ from hpc.model.spec import SCRIPT
 from hpc.model.timestamps import ABSENT, END, GRADS_READY
 from hpc.model.trace import Trace
 from parse.ledger.breakdown import names, step_breakdown
+from parse.ledger.point import ledgers
 from parse.ledger.straggler import verdict
-from parse.ledger.types import Change
+from parse.ledger.types import Change, NoLoss
 from parse.ledger.what_if import replayed_speeds
+from parse.runs.load import load
+from parse.runs.result import results
+from parse.summarize import main
 from tests.unit.ledger_traces import on, run_of, trace_of
 from tests.unit.simulated import MS
 from tests.unit.test_ledger_meetings import PLANS, run_with
+from tests.unit.traces import put
 
 LATE = 1
 
@@ -83,3 +89,20 @@ def test_a_trace_of_an_earlier_version_is_read_as_before() -> None:
     assert trace.input is not None
     earlier = dataclasses.replace(trace, input=trace.input[..., :1].copy(), input_names=LOADER_FIGURES[:1])
     assert step_breakdown(earlier).rank_ns.tolist() == step_breakdown(late_in_two_fetches()).rank_ns.tolist()
+
+
+def test_a_run_without_samples_has_a_ledger_and_no_speed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for nodes in (1, 2):
+        run = run_of(nodes=nodes, backend=SCRIPT, workload="train.py", precision="unknown", batch_size=0)
+        trace = trace_of(run, noise=0.05, data=on(LATE, ms=20))
+        put(tmp_path, dataclasses.replace(trace, samples=np.zeros_like(trace.samples)))
+    assert main([str(tmp_path), "--ledger", "--warnings"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "--batch-size N states how many a rank's step takes" in out
+    assert "rank 1 (n0) waits 20" in out and "instead of" not in out
+    of_point, _ = results(load([tmp_path]))
+    assert of_point.median_speed is None and not of_point.ok
+    of_all = ledgers(results(load([tmp_path])))
+    assert [ledger.verdict.ranks for ledger in of_all] == [(LATE,), (LATE,)]
+    assert [ledger.loss for ledger in of_all] == [None, None]
+    assert [ledger.no_loss for ledger in of_all] == [NoLoss.IS_BASE, NoLoss.NO_SAMPLES]
