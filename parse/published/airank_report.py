@@ -18,6 +18,7 @@ from hpc.system.regular_file import existing
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, inflect
 from parse.logs.engine.log_format import LogError
+from parse.logs.nearest import with_nearest
 from parse.published.airank_rules import Breach, Violation, breach, judge, judge_folder, violations
 from parse.published.clock import Evaluation, QualityTarget
 from parse.published.files import DocumentError, files_of, read_lines
@@ -257,7 +258,9 @@ def _read_all(reader: Callable[[Path], T], paths: Iterable[Path], refusals: list
     for path in paths:
         try:
             items.append(reader(path))
-        except (LogError, DocumentError) as error:
+        except LogError as error:
+            refusals.append(with_nearest(path, error))
+        except DocumentError as error:
             refusals.append(str(error))
     return items
 

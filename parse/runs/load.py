@@ -332,13 +332,13 @@ class _Loader:
         if DLLOGGER in _begin_of(path, SNIFFED_BYTES):
             return True
         from parse.logs.engine.log_format import LogError
-        from parse.logs.formats import KNOWN, recognise
+        from parse.logs.formats import recognise
 
         try:
             recognise(path)
         except LogError as error:
             if not named:
-                self.no_logs.append(str(error).removesuffix(KNOWN))
+                self.no_logs.append(str(error))
             return False
         return True
 

@@ -17,9 +17,10 @@ from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
 from parse.logs.engine.log_format import LogError, UnknownFormatError
-from parse.logs.engine.reader import ANSI, MAX_KNOWN, opened_once, pieces
-from parse.logs.formats import KNOWN, format_named, recognise, require_text, with_marks
+from parse.logs.engine.reader import opened_once
+from parse.logs.formats import format_named, recognise, require_text, with_marks
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
+from parse.logs.nearest import first_lines, with_nearest
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
 from parse.logs.sizes import NOWHERE
 from parse.logs.window import Protocol, Reading, ends_early, read_log
@@ -30,7 +31,6 @@ T = TypeVar("T")
 Progress = Callable[[Sequence[T]], Iterable[T]]
 """Gives the items in their order and shows how far they are."""
 FORMAT_DEFAULT = Protocol()
-MAX_FIRST_LINES = 2000
 SAME_RUN = 1e-6
 """Two runs whose speeds by time stamps of a microsecond agree within this share are one."""
 
@@ -104,8 +104,9 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
                 continue
             text = str(error)
             if path in silently and isinstance(error, UnknownFormatError):
-                no_logs.append(text.removesuffix(KNOWN))
+                no_logs.append(text)
             else:
+                text = with_nearest(path, error)
                 refusals.append(text if text.startswith(f"{path}:") else f"{path}: {text}")
             continue
         unfinished = _unfinished(path, reading, attempt, place, how)
@@ -175,10 +176,10 @@ def explained(path: Path, how: HowToRead) -> str:
     place = place_of(path)
     try:
         reading, attempt = _read(path, place, how)
-    except LogError:
+    except LogError as error:
         if benchmarks_in(path, place):
             raise LogError(f"{path}: output of a benchmark, no log of steps: it is shown without --explain") from None
-        raise
+        raise LogError(with_nearest(path, error)) from None
     aside = f"\n{plain(_packed(path, place))}\n" if place.packed else ""
     return explain(path, reading, attempt) + aside
 
@@ -195,7 +196,7 @@ def _read(path: Path, place: PathFacts, how: HowToRead) -> tuple[Reading, Attemp
         log_format = format_named(how.log_format) if how.log_format else recognise(path)
     reading = read_log(path, log_format, how.protocol)
     if how.patterns and not reading.step_lines:
-        raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, _first_lines(path))}")
+        raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, first_lines(path))}")
     return reading, attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
 
 
@@ -207,12 +208,6 @@ def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts
     unfinished = attempt_of(path, short, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
     speed = f"{attempt.measured.throughput:.2f} {reading.log_format.unit}/s over {attempt.log.window}"
     return dataclasses.replace(unfinished, problem=f"{unfinished.problem}; {speed}")
-
-
-def _first_lines(path: Path) -> list[bytes]:
-    """The first MAX_FIRST_LINES lines of a log, as far as they are read at once."""
-    text = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path)), b"")
-    return [line[:MAX_KNOWN] for line in ANSI.sub(b"", text).split(b"\n", MAX_FIRST_LINES)[:MAX_FIRST_LINES]]
 
 
 def _numbered(read: Sequence[_Log], remarks: list[str]) -> tuple[Attempt, ...]:

@@ -54,6 +54,10 @@ class UnknownFormatError(LogError):
     """A file can be read, and is no log of the formats looked for."""
 
 
+class UnrecognisedError(UnknownFormatError):
+    """A text has no line that is known of any format."""
+
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 

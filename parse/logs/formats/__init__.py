@@ -13,7 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from hpc.system.text import grouped
-from parse.logs.engine.log_format import LogError, LogFormat, LogPattern, StepLine, UnknownFormatError
+from parse.logs.engine.log_format import (
+    LogError,
+    LogFormat,
+    LogPattern,
+    StepLine,
+    UnknownFormatError,
+    UnrecognisedError,
+)
 from parse.logs.engine.reader import ANSI, ESCAPE, find_step, last_pieces, marked_lines, marker_index, pieces, uncrowded
 
 FORMATS = {
@@ -70,9 +77,6 @@ CONTROLS = bytes({*range(32), 127} - {*b"\b\t\n\v\f\r\x1b"})
 MAX_CONTROLS = 0.05
 """Share of control characters above which a file is binary; compressed data have a tenth."""
 
-KNOWN = f" ({', '.join(FORMATS)})"
-"""The end of a refusal that names all formats."""
-
 TOTALS = ("summary", "epoch")
 """Kinds of lines with figures of a whole run or of whole epochs."""
 MARKS = ("mllog", "ai-rank")
@@ -105,7 +109,8 @@ def recognise(path: Path) -> LogFormat:
     """The format whose steps the log prints, those that may occur `anywhere` last, else whose totals or marks.
 
     Looks at the first HEAD_BYTES and the last TAIL_BYTES of the text; at all of it where the first show a log, as steps
-    may come late in it. Raises UnknownFormatError where it is no log, another LogError where it cannot be read.
+    may come late in it. Raises UnrecognisedError where no known format has its lines, another LogError where it is no
+    text or cannot be read.
     """
     search = _Search()
     read_bytes = 0
@@ -124,16 +129,16 @@ def recognise(path: Path) -> LogFormat:
     if other := search.otherwise():
         return other
     if is_whole and max(search.tried) < MAX_TRIED:
-        raise UnknownFormatError(f"{path}: no step line of a known system is in it{KNOWN}")
+        raise UnrecognisedError(f"{path}: no step line of a known system is in it")
     searched = f"its first {HEAD_BYTES >> 20} MiB"
     search.tried = [0] * len(search.tried)
     for buffer, size, _ in last_pieces(path, TAIL_BYTES, 0 if is_whole else read_bytes):
         if printing := search.printing_steps(buffer, size) or search.otherwise():
             return printing
         searched = f"its first {HEAD_BYTES >> 20} and its last {TAIL_BYTES >> 20} MiB"
-    raise UnknownFormatError(
+    raise UnrecognisedError(
         f"{path}: no step line of a known system is in {searched}, where at most {MAX_TRIED} lines that look like one "
-        f"are tried{KNOWN}"
+        f"are tried"
     )
 
 

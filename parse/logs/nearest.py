@@ -1,0 +1,121 @@
+"""The known formats that come nearest to a log of none of them, by words of its lines, each with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from parse.logs.engine.log_format import LogError, StepLine, UnrecognisedError
+from parse.logs.engine.reader import ANSI, MAX_KNOWN, pieces
+from parse.logs.formats import FORMATS, format_named
+
+MAX_LINES = 2000
+"""Lines from the beginning that are compared."""
+NEAREST = 3
+MAX_WORDS = 4
+"""Words of a line that are named."""
+MARKER = 2.0
+"""The weight of a whole marker; that of a word is one over the number of formats whose step lines have it."""
+NO_WORDS = re.compile(rb"\(\?P<\w+>|\\[a-zA-Z]|\[(?:\\.|[^\]\\])*\]|\(\?[a-zA-Z:=!<>+]+")
+"""What of an expression is no text of the lines that it matches."""
+WORD = re.compile(rb"[A-Za-z]{3,}")
+COMMON = frozenset((b"and", b"for", b"the"))
+"""Words of any text."""
+PATTERN_HELP = "say what a step line is by --pattern, as --pattern 'step {step} {rate} samples/s'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Near:
+    """A format with the line that its step lines have most in common with, from 1; `words` are what both have."""
+
+    log_format: str
+    number: int
+    words: tuple[bytes, ...]
+    marker: bytes
+    has_marker: bool
+    weight: float
+
+    @property
+    def reason(self) -> str:
+        marker = self.marker.decode(errors="replace")
+        if self.has_marker:
+            return f"its line {self.number} has {marker!r}, but not in the form of its step lines"
+        listed = ", ".join(term.decode() for term in self.words[:MAX_WORDS])
+        return f"its line {self.number} has {listed}, but not {marker!r}"
+
+
+def with_nearest(path: Path, error: LogError) -> str:
+    """The text of an error; where it is that of a text of no known format, with the nearest ones and what to do."""
+    if not isinstance(error, UnrecognisedError):
+        return str(error)
+    near = nearest(first_lines(path))
+    if not near:
+        return f"{error}, nor one that shares a word with theirs: {PATTERN_HELP}"
+    listed = "; ".join(f"{each.log_format} ({each.reason})" for each in near)
+    return f"{error}; the nearest of {len(FORMATS)}: {listed}. If it is another: {PATTERN_HELP}"
+
+
+def first_lines(path: Path) -> list[bytes]:
+    """The first MAX_LINES lines of a log, as far as they are read at once. Raises LogError."""
+    text = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path)), b"")
+    return [line[:MAX_KNOWN] for line in ANSI.sub(b"", text).split(b"\n", MAX_LINES)[:MAX_LINES]]
+
+
+def nearest(lines: Sequence[bytes]) -> list[_Near]:
+    """The NEAREST formats of which a line has a word, the most alike first; fewer where fewer have one."""
+    distinct: dict[frozenset[bytes], int] = {}
+    for number, line in enumerate(lines, start=1):
+        if words := _words(line):
+            distinct.setdefault(words, number)
+    best: dict[str, _Near] = {}
+    for words, number in distinct.items():
+        for near in _alike(words, lines[number - 1], number):
+            if near.weight > (best[near.log_format].weight if near.log_format in best else 0):
+                best[near.log_format] = near
+    return sorted(best.values(), key=lambda near: -near.weight)[:NEAREST]
+
+
+def _alike(words: frozenset[bytes], line: bytes, number: int) -> Iterator[_Near]:
+    weights = _weights()
+    for log_format, marker, known in _step_lines():
+        has_marker = marker in line
+        if common := known & words:
+            yield _Near(
+                log_format=log_format,
+                number=number,
+                words=tuple(sorted(common, key=lambda term: (weights[term], term))),
+                marker=marker,
+                has_marker=has_marker,
+                weight=sum(1 / weights[term] for term in common) + MARKER * has_marker,
+            )
+
+
+@cache
+def _step_lines() -> tuple[tuple[str, bytes, frozenset[bytes]], ...]:
+    """The formats' step lines: name, marker, words."""
+    return tuple((name, form.marker, _words_of(form)) for name in FORMATS for form in format_named(name).steps)
+
+
+@cache
+def _weights() -> Mapping[bytes, int]:
+    """In how many formats' step lines a word is."""
+    by_format: dict[str, set[bytes]] = {}
+    for name, _, words in _step_lines():
+        by_format.setdefault(name, set()).update(words)
+    return _counted(by_format.values())
+
+
+def _counted(sets: Iterable[set[bytes]]) -> Counter[bytes]:
+    return Counter(term for terms in sets for term in terms)
+
+
+def _words_of(form: StepLine) -> frozenset[bytes]:
+    return _words(form.marker) | _words(NO_WORDS.sub(b" ", form.expression))
+
+
+def _words(text: bytes) -> frozenset[bytes]:
+    return frozenset(term.lower() for term in WORD.findall(text)) - COMMON

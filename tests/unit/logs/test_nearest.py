@@ -1,0 +1,45 @@
+"""parse.logs.nearest: which known formats come nearest to a log of none, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from parse.logs.formats import FORMATS
+from parse.logs.nearest import nearest
+from parse.runs.load import load
+
+TITAN = "[rank0]: step: 10 loss: 8.1 grad_norm: 2.1 memory: 40.5GiB speed: 300 tokens a second"
+MEGATRON = " iteration 10/ 100 | consumed samples: 80 | elapsed time per iteration: 412.1 ms | loss: 6.1"
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "reason"),
+    [
+        (["hello", TITAN], "torchtitan", "its line 2 has memory, norm, loss, step, but not '  loss: '"),
+        ([MEGATRON], "megatron", "its line 1 has consumed, elapsed, per, iteration, but not 'elapsed time per iter"),
+        (["throughput: none"], "plsc", "its line 1 has 'throughput: ', but not in the form of its step lines"),
+    ],
+)
+def test_the_nearest_formats_with_reasons(lines: list[str], name: str, reason: str) -> None:
+    first, *_ = nearest([line.encode() for line in lines])
+    assert first.log_format == name and first.reason.startswith(reason)
+
+
+def test_no_format_is_near_to_a_text_without_their_words() -> None:
+    assert nearest([b"12 34 56", b"zwei drei vier"]) == []
+
+
+def test_the_error_names_three_formats_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(f"{MEGATRON}\n" * 10)
+    (refusal,) = load([path]).refusals
+    named = [name for name in FORMATS if f" {name} (its line" in refusal]
+    assert refusal.startswith(
+        f"{path}: no step line of a known system is in it; the nearest of {len(FORMATS)}: megatron ("
+    )
+    assert len(named) == 3 and "--pattern 'step {step} {rate} samples/s'" in refusal
+    path.write_text("zwei\ndrei\n")
+    (refusal,) = load([path]).refusals
+    assert "nor one that shares a word with theirs: say what a step line is by --pattern" in refusal
