@@ -169,7 +169,7 @@ UNITS = {"warmup_steps": "steps", "measured_steps": "behind the warm-up", "batch
 
 
 # What parse.runs.log_attempt offers.
-SPEEDS = ("wall-clock", "printed")
+SPEEDS = ("wall-clock", "printed", "protocol")
 PATTERN_HELP = (
     "the form of the step lines of all logs: literal text of the line, … for any text, and fields: {step}, "
     "{samples_per_s} or {tokens_per_s} (of all devices; …_per_device), {seconds} or {ms} of a step, {steps_per_s}, "
@@ -196,7 +196,8 @@ def add_log_options(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--speed", choices=SPEEDS,
-        help=f"which speed counts where a log has both; printed is what published tables use; default: {SPEEDS[0]}",
+        help=f"which speed of a log counts: by its time stamps, by the numbers that it prints, or as the reference "
+        f"protocol of its format publishes it, which for some is the arithmetic mean of rates; default: {SPEEDS[0]}",
     )  # fmt: skip
     group.add_argument(
         "--case", metavar="2n8g", help="nodes and GPUs of each, of logs that neither say nor are named so"

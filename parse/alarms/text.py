@@ -171,6 +171,10 @@ SENTENCES: Mapping[str, str | Callable[..., str]] = {
         "run {run}: its log prints {printed:.2f} {unit} on average, {difference:+.1%} from the {wall_clock:.2f} by "
         "its time stamps; the time stamps' speed is the result"
     ),
+    "rates_and_wall_clock of protocol": (
+        "run {run}: its protocol's mean of rates is {printed:.2f} {unit}, {difference:+.1%} from the {wall_clock:.2f} "
+        "by its time stamps; the mean, which is no work over time, is the result"
+    ),
     "window_and_steady_run": (
         "run {run}: {window} ran at {speed:.2f} {unit}, {difference:+.1%} from the {steady_run:.2f} of the log's "
         "whole steady run ({steady_window}, pauses left out); the protocol's window is the result"

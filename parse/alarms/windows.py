@@ -161,11 +161,15 @@ def rates_and_wall_clock(result: Result, _: Neighbours) -> Iterator[FigureValues
     worst: FigureValues = {}
     highest = RATES_APART
     for run in result.ok:
-        if (log := run.attempt and run.attempt.log) and log.printed and log.wall_clock:
-            difference = log.printed / log.wall_clock - 1
-            if abs(difference) > highest:
-                highest, numbers = abs(difference), {"printed": log.printed, "wall_clock": log.wall_clock}
-                worst = {"source": "log", "run": run.requested.run.repeat, "difference": difference, **numbers}
+        if not (log := run.attempt and run.attempt.log) or not log.wall_clock or not run.measured:
+            continue
+        speed = run.measured.throughput
+        of_protocol = speed not in (log.wall_clock, log.printed)
+        for source, printed in (("log", log.printed), ("protocol", speed if of_protocol else None)):
+            if printed and abs(printed / log.wall_clock - 1) > highest:
+                highest, numbers = abs(printed / log.wall_clock - 1), {"printed": printed, "wall_clock": log.wall_clock}
+                difference = printed / log.wall_clock - 1
+                worst = {"source": source, "run": run.requested.run.repeat, "difference": difference, **numbers}
     if worst:
         yield worst
     yield from _stalls(result)

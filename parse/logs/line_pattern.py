@@ -143,14 +143,13 @@ def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
         if (first.unit, first.rates) != (other.unit, other.rates):
             raise PatternError("the rates of all patterns must count the same: samples or tokens, of all or per device")
     kinds = {field.kind for pattern in patterns for field in pattern.fields}
-    paces = any("steps_per_s" in pattern.names for pattern in patterns)
     return LogFormat(
         name="pattern",
         title="lines of the form --pattern",
         steps=tuple(pattern.step_line() for pattern in patterns),
         unit=rates[0].unit if rates else "samples",
         rates=rates[0].rates if rates else "all",
-        mean="rates" if RATE in kinds else "paces" if paces else "durations",
+        printed="rates" if RATE in kinds else "durations",
         numbered="run",
     )
 

@@ -124,12 +124,12 @@ class Window:
     """The steps (begin, end] of a log, by printed numbers; step times and durations in s, rates in samples/s.
 
     `steps` counts the intervals without a pause. `seconds` is their time by time stamps with the finest unit
-    `resolution_s`, None if the log has no usable ones. `rate` and `duration_s` are means of `printed` printed numbers,
-    each the median over ranks; `steps_per_s` is the mean of the durations' inverses: the mean of rates for steps that
-    print their durations; `mean_duration_s` is the mean by the differences of running means. `lines_per_step` is the
-    number of lines of most steps: the number of printing ranks if lines have no rank. `taken_in` is what the counted
-    steps took in, in the format's unit, None if lines do not print it. `in_steps_done`: numbers count from 0 and the
-    log ends one short of the total, so they are taken as numbers of steps done.
+    `resolution_s`, None if the log has no usable ones. `rate` and `duration_s` are those of all steps, work over time,
+    by `printed` printed numbers, each the median over ranks; `mean_of_rates` is the arithmetic mean of the rates, and
+    `mean_steps_per_s` of the durations' inverses; `mean_duration_s` is by the differences of running means.
+    `lines_per_step` is the number of lines of most steps: the number of printing ranks if lines have no rank.
+    `taken_in` is what the counted steps took in, in the format's unit, None if lines do not print it. `in_steps_done`:
+    numbers count from 0 and the log ends one short of the total, so they are taken as numbers of steps done.
     """
 
     begin: int
@@ -149,7 +149,8 @@ class Window:
     end_offset: int
     pauses: tuple[ExcludedInterval, ...]
     lines_per_step: int = 1
-    steps_per_s: float | None = None
+    mean_of_rates: float | None = None
+    mean_steps_per_s: float | None = None
     mean_duration_s: float | None = None
     in_steps_done: bool = False
     taken_in: float | None = None
@@ -365,11 +366,8 @@ class _Reader:
     def _window(self, window_sum: WindowSum | None, remarks: list[Finding]) -> Window:
         assert window_sum is not None and window_sum.begin is not None and window_sum.end is not None
         seconds = self._seconds(window_sum, remarks)
-        numbers = (
-            window_sum.durations
-            if self.log_format.mean == "durations" and window_sum.durations.count
-            else window_sum.rates
-        )
+        rates, durations = window_sum.by_rates, window_sum.by_durations
+        numbers = durations if self.log_format.printed == "durations" and durations.count else rates
         return Window(
             begin=window_sum.begin.step,
             end=window_sum.end.step,
@@ -378,9 +376,9 @@ class _Reader:
             steps=window_sum.steps,
             seconds=seconds,
             resolution_s=window_sum.resolution_s if self.stamped else None,
-            rate=window_sum.rates.mean,
-            duration_s=window_sum.durations.mean,
-            printed=numbers.count or window_sum.durations.count,
+            rate=1 / rates.seconds if rates.seconds else None,
+            duration_s=durations.seconds,
+            printed=numbers.count or durations.count,
             printed_every=self.printed_every,
             step_s=self._step_s(window_sum, seconds, remarks),
             ranks=tuple(
@@ -391,8 +389,9 @@ class _Reader:
             pauses=tuple(window_sum.pauses),
             lines_per_step=self.lines_per_step,
             in_steps_done=window_sum is self.in_steps_done,
-            mean_duration_s=window_sum.by_means.mean,
-            steps_per_s=window_sum.paces.mean if np.isfinite(window_sum.paces.sum) else None,
+            mean_of_rates=rates.mean_of_rates,
+            mean_steps_per_s=durations.mean_of_rates,
+            mean_duration_s=window_sum.by_means.seconds,
             taken_in=window_sum.taken_in if window_sum.taken_in > 0 else None,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -198,7 +198,7 @@ def _wall_clock(
 
 
 def _printed(reading: Reading, window: Window, printed: float | None, attempt: Attempt) -> list[str]:
-    """The calculation from the printed mean: the one of the possible calculations that gives the number."""
+    """The calculation from the printed numbers: the one of the possible calculations that gives the speed."""
     if not window.printed:
         return ["printed: nothing, the lines have neither rates nor step times"]
     median = ", each the median over its lines," if window.lines_per_step > 1 or len(window.ranks) > 1 else ""
@@ -209,22 +209,47 @@ def _printed(reading: Reading, window: Window, printed: float | None, attempt: A
     if window.duration_s:
         mean = f"mean of {plural(window.printed, 'printed step time')}{median} = {window.duration_s:.6f} s"
         ways.append((f"{mean}; {shown} / {window.duration_s:.6f} s", each / window.duration_s))
-        if window.steps_per_s:
-            rates = f"mean of {window.printed} rates of {shown} / a printed step time{median}"
-            ways.append((rates, each * window.steps_per_s))
     if window.rate:
-        mean = f"mean of {plural(window.printed, 'printed rate')}{median} = {window.rate:.2f} {unit}"
-        rank = "of one device each" if reading.log_format.rates == "rank" else "of one device, as its time stamps say"
-        ways.append((mean, window.rate))
-        ways.append((f"{mean}, {rank}; × {devices} devices", window.rate * devices))
-        ways.append((f"{mean}; / {devices} devices, as its time stamps say", window.rate / devices))
+        numbers = f"work / time by {plural(window.printed, 'printed rate')}{median}"
+        ways += _scaled(f"{numbers} = {window.rate:.2f} {unit}", window.rate, devices, reading)
     if printed is None:
         return [f"printed: {ways[0][0]}; no speed without the {what} of a step"] if ways else ["printed: none"]
-    how = next((way for way, value in ways if abs(value - printed) <= SAME * printed), "")
-    speed = f"{printed:.2f} {unit}"
-    if not how:
-        return [f"printed: {speed}"]
-    return [f"printed: {how}" if how.endswith(f" = {speed}") else f"printed: {how} = {speed}"]
+    return [_way("printed", ways, printed, unit), *_protocol(window, attempt, reading, each, shown, median)]
+
+
+def _protocol(
+    window: Window, attempt: Attempt, reading: Reading, each: float, shown: str, median: str
+) -> Iterator[str]:
+    """The arithmetic mean of rates, where the protocol of the log's format publishes it."""
+    mean_of_rates = attempt.measured and attempt.measured.mean_of_rates
+    if not reading.log_format.publishes_mean or not mean_of_rates:
+        return
+    ways: list[tuple[str, float]] = []
+    unit, devices = _unit(reading), (attempt.requested and attempt.requested.run.devices) or 1
+    if window.mean_steps_per_s:
+        rates = f"mean of {window.printed} rates of {shown} / a printed step time{median}"
+        ways.append((rates, each * window.mean_steps_per_s))
+    if window.mean_of_rates:
+        mean = f"mean of {plural(window.printed, 'printed rate')}{median} = {window.mean_of_rates:.2f} {unit}"
+        ways += _scaled(mean, window.mean_of_rates, devices, reading)
+    yield _way("its protocol's, no work over time", ways, mean_of_rates, unit)
+
+
+def _scaled(text: str, rate: float, devices: int, reading: Reading) -> list[tuple[str, float]]:
+    """The ways from a printed rate to that of all devices."""
+    rank = "of one device each" if reading.log_format.rates == "rank" else "of one device, as its time stamps say"
+    return [
+        (text, rate),
+        (f"{text}, {rank}; × {devices} devices", rate * devices),
+        (f"{text}; / {devices} devices, as its time stamps say", rate / devices),
+    ]
+
+
+def _way(name: str, ways: list[tuple[str, float]], speed: float, unit: str) -> str:
+    """The way that gives the speed."""
+    how = next((way for way, value in ways if abs(value - speed) <= SAME * speed), "")
+    shown = f"{speed:.2f} {unit}"
+    return f"{name}: {how}" if how.endswith(f" = {shown}") else f"{name}: {how}{' = ' if how else ''}{shown}"
 
 
 def _per_step(attempt: Attempt, window: Window) -> float:

@@ -207,8 +207,9 @@ def _positive(text: str | None) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-SPEEDS = ("wall-clock", "printed")
-"""The choice between a log's two speeds; without time stamps there is only the printed one."""
+SPEEDS = ("wall-clock", "printed", "protocol")
+"""The choice between a log's speeds; without time stamps there is no wall clock. `protocol` is what the reference
+protocol of its format publishes: the arithmetic mean of what it prints, or as `wall-clock`."""
 OPTIONS = (
     "is_static", "classes", "sample_ratio", "model_parallel", "partial_fc", "forward_only", "num_layers", "hidden_size",
     "sequence_length", "micro_batch_size", "tensor_parallel", "pipeline_parallel", "context_parallel", "fp8",
@@ -225,14 +226,27 @@ MAX_TEXT = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """Both speeds of a log in its format's unit per second; None where it has none."""
+    """The speeds of a log in its format's unit per second; None where it has none.
+
+    `wall_clock` and `printed` are work over time. `mean_of_rates` is the arithmetic mean of the printed rates,
+    `protocol` the same where the format's reference protocol publishes it.
+    """
 
     wall_clock: float | None
     printed: float | None
+    mean_of_rates: float | None = None
+    protocol: float | None = None
+
+    def which(self, requested: str) -> str:
+        """The name of the speed that counts: the requested one, but printed if there is no wall clock."""
+        if requested == "protocol" and self.protocol is not None:
+            return "protocol"
+        return "printed" if requested == "printed" or self.wall_clock is None else "wall_clock"
 
     def result(self, requested: str) -> float | None:
-        """The speed that counts: the requested one, but printed if there is no wall clock."""
-        return self.printed if requested == "printed" or self.wall_clock is None else self.wall_clock
+        """The speed that counts."""
+        speeds = {"wall_clock": self.wall_clock, "printed": self.printed, "protocol": self.protocol}
+        return speeds[self.which(requested)]
 
 
 def attempt_of(
@@ -264,7 +278,10 @@ def attempt_of(
         speeds = Speed(wall_clock=whole.wall_clock, printed=whole.printed)
         remarks.append(f"{reason}: this is the speed of the {WHOLE_TRAINING}, from {whole.source}")
     steady = _speeds(reading.log_format, reading.steady_run, size, [])
-    result, problem = speeds.result(speed), "" if whole else reading.reason
+    which, result = speeds.which(speed), speeds.result(speed)
+    problem = "" if whole else reading.reason
+    if which == "protocol":
+        remarks.append(_as_published(speeds, reading.log_format.unit))
     if reading.window is not None and result is None:
         problem = _no_speed(reading.log_format, reading.window, size, speed)
     if problem and not reading.step_lines:
@@ -285,7 +302,7 @@ def attempt_of(
             wall_clock=speeds.wall_clock,
             printed=speeds.printed,
             remarks=tuple(dict.fromkeys(remarks)),
-            steady_run=steady.wall_clock if result == speeds.wall_clock else steady.printed,
+            steady_run=getattr(steady, which),
             steady_window=window_text(reading.steady_run) if reading.steady_run else "",
         ),
     )
@@ -333,32 +350,46 @@ def _size(reading: Reading, place: PathFacts, otherwise: PathFacts, remarks: lis
 def _speeds(log_format: LogFormat, window: Window | None, size: Size, remarks: list[str]) -> Speed:
     if window is None:
         return Speed(wall_clock=None, printed=None)
-    wall_clock = size.per_step * window.steps / window.seconds if size.per_step and window.seconds else None
-    printed = _printed(log_format, window, size)
+    each = size.per_step
+    wall_clock = each * window.steps / window.seconds if each and window.seconds else None
+    by_durations = each / window.duration_s if each and window.duration_s else None
+    printed = _printed(log_format, window.rate, by_durations, size)
+    by_durations = each * window.mean_steps_per_s if each and window.mean_steps_per_s else None
+    mean_of_rates = _printed(log_format, window.mean_of_rates, by_durations, size)
     _remark_sampled(log_format, window, remarks)
-    if printed and wall_clock and log_format.mean == "rates" and size.devices and size.devices > 1:
-        printed = _as_it_fits(log_format, printed, wall_clock, size.devices, remarks)
-    return Speed(wall_clock=_real(wall_clock), printed=_real(printed))
+    if window.mean_of_rates and not window.rate:
+        remarks.append("it prints a rate of 0 in the window: its printed rates make no speed")
+    if printed and wall_clock and log_format.printed == "rates" and size.devices and size.devices > 1:
+        times = _as_it_fits(log_format, printed, wall_clock, size.devices, remarks)
+        printed, mean_of_rates = printed * times, mean_of_rates * times if mean_of_rates else None
+    mean_of_rates = _real(mean_of_rates)
+    return Speed(
+        wall_clock=_real(wall_clock),
+        printed=_real(printed),
+        mean_of_rates=mean_of_rates,
+        protocol=mean_of_rates if log_format.publishes_mean else None,
+    )
 
 
-def _printed(log_format: LogFormat, window: Window, size: Size) -> float | None:
-    """The printed speed of all devices by the format's rule, else from what the log has."""
-    by_rates = window.rate
+def _printed(log_format: LogFormat, by_rates: float | None, by_durations: float | None, size: Size) -> float | None:
+    """The printed speed of all devices by those numbers that count in the format, else by those that the log has."""
     if by_rates and log_format.rates == "rank":
         by_rates = by_rates * size.devices if size.devices else None
-    each = size.per_step
-    speeds = {
-        "rates": by_rates,
-        "durations": each / window.duration_s if each and window.duration_s else None,
-        "paces": each * window.steps_per_s if each and window.steps_per_s else None,
-    }
-    return speeds[log_format.mean] or speeds["durations"] or speeds["rates"]
+    return by_durations or by_rates if log_format.printed == "durations" else by_rates or by_durations
+
+
+def _as_published(speeds: Speed, unit: str) -> str:
+    """Says what the protocol's mean is, beside what the same numbers are as work over time."""
+    others = {"the printed numbers": speeds.printed, "its time stamps": speeds.wall_clock}
+    by = [f"{speed:.2f} {unit}/s by {source}" for source, speed in others.items() if speed]
+    mean = f"{speeds.protocol:.2f} {unit}/s is its protocol's arithmetic mean of rates"
+    return f"{mean}; work over time is {' and '.join(by)}"
 
 
 def _remark_sampled(log_format: LogFormat, window: Window, remarks: list[str]) -> None:
     """Remarks where the durations of single steps, one of many, are not those of all by the lines' running means."""
     single, mean = window.duration_s, window.mean_duration_s
-    if log_format.mean == "rates" or window.printed_every == 1 or not single or not mean:
+    if log_format.printed == "rates" or window.printed_every == 1 or not single or not mean:
         return
     if abs(single / mean - 1) > SAMPLED_APART:
         remarks.append(
@@ -368,9 +399,10 @@ def _remark_sampled(log_format: LogFormat, window: Window, remarks: list[str]) -
 
 
 def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, devices: int, remarks: list[str]) -> float:
-    """The printed speed, multiplied or divided by the devices if only then it agrees with the time stamps."""
+    """What the printed speed is to be multiplied by: the devices, or a share of one, if only then it agrees with the
+    time stamps; else 1."""
     if abs(math.log(printed / wall_clock)) < MISSES:
-        return printed
+        return 1
     unit = f"{log_format.unit}/s"
     for other, devices_named in ((printed * devices, "one device"), (printed / devices, "all devices")):
         if abs(math.log(other / wall_clock)) < FITS:
@@ -379,12 +411,12 @@ def _as_it_fits(log_format: LogFormat, printed: float, wall_clock: float, device
                 f"{log_format.name} prints {usual} rate, but by its time stamps ({wall_clock:.2f} {unit}) this "
                 f"log prints that of {devices_named}: {printed:.2f} is read as {other:.2f}"
             )
-            return other
+            return other / printed
     remarks.append(
         f"what it prints ({printed:.2f} {unit}) is {printed / wall_clock:.3g} times what its time stamps say "
         f"({wall_clock:.2f}); {devices} devices do not explain it: batch size, devices or the unit are not as assumed"
     )
-    return printed
+    return 1
 
 
 def _measured(
@@ -393,7 +425,7 @@ def _measured(
     if window is None:
         return Measured(
             throughput=result,
-            mean_of_rates=speeds.printed,
+            mean_of_rates=None,
             step_s=np.empty(0),
             samples=whole.samples if whole else 0,
             clock_share=0.0,
@@ -401,7 +433,7 @@ def _measured(
     by_stamps = result == speeds.wall_clock
     return Measured(
         throughput=result,
-        mean_of_rates=speeds.printed,
+        mean_of_rates=speeds.mean_of_rates,
         step_s=np.asarray(window.step_s, np.float64),
         samples=round((size.per_step or 0) * window.steps),
         clock_share=(window.resolution_s or 0.0) / window.seconds if by_stamps and window.seconds else 0.0,
@@ -416,7 +448,7 @@ def _no_speed(log_format: LogFormat, window: Window, size: Size, speed: str) -> 
             f"it prints {window.rate:.2f} {unit}/s of one device, but neither it nor its names say on how many: give "
             "--case 2n8g or the like"
         )
-    if speed == "printed" and window.seconds and size.per_step:
+    if speed == "printed" and window.seconds and size.per_step and not window.mean_of_rates:
         return "it prints no rates; its time stamps give a speed: --speed wall-clock"
     if window.seconds or window.duration_s:
         missing = [name for name, known in (("batch size", size.batch_size), ("devices", size.devices)) if not known]

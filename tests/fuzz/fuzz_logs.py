@@ -163,7 +163,9 @@ def _supported(mutant: Input, reading: Reading, window: Window, speeds: dict[str
         lines.append(line)
     if all("DLLL" not in line and len(CLOCK.findall(line)) == 1 for line in lines):  # JSON's time is another field
         _timed(window, [stamp for line in lines for stamp in STAMP.findall(line)])
-    if reading.log_format.name != mutant.sample.log_format or reading.log_format.mean != "rates":
+    if reading.log_format.name != mutant.sample.log_format or reading.log_format.printed != "rates":
+        return
+    if any("mean_rate" in form.pattern.groupindex for form in reading.log_format.steps):  # differences may be any
         return
     steps = [
         match

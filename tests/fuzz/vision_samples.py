@@ -25,7 +25,7 @@ def _timm(steps: int) -> Iterator[str]:
     for step in range(0, 50 * steps, 50):
         yield (
             f"Train: 0 [{step:>4d}/1251 ({100 * step / 1251:>3.0f}%)]  Loss: 6.93 (6.94)  Time: {STEP_S:.3f}s, "
-            f"{8 * RATE:>7.2f}/s  (0.400s,  640.20/s)  LR: 1.000e-05  Data: 0.012 (0.024)"
+            f"{8 * RATE:>7.2f}/s  ({STEP_S:.3f}s, {8 * RATE:>7.2f}/s)  LR: 1.000e-05  Data: 0.012 (0.024)"
         )
     yield "Test: [   0/48]  Time: 6.593 (6.593)  Loss:   6.723 ( 6.723)  Acc@1:   0.000 (  0.000)"
 

@@ -33,6 +33,7 @@ class _Columns:
     duration_s: Floats
     elapsed_s: Floats
     mean_s: Floats
+    mean_rate: Floats
     first: Integers
     epoch_steps: Integers
     batch: Floats
@@ -83,8 +84,8 @@ class Points(_Columns):
 _NO_NUMBERS, _NO_FLOATS = np.empty(0, np.int64), np.empty(0)
 NO_POINTS = Points(
     key=_NO_NUMBERS, offset=_NO_NUMBERS, time_s=_NO_FLOATS, rate=_NO_FLOATS, duration_s=_NO_FLOATS,
-    elapsed_s=_NO_FLOATS, mean_s=_NO_FLOATS, first=_NO_NUMBERS, epoch_steps=_NO_NUMBERS, batch=_NO_FLOATS,
-    lines=_NO_NUMBERS,
+    elapsed_s=_NO_FLOATS, mean_s=_NO_FLOATS, mean_rate=_NO_FLOATS, first=_NO_NUMBERS, epoch_steps=_NO_NUMBERS,
+    batch=_NO_FLOATS, lines=_NO_NUMBERS,
 )  # fmt: skip
 
 
@@ -111,6 +112,7 @@ def merged(lines: StepLines) -> Points:
         duration_s=_medians(lines.duration_s, begins, counts),
         elapsed_s=_medians(lines.elapsed_s, begins, counts),
         mean_s=_medians(lines.mean_s, begins, counts),
+        mean_rate=_medians(lines.mean_rate, begins, counts),
         first=lines.first[latest],
         epoch_steps=np.maximum.reduceat(lines.epoch_steps, begins),
         batch=_medians(lines.batch, begins, counts),
@@ -214,16 +216,16 @@ def steps_between(points: Points, target: WindowTarget, per_epoch: int | None) -
     return np.where(restarted, per_epoch * (epochs - 1) + remaining + step[1:], steps), np.ones(len(steps), np.bool_)
 
 
-def durations_by_means(points: Points, target: WindowTarget) -> Floats:
-    """Seconds per step of the intervals between points, from the running means of an epoch at both ends.
+def durations_by_means(points: Points, target: WindowTarget, mean_s: Floats) -> Floats:
+    """Seconds per step, or sample, of the intervals between points, from the running means of an epoch at both ends.
 
     NaN over the border of epochs, where a mean is missing, and where the difference is not above 0.
     """
-    if not np.isfinite(points.mean_s).any():
+    if not np.isfinite(mean_s).any():
         return np.full(max(len(points) - 1, 0), np.nan)
     left_out = -int(target.from_zero) if target.mean_from is None else target.mean_from
     counted = points.step - left_out
-    total_s = np.where(counted > 0, points.mean_s * counted, np.nan)
+    total_s = np.where(counted > 0, mean_s * counted, np.nan)
     seconds = np.diff(total_s) / np.maximum(np.diff(points.step), 1)
     return np.where((np.diff(points.epoch) == 0) & (seconds > 0), seconds, np.nan)
 
@@ -254,10 +256,10 @@ class WindowSum:
         self.repeated = 0
         """Steps that have more than one line."""
         self.fresh = True
-        self.rates, self.durations, self.paces, self.times, self.by_means = (
-            CompactSeries(only_sum=only_sums) for _ in range(5)
-        )
-        """`by_means` are durations from running means, also where the lines print those of single steps."""
+        self.durations, self.times = CompactSeries(only_counted=only_sums), CompactSeries(only_counted=only_sums)
+        self.by_rates, self.by_durations, self.by_means = WorkOverTime(), WorkOverTime(), WorkOverTime()
+        """The printed numbers as work over time; `by_means` are durations from running means, also where the lines
+        print those of single steps."""
         self._points = NO_POINTS
 
     def add(self, points: Points, pauses: Mapping[int, Sequence[str]], per_epoch: int | None) -> None:
@@ -304,27 +306,44 @@ class WindowSum:
             self.backwards = int(points.step[back[0]]), int(points.step[back[0] + 1])
         if not self.only_sums:
             self.times.add((seconds / np.maximum(steps, 1))[counted])
-        by_means = durations_by_means(points, self.target)
-        self.by_means.add(by_means[counted & np.isfinite(by_means)])
-        self._add_printed(points.take(slice(1, None)), steps, reached[1:], counted, by_means)
+        by_means = durations_by_means(points, self.target, points.mean_s)
+        differenced = counted & np.isfinite(by_means)
+        self.by_means.add(by_means[differenced], steps[differenced])
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            rates = 1 / durations_by_means(points, self.target, 1 / points.mean_rate)
+        # A rate of one step of several says little of them all.
+        whole = np.isfinite(points.rate[1:]) & (steps == 1)
+        rates = np.where(np.isfinite(rates) & ~whole, rates, points.rate[1:])
+        points = dataclasses.replace(points.take(slice(1, None)), rate=rates)
+        self._add_printed(points, steps, reached[1:], counted, by_means, taken_in)
 
     def _add_printed(
-        self, points: Points, steps: Integers, reached: Integers, counted: Truths, by_means: Floats
+        self,
+        points: Points,
+        steps: Integers,
+        reached: Integers,
+        counted: Truths,
+        by_means: Floats,
+        taken_in: Floats,
     ) -> None:
-        """The printed numbers whose interval is in the window."""
+        """The printed numbers whose interval is in the window, each with the steps that it stands for."""
         assert self.begin is not None
         printed_interval = points.first != NO_NUMBER
         long = np.where(printed_interval, points.step - points.first, steps)
         counted = counted & (reached - long >= self.begin.reached)
-        self.rates.add(points.rate[counted & np.isfinite(points.rate)])
+        long = np.maximum(long, 1)
+        with np.errstate(divide="ignore", over="ignore"):
+            pace_s = 1 / points.rate
+            work = taken_in * (long / np.maximum(steps, 1))
+        rated = counted & np.isfinite(points.rate)
+        self.by_rates.add(pace_s[rated], long[rated], work[rated])
         durations = by_means
-        for printed, steps_of_it in ((points.elapsed_s, np.maximum(long, 1)), (points.duration_s, 1)):
+        for printed, steps_of_it in ((points.elapsed_s, long), (points.duration_s, 1)):
             if (known := np.isfinite(printed)).any():
                 durations = np.where(known, printed / steps_of_it, durations)
-        durations = durations[counted & np.isfinite(durations)]
-        self.durations.add(durations)
-        with np.errstate(divide="ignore", over="ignore"):
-            self.paces.add(1 / durations)
+        timed = counted & np.isfinite(durations)
+        self.durations.add(durations[timed])
+        self.by_durations.add(durations[timed], long[timed])
 
     def _free_of_pauses(
         self, points: Points, seconds: Floats, known: Truths, pauses: Mapping[int, Sequence[str]]
@@ -358,24 +377,53 @@ class WindowSum:
         return free
 
 
-class CompactSeries:
-    """Numbers in their order with their sum; if they become many, means over neighbours are stored.
+class WorkOverTime:
+    """Printed numbers added up to work over time: what a line prints of its steps counts as often as these do.
 
-    `only_sum`: nothing but the sum and the count.
+    Two halves of equal work at 100 and 300 samples/s are 150, which is the harmonic mean; their arithmetic one is 200.
     """
 
-    def __init__(self, *, only_sum: bool = False) -> None:
-        self.only_sum = only_sum
+    def __init__(self) -> None:
         self.count = 0
-        self.sum = 0.0
+        self._steps = self._steps_s = 0.0
+        self._work = self._work_s = 0.0
+        self._rates = 0.0
+
+    def add(self, each_s: Floats, steps: Integers, work: Floats | None = None) -> None:
+        """Goes on with lines: the seconds of a step, or of a sample, that each prints, its steps and what these took
+        in, NaN where it is not printed."""
+        self.count += len(each_s)
+        self._steps += float(steps.sum())
+        self._work += np.nan if work is None else float(work.sum())
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            self._steps_s += float((each_s * steps).sum())
+            self._work_s += np.nan if work is None else float((each_s * work).sum())
+            self._rates += float((1 / each_s).sum())
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds of one step, or sample: all time over all work, or over all steps where lines print no work. None
+        without a number above 0."""
+        by_work = np.isfinite(self._work_s) and self._work > 0
+        seconds, work = (self._work_s, self._work) if by_work else (self._steps_s, self._steps)
+        return seconds / work if work > 0 and np.isfinite(seconds) and seconds > 0 else None
+
+    @property
+    def mean_of_rates(self) -> float | None:
+        """The arithmetic mean of the rates, which is no work over time; None where one of them is infinite."""
+        return self._rates / self.count if self.count and np.isfinite(self._rates) else None
+
+
+class CompactSeries:
+    """Numbers in their order; if they become many, means over neighbours are stored. `only_counted`: nothing but their
+    count."""
+
+    def __init__(self, *, only_counted: bool = False) -> None:
+        self.only_counted = only_counted
+        self.count = 0
         self.stride = 1
         self._parts: list[Floats] = []
         self._rest = np.empty(0)
-
-    @property
-    def mean(self) -> float | None:
-        """The mean of all numbers; None where there are none."""
-        return self.sum / self.count if self.count else None
 
     @property
     def values(self) -> Floats:
@@ -386,8 +434,7 @@ class CompactSeries:
     def add(self, values: Floats) -> None:
         """Goes on with these."""
         self.count += len(values)
-        self.sum += float(values.sum())
-        if self.only_sum:
+        if self.only_counted:
             return
         self._take(values)
         while sum(map(len, self._parts)) > MAX_TIMES:

@@ -14,13 +14,17 @@ import numpy.typing as npt
 NO_NUMBER = -1
 """Absent value in a whole-number column; in a column of floats it is NaN."""
 
-FIELDS = ("time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "mean_s", "epoch_steps", "batch")
+FIELDS = (
+    "time", "epoch", "step", "first", "rank", "rate", "duration_s", "elapsed_s", "mean_s", "mean_rate", "epoch_steps",
+    "batch",
+)  # fmt: skip
 """The groups that a step line's pattern may name, beside those IN_OTHER_UNITS.
 
 `time` is a time stamp in any of the forms of `parse.logs.engine.fields`. `step` is the number of the last step that the
 line speaks of, as printed; `first` the number that it counts from, where it prints an interval (`steps 100 to 200`).
 `rate` is in the format's unit per second, `duration_s` the seconds of one step, `elapsed_s` those of the whole
-interval, `mean_s` the mean of all steps since the epoch began (`Time 0.403 ( 2.123)`, or since `mean_from`).
+interval, `mean_s` the mean of all steps since the epoch began (`Time 0.403 ( 2.123)`, or since `mean_from`),
+`mean_rate` the same of the rate.
 `epoch_steps` is the number of steps in an epoch, where lines print it (`[ 6/53]`), or that a progress bar counts to.
 `batch` is what a step takes in, in the format's unit: the mean over the steps since the line before.
 """
@@ -81,6 +85,7 @@ class Steps:
     duration_s: Floats
     elapsed_s: Floats
     mean_s: Floats
+    mean_rate: Floats
     epoch_steps: Integers
     batch: Floats
 
@@ -179,10 +184,11 @@ class LogFormat:
     """A system whose logs are read, and its rule.
 
     `unit` is what its rates count, `samples` or `tokens`; `rates` is their scope: `all` ranks together, or one `rank`.
-    `mean` is the kind of average of printed numbers: over `rates`, over step `durations`, whose mean divides the batch,
-    or over `paces`, batch / duration. `numbered`: step numbers restart in every `epoch` or go through the whole
+    `printed` is which of the printed numbers the speed comes from, `rates` or step `durations`: work over time either
+    way. `publishes_mean`: its reference protocol publishes the arithmetic mean of the rates, or of batch / duration,
+    which is no work over time. `numbered`: step numbers restart in every `epoch` or go through the whole
     `run`; `from_zero`: the first step is number 0 even if a log does not show it. `warmup` and `total` are the
-    reference protocol's. `mean_from`: running means (`mean_s`) leave out the steps of an epoch up to that printed
+    reference protocol's. `mean_from`: running means leave out the steps of an epoch up to that printed
     number; None: they have all. `model` is the default if neither header nor name has the model; `task` is the prefix
     of its name (`arcface`). `bars`: its step lines are progress bars, redrawn after a pause; `one_bar`: several of
     them are alike but for what they count to, and the one that is drawn for the longest time has the steps. `anywhere`:
@@ -197,7 +203,8 @@ class LogFormat:
     patterns: tuple[LogPattern, ...] = ()
     unit: str = "samples"
     rates: str = "all"
-    mean: str = "rates"
+    printed: str = "rates"
+    publishes_mean: bool = False
     numbered: str = "epoch"
     warmup: int = 20
     total: int = 120

@@ -284,7 +284,7 @@ _NO_FLOATS, _NO_INTEGERS = np.empty(0), np.empty(0, np.int64)
 NO_STEPS = Steps(
     offset=_NO_INTEGERS, time_s=_NO_FLOATS, epoch=_NO_INTEGERS, step=_NO_INTEGERS, first=_NO_INTEGERS,
     rank=_NO_INTEGERS, rate=_NO_FLOATS, duration_s=_NO_FLOATS, elapsed_s=_NO_FLOATS, mean_s=_NO_FLOATS,
-    epoch_steps=_NO_INTEGERS, batch=_NO_FLOATS,
+    mean_rate=_NO_FLOATS, epoch_steps=_NO_INTEGERS, batch=_NO_FLOATS,
 )  # fmt: skip
 
 FilePiece = tuple[bytearray, int, int]

@@ -104,6 +104,7 @@ class StepMerge:
             duration_s=_finite(steps.duration_s),
             elapsed_s=_finite(steps.elapsed_s),
             mean_s=_finite(steps.mean_s),
+            mean_rate=_finite(steps.mean_rate),
             first=steps.first,
             epoch_steps=steps.epoch_steps,
             rank=steps.rank,

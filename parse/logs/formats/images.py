@@ -81,7 +81,7 @@ PYTORCH_IMAGENET = LogFormat(
             b"Testing Results: ", _PYTORCH_IMAGENET_STAMP + rb"Testing Results: (?:Prec|Acc)@1 +(?P<top1>\d+\.\d+)[ \t]"
         ),
     ),
-    mean="durations",
+    printed="durations",
 )
 """One step is timed, by each process for itself; numbers restart in every epoch, at 0, in newer versions at 1."""
 
@@ -89,7 +89,8 @@ PYTORCH_IMAGENET = LogFormat(
 # timm's train.py (huggingface/pytorch-image-models), and the programs that took it over.
 #
 # `Time: 0.345s, 742.03/s` are of the last update alone (of its last batch, where gradients were not yet accumulated);
-# in brackets are the means since the epoch began, which are not read. The rate is that of all ranks; one rank prints.
+# in brackets are the means since the epoch began, whose differences count. The rate is that of all ranks; one rank
+# prints.
 
 _TIMM_STAMP = rb"(?:(?P<time>\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?)[^<\n]{0,80}?)?"
 
@@ -100,7 +101,8 @@ TIMM = LogFormat(
         step(
             b"/s  (",
             _TIMM_STAMP + rb"Train: (?P<epoch>\d+) \[ *(?P<step>\d+)/(?P<epoch_steps>\d+) \( *\d+%\)\] +"
-            rb"Loss: +\S{1,24} +\(\S{1,24}\) +Time: (?P<duration_s>\d+\.\d+)s, +(?P<rate>\d+\.\d+)/s  \(",
+            rb"Loss: +\S{1,24} +\(\S{1,24}\) +Time: (?P<duration_s>\d+\.\d+)s, +(?P<rate>\d+\.\d+)/s  "
+            rb"\([\d.]+s, +(?P<mean_rate>\d+\.\d+)/s\)",
         ),
     ),
     patterns=(
@@ -179,7 +181,7 @@ TORCHVISION = LogFormat(
         pause(b" Total time: ", _TORCHVISION_STAMP + rb"poch: ?\[ *\d+(?:/\d+)?\] Total time: ", reason=END_OF_EPOCH),
         evaluation(b"Acc@1 ", _TORCHVISION_STAMP + rb"(?:\*|Test: +) ?Acc@1 (?P<top1>\d+\.\d+) Acc@5 "),
     ),
-    mean="durations",
+    printed="durations",
 )
 """Steps are numbered from 0 in every epoch, and count the passes that gradients are accumulated over one by one."""
 
@@ -248,7 +250,7 @@ MMENGINE = LogFormat(
             _MMENGINE_STAMP + rb"Epoch\(val\) *\[(?P<epoch>\d+)\]\[[^\n\[]{1,400}?accuracy_top-1: (?P<top1>\d+\.\d+)",
         ),
     ),
-    mean="durations",
+    printed="durations",
 )
 """Steps are numbered from 1, in every epoch or, where a trainer counts iterations, through the run."""
 
@@ -298,7 +300,7 @@ DETECTRON2 = LogFormat(
         pause(b"Start inference on ", rb"(?P<reason>Start inference) on "),
         pause(b"Saving checkpoint to ", rb"(?P<reason>Saving checkpoint) to "),
     ),
-    mean="durations",
+    printed="durations",
     numbered="run",
 )
 """Steps are numbered from 0 through the run."""

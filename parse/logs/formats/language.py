@@ -33,7 +33,7 @@ def _megatron_facts(setting: Mapping[str, str]) -> Mapping[str, str]:
 MEGATRON = LogFormat(
     name="megatron",
     title="Megatron-LM",
-    mean="durations",
+    printed="durations",
     steps=(
         step(
             b"elapsed time per iteration (ms): ",
@@ -152,7 +152,7 @@ def _batch(match: re.Match[bytes]) -> Mapping[str, str]:
 NEMO = LogFormat(
     name="nemo",
     title="NVIDIA NeMo",
-    mean="durations",
+    printed="durations",
     steps=(
         step(b"train_step_timing in s: ", _LINE + _CONSUMED + rb"[^\n]{0,400}? " + _TIMING),
         step(
@@ -239,13 +239,13 @@ DEEPSPEED = LogFormat(
 # fairseq (fairseq/logging/progress_bar.py): JSON and simple lines of `train_inner`, and those before version 0.9.
 #
 # `wps` are tokens per second of all workers, `wpb` tokens per update: means over the updates since the line before.
-# Before 0.9 both are means since the epoch began.
+# Before 0.9 both are means since the epoch began: the differences of `wps` count.
 
 _FAIRSEQ_STAMP = rb"(?:" + DATED + rb" \| [^\n]{0,40}?)?"
 _NUMBER = rb"[\d.]{1,16}(?:e\+?\d{1,3})?"
 _NAMES = {"distributed_world_size": "world_size", "arch": "model", "seed": "seed", "log_interval": "print_every"}
 RUNNING_MEANS = (
-    "its wps are means since the epoch began, as fairseq printed before 0.9: its beginning is in all of them"
+    "its wps are means since the epoch began, as fairseq printed before 0.9: their differences make the speed"
 )
 
 
@@ -273,7 +273,7 @@ FAIRSEQ = LogFormat(
         step(
             b", wps=",
             rb"(?<!train_inner )\| epoch (?P<epoch>\d+):? +(?P<step>\d+) / (?P<epoch_steps>\d+) [^|\n]{0,1500}?"
-            rb"\bwps=(?P<rate>" + _NUMBER + rb")[,/ ]",
+            rb"\bwps=(?P<mean_rate>" + _NUMBER + rb")[,/ ]",
         ),
     ),
     patterns=(
@@ -301,7 +301,7 @@ NANOGPT = LogFormat(
     name="nanogpt",
     title="nanoGPT",
     unit="tokens",
-    mean="durations",
+    printed="durations",
     steps=(step(b": loss ", rb"\biter (?P<step>\d+): loss [-\w.]{1,20}, time (?P<duration_ms>\d+\.\d+)ms"),),
     patterns=(
         fact(
@@ -326,7 +326,7 @@ NANOCHAT = LogFormat(
     name="nanochat",
     title="nanochat",
     unit="tokens",
-    mean="durations",
+    printed="durations",
     steps=(
         step(
             b"| tok/sec: ",

@@ -197,4 +197,5 @@ NGC_MXNET = LogFormat(
         ),
         summary(b"Summary: ", STAMP + rb"Summary: .*?(?P<what>train\.ips) : (?P<rate>[\d.]{1,24})"),
     ),
+    publishes_mean=True,
 )

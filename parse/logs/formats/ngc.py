@@ -167,6 +167,7 @@ NGC_TENSORFLOW = LogFormat(
             JSON + rb'"step": \[\], "data": \{"(?P<what>train_throughput|throughput_train)": ' + _RATE + rb"[,}]",
         ),
     ),
+    publishes_mean=True,
     numbered="run",
     from_zero=True,
 )
@@ -241,6 +242,6 @@ NGC_RNNT = LogFormat(
         SRUN,
         NCCL_VERSION,
     ),
-    mean="durations",
+    printed="durations",
     model="rnnt",
 )

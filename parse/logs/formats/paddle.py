@@ -57,7 +57,8 @@ def _shares(match: re.Match[bytes]) -> Mapping[str, str]:
 PADDLE_RESNET50 = LogFormat(
     name="paddle-resnet50",
     title="PaddlePaddle ResNet50 (models image_classification, PaddleClas)",
-    mean="paces",
+    printed="durations",
+    publishes_mean=True,
     mean_from=4,
     steps=(
         step(b", elapse ", _PASS + rb", elapse (?P<duration_s>\d+\.\d+) sec"),
@@ -131,8 +132,8 @@ PADDLE_RESNET50 = LogFormat(
         ),
     ),
 )
-"""Numbers restart in every pass. The rule is the mean of whole batch / printed duration; `ips` is the rate of one
-machine's devices, which is all of them only where there is one machine."""
+"""Numbers restart in every pass. The protocol publishes the mean of whole batch / printed duration; `ips` is the rate
+of one machine's devices, which is all of them only where there is one machine."""
 
 
 # PLSC, face recognition by Paddle: version 1 (`Pass:0 batch:50 … qps:`) and version 2 (`step: 200 … throughput:`).
@@ -235,6 +236,7 @@ PLSC = LogFormat(
         pause(b"End pass ", _PLSC_STAMP + rb"(?P<reason>End pass) \d+, "),
     ),
     numbered="run",
+    publishes_mean=True,
     warmup=50,
     total=150,
     model="ResNet50",
@@ -340,7 +342,7 @@ PADDLE_TOKENS = LogFormat(
 PADDLENLP = LogFormat(
     name="paddlenlp",
     title="PaddleNLP Trainer",
-    mean="durations",
+    printed="durations",
     steps=(
         step(
             b"interval_runtime: ",

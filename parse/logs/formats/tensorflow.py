@@ -95,6 +95,7 @@ TF2_OFFICIAL = LogFormat(
         evaluation(b"'accuracy_top_1': ", rb"[{ ]'accuracy_top_1': (?P<share>[\d.]+)", percent),
         summary(b"'avg_exp_per_second': ", rb"'(?P<what>avg_exp_per_second)': (?P<rate>[\d.]{1,24})[,}]"),
     ),
+    publishes_mean=True,
     numbered="run",
     warmup=100,
     total=600,

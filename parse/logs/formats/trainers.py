@@ -72,7 +72,7 @@ KERAS = LogFormat(
         # Older versions count samples, and call them steps.
         heading(b"Train on ", rb"\bTrain on \d+ samples\b"),
     ),
-    mean="durations",
+    printed="durations",
 )
 
 

@@ -30,6 +30,7 @@ class Row:
     duration: float = math.nan
     elapsed: float = math.nan
     mean: float = math.nan
+    mean_rate: float = math.nan
     epoch_steps: int = NO_NUMBER
     batch: float = math.nan
 
@@ -69,6 +70,7 @@ def batch(lines: Sequence[Row | OtherLine], before: int = 0) -> LogPart:
             duration_s=real("duration"),
             elapsed_s=real("elapsed"),
             mean_s=real("mean"),
+            mean_rate=real("mean_rate"),
             epoch_steps=whole("epoch_steps"),
             batch=real("batch"),
         ),

@@ -184,7 +184,7 @@ step 00005/71680 (0.01%) | loss: 8.488074 | lrm: 1.00 | dt: 1572.76ms | tok/sec:
     "fairseq of 2018": Real(
         text="| epoch 010  2000 / 8223 loss=1.27 (1.50), wps=962, wpb=908, bsz=32, lr=0.001, clip=100%, gnorm=2.1427\n"
         "| epoch 010  3000 / 8223 loss=1.28 (1.49), wps=962, wpb=908, bsz=32, lr=0.001, clip=100%, gnorm=2.1507\n",
-        steps={"epoch": [10, 10], "step": [2000, 3000], "epoch_steps": [8223] * 2, "rate": [962, 962]},
+        steps={"epoch": [10, 10], "step": [2000, 3000], "epoch_steps": [8223] * 2, "mean_rate": [962, 962]},
     ),
 }  # fmt: skip
 

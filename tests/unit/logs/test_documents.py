@@ -90,7 +90,7 @@ def test_002(tmp_path, capsys, stamped):
         for run, speed in runs.items():
             text = made.paddle(made.steps(speed, count), batch=count, stamped=stamped)
             made.put(root, f"{case}/r50_b128_fp32_{run}.log", text)
-    by_case = result(capsys, root, *(["--speed", "printed"] if stamped else []))
+    by_case = result(capsys, root, *(["--speed", "protocol"] if stamped else []))
     expect(by_case, {
         "1n1g": (353.1, 352.72, 1.0), "1n2g": (642.92, 644.66, 1.83), "1n4g": (1358.32, 1358.64, 3.85),
         "1n8g": (2626.41, 2625.38, 7.44), "2n8g": (4898.59, 4895.27, 13.88), "4n8g": (9328.72, 9348.17, 26.5),
@@ -104,7 +104,7 @@ def test_003_and_its_superlinear_step(tmp_path, capsys):
         for run, speed in runs.items():
             text = made.plsc(made.steps(speed, 128 * count, 161), batch=128 * count, trainers=count)
             made.put(root, f"{case}/r50_b128_fp32_{run}.log", text)
-    expect(result(capsys, root, "--speed", "printed"), {
+    expect(result(capsys, root, "--speed", "protocol"), {
         "1n1g": (397.98, 397.78, 1.0), "1n4g": (1541.03, 1539.66, 3.87), "1n8g": (2548.18, 2545.3, 6.4),
         "2n8g": (5956.61, 5953.84, 14.97), "4n8g": (11086.97, 11084.53, 27.87),
     })  # fmt: skip

@@ -59,9 +59,11 @@ def attempt(
     reading: Reading,
     wall_clock: float | None,
     printed: float | None,
+    *,
     per_step: int = 128,
     run: RunFields = RUN,
     problem: str = "",
+    mean_of_rates: float | None = None,
     remarks: tuple[str, ...] = (),
 ) -> Attempt:
     speed = printed if wall_clock is None else wall_clock
@@ -74,7 +76,7 @@ def attempt(
         measured=None
         if speed is None
         else Measured(
-            throughput=speed, mean_of_rates=printed, step_s=np.empty(0), samples=steps * per_step, clock_share=0.0
+            throughput=speed, mean_of_rates=mean_of_rates, step_s=np.empty(0), samples=steps * per_step, clock_share=0.0
         ),
         problem=problem,
         log=FromLog(
@@ -125,7 +127,7 @@ window: from step 20 of epoch 0 to step 120 of epoch 0, 90 steps counted
 samples of a step: 32 × 4 devices = 128
 time: stamp of line 15 - stamp of line 4 = 70.000000 s, less 25.000000 s kept out = 45.000000 s
 wall_clock: 90 × 128 / 45.000000 s = 256.00 samples/s
-printed: mean of 9 printed rates = 250.00 samples/s
+printed: work / time by 9 printed rates = 250.00 samples/s
 gap: printed / wall_clock - 1 = 250.00 / 256.00 - 1 = -2.34%
 result: 256.00 samples/s
 """
@@ -143,7 +145,7 @@ def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None
 @pytest.mark.parametrize(
     ("more", "printed", "sentence"),
     [
-        ({}, 250.0, "mean of 9 printed rates = 250.00 samples/s"),
+        ({}, 250.0, "work / time by 9 printed rates = 250.00 samples/s"),
         ({}, 1000.0, "of one device, as its time stamps say; × 4 devices = 1000.00 samples/s"),
         ({}, 62.5, "/ 4 devices, as its time stamps say = 62.50 samples/s"),
         ({"rates": "rank"}, 1000.0, "of one device each; × 4 devices = 1000.00 samples/s"),
@@ -151,14 +153,14 @@ def test_lines_and_stamps_that_it_names_are_those_of_the_file(log: Path) -> None
 )
 def test_the_way_from_printed_rates_to_the_printed_speed(log: Path, more, printed, sentence) -> None:
     explanation = explained(log, dataclasses.replace(FORMAT, **more), printed=printed)
-    assert f"printed: {'mean of 9 printed rates = 250.00 samples/s' if 'mean' not in sentence else ''}" in explanation
+    assert "printed: work / time by 9 printed rates = 250.00 samples/s" in explanation
     assert sentence in explanation
 
 
 def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
     path = tmp_path / "times.log"
     path.write_text("".join(f"epoch 0 step {step} took 0.5 s\n" for step in range(0, 200)))
-    log_format = dataclasses.replace(FORMAT, mean="durations")
+    log_format = dataclasses.replace(FORMAT, printed="durations")
     explanation = explained(path, log_format, wall_clock=None, printed=256.0)
     assert "wall_clock: none, without usable time stamps" in explanation
     assert "printed: mean of 100 printed step times = 0.500000 s; 128 / 0.500000 s = 256.00 samples/s" in explanation
@@ -166,8 +168,11 @@ def test_the_way_from_printed_step_times(tmp_path: Path) -> None:
     assert "no line says batch size" in explanation
     assert explained(path, wall_clock=None, printed=256.0) == explanation.replace("durations", "rates")
     path.write_text("".join(f"epoch 0 step {step} took {0.2 + 0.3 * (step % 2):.1f} s\n" for step in range(0, 200)))
-    explanation = explained(path, wall_clock=None, printed=128 * 3.5)
-    assert "printed: mean of 100 rates of 128 / a printed step time = 448.00 samples/s" in explanation
+    log_format = dataclasses.replace(log_format, publishes_mean=True)
+    explanation = explained(path, log_format, wall_clock=None, printed=128 / 0.35, mean_of_rates=448.0)
+    assert "step times = 0.350000 s; 128 / 0.350000 s = 365.71 samples/s" in explanation
+    mean = "mean of 100 rates of 128 / a printed step time = 448.00 samples/s"
+    assert f"its protocol's, no work over time: {mean}" in explanation
     explanation = explained(path, log_format, wall_clock=None, printed=None, problem="nobody says the batch size")
     assert "no speed without the samples of a step" in explanation and "samples of a step: not known" in explanation
     assert "result: none (nobody says the batch size)" in explanation
@@ -188,7 +193,7 @@ def test_medians_over_ranks_are_named(tmp_path: Path) -> None:
     path.write_text("".join(line * 4 for line in text().splitlines(keepends=True)))
     explanation = explained(path)
     assert "4 lines for each" in explanation
-    assert "mean of 9 printed rates, each the median over its lines, = 250.00 samples/s" in explanation
+    assert "work / time by 9 printed rates, each the median over its lines, = 250.00 samples/s" in explanation
     path.write_text("".join(f"[1,{rank}]<stdout>:{line}" for line in text().splitlines(True) for rank in range(3)))
     assert "printed every 10 steps, by 3 ranks" in explained(path)
 

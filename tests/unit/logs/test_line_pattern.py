@@ -129,9 +129,9 @@ def test_units_and_scopes_of_one_log_are_one():
     with pytest.raises(PatternError, match="must count the same"):
         pattern_format(forms)
     tokens = pattern_format((LinePattern("a {step} {tokens_per_s_per_device}"),))
-    assert (tokens.unit, tokens.rates, tokens.mean) == ("tokens", "rank", "rates")
-    assert pattern_format((LinePattern("a {step} {ms}"),)).mean == "durations"
-    assert pattern_format((LinePattern("a {step} {steps_per_s}"),)).mean == "paces"
+    assert (tokens.unit, tokens.rates, tokens.printed) == ("tokens", "rank", "rates")
+    assert pattern_format((LinePattern("a {step} {ms}"),)).printed == "durations"
+    assert pattern_format((LinePattern("a {step} {steps_per_s}"),)).printed == "durations"
 
 
 @pytest.mark.parametrize(

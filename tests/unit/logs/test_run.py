@@ -67,7 +67,7 @@ def test_a_log_that_states_everything():
     assert (run.warmup_steps, run.measured_steps) == (20, 100)
     assert result.counts and result.outcome is Outcome.OK
     assert result.measured.throughput == result.log.wall_clock == pytest.approx(2560)
-    assert result.measured.mean_of_rates == result.log.printed == pytest.approx(2570)
+    assert result.measured.mean_of_rates is None and result.log.printed == pytest.approx(2570)
     assert result.measured.samples == 1024 * 100
     assert result.measured.clock_share == pytest.approx(1e-3 / 40)
     assert (result.log.window, result.log.remarks, result.machine.ranks) == ("steps 20 to 120 of epoch 0", (), 8)
@@ -207,17 +207,41 @@ def test_a_run_without_a_model_has_no_workload():
 
 def test_the_printed_speed_is_used_on_request_or_without_time_stamps():
     assert attempt(options={"speed": "printed"}).measured.throughput == pytest.approx(2570)
+    assert attempt(options={"speed": "protocol"}).measured.throughput == pytest.approx(2560)
     single = attempt(log_window=window(seconds=None, resolution_s=None))
     assert single.measured.throughput == pytest.approx(2570)
     assert (single.log.wall_clock, single.measured.clock_share) == (None, 0)
 
 
 def test_durations_divide_the_batch():
-    log_format = dataclasses.replace(FORMAT, mean="durations")
+    log_format = dataclasses.replace(FORMAT, printed="durations")
     result = attempt(log_window=window(rate=None, duration_s=0.5, seconds=None), log_format=log_format)
     assert result.log.printed == result.measured.throughput == pytest.approx(2048)
     both = attempt(log_window=window(rate=1.0, duration_s=0.5, seconds=None), log_format=log_format)
     assert both.log.printed == pytest.approx(2048)
+
+
+@pytest.mark.parametrize("seconds", [40.0, None])
+def test_a_mean_of_rates_counts_only_as_what_a_protocol_publishes(seconds):
+    log_format = dataclasses.replace(FORMAT, publishes_mean=True)
+    both = window(rate=2500.0, mean_of_rates=2700.0, seconds=seconds)
+    for speed in ("wall-clock", "printed"):
+        result = attempt(log_window=both, log_format=log_format, options={"speed": speed})
+        assert result.measured.throughput in (result.log.printed, result.log.wall_clock)
+        assert (result.measured.mean_of_rates, result.log.remarks) == (2700.0, ())
+    result = attempt(log_window=both, log_format=log_format, options={"speed": "protocol"})
+    assert result.measured.throughput == 2700.0 and result.log.printed == 2500.0
+    assert remarks(result).startswith(
+        "2700.00 samples/s is its protocol's arithmetic mean of rates; work over time is 2500.00 samples/s by the "
+        "printed numbers"
+    )
+    plain = attempt(log_window=both, options={"speed": "protocol"})
+    assert plain.measured.throughput == (plain.log.wall_clock or plain.log.printed) and not plain.log.remarks
+
+
+def test_a_printed_rate_of_0_makes_no_speed():
+    result = attempt(log_window=window(rate=None, mean_of_rates=2500.0))
+    assert result.log.printed is None and "it prints a rate of 0 in the window" in remarks(result)
 
 
 def test_a_rank_rate_is_multiplied_by_the_devices():

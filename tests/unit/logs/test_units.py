@@ -115,8 +115,8 @@ def test_the_way_of_tokens_is_explained(both):
     text = explained(both / "a/1n2g/titan_1.log", HowToRead())
     assert "tokens of a step: 16 samples × 8192 = 131072" in text
     assert "wall_clock: 100 × 131072 / 50.000000 s = 262144.00 tokens/s" in text
-    mean = "mean of 100 printed rates = 131072.00 tokens/s"
-    assert f"{mean}, of one device each; × 2 devices = 262144.00 tokens/s" in text
+    numbers = "work / time by 100 printed rates = 131072.00 tokens/s"
+    assert f"{numbers}, of one device each; × 2 devices = 262144.00 tokens/s" in text
     assert "samples/s" not in text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_window_goes_by_printed_numbers(warmup, total, every, first, begin, en
     assert (window.begin, window.end, window.printed_every) == (begin, end, every)
     assert window.steps == end - begin
     assert window.seconds == pytest.approx((end - begin) / 2)
-    assert (window.rate, window.printed) == (100.0, (end - begin) // every)
+    assert (window.rate, window.printed) == (pytest.approx(100), (end - begin) // every)
     assert (window.begin_offset, window.end_offset) == (
         (begin - first) // every * WIDTH,
         (end - first) // every * WIDTH,
@@ -126,34 +127,66 @@ def test_a_rate_belongs_to_the_interval_that_it_is_printed_with() -> None:
     lines = [Row(step, first=step - 20, time=T0 + step, rate=float(step)) for step in range(20, 300, 20) if step != 60]
     window = window_of(lines)
     assert (window.begin, window.end, window.printed) == (20, 120, 4)
-    assert window.rate == (40 + 80 + 100 + 120) / 4
+    assert window.rate == pytest.approx(4 / (1 / 40 + 1 / 80 + 1 / 100 + 1 / 120))
+    assert window.mean_of_rates == pytest.approx((40 + 80 + 100 + 120) / 4)
     lines = [Row(step, first=step - 20, time=T0 + step, rate=float(step)) for step in range(30, 300, 10)]
     window = window_of(lines, protocol=Protocol(warmup=30, total=130))
-    assert window.begin == 30 and window.printed == 9 and window.rate == pytest.approx(sum(range(50, 140, 10)) / 9)
+    assert window.begin == 30 and window.printed == 9
+    assert window.rate == pytest.approx(statistics.harmonic_mean(range(50, 140, 10)))
 
 
 def test_durations_are_averaged_and_intervals_by_their_elapsed_time() -> None:
-    by_durations = dataclasses.replace(THROUGH, mean="durations")
+    by_durations = dataclasses.replace(THROUGH, printed="durations")
     lines = [Row(step, duration=0.2 if step <= 70 else 0.4) for step in range(0, 200)]
     window = window_of(lines, by_durations)
     assert window.duration_s == pytest.approx(0.3) and window.printed == 100 and window.seconds is None
     assert window.rate is None and len(window.step_s) == 100 and window.step_s[0] == 0.2
     lines = [Row(step, first=step - 100, elapsed=6.5, rate=495.0) for step in range(100, 900, 100)]
     window = window_of(lines, THROUGH, Protocol(warmup=100, total=600))
-    assert (window.duration_s, window.rate, window.printed) == (pytest.approx(0.065), 495.0, 5)
+    assert (window.duration_s, window.rate, window.printed) == (pytest.approx(0.065), pytest.approx(495), 5)
 
 
 def test_the_mean_of_rates_is_not_that_of_durations() -> None:
     window = window_of([Row(step, duration=0.2 if step % 2 else 0.5) for step in range(0, 200)])
-    assert (window.duration_s, window.steps_per_s) == (pytest.approx(0.35), pytest.approx(3.5))
-    assert window_of([Row(step, duration=0.5 if step != 50 else 0.0) for step in range(0, 200)]).steps_per_s is None
-    assert window_of(steady(range(0, 200))).steps_per_s is None
+    assert (window.duration_s, window.mean_steps_per_s) == (pytest.approx(0.35), pytest.approx(3.5))
+    still = window_of([Row(step, duration=0.5 if step != 50 else 0.0) for step in range(0, 200)])
+    assert still.mean_steps_per_s is None and still.duration_s == pytest.approx(0.495)
+    assert window_of(steady(range(0, 200))).mean_steps_per_s is None
+
+
+def test_printed_rates_are_work_over_time() -> None:
+    halves = [Row(step, rate=100.0 if step % 2 else 300.0) for step in range(0, 200)]
+    window = window_of(halves)
+    assert (window.rate, window.mean_of_rates) == (pytest.approx(150), pytest.approx(200))
+    uneven = [Row(step, rate=100.0 if step <= 30 else 300.0) for step in (*range(20, 31), 120, 130)]
+    assert window_of(uneven).rate == pytest.approx(100 / (10 / 100 + 90 / 300))
+    growing = [dataclasses.replace(row, batch=3.0 if row.step % 2 else 1.0) for row in halves]
+    assert window_of(growing).rate == pytest.approx(200 / (150 / 100 + 50 / 300))
+    assert window_of([*growing[:70], *halves[70:]]).rate == pytest.approx(150)  # some lines do not say their work
+    assert window_of([*halves[:70], Row(70, rate=0.0), *halves[71:]]).rate is None
+
+
+def test_running_means_of_rates_are_differenced() -> None:
+    seconds = [step / 100 if step <= 60 else 0.6 + (step - 60) / 300 for step in range(0, 201)]
+    rows = [Row(step, rate=7.0, mean_rate=step / seconds[step]) for step in range(10, 201, 10)]
+    window = window_of(rows)
+    assert window.rate == pytest.approx(100 / (40 / 100 + 60 / 300))
+    every_step = [Row(step, rate=7.0, mean_rate=step / seconds[step]) for step in range(1, 201)]
+    assert window_of(every_step).rate == pytest.approx(7)
+    single = [dataclasses.replace(row, rate=math.nan) for row in every_step]
+    assert window_of(single).rate == pytest.approx(window.rate)
+
+
+def test_printed_durations_count_with_their_steps() -> None:
+    rows = [Row(step, duration=0.2 if step <= 30 else 0.4) for step in (*range(20, 31), 120, 130)]
+    window = window_of(rows, dataclasses.replace(THROUGH, printed="durations"))
+    assert window.duration_s == pytest.approx((10 * 0.2 + 90 * 0.4) / 100)
 
 
 def test_impossible_printed_numbers_are_no_numbers() -> None:
     lines = [Row(step, time=T0 + step, rate=math.inf if step == 30 else 5.0) for step in range(0, 200)]
     window = window_of(lines)
-    assert window.rate == 5.0 and window.printed == 99
+    assert window.rate == pytest.approx(5) and window.printed == 99
 
 
 def test_the_first_facts_stand_and_contradictions_are_remarked() -> None:
@@ -204,14 +237,14 @@ def test_many_pauses_are_counted_beyond_those_listed() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 100), max_size=30), max_size=20))
-def test_a_series_keeps_its_sum_whatever_it_keeps_of_its_numbers(parts: list[list[int]]) -> None:
+def test_a_series_keeps_its_count_whatever_it_keeps_of_its_numbers(parts: list[list[int]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(intervals, "MAX_TIMES", 8)
         series = CompactSeries()
         for part in parts:
             series.add(np.array(part, np.float64))
     numbers = [number for part in parts for number in part]
-    assert (series.count, series.sum) == (len(numbers), sum(numbers))
+    assert series.count == len(numbers)
     assert len(series.values) <= 9
     if series.stride == 1:
         assert series.values.tolist() == numbers

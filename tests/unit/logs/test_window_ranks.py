@@ -24,7 +24,7 @@ def test_lines_of_several_ranks_for_one_step_are_one_step(labelled) -> None:
     ]
     window = window_of(lines)
     assert (window.begin, window.end, window.steps, window.printed) == (20, 120, 100, 100)
-    assert window.seconds == pytest.approx(100) and window.rate == 103.5
+    assert window.seconds == pytest.approx(100) and window.rate == pytest.approx(103.5)
     assert window.ranks == (tuple(range(8)) if labelled else ())
     assert window.lines_per_step == 8
     assert window.end_offset == (120 * 8 + 7) * WIDTH  # the last rank's line has the latest stamp
@@ -97,7 +97,7 @@ def test_of_two_runs_in_one_file_the_first_counts(stamped, labelled, stopped, se
     if stopped < 120:
         assert reading.window is None and f"last printed step is {stopped}" in reading.reason
     else:
-        assert reading.window is not None and reading.window.rate == 2.0
+        assert reading.window is not None and reading.window.rate == pytest.approx(2)
         assert reading.window.seconds == (pytest.approx(50) if stamped else None)
 
 
@@ -185,7 +185,7 @@ def test_an_older_run_behind_a_newer_one_is_another_run_too() -> None:
     newer = steady(range(0, 200))
     older = [dataclasses.replace(row, time=row.time - 5000, rate=7.0) for row in newer]
     reading = read([*newer, *older])
-    assert reading.window is not None and reading.window.rate == 100.0
+    assert reading.window is not None and reading.window.rate == pytest.approx(100)
     assert goes_back(reading) == ((0, 199), (0, 0))
 
 

@@ -94,6 +94,7 @@ class Plain:
     end: tuple[int, int]
     steps: int
     seconds: float
+    took: float
     rates: list[float]
     every: int
 
@@ -141,7 +142,7 @@ def plainly(made: Made) -> Plain | None:
             last = next((at for at, far in enumerate(reached) if far >= warmup - 1 + span), -1)
             if last < 0:
                 return None
-    steps, seconds, rates = 0, 0.0, []
+    steps, seconds, took, rates = 0, 0.0, 0.0, []
     for at in range(first, last):
         if between[at] is None:
             continue
@@ -151,7 +152,9 @@ def plainly(made: Made) -> Plain | None:
         stamp, before = (max(row.time for row in by_step[points[here]]) for here in (at + 1, at))
         seconds += stamp - before
         rates.append(statistics.median(row.rate for row in by_step[points[at + 1]]))
-    return Plain(begin=points[first], end=points[last], steps=steps, seconds=seconds, rates=rates, every=every)
+        took += (between[at] or 0) / rates[-1]
+    begin, end = points[first], points[last]
+    return Plain(begin=begin, end=end, steps=steps, seconds=seconds, took=took, rates=rates, every=every)
 
 
 def compare(made: Made) -> None:
@@ -165,7 +168,8 @@ def compare(made: Made) -> None:
     assert window is not None, reading.reason
     assert ((window.begin_epoch, window.begin), (window.end_epoch, window.end)) == (expected.begin, expected.end)
     assert (window.steps, window.printed, window.printed_every) == (expected.steps, len(expected.rates), expected.every)
-    assert window.rate == pytest.approx(statistics.fmean(expected.rates))
+    assert window.rate == pytest.approx(expected.steps / expected.took)
+    assert window.mean_of_rates == pytest.approx(statistics.fmean(expected.rates))
     if math.isnan(expected.seconds):
         assert window.seconds is None and window.resolution_s is None and not len(window.step_s)
     else:
