@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from hpc.model.findings import FigureValues, Finding, Severity, State
 from hpc.model.spec import SAMPLES, SCRIPT, SYNTHETIC, UNKNOWN_DATA
 from hpc.system.text import grouped, plural
 from parse.runs.attempt import Attempt, Machine, RunFields
-from parse.runs.result import MISSING, Figure, Result, Run, by_setting, size
+from parse.runs.result import MISSING, TIMED, Figure, Result, Run, by_setting, size
 from parse.stats import Interval
 
 SINGLE_FIGURE = 0.01
-"""A published speed without its runs has no scatter: it is taken to this share either way, so two of them to 2 %."""
+"""A published speed without its runs has no scatter: it is taken to this share either way, so two of them to 2 %; to
+half of its last digit if that is more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,8 @@ def speed_interval(result: Result) -> Interval | None:
     """Returns the interval of the median of its runs; of a single published figure its margin, else None."""
     if result.interval or result.published is None or result.median_speed is None:
         return result.interval
-    return Interval(result.median_speed * (1 - SINGLE_FIGURE), result.median_speed * (1 + SINGLE_FIGURE), 0.0)
+    margin = max(SINGLE_FIGURE, _last_digit(result) / 2)
+    return Interval(result.median_speed * (1 - margin), result.median_speed * (1 + margin), 0.0)
 
 
 def _basis(result: Result, other: Result) -> FigureValues:
@@ -80,6 +83,7 @@ def rising(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     high, other = min(smaller, key=lambda pair: pair[0], default=(0.0, result))
     if smaller and other.median_speed:
         yield {
+            **({"source": "times"} if result.run.unit in TIMED else {}),
             "per_device_low": interval.low / devices,
             "smaller_case": other.requested.case,
             "smaller_per_device_high": high,
@@ -100,7 +104,11 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
     ]
     if faster:
         low, other = max(faster, key=lambda pair: pair[0])
+        source: FigureValues = {}
+        if result.run.unit in TIMED and result.median_speed and other.median_speed:
+            source = {"source": "times", "time_ratio": other.median_speed / result.median_speed}
         yield {
+            **source,
             "speed_high": interval.high,
             "devices": result.devices,
             "smaller_case": other.requested.case,
@@ -108,6 +116,25 @@ def falling(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
             "smaller_speed_low": low,
             **_basis(result, other),
         }
+
+
+def more_nodes(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
+    """As many devices on fewer nodes are faster in the same document, beyond what single figures allow."""
+    interval = speed_interval(result)
+    if interval is None or result.published is None or result.median_speed is None:
+        return
+    for other in neighbours.setting:
+        if other.devices != result.devices or not other.run.nodes or not result.run.nodes:
+            continue
+        its = speed_interval(other)
+        if other.run.nodes < result.run.nodes and other.median_speed and its and interval.high < its.low:
+            yield {
+                "devices": result.devices,
+                "nodes": result.run.nodes,
+                "smaller_case": other.requested.case,
+                "time_ratio": other.median_speed / result.median_speed,
+                **_basis(result, other),
+            }
 
 
 def baseline_elsewhere(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
@@ -252,14 +279,17 @@ def _rounding(figure: Figure, result: Result, base: Result | None) -> float:
         return half_unit + (0.5 * RUNS_UNIT if result.ok else 0.0)
     if base is None or not base.median_speed or not result.median_speed:
         return half_unit
-    relative = _unit(result) / result.median_speed + _unit(base) / base.median_speed
+    relative = _last_digit(result) + _last_digit(base)
     return half_unit + result.median_speed / base.median_speed * relative / 2
 
 
-def _unit(result: Result) -> float:
-    """Returns the unit of the last digit of the median."""
+def _last_digit(result: Result) -> float:
+    """Returns the unit of the last digit of the median, or of the time that it is of, as a share."""
+    if result.published and result.published.time:
+        return result.published.time.unit_s / result.published.time.seconds
     printed = result.published.all("median") if result.published and not result.ok else ()
-    return 10.0 ** -printed[0].decimals if printed else RUNS_UNIT
+    unit = 10.0 ** -printed[0].decimals if printed else RUNS_UNIT
+    return unit / (result.median_speed or math.inf)
 
 
 def _differences(result: Result, other: Result) -> dict[str, Any]:

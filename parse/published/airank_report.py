@@ -21,10 +21,12 @@ from parse.logs.engine.log_format import LogError
 from parse.logs.nearest import with_nearest
 from parse.published.airank_rules import Breach, Violation, breach, judge, judge_folder, violations
 from parse.published.clock import Evaluation, QualityTarget
+from parse.published.columns import TrainingClaim, claims, wall_clocks
 from parse.published.files import DocumentError, files_of, read_lines
-from parse.published.tables import IMAGENET, TrainingClaim, claims, stated_times, tables, wall_clocks
+from parse.published.tables import tables
 from parse.published.training import Training, read_training
 from parse.published.training_result import REQUESTED, RESNET50, RuleSettings, TrainingResult, training_results
+from parse.published.vocabulary import IMAGENET, stated_times
 from parse.text import GAP, Page, TableData, number, unitless, wrapped
 
 # A document's rows with times to train, compared with what its logs come to.

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpc.system.regular_file import parse_json
 from parse.logs.path_facts import PathFacts, place_of
-from parse.published.tables import Case, case, integer
+from parse.published.vocabulary import Case, case, integer
 from parse.runs.result import Figure
 
 MAX_BLOCK_LINES = 5000

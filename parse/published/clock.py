@@ -10,7 +10,7 @@ from hpc.system.regular_file import parse_json
 from hpc.system.text import grouped
 from parse.logs.engine.log_format import LogRecord
 from parse.logs.formats.mllog import COCO, OPEN_IMAGES, epochs_of_blocks
-from parse.published.tables import IMAGENET
+from parse.published.vocabulary import IMAGENET
 
 ROUNDS = {"0.5": 2018.0, "0.6": 2019.0, "0.7": 2020.0, "1.0": 2021.0, "2.0": 2022.0, "5.0": 2025.0}
 """The rounds that changed a target, each by the year of its runs: a log does not name its round."""

@@ -16,22 +16,14 @@ from hpc.system.regular_file import existing
 from hpc.system.text import grouped
 from parse.logs.path_facts import model_name
 from parse.published.blocks import ExtractorOutput, PrintedPoint, PrintedRun, extractor_outputs, figure
+from parse.published.columns import SpeedColumn, WallClock, columns, imagenet_clocks
 from parse.published.files import DocumentError, files_of, read_lines
-from parse.published.tables import (
-    IMAGENET,
-    Case,
-    SpeedColumn,
-    WallClock,
-    columns,
-    imagenet_clocks,
-    model,
-    plain_text,
-    sized,
-    system,
-    tables,
-)
+from parse.published.row_settings import Options
+from parse.published.tables import tables
+from parse.published.times import time_columns
+from parse.published.vocabulary import IMAGENET, Case, model, plain_text, sized, system
 from parse.runs.attempt import Attempt, FromLog, Measured, RequestedRun, RunFields
-from parse.runs.result import Claimed, Figure, Result, Run, of_runs, with_speedups
+from parse.runs.result import Claimed, Figure, PrintedTime, Result, Run, of_runs, with_speedups
 from parse.stats import median
 
 REPEATED = 3
@@ -58,14 +50,15 @@ class Setting:
 
 @dataclass(kw_only=True)
 class PublishedPoint:
-    """A point while it is merged: runs, logs of packed jobs, printed figures, words in the place of a speed, and speeds
-    of rows that repeat the case."""
+    """A point while it is merged: runs, logs of packed jobs, printed figures, words in the place of a speed, speeds
+    of rows that repeat the case, and the time that its speed is of."""
 
     runs: list[PrintedRun] = field(default_factory=list)
     packed: list[PrintedRun] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     placeholders: list[str] = field(default_factory=list)
     repeats: list[Decimal] = field(default_factory=list)
+    time: PrintedTime | None = None
 
     @property
     def median(self) -> float | None:
@@ -89,8 +82,9 @@ def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, PointsBy
             )
             break
         columns_read, remarks = columns(table)
-        remarks_so_far += remarks
-        for column in columns_read:
+        times_read, remarks_of_times = time_columns(table)
+        remarks_so_far += (*remarks, *remarks_of_times)
+        for column in (*columns_read, *times_read):
             _add_column(column, opening, groups)
     return _with_places(groups), remarks_so_far
 
@@ -218,6 +212,9 @@ def _add_column(column: SpeedColumn, opening: Sequence[str], groups: list[_Group
             published.placeholders.append(cell.placeholder)
         elif cases[cell.case] > 1:
             published.repeats.append(cell.speed)
+            published.time = published.time or cell.time
+        elif cell.time is not None:
+            published.time = cell.time
         else:
             published.figures.append(figure("median", cell.speed, cell.line))
         if cell.speedup is not None:
@@ -228,10 +225,11 @@ def _repeats(column: SpeedColumn, column_setting: Setting, group: _Group) -> boo
     """Whether a column contradicts no setting of a group and has most speeds of a printed result, or all speeds of
     another column."""
     known = group.setting
-    pairs: list[tuple[str | int | None, str | int | None]] = [
+    pairs: list[tuple[str | int | Options | None, str | int | Options | None]] = [
         (column.batch_size, known.batch_size),
         (column.precision, known.precision),
         (column.unit, known.unit),
+        (column.options, known.options),
     ]
     if column.named or not group.printed:
         pairs.append((column_setting.backend.removeprefix("ngc-"), known.backend.removeprefix("ngc-")))
@@ -267,6 +265,7 @@ def _setting(column: SpeedColumn, opening: Sequence[str]) -> Setting:
         batch_size=column.batch_size,
         precision=column.precision,
         unit=column.unit,
+        options=column.options,
     )
 
 
@@ -332,7 +331,7 @@ def _results_of(path: Path, name: str) -> tuple[list[Result], list[str]]:
     settings_read, remarks = published_points(lines)
     if not settings_read:
         reason = f"; {remarks[0]}" if remarks else ""
-        raise DocumentError(f"{path}: no table of speeds by case and no printed result is in it{reason}")
+        raise DocumentError(f"{path}: no table of speeds or times by case and no printed result is in it{reason}")
     clocks = imagenet_clocks(lines)
     return [
         point_result(requested_run(setting, case, name), point, path, clocks)
@@ -367,9 +366,12 @@ def _as_run(requested: RequestedRun, repeat: int) -> RequestedRun:
 
 def point_result(requested: RequestedRun, point: PublishedPoint, path: Path, clocks: Sequence[WallClock]) -> Result:
     figures = Claimed(
-        document=path, figures=tuple(point.figures), packed=tuple((run.name, run.speed) for run in point.packed)
-    )
+        document=path, figures=tuple(point.figures), packed=tuple((run.name, run.speed) for run in point.packed),
+        time=point.time,
+    )  # fmt: skip
     speed = figures.median if figures.median is not None else figures.average
+    if point.time is not None:
+        speed = point.time.work / point.time.seconds
     clock = next((candidate for candidate in clocks if speed and abs(candidate.claimed - speed) < _SAME_SPEED), None)
     if clock:
         source = f"{clock.epochs} epochs of the {IMAGENET:,} images of ImageNet in {clock.seconds:,.0f} s"

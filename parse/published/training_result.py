@@ -12,8 +12,8 @@ from pathlib import Path
 from parse.logs.sizes import whole_number
 from parse.published.clock import ACCURACY as EVAL_ACCURACY
 from parse.published.clock import Evaluation, Moment, QualityTarget
-from parse.published.tables import IMAGENET
 from parse.published.training import DEVICES, Training
+from parse.published.vocabulary import IMAGENET
 
 # The quality that a training must reach, and the samples of its epochs: by request, by its log, by MLPerf's rules.
 

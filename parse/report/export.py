@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from hpc.model.spec import SAMPLES
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped
 from parse.alarms.nodes import Drift, NodeAlarm, PerNode, drifts, per_node
@@ -39,10 +40,9 @@ from parse.report.trainings import trainings
 from parse.runs.result import Result, Run
 from parse.text import csv_text, fields_of, json_value
 
-TOKENS = "tokens/s"
 SCHEMA, SCHEMA_VERSION = "rankwise-summary", 2
 SPEED_COLUMNS = ("median_speed", "average_speed", "interval_low", "interval_high", "wall_clock", "printed")
-"""Columns of the CSV that hold a speed; in tokens/s it is in another, `median_speed_tokens` and so on."""
+"""Columns of the CSV that hold a speed; in tokens/s it is in another, `median_speed_tokens`, as in other units."""
 LOG_SPEEDS = ("wall_clock", "printed")
 """The two speeds of a log; the result is the first where there is one."""
 DLPERF_NAMES = {"resnet50": "r50", "arcface_resnet50": "r50", "arcface_resnet100": "r100"}
@@ -122,9 +122,11 @@ def dlperf(summary: Summary) -> str:
     Points without a speed are left out. Raises TableError where two points would have the same place, or where a speed
     is in tokens/s: the format has samples/s only.
     """
-    if backends := sorted({result.run.backend for result in summary.results if result.unit == TOKENS}):
+    if others := [result for result in summary.results if result.run.unit != SAMPLES]:
+        backends = ", ".join(sorted({result.run.backend for result in others}))
+        units = " and ".join(sorted({result.unit for result in others}))
         raise TableError(
-            f"the speeds of {', '.join(backends)} are in {TOKENS}, and this format has samples/s only; choose others, "
+            f"the speeds of {backends} are in {units}, and this format has samples/s only; choose others, "
             "by --where backend=NAME"
         )
     places: dict[tuple[str, str], list[Result]] = {}
@@ -214,7 +216,7 @@ def _as_json(result: Result, of: Against | None = None) -> dict[str, Any]:
     }
     if published := result.published:
         figures = {name: getattr(published, name) for name in ("median", "average", "speedup", "wall_clock")}
-        content["published"] = {"document": str(published.document), **figures}
+        content["published"] = {"document": str(published.document), **figures, "time_s": result.time_s}
     if of is not None:
         content["against"] = _beside_as_json(result, of.beside(result))
     if result.mfu is not None or result.no_mfu:
@@ -376,6 +378,7 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     row |= {name: "; ".join(result[name]) for name in MACHINE}
     for group in ("versions", "header"):  # one text: a column of 2.10 alone would be read as the number 2.1
         row[group] = "; ".join(f"{name} {value}" for name, values in result[group].items() for value in values)
-    if result["unit"] == TOKENS:
-        row = {f"{name}_tokens" if name in SPEED_COLUMNS else name: value for name, value in row.items()}
+    unit = result["unit"].removesuffix("/s")
+    if unit != SAMPLES:
+        row = {f"{name}_{unit}" if name in SPEED_COLUMNS else name: value for name, value in row.items()}
     return row

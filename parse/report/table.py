@@ -30,7 +30,7 @@ from parse.report.summary import (
     varying,
 )
 from parse.report.trainings import trainings_blocks
-from parse.runs.result import Result, by_setting, ideal_text
+from parse.runs.result import TIMED, Result, by_setting, ideal_text, time_text
 from parse.text import (
     GAP,
     Page,
@@ -105,7 +105,7 @@ def _bar(value: float, ideal: float, largest: float, cells: int) -> str:
 
 LOG_SPEEDS = {"wall_clock": "wall clock", "printed": "printed"}
 """A log's two speeds, side by side; the median is of those that count."""
-OPTIONAL = ("average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
+OPTIONAL = ("time", "average", "interval", "coverage", "CV", "MFU", "step p50", "step p95", *LOG_SPEEDS.values())
 """Columns that are left out where no row has anything in them."""
 PUBLISHED_COLUMNS = ("published", "ratio", "published speedup")
 FIRST_LEFT_OUT = (
@@ -131,7 +131,7 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
     columns."""
     (unit,) = {result.unit for result in results}
     heads = [("case", ""), ("nodes", ""), ("devices", ""), *((name, "") for name in differ)]
-    heads += [("runs", "ok/total"), ("median", unit)]
+    heads += [("runs", "ok/total"), ("median", unit), ("time", "s")]
     heads += [(name, unit) for name in LOG_SPEEDS.values()]
     heads += [("average", unit), ("interval", unit)]
     base = next((text for result in results if (text := against_text(result))), "")
@@ -143,7 +143,10 @@ def points_table(results: Sequence[Result], differ: Sequence[str], beside: Again
         speed, ratio, speedup = PUBLISHED_COLUMNS
         heads += [(speed, "samples/s"), (ratio, ""), *((speedup, _against(each, base)) for each in bases)]
         rows = [[*row, *_published(beside, result, bases)] for row, result in zip(rows, results, strict=True)]
-    empty = {name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)}
+    timed = {"median"} if results[0].run.unit in TIMED else {*()}
+    empty = timed | {
+        name for at, (name, _) in enumerate(heads) if name in OPTIONAL and all(row[at] == "-" for row in rows)
+    }
     shown = [at for at, (name, _) in enumerate(heads) if name not in empty]
     # Without a level intervals are taken for those of 95 %; their unit the median has, too.
     coverages = [result.interval.coverage for result in results if result.interval]
@@ -161,6 +164,7 @@ def _row(result: Result, differ: Sequence[str]) -> list[str]:
         *(requested.get(name, "-") for name in ("case", "nodes", "devices", *differ)),
         runs_ok(result),
         number(result.median_speed),
+        "-" if result.time_s is None else time_text(result.time_s),
         *(number(of_logs(result, name)) for name in LOG_SPEEDS),
         number(result.average_speed),
         f"[{interval.low:.2f}, {interval.high:.2f}]" if interval else "-",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from parse.published.airank_report import check, compare, read_document
+from parse.published.columns import TrainingClaim
 from parse.published.files import DocumentError
-from parse.published.tables import TrainingClaim
 from parse.published.training import read_training
 from parse.published.training_result import RuleSettings, training_results
 from tests.unit.airank_logs import SAMPLES, submission

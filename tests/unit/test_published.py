@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from parse.published.columns import claims
 from parse.published.points import Published, published
-from parse.published.tables import claims, tables
+from parse.published.tables import tables
 from parse.report.summary import no_speedup_text
 from parse.runs.result import NoSpeedup, Result
 
@@ -366,8 +367,8 @@ def test_other_files_are_refused_with_the_reason(tmp_path):
     assert document.refusals == (
         f"{tmp_path / 'gone.md'}: no such file or folder",
         f"{tmp_path / 'binary.txt'}: not a text (it has zero bytes)",
-        f"{tmp_path / 'none.md'}: no table of speeds by case and no printed result is in it",
-        f"{tmp_path / 'only.md'}: no table of speeds by case and no printed result is in it; "
+        f"{tmp_path / 'none.md'}: no table of speeds or times by case and no printed result is in it",
+        f"{tmp_path / 'only.md'}: no table of speeds or times by case and no printed result is in it; "
         "line 1: a table of speeds, but none of its columns says the case; not read",
     )
 

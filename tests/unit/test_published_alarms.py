@@ -103,6 +103,14 @@ def test_a_document_states_its_base_by_a_speedup_of_one(tmp_path, first, last, a
     ] * alarms
 
 
+def test_as_many_devices_on_more_nodes_are_slower(tmp_path):
+    results = cases(tmp_path, n1g8="1000 -", n2g4="900 -", n4g2="985 -")
+    actual = {result.requested.case: figures([*results], "more_nodes", result.requested.case) for result in results}
+    assert {case: [item["smaller_case"] for item in items] for case, items in actual.items()} == {
+        "1n8g": [], "2n4g": ["1n8g"], "4n2g": [],
+    }  # fmt: skip
+
+
 def test_a_document_may_measure_against_another_case_than_one_device(tmp_path):
     results = cases(tmp_path, g1="15.00 -", n1g8="116.36 1.00", n4g8="365.71 3.14")
     assert [round(result.speedup, 2) for result in results] == [1.0, 7.76, 24.38]

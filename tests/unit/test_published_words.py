@@ -1,10 +1,10 @@
-"""parse.published.tables: names, numbers and headings of documents."""
+"""parse.published.vocabulary: names, numbers and headings of documents."""
 
 from __future__ import annotations
 
 import pytest
 
-from parse.published.tables import Case, batch_size, case, model, number, precision, system
+from parse.published.vocabulary import Case, batch_size, case, model, number, precision, system
 
 
 @pytest.mark.parametrize(

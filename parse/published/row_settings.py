@@ -1,0 +1,70 @@
+"""What tells the rows of a table apart beside their case: columns of settings, and batch sizes of all devices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+
+Options = tuple[tuple[str, str], ...]
+
+_FIGURES = re.compile(
+    r"accuracy|\bacc\b|loss|memory|\bmem\b|mfu|hfu|flop|util|power|speed|throughput|efficien|scaling|ratio|time|latency"
+    r"|cost|price|perplexity|\bppl\b|score|\bmap\b|\bauc\b|\bf1\b|bleu|top-?[15]|/s\b|per sec|\btps\b|\bips\b|bandwidth"
+    r"|overhead|improve|gain|delta|increase|δ|Δ|\bvs\b|variance|std|peak|加速比|准确率|精度$|显存|吞吐|耗时|时间"
+)
+"""Heads of what was measured, whatever is below them."""
+_NOTES = re.compile(
+    r"notes?|remarks?|comments?|logs?|links?|downloads?|scripts?|commands?|urls?|dates?|results?|status|w&b|wandb"
+    r"|runs?|trials?|repeats?|seeds?|#|ids?|job ?ids?|jobs?|hosts?|node ?lists?|checkpoints?|weights|备注|日志|下载"
+    r"|ckpts?"
+)
+"""Heads of columns that say nothing of how a row was run."""
+_SETTINGS = re.compile(
+    r"seq|context|length|hidden|layer|param|\b(?:tp|pp|dp|cp|ep|sp|vp|fsdp|hsdp|zero|mbs|gbs|lbs|mb|gas)\b|micro|accum"
+    r"|resolution|image size|crop|parallel|version|size|degree|tensor|pipeline|stage|width|depth|heads?\b|experts?"
+    r"|bits?"
+)
+"""Heads of settings, also where all values are numbers."""
+_PLAIN_FIGURE = re.compile(r"[~≈<>≤≥+-]?\s*\d[\d,.]*\s*(?:%|x|×|[a-zµ]{1,4}(?:/s)?)?|-+|—|n/?a|oom|tbd|", re.I)
+
+
+def row_options(
+    heads: Sequence[str], roles: Sequence[str], rows: Sequence[Sequence[str]], cases: Sequence[Hashable]
+) -> list[Options]:
+    """Returns for each row the values, by head, of the columns of settings that differ between rows. `cases` are equal
+    for rows that would be runs of one point.
+
+    A column without a role is a setting if its head says so or if words are in it. Other columns of numbers are taken
+    as settings only if rows of one case would otherwise be equal.
+    """
+    texts: list[tuple[str, Sequence[str]]] = []
+    numbers: list[tuple[str, Sequence[str]]] = []
+    for at, head in enumerate(heads):
+        plain = re.sub(r"[\s_]+", " ", head.lower()).strip()
+        values = _filled_down([row[at] if at < len(row) else "" for row in rows])
+        if roles[at] or len({*values}) < 2 or _NOTES.fullmatch(plain) or _FIGURES.search(plain):
+            continue
+        words = _SETTINGS.search(plain) or not all(_PLAIN_FIGURE.fullmatch(value) for value in values)
+        (texts if words else numbers).append((plain or f"column {at + 1}", values))
+    options = _options(texts, len(rows))
+    keys = [*zip(cases, options, strict=True)]
+    return options if len({*keys}) == len(keys) else _options([*texts, *numbers], len(rows))
+
+
+def _options(columns: Sequence[tuple[str, Sequence[str]]], rows: int) -> list[Options]:
+    return [tuple((name, values[row]) for name, values in columns if values[row]) for row in range(rows)]
+
+
+def _filled_down(values: Sequence[str]) -> list[str]:
+    """The values, an empty one with that above it: as merged cells of spreadsheets are printed."""
+    filled: list[str] = []
+    for value in values:
+        filled.append(value or (filled[-1] if filled else ""))
+    return filled
+
+
+def grows_with_devices(batch_sizes: Sequence[int | None], devices: Sequence[int]) -> bool:
+    """Whether batch sizes are in proportion to the devices of their rows, of which two sizes at least are there."""
+    pairs = {(batch, count) for batch, count in zip(batch_sizes, devices, strict=True) if batch}
+    ratios = {batch / count for batch, count in pairs}
+    return len({count for _, count in pairs}) > 1 and len(ratios) == 1

@@ -1,0 +1,175 @@
+"""Words of published results: numbers, cases, batch sizes, precisions, models, systems."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from parse.logs.path_facts import PRECISIONS, model_name
+from parse.logs.sizes import whole_number
+
+LONG = 1000
+"""The maximum of characters read of a cell, a heading or a sentence."""
+EPOCH_LINES = 500
+"""At most this many lines are searched for the time that epochs took."""
+
+IMAGENET = 1_281_167
+"""Images of ImageNet's training set; an epoch is one pass over them."""
+_FIGURE = r"\d[\d,]*(?:\.\d+)?"
+EPOCH_TIMES = (
+    re.compile(rf"(?P<seconds>{_FIGURE})\s*秒[^。\n]*?(?P<epochs>\d+)\s*个\s*epoch", re.IGNORECASE),
+    re.compile(rf"(?P<epochs>\d+) epochs? (?:in|took|take) (?P<seconds>{_FIGURE}) ?s", re.IGNORECASE),
+)
+"""Sentences that state how many seconds some epochs took."""
+
+_BATCH = re.compile(
+    r"(?:batch[ _-]?size(?:[ _-]?per[ _-]?(?:device|gpu))?|\b(?:max )?(?:bsz?|bz))\s*[=:]\s*(\d{1,6})(?![\d.])", re.I
+)
+_PRECISION = re.compile(rf"(?<![a-z0-9])({'|'.join(PRECISIONS)})(?![a-z0-9])|(mixed[ -]precision|混合精度)", re.I)
+_MODEL = re.compile(
+    r"(?<![a-z0-9])((?:res|i?resn|fresresn)(?:net)?[ -]?\d{2,3}|rn?(?:18|34|50|100|101|152)|bert|gpt)(?!\d)", re.I
+)
+_TASK = re.compile(r"arcface|insightface|partial[ _-]?fc|partailfc", re.I)
+_SYSTEMS = (
+    ("plsc", r"plsc"), ("paddle", r"paddle(?:paddle)?"), ("pytorch", r"pytorch"), ("tensorflow", r"tensorflow"),
+    ("mxnet", r"mxnet"), ("oneflow", r"oneflow"), ("mindspore", r"mindspore"), ("megatron-lm", r"megatron[- ]?lm"),
+)  # fmt: skip
+"""Names of systems; a name that contains another comes before it."""
+_NVIDIA = re.compile(r"(?<![a-z])ngc(?![a-z])|nvidia", re.I)
+_NGC = frozenset({"pytorch", "tensorflow", "mxnet"})
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
+_MARKUP = re.compile(r"<sup>.*?</sup>|<[^>]*>|\*\*|~~|`|\\(?=[|*_<])", re.I)
+_NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,15})?")
+_CASES = (
+    (re.compile(r"(\d{1,4})n(\d{1,4})[gc]"), False),
+    (re.compile(r"(\d{1,4})\s?(?:机|节点|nodes?)\s?(\d{1,5})\s?(?:卡|gpus?)"), True),
+    (re.compile(r"()(\d{1,5})\s?(?:卡|gpus?)"), True),
+)
+"""Forms of a case, and whether the count is that of all nodes together."""
+_HOSTS = re.compile(r"[a-z][\w.-]*:\d{1,4}(?:[\s,;+]+[a-z][\w.-]*:\d{1,4})*")
+"""Hosts with their devices, as for mpirun: `server1:2, server2:2`."""
+
+
+_PER_SECOND = r"\s*(?:/|\bper\b)\s*(?:s|secs?|seconds?)\b"
+TOKENS_PER_SECOND = re.compile(rf"tokens?{_PER_SECOND}|\btps\b", re.I)
+SAMPLES_PER_SECOND = re.compile(
+    rf"(?:samples?|images?|imgs?|sequences?|sentences?|examples?){_PER_SECOND}|\bips\b", re.I
+)
+SPEED = re.compile(rf"{SAMPLES_PER_SECOND.pattern}|{TOKENS_PER_SECOND.pattern}|throughput|吞吐")
+"""Words of speeds, and of those in a unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A number of devices, and of nodes if the document prints it."""
+
+    devices: int
+    nodes: int | None
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of each node; all devices if `nodes` is None."""
+        return self.devices // (self.nodes or 1)
+
+
+def plain_text(markdown: str) -> str:
+    """Returns the text without links, line breaks, footnotes and emphasis, with full-width signs as ASCII."""
+    text = _MARKUP.sub(" ", _LINK.sub(r"\1", markdown[:LONG]))
+    return re.sub(r"\s+", " ", unicodedata.normalize("NFKC", text)).strip()
+
+
+def number(text: str) -> Decimal | None:
+    """Returns the number that a cell holds (`148,720`, `26.50`, `1.9x`, `77%`); None if it holds any word."""
+    match = _NUMBER.fullmatch(text.removesuffix("%").removesuffix("x").removesuffix("×").strip())
+    return Decimal(match[0].replace(",", "")) if match else None
+
+
+def integer(value: Decimal | None) -> int | None:
+    """Returns the value as a count; None for a fraction, 0 or None."""
+    return int(value) if value and value == int(value) else None
+
+
+def stated_times(lines: Iterable[str]) -> Iterator[tuple[int, float]]:
+    """Yields (epochs, seconds) where a line states how long epochs took; both are above 0."""
+    texts = [line[:LONG] for line in lines if "epoch" in line[:LONG].lower()][:EPOCH_LINES]
+    for match in (match for form in EPOCH_TIMES for text in texts for match in form.finditer(text)):
+        epochs, figure = whole_number(match["epochs"], max_digits=6), match["seconds"]
+        if epochs and len(figure) < 20 and (seconds := float(figure.replace(",", ""))):
+            yield epochs, seconds
+
+
+def case(text: str) -> Case | None:
+    """Returns the case of a cell: `1n8g`, `2机16卡`, `单机8卡`, `32卡`, `host1:4, host2:4`; None if it names none."""
+    normalized = text.replace("单", "1").lower()
+    if _HOSTS.fullmatch(normalized):
+        hosts = re.findall(r"([\w.-]+):(\d+)", normalized)
+        counts = {int(count) for _, count in hosts}
+        return (
+            sized(len(hosts), len(hosts) * counts.pop()) if len({*hosts}) == len(hosts) and len(counts) == 1 else None
+        )
+    for pattern, together in _CASES:
+        if match := pattern.fullmatch(normalized):
+            nodes, count = int(match[1]) if match[1] else None, int(match[2])
+            return sized(nodes, count if together or nodes is None else nodes * count)
+    return None
+
+
+def sized(nodes: int | None, devices: int) -> Case | None:
+    """Returns the case of `devices` in all; None if they are 0 or not a multiple of the nodes."""
+    if devices < 1 or nodes == 0 or (nodes and devices % nodes):
+        return None
+    return Case(devices=devices, nodes=1 if devices == 1 else nodes)
+
+
+def batch_size(texts: Iterable[str]) -> int | None:
+    """Returns the batch size of the first text that has one: `batch_size = 128`, `bsz=96`."""
+    match = next((match for text in texts if (match := _BATCH.search(text))), None)
+    return (int(match[1]) or None) if match else None
+
+
+def precision(texts: Iterable[str]) -> str:
+    """Returns Rankwise's name for the precision in the first text that has one; empty if that text has several."""
+    for text in texts:
+        precisions = {PRECISIONS[name.lower()] if name else "amp-fp16" for name, _ in _PRECISION.findall(text)}
+        if precisions:
+            return precisions.pop() if len(precisions) == 1 else ""
+    return ""
+
+
+def precisions_in(text: str) -> int:
+    """How often the text names a precision."""
+    return len(_PRECISION.findall(text))
+
+
+def model(texts: Iterable[str]) -> str:
+    """Returns the model of the first text that has one; `arcface_` is before it if any text names face recognition."""
+    texts = list(texts)
+    match = next((match for text in texts if (match := _MODEL.search(text))), None)
+    if match is None:
+        return ""
+    name = model_name(re.sub(r"[ -]", "", match[1]))
+    return f"arcface_{name}" if any(_TASK.search(text) for text in texts) else name
+
+
+def system(texts: Iterable[str]) -> str:
+    """Returns the system of the first text that has one, `ngc-` before it for NVIDIA's examples; empty for several."""
+    for text in texts:
+        if names := _systems(text):
+            (name, *others) = names
+            if others:
+                return ""
+            return f"ngc-{name}" if name in _NGC and _NVIDIA.search(text) else name
+    return ""
+
+
+def _systems(text: str) -> list[str]:
+    """Returns the systems in the text; a name inside a longer name does not count."""
+    names = []
+    for name, pattern in _SYSTEMS:
+        text, count = re.subn(pattern, " ", text, flags=re.I)
+        if count:
+            names.append(name)
+    return ["plsc"] if names == ["plsc", "paddle"] else names
