@@ -28,6 +28,14 @@ def _megatron_older(steps: int) -> Iterator[str]:
         )
 
 
+def _megatron_seconds(steps: int) -> Iterator[str]:
+    for step in range(1, steps + 1):
+        yield (
+            f"[default7]: iteration {step:8d}/  115311 | consumed samples: {step * BATCH:12d} | elapsed time per "
+            f"iteration (s): {STEP_S:.2f} | learning rate: 5.969E-05 | global batch size: {BATCH:5d} | lm loss: 2.4 |"
+        )
+
+
 def _torchtitan(steps: int) -> Iterator[str]:
     yield f"[rank0]:[titan] {comma(0)} - root - INFO - Building 1-D device mesh with ['dp_shard'], [8]"
     for step in range(1, steps + 1):
@@ -172,6 +180,7 @@ _GROUPED = r"(?P<rate>[-+\w.,]+)"
 SAMPLES: tuple[Sample, ...] = (
     sample("megatron", "megatron", _megatron, _ITERATION),
     sample("megatron older", "megatron", _megatron_older, _ITERATION),
+    sample("megatron of seconds", "megatron", _megatron_seconds, _ITERATION),
     sample("torchtitan", "torchtitan", _torchtitan, r"step: *(?P<step>\d+) .*?[tw]ps: " + _GROUPED),
     sample("nemo", "nemo", _nemo, r"epoch (?P<epoch>\d+), iteration (?P<step>\d+)/"),
     sample("nemo bar", "nemo", _nemo_bar, r"Epoch (?P<epoch>\d+): .*?\| *(?P<step>\d+)/"),

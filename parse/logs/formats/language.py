@@ -30,6 +30,11 @@ def _megatron_facts(setting: Mapping[str, str]) -> Mapping[str, str]:
     return {name: _PRECISIONS.get(value, value) if name == "precision" else value for name, value in setting.items()}
 
 
+_MEGATRON_STEP = (
+    rb"(?:" + DATED + rb"[^|\n]{0,120}?)?\biteration +(?P<step>\d+)/ *\d+ \|"
+    rb"(?: consumed samples: +(?P<consumed>\d+) \|)?(?: consumed tokens: +\d+ \|)?"
+)
+
 MEGATRON = LogFormat(
     name="megatron",
     title="Megatron-LM",
@@ -37,9 +42,12 @@ MEGATRON = LogFormat(
     steps=(
         step(
             b"elapsed time per iteration (ms): ",
-            rb"(?:" + DATED + rb"[^|\n]{0,120}?)?\biteration +(?P<step>\d+)/ *\d+ \|"
-            rb"(?: consumed samples: +(?P<consumed>\d+) \|)?(?: consumed tokens: +\d+ \|)?"
-            rb" elapsed time per iteration \(ms\): +(?P<duration_ms>\d+\.\d+)",
+            _MEGATRON_STEP + rb" elapsed time per iteration \(ms\): +(?P<duration_ms>\d+\.\d+)",
+        ),
+        # Megatron-DeepSpeed: BigScience's since September 2021, and JUPITER's benchmark suite.
+        step(
+            b"elapsed time per iteration (s): ",
+            _MEGATRON_STEP + rb" elapsed time per iteration \(s\): +(?P<duration_s>\d+\.\d+)",
         ),
     ),
     patterns=(

@@ -42,6 +42,21 @@ REAL = {
         steps={"step": [199], "batch": [152832], "duration_s": [14.2875]},
         facts={"global_batch_size": "768"},
     ),
+    # Chronicles of https://github.com/bigscience-workshop/bigscience, train/tr11-176B-ml
+    "megatron of BigScience": Real(
+        text=" [default7]: iteration    12695/  115311 | consumed samples:      9841584 | consumed tokens:  20155564032 | "
+        "elapsed time per iteration (s): 105.22 | learning rate: 5.969E-05 | global batch size:  2048 | lm loss: 2.463556E+00 | "
+        "samples per second: 19.463 | TFLOPs: 149.02 |\n",
+        steps={"step": [12695], "batch": [9841584], "duration_s": [105.22]},
+        facts={"global_batch_size": "2048"},
+    ),
+    # README.md of JUPITER's benchmark suite, Megatron-LM
+    "megatron of JUPITER": Real(
+        text="[default3]: iteration       10/ 3125000 | consumed samples:          960 | elapsed time per iteration (s): "
+        "7.2310 | learning rate: 4.438E-07 | global batch size:    96 | samples per second: 13.276 | TFLOPs: 101.54 |\n",
+        steps={"step": [10], "batch": [960], "duration_s": [7.231]},
+        facts={"global_batch_size": "96"},
+    ),
     # Form of megatron/training/training.py (FlagScale): the time, and its mean over more lines
     "megatron with two times": Real(
         text=" iteration        7/      10 | consumed samples:           28 | elapsed time per iteration (ms): 271.2/270.1 |\n",
