@@ -171,10 +171,11 @@ UNITS = {"warmup_steps": "steps", "measured_steps": "behind the warm-up", "batch
 # What parse.runs.log_attempt offers.
 SPEEDS = ("wall-clock", "printed", "protocol")
 PATTERN_HELP = (
-    "the form of the step lines of all logs: literal text of the line, … for any text, and fields: {step}, "
-    "{samples_per_s} or {tokens_per_s} (of all devices; …_per_device), {seconds} or {ms} of a step, {steps_per_s}, "
-    "{mean_s} or {mean_ms} of all steps so far, {elapsed_s} or {elapsed_ms} since the training began, "
-    "{time}, {epoch}, {epoch_steps}, {rank}, {_} for a word. 'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
+    "the form of the step lines of all logs: literal text, … for any text, \\n for indented lines below, and fields: "
+    "{step}, {samples_per_s}, {tokens_per_s} (all devices; …_per_device), {seconds}, {ms}, {steps_per_s}; {mean_s}, "
+    "{mean_ms} of all steps so far; {elapsed_s}, {elapsed_ms}, {elapsed}; {samples}, {tokens} of a step; "
+    "{total_samples}, {total_tokens}; {time}, {epoch}, {epoch_steps}, {rank}, {_} a word. "
+    "'step {step:d} … {samples_per_s:f} img/s'; may be repeated"
 )
 
 

@@ -202,8 +202,7 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # 
 
 @dataclass(frozen=True, kw_only=True)
 class RankArguments:
-    """The arguments of the command line. `run` and `script` are None where no sweep planned the run; `claim` takes a
-    number in the traces for another run than was begun, and returns that run and its attempt."""
+    """The arguments of the command line. `run` and `script` are None where no sweep planned the run."""
 
     run: Path | None
     attempt: int
@@ -212,7 +211,6 @@ class RankArguments:
     simulate_nodes: bool
     copy_s: float = 10.0
     expectations: Expectations = field(default_factory=Expectations)
-    claim: Callable[[RunSpec], tuple[RunSpec, int]] | None = None
 
 
 class Rank:

@@ -13,8 +13,8 @@ from parse.logs.engine.fields import MAX_DIGITS, TIME_STAMP
 from parse.logs.engine.log_format import LogFormat, StepLine
 
 WHOLE, RATE, DURATION, TIME, WORD = "whole number", "rate", "duration", "time stamp", "word"
-MEAN, SINCE = "running mean", "elapsed time"
-_REALS = (RATE, DURATION, MEAN, SINCE)
+MEAN, SINCE, WORK = "running mean", "elapsed time", "work"
+_REALS = (RATE, DURATION, MEAN, SINCE, WORK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,22 +43,31 @@ FIELDS = {
     "mean_ms": PatternField(kind=MEAN, group="mean_ms"),
     "elapsed_s": PatternField(kind=SINCE, group="since_s"),
     "elapsed_ms": PatternField(kind=SINCE, group="since_ms"),
+    "elapsed": PatternField(kind=SINCE, group="runtime"),
+    "samples": PatternField(kind=WORK, group="batch"),
+    "tokens": PatternField(kind=WORK, group="batch", unit="tokens"),
+    "total_samples": PatternField(kind=WORK, group="consumed"),
+    "total_tokens": PatternField(kind=WORK, group="consumed", unit="tokens"),
     "time": PatternField(kind=TIME, group="time"),
     "_": PatternField(kind=WORD),
 }
 """The fields by name. `seconds` and `ms` are of one step, `mean_s` and `mean_ms` means of all steps so far, `elapsed_s`
-and `elapsed_ms` the time since the training began; `_` is a word that is not wanted."""
-SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (*_REALS, TIME))
+and `elapsed_ms` the time since the training began, `elapsed` that as `12:34` or `1:02:34`; `samples` and `tokens` are
+what a step takes in, `total_samples` and `total_tokens` what all steps so far took in; `_` is a word not wanted."""
+SPEEDS = tuple(name for name, field in FIELDS.items() if field.kind in (*_REALS, TIME) and field.kind != WORK)
 MAX_PATTERN = 1000
-MAX_GAP = 400
-"""Characters that a `…` matches, at most."""
+MAX_GAP, MAX_LINES_GAP = 400, 8000
+"""Characters that a `…`, and a `\\n`, match at most."""
+LINES = "\\n"
+"""Stands for the lines below, those that begin with a blank, up to the text that follows it."""
+CONTINUED = re.compile(rb"\n(?=[ \t])")
 MAX_WORD = 200
 MAX_PADDING = 32
 MAX_SHOWN = 100
 """Characters of a line that an error shows."""
 
 _TOKENS = re.compile(
-    r"(?P<gap>(?:…|\.{3,})+)|(?P<blank>[ \t]+)|\{\{|\}\}|\{(?P<field>[^{}]*)\}|(?P<open>\{)|.", re.DOTALL
+    r"(?P<gap>(?:…|\.{3,}|[ \t]*\\n)+)|(?P<blank>[ \t]+)|\{\{|\}\}|\{(?P<field>[^{}]*)\}|(?P<open>\{)|.", re.DOTALL
 )
 _WHOLE_SPEC = re.compile(r"\d*d?")
 _REAL_SPEC = re.compile(r"\d*(?:\.\d+)?[dfeg]?")
@@ -69,6 +78,8 @@ _SEPARATORS = frozenset(" ,;|\t")
 # Possessive, and all bounded: a pattern is matched in time linear in the line.
 _WHOLE = rb"\d{1,%d}+" % MAX_DIGITS
 _REAL = rb"\d{1,%d}+(?:\.\d{1,30}+)?+(?:[eE][+-]?\d{1,3}+)?+" % MAX_DIGITS
+_WITH_COMMAS = rb"(?>(?<!\d,)[1-9]\d{0,2}(?:,\d{3}){1,5}+(?![\d,])(?:\.\d{1,15}+)?+|%b)" % _REAL
+"""A number that may have commas between thousands; of `10,123,456` that begins behind a comma there is none."""
 _BLANKS = rb"[ \t]++"
 _PADDING = rb"[ \t]{0,%d}+" % MAX_PADDING
 _NUMBER_BEGINS = rb"(?<![\w.+-])(?<!\d[,:/])"
@@ -142,15 +153,21 @@ def pattern_format(patterns: tuple[LinePattern, ...]) -> LogFormat:
     for first, other in pairwise(rates):
         if (first.unit, first.rates) != (other.unit, other.rates):
             raise PatternError("the rates of all patterns must count the same: samples or tokens, of all or per device")
+    units = {field.unit for pattern in patterns for field in pattern.fields if field.kind in (RATE, WORK)}
+    if len(units) > 1:
+        raise PatternError("what steps take in and the rates must count the same: samples or tokens")
     kinds = {field.kind for pattern in patterns for field in pattern.fields}
     return LogFormat(
         name="pattern",
         title="lines of the form --pattern",
         steps=tuple(pattern.step_line() for pattern in patterns),
-        unit=rates[0].unit if rates else "samples",
+        unit=next(iter(units), "samples"),
         rates=rates[0].rates if rates else "all",
         printed="rates" if RATE in kinds else "durations",
         numbered="run",
+        continued=CONTINUED
+        if any(LINES in token.text for pattern in patterns for token in pattern.tokens if token.kind == "gap")
+        else None,
     )
 
 
@@ -189,9 +206,9 @@ def _field(written: str, start: int) -> str:
     kind = FIELDS[name].kind
     if kind == WHOLE and not _WHOLE_SPEC.fullmatch(spec):
         raise PatternError(f"{where}: {name} is a whole number, {{{name}:d}}")
-    if kind in _REALS and not _REAL_SPEC.fullmatch(spec):
+    if kind in _REALS and name != "elapsed" and not _REAL_SPEC.fullmatch(spec):
         raise PatternError(f"{where}: {name} is a number, {{{name}:f}}")
-    if kind in (TIME, WORD) and colon:
+    if (kind in (TIME, WORD) or name == "elapsed") and colon:
         raise PatternError(f"{where}: {name} has no type, {{{name}}}")
     return name
 
@@ -263,7 +280,9 @@ def _regex(tokens: Sequence[Token], count: int) -> bytes:
     for place, token in enumerate(tokens[:count]):
         before, behind = _neighbour(tokens, place, -1), _neighbour(tokens, place, 1)
         if token.kind == "gap":
-            parts.append((b")" if in_gap else b"") + rb"(?>[^\n]{0,%d}?" % MAX_GAP)
+            parts.append(
+                (b")" if in_gap else b"") + rb"(?>[^\n]{0,%d}?" % (MAX_LINES_GAP if LINES in token.text else MAX_GAP)
+            )
             in_gap = True
         elif token.kind == "blank":
             # Beside a gap, blanks only say that a word ends or begins there.
@@ -303,7 +322,9 @@ def _field_regex(token: Token, before: str, behind: str, following: str) -> byte
     if field.kind == TIME:
         return (_TIME_BEGINS if before in ("gap", "") else b"") + rb"(?P<time>%b)" % TIME_STAMP + _TIME_ENDS
     begin = _NUMBER_BEGINS if before in ("gap", "") else _PADDING if before == "text" else b""
-    digits = _WHOLE if field.kind == WHOLE else _REAL
+    if field.group == "runtime":
+        return begin + rb"(?P<runtime>(?:\d{1,4}:)?\d\d:\d\d)(?![\d:])"
+    digits = _WHOLE if field.kind == WHOLE else _REAL if following.startswith(",") else _WITH_COMMAS
     ends = {"gap": _NUMBER_ENDS, "": _LAST_NUMBER_ENDS}.get(behind, b"")
     return begin + rb"(?P<%b>%b)" % (field.group.encode(), digits) + ends
 

@@ -16,9 +16,10 @@ from hpc.system.regular_file import open_regular
 from hpc.system.sanitize import plain
 from hpc.system.text import grouped, plural
 from parse.logs.benchmarks import NO_BENCHMARKS, Benchmarks, benchmarks_in, joined
-from parse.logs.engine.log_format import LogError, UnknownFormatError
+from parse.logs.engine.log_format import LogError, UnknownFormatError, UnrecognisedError
 from parse.logs.engine.reader import opened_once
 from parse.logs.formats import format_named, recognise, require_text, with_marks
+from parse.logs.infer.inferred import Inference, infer, why_doubtful
 from parse.logs.line_pattern import LinePattern, pattern_format, why_unmatched
 from parse.logs.nearest import first_lines, with_nearest
 from parse.logs.path_facts import PathFacts, name_of_setting, place_of, run_of_output
@@ -190,14 +191,45 @@ def _packed(path: Path, place: PathFacts) -> str:
 
 
 def _read(path: Path, place: PathFacts, how: HowToRead) -> tuple[Reading, Attempt]:
+    inference: Inference | None = None
     if how.patterns:
         log_format = with_marks(pattern_format(how.patterns))
+    elif how.log_format:
+        log_format = format_named(how.log_format)
     else:
-        log_format = format_named(how.log_format) if how.log_format else recognise(path)
+        try:
+            log_format = recognise(path)
+        except UnrecognisedError as error:
+            inference = _inference(path, error)
+            log_format = with_marks(inference.log_format)
     reading = read_log(path, log_format, how.protocol)
     if how.patterns and not reading.step_lines:
         raise UnknownFormatError(f"{path}: {why_unmatched(how.patterns, first_lines(path))}")
-    return reading, attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+    attempt = attempt_of(path, reading, place, how.protocol, speed=how.speed, otherwise=how.otherwise)
+    return reading, _inferred(path, inference, reading, attempt) if inference else attempt
+
+
+def _inference(path: Path, refusal: UnrecognisedError) -> Inference:
+    """How a log that no declared format reads is read. Raises the refusal, with what its lines may mean."""
+    inference = infer(path)
+    if isinstance(inference, str):
+        raise UnknownFormatError(f"{refusal}; {inference}") if inference else refusal
+    return inference
+
+
+def _inferred(path: Path, inference: Inference, reading: Reading, attempt: Attempt) -> Attempt:
+    """The attempt of a log that was read by inference, with what that rests on. Raises UnknownFormatError where its
+    window does not bear it out, or where a rate may be that of one of its devices as well as of all."""
+    doubt = why_doubtful(path, inference, reading)
+    devices, log = attempt.machine.ranks if attempt.machine else 1, attempt.log
+    is_of_one_or_all = inference.is_rated and inference.scope == "" and devices > 1
+    if is_of_one_or_all and not doubt and log and log.printed and not log.wall_clock:
+        unit = reading.log_format.unit
+        doubt = f"it may be {log.printed:.6g} {unit}/s of all {devices} devices, or that of one of them"
+    if doubt:
+        raise UnknownFormatError(f"{path}: {inference.refusal(doubt)}")
+    remarks = (inference.sentence(reading), *(log.remarks if log else ()))
+    return dataclasses.replace(attempt, log=log and dataclasses.replace(log, remarks=remarks))
 
 
 def _unfinished(path: Path, reading: Reading, attempt: Attempt, place: PathFacts, how: HowToRead) -> Attempt | None:

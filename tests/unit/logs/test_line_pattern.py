@@ -68,6 +68,14 @@ def fields(pattern, line):
         ("it {step} …ips: {samples_per_s}", "it 5, avg_ips: 7", {"step": "5", "rate": "7"}),
         ("it {step} at {time}", "it 5 at 1597933942.9863544", {"step": "5", "time": "1597933942.9863544"}),
         ("step {step} loss {_} {samples_per_s}/s", "step 5 loss 2.5 7/s", {"step": "5", "rate": "7"}),
+        ("step {step} … speed {samples_per_s}", "step 40 speed 1,512.3", {"step": "40", "rate": "1,512.3"}),
+        ("step {step},{samples_per_s},{_}", "step 40,512,300", {"step": "40", "rate": "512"}),
+        ("step {step} … [{elapsed}", "step 40 50% [1:02:03<01:00", {"step": "40", "runtime": "1:02:03"}),
+        (
+            "step {step} … total {total_tokens} in {elapsed_s}",
+            "step 4 total 8,192 in 10",
+            {"step": "4", "consumed": "8,192", "since_s": "10"},
+        ),
     ],
 )
 def test_reads_fields_by_name(pattern, line, expected):
@@ -78,7 +86,7 @@ def test_reads_fields_by_name(pattern, line, expected):
     ("pattern", "line"),
     [
         ("step {step:d} … {samples_per_s:f}", "step 40 loss 2.3 speed 512.3"),  # which of the two?
-        ("step {step:d} … speed {samples_per_s:f}", "step 40 speed 1,512.3"),
+        ("step {step:d} … speed {samples_per_s:f}", "step 40 speed 1,512,34"),
         ("step {step:d} … speed {samples_per_s:f}", "step 40 speed 12k"),
         ("step {step:d} … speed {samples_per_s:f}", "step 40 speed 1.2.3"),
         ("step {step:d} … speed {samples_per_s:f}", "step 40 speed -5"),

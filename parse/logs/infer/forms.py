@@ -1,0 +1,158 @@
+"""The forms of lines that a log prints again and again with a step that grows: its step lines, and what they say."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from parse.logs.engine.reader import ANSI, last_pieces, opened, pieces
+from parse.logs.infer.agreement import MIN_STEPS, FieldAgreement, StepSeries, agreement_of, series_of, step_name
+from parse.logs.infer.vocabulary import STEP, NumberRole
+from parse.logs.infer.words import LineWords, NamedNumber, WordReader, renamed
+from parse.logs.line_pattern import CONTINUED
+
+HEAD_BYTES, PART_BYTES, PARTS = 1 << 20, 1 << 17, 6
+"""Of a text the first HEAD_BYTES are looked at, PARTS of PART_BYTES between, and its end."""
+MAX_LINES, MAX_LINES_LATER = 2500, 500
+"""Lines with a step that are looked at, of the head and of each later part."""
+MAX_LINE = 4096
+"""Characters of a line that are looked at."""
+JOINT = b"\v"
+"""Stands for a line end behind which a line goes on."""
+MANY_LINES = 16
+"""Lines with nothing beside their steps that are worth a word."""
+_STEP_WORD = re.compile(rb"(?i)step|iter|\bit\b|batch|update|epoch|\bba\b|\d\s*/\s*\d")
+_DIGITS = re.compile(rb"\d+")
+_EVALUATES = re.compile(
+    r"(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|evaluate|test|testing|inference|infer|predict|"
+    r"benchmark|generating|generate)(?![a-z])"
+)
+BEFORE_STEP = 60
+"""Characters before the name of a step that may say that it is none of the training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountingLine:
+    """A line that counts steps. `evaluates`: its words say that these are none of the training."""
+
+    text: str
+    words: LineWords
+    evaluates: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepForm:
+    """Lines with the same fields, in the order of the file, and which field of them is the step."""
+
+    lines: tuple[CountingLine, ...]
+    step: str
+    series: StepSeries
+    agreement: FieldAgreement
+
+
+def sample(path: Path) -> Iterator[bytes]:
+    """Parts of the text, each from a line's beginning; of a packed one its head alone."""
+    end = 0
+    for buffer, size, offset in pieces(path, HEAD_BYTES):
+        yield bytes(memoryview(buffer)[:size])
+        end = offset + size
+        break
+    with opened(path) as (_, size_bytes):
+        whole = int(size_bytes) if np.isfinite(size_bytes) else end
+    step = (whole - end) // PARTS
+    if step > PART_BYTES:
+        for place in range(1, PARTS):
+            with opened(path) as (file, _):
+                file.seek(end + place * step)
+                yield file.read(PART_BYTES).replace(b"\r", b"\n").partition(b"\n")[2]
+    for buffer, size, _ in last_pieces(path, PART_BYTES, end):
+        yield bytes(memoryview(buffer)[:size]).partition(b"\n")[2]
+
+
+def joined(part: bytes) -> bytes:
+    """The text with JOINT for each line end behind which a line goes on."""
+    return CONTINUED.sub(JOINT, part)
+
+
+def lines_of(parts: Sequence[bytes]) -> list[list[CountingLine]]:
+    """The lines of each part that count steps."""
+    reader = WordReader()
+    return [
+        list(_lines_of(part, reader, MAX_LINES_LATER if number else MAX_LINES)) for number, part in enumerate(parts)
+    ]
+
+
+def _lines_of(part: bytes, reader: WordReader, limit: int) -> Iterator[CountingLine]:
+    if b"\0\0\0\0" in part:
+        return
+    count = 0
+    useless: set[bytes] = set()
+    for raw in ANSI.sub(b"", part).split(b"\n"):
+        begin = raw[:MAX_LINE]
+        shape = _DIGITS.sub(b"0", begin)
+        if shape in useless:
+            continue
+        line = line_of(begin.decode("latin-1"), reader) if shape.count(b"0") > 1 and _STEP_WORD.search(begin) else None
+        if line is None:
+            useless.add(shape)
+            continue
+        yield line
+        count += 1
+        if count >= limit:
+            return
+
+
+def line_of(text: str, reader: WordReader) -> CountingLine | None:
+    """A line that counts steps; None for others."""
+    words = reader.words_of(text)
+    kinds = [number.role.kind for number in words.numbers if number.role]
+    if STEP not in kinds:
+        place = next((at for at, number in enumerate(words.numbers) if _counts(number)), None)
+        if place is None:
+            return None
+        step = renamed(words.numbers[place], NumberRole(kind=STEP))
+        words = LineWords(stamp=words.stamp, numbers=(*words.numbers[:place], step, *words.numbers[place + 1 :]))
+    first = next(number for number in words.numbers if number.role and number.role.kind == STEP)
+    begin = max(first.named_from - BEFORE_STEP, 0)
+    if words.stamp and words.stamp.stop < first.start:
+        begin = max(begin, words.stamp.stop)
+    return CountingLine(text=text, words=words, evaluates=bool(_EVALUATES.search(text[begin : first.start].lower())))
+
+
+def _counts(number: NamedNumber) -> bool:
+    """Whether a number without a word of steps is one of so many, `[ 50/1251]`."""
+    named = bool(re.fullmatch(r"[a-z ]{0,20}", number.name)) and not number.name.startswith("epoch")
+    return named and number.of is not None and number.is_whole and number.role is None
+
+
+def forms_of(parts: Sequence[Sequence[CountingLine]]) -> Iterator[StepForm]:
+    """The forms of lines of which one part has enough, each by the part that has most."""
+    best: dict[tuple[tuple[str, str], ...], list[CountingLine]] = {}
+    for part in parts:
+        by_key: dict[tuple[tuple[str, str], ...], list[CountingLine]] = defaultdict(list)
+        for line in part:
+            if not line.evaluates:
+                by_key[_key(line.words)].append(line)
+        for key, lines in by_key.items():
+            if len(lines) > len(best.get(key, ())):
+                best[key] = lines
+    for lines in best.values():
+        rows = [line.words for line in lines]
+        step = step_name(rows)
+        if step is None:
+            continue
+        series = series_of(rows, step)
+        if len(series.steps) > MIN_STEPS:
+            agreement = agreement_of(series, trimmed=True)
+            if agreement.readings or len(lines) >= MANY_LINES:
+                yield StepForm(lines=tuple(lines), step=step, series=series, agreement=agreement)
+
+
+def _key(words: LineWords) -> tuple[tuple[str, str], ...]:
+    stamp = (("stamp", ""),) if words.stamp else ()
+    return stamp + tuple((number.role.kind, number.name) for number in words.numbers if number.role)

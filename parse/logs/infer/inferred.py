@@ -1,0 +1,210 @@
+"""A log of no declared format, read by inference: its step lines, what of them is believed, and the pattern for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parse.logs.engine.log_format import LogFormat
+from parse.logs.engine.reader import ANSI, pieces
+from parse.logs.infer.agreement import TOLERANCE, FieldAgreement, agreement_of, series_of, shown
+from parse.logs.infer.forms import MAX_LINE, CountingLine, StepForm, forms_of, joined, line_of, lines_of, sample
+from parse.logs.infer.pattern_text import candidate, pattern_of, plain
+from parse.logs.infer.words import WordReader
+from parse.logs.line_pattern import CONTINUED, LINES, LinePattern, pattern_format
+from parse.logs.line_pattern import RATE as PRINTED_RATE
+from parse.logs.window import Reading
+
+NAME, TITLE = "inferred", "lines whose fields confirm one another"
+WINDOW_BYTES, WINDOW_LINES = 1 << 24, 20_000
+"""Of a window so much is held against itself."""
+MAX_LISTED = 4
+MIN_SHARE = 0.2
+"""A form of line that makes up less of the step lines than this is no other training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """How a log is read: the `pattern`, in the words of --pattern; `checks` says what confirms it, `unknown` what the
+    log does not say, `scope` what a printed rate is of by its words; `step` is the name of its
+    step, `per_step` what one takes in by a rate and a time."""
+
+    pattern: LinePattern
+    checks: str
+    unknown: tuple[str, ...]
+    scope: str
+    step: str
+    per_step: float | None
+
+    @property
+    def log_format(self) -> LogFormat:
+        """That of --pattern, under another name."""
+        return dataclasses.replace(pattern_format((self.pattern,)), name=NAME, title=f"{TITLE}: {self.checks}")
+
+    def sentence(self, reading: Reading) -> str:
+        """The remark that stands beside the number of that reading."""
+        missing = f"; not known: {', '.join(self.unknown)}" if self.unknown else ""
+        return (
+            f"inferred, not declared: {_figures(reading)}{self.checks}{missing}; to confirm or correct: "
+            f"--pattern {quoted(self.pattern.text)}"
+        )
+
+    def refusal(self, doubt: str) -> str:
+        """Why there is no number, for a reason that the window shows."""
+        return (
+            f"no declared format reads it; its lines are of the form --pattern {quoted(self.pattern.text)}, but {doubt}"
+        )
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether a printed rate makes the number."""
+        return any(field.kind == PRINTED_RATE for field in self.pattern.fields)
+
+
+def _figures(reading: Reading) -> str:
+    """The time of a step and the printed rate of the window, by the log's own numbers."""
+    window = reading.window or reading.short_window
+    if window is None:
+        return ""
+    step_s = window.seconds / window.steps if window.seconds and window.steps else window.duration_s
+    figures = [f"{step_s:.4g} s a step"] if step_s else []
+    if window.rate:
+        scope = " a device" if reading.log_format.rates == "rank" else ""
+        figures.append(f"{window.rate:.6g} {reading.log_format.unit}/s{scope}")
+    return f"{', '.join(figures)}: " if figures else ""
+
+
+def quoted(text: str) -> str:
+    """A pattern as a shell takes it."""
+    return f'"{text}"' if "'" in text and not set('"$`!\\').intersection(text.replace(LINES, "")) else shlex.quote(text)
+
+
+def infer(path: Path) -> Inference | str:
+    """How the log of no declared format is read; where it has no number that two of its fields confirm, why not, with
+    what its lines may mean; an empty text where none of them counts steps. Raises LogError where it cannot be read."""
+    texts = list(sample(path))
+    unconfirmed: list[StepForm] = []
+    for parts in (texts, [joined(part) for part in texts if CONTINUED.search(part)]):
+        lines = lines_of(parts)
+        forms = sorted(forms_of(lines), key=lambda form: -len(form.lines))
+        confirmed = [form for form in forms if form.agreement.is_confirmed]
+        if confirmed:
+            return _inference(confirmed[0], forms, [line for part in lines for line in part])
+        unconfirmed += forms
+    return _unconfirmed(unconfirmed) if unconfirmed else ""
+
+
+def _inference(form: StepForm, forms: Sequence[StepForm], lines: Sequence[CountingLine]) -> Inference | str:
+    """How the form is read, or why it is not: another form contradicts it, or no pattern reads it."""
+    for other in forms:
+        is_many = other is not form and len(other.lines) >= MIN_SHARE * len(form.lines)
+        if is_many and (reason := _contradicts(form, other)):
+            return reason
+    pattern = pattern_of(form, lines)
+    if isinstance(pattern, str):
+        return f"{_beginning(form)}, but no --pattern reads them: {pattern}"
+    agreement = form.agreement
+    scope = agreement.speed.column.role.scope if agreement.speed else ""
+    unknown = []
+    if agreement.speed is not None and scope == "":
+        unknown.append("whether the rate is of all devices or of one")
+    if agreement.speed is None and agreement.counter is None:
+        unknown.append("what a step takes in")
+    return Inference(
+        pattern=pattern,
+        checks=_checks(agreement),
+        unknown=tuple(unknown),
+        scope=scope,
+        step=form.step,
+        per_step=agreement.speed.per_step if agreement.speed else None,
+    )
+
+
+def _beginning(form: StepForm) -> str:
+    agreement = form.agreement
+    if not agreement.readings:
+        return f"its lines count {form.step or 'steps'!r}, and have no time, no rate and no time stamp beside it"
+    return f"its lines count {form.step or 'steps'!r}, and make {'; '.join(agreement.readings[:MAX_LISTED])}"
+
+
+def _unconfirmed(forms: Sequence[StepForm]) -> str:
+    """Why nothing is believed, with the candidates."""
+    forms = sorted(forms, key=lambda form: (not form.agreement.against, not form.agreement.readings, -len(form.lines)))
+    form = forms[0]
+    text = _beginning(form)
+    if not form.agreement.readings:
+        return text
+    if form.agreement.against:
+        return f"{text}: they contradict each other ({'; '.join(form.agreement.against)})"
+    pattern = candidate(form)
+    remedy = f": to read it so, --pattern {quoted(pattern)}" if pattern else ""
+    times = [reading for reading in form.agreement.readings if " a step by " in reading]
+    problem = "which do not agree" if len(times) > 1 else "which nothing in it confirms"
+    return f"{text}, {problem}{remedy}"
+
+
+def _contradicts(form: StepForm, other: StepForm) -> str:
+    """The other form's step where it is another one than this one's; empty where they agree, or nothing is known."""
+    if other.agreement.step_s is None or form.agreement.step_s is None:
+        return ""
+    ratio = other.agreement.step_s / form.agreement.step_s
+    if abs(ratio - 1) <= 2 * TOLERANCE:
+        return ""
+    return (
+        f"two kinds of lines count steps: by one a step takes {form.agreement.step_s:.4g} s, by the other "
+        f"{other.agreement.step_s:.4g} s: it may be two programs in one file; --pattern says which counts"
+    )
+
+
+def _checks(agreement: FieldAgreement) -> str:
+    times = agreement.times
+    agreed = f"{' and '.join(shown(each.field) for each in times)} agree" if len(times) > 1 else ""
+    speed = agreement.speed.how if agreement.speed else ""
+    counter = agreement.counter
+    counted = f"{shown(counter.name)} grows by as much in every step" if counter and not speed else ""
+    return ", ".join(text for text in (agreed, speed, counted) if text)
+
+
+# The window of the reading, held against itself.
+
+
+def why_doubtful(path: Path, inference: Inference, reading: Reading) -> str:
+    """Why the number of this reading is not believed: the lines of its window contradict each other, or say less than
+    the looked-at ones; empty where they confirm it."""
+    window = reading.window or reading.short_window
+    if window is None:
+        return ""
+    reader, pattern = WordReader(), inference.log_format.steps[0].pattern
+    texts = _window_text(path, window.begin_offset, window.end_offset, goes_on=LINES in inference.pattern.text)
+    rows = [line for text in texts if pattern.search(plain(text)) and (line := line_of(text, reader))]
+    series = series_of([line.words for line in rows], inference.step)
+    if len(series.steps) < 2:
+        return "its window has no two steps to compare"
+    agreement = agreement_of(series, trimmed=False, per_step=inference.per_step)
+    if agreement.against:
+        return f"in its window {'; '.join(agreement.against)}"
+    if not agreement.is_confirmed or (inference.is_rated and agreement.speed is None):
+        return f"in its window nothing confirms {'; '.join(agreement.readings[:MAX_LISTED])}"
+    return ""
+
+
+def _window_text(path: Path, begin: int, end: int, *, goes_on: bool) -> Iterator[str]:
+    """The lines from one byte of the text to the one that begins at another, with carriage returns as line ends."""
+    count = 0
+    for buffer, size, offset in pieces(path):
+        if offset > end:
+            return
+        if offset + size <= begin:
+            continue
+        text = bytes(memoryview(buffer)[max(begin - offset, 0) : size])
+        text = joined(text) if goes_on else text
+        place = max(begin, offset)
+        for raw in text.split(b"\n"):
+            if place > end or place - begin > WINDOW_BYTES or count >= WINDOW_LINES:
+                return
+            place += len(raw) + 1
+            count += 1
+            yield ANSI.sub(b"", raw[:MAX_LINE]).decode("latin-1")

@@ -1,0 +1,191 @@
+"""Logs of no declared format: a number where two of their fields say the same, and a true reason where not."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from parse import summarize
+from parse.runs import load_logs as module
+from parse.runs.load_logs import HowToRead, LoadedLogs, load_logs
+
+STEPS = range(1, 131)
+
+
+def seconds_of(step: int) -> float:
+    """Steps of 2.5 s, the first one of 40 s, each a little different."""
+    return 40.0 if step == 1 else 2.5 + 0.01 * (step % 7)
+
+
+def clock(step: int) -> float:
+    return sum(map(seconds_of, range(1, step + 1)))
+
+
+def stamp(seconds: float) -> str:
+    return f"2025-05-21 {2 + int(seconds) // 3600:02d}:{int(seconds) // 60 % 60:02d}:{seconds % 60:06.3f}"
+
+
+MEAN_S = sum(map(seconds_of, range(21, 121))) / 100
+RATE = 8192 * 100 / sum(map(seconds_of, range(21, 121)))
+
+LOGS: dict[str, tuple[Callable[[int], str], float]] = {
+    "MaxText's: a rate of a device and the seconds": (
+        lambda step: (
+            f"completed step: {step}, seconds: {seconds_of(step):.3f}, TFLOP/s/device: {400 / seconds_of(step):.3f}, "
+            f"Tokens/s/device: {8192 / seconds_of(step):.3f}, total_weights: 65536, loss: 9.1"
+        ),
+        8 * RATE,
+    ),
+    "OLMo's: on several lines, with commas": (
+        lambda step: (
+            f"{stamp(clock(step))}\tnode1:0\tolmo.train:990\tINFO\t[step={step}/1000,epoch=0]\n"
+            f"    train/CrossEntropyLoss=5.1\n"
+            f"    throughput/total_tokens={65536 * step:,}\n"
+            f"    throughput/device/tokens_per_second={8192 / seconds_of(step):,.2f}\n"
+            f"    throughput/device/batches_per_second={1 / seconds_of(step):.4f}"
+        ),
+        8 * RATE,
+    ),
+    "a dictionary behind a time stamp, and elapsed seconds": (
+        lambda step: (
+            f"pod-7 {stamp(clock(step))} {{'loss': 0.4, 'global_step/max_steps': '{step}/4491', 'percentage': '6.57%', "
+            f"'elapsed_time': '{clock(step):.2f}s'}}"
+        ),
+        64 / MEAN_S,
+    ),
+    "JSON lines: all tokens so far and two times": (
+        lambda step: json.dumps(
+            {"step": step, "loss": 2.5, "total_tokens": 65536 * step, "elapsed_s": round(clock(step), 3),
+             "step_time_ms": round(1e3 * seconds_of(step), 2)}
+        ),
+        8 * RATE,
+    ),
+    "key=value of ranks, one in the other": (
+        lambda step: "\n".join(
+            f"[rank{rank}]: iter={step} loss=3.2 total tokens/s={65536 / seconds_of(step):.1f} "
+            f"iter_time={seconds_of(step):.4f}s"
+            for rank in (0, 1, 2, 3)
+        ),
+        8 * RATE,
+    ),
+    "units in the next column": (
+        lambda step: (
+            f"step | {step} | loss | 3.1 | total speed | {65536 / seconds_of(step):.2f} | tokens/s | "
+            f"{seconds_of(step):.4f} | s/it"
+        ),
+        8 * RATE,
+    ),
+    "one line, redrawn": (
+        lambda step: f"step {step}/500 total {65536 / seconds_of(step):.1f} tok/s, {seconds_of(step):.4f} s/step\r",
+        8 * RATE,
+    ),
+    "a running mean beside the time since the beginning": (
+        lambda step: f"step:{step}/1480 train_time:{1e3 * clock(step):.1f}ms step_avg:{1e3 * clock(step) / step:.3f}ms",
+        64 / MEAN_S,
+    ),
+}  # fmt: skip
+
+
+def written(folder: Path, lines: Sequence[str], name: str = "run_1n8g.log") -> Path:
+    path = folder / name
+    path.write_text("\n".join(["starting", "loading data from disk", *lines]) + "\n")
+    return path
+
+
+def loaded(path: Path) -> LoadedLogs:
+    return load_logs([path], HowToRead(), lambda items: items, frozenset())
+
+
+def reason(path: Path) -> str:
+    """Why the log has no number."""
+    (refusal,) = loaded(path).refusals
+    return refusal
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_number_is_that_of_the_pattern_it_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    line, expected = LOGS[name]
+    path = written(tmp_path, [line(step) for step in STEPS])
+    arguments = ["--kind", "logs", "--format", "json", "--batch-size", "8", str(path)]
+    assert summarize.main(arguments) == 0
+    (point,) = json.loads(capsys.readouterr().out)["results"]
+    assert point["backend"] == "inferred"
+    assert point["median_speed"] == pytest.approx(expected, rel=2e-3)
+    (attempt,) = loaded(path).attempts
+    assert attempt.log is not None
+    pattern = shlex.split(attempt.log.remarks[0].split("--pattern ")[1])[0]
+    assert summarize.main([*arguments, "--pattern", pattern]) == 0
+    (confirmed,) = json.loads(capsys.readouterr().out)["results"]
+    assert (confirmed["backend"], confirmed["median_speed"]) == ("pattern", point["median_speed"])
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (lambda step: f"step {step} speed 812.5 img/s loss 2.1", "nothing in it confirms: to read it so, --pattern"),
+        (lambda step: f"{stamp(clock(step))} step {step} loss 2.1", "which nothing in it confirms"),
+        (lambda step: f"step {step} loss 2.1 acc 0.5", "no time, no rate and no time stamp"),
+        (
+            lambda step: f"{stamp(clock(step))} step {step} step_time: 0.9s elapsed: {clock(step):.1f}s",
+            "they contradict each other (step time makes 0.9 s a step",
+        ),
+        (
+            lambda step: f"step {step} throughput {8192 / seconds_of(step):.2f} tokens/s {seconds_of(step):.4f} s/step",
+            "of all 8 devices, or that of one",
+        ),
+        (
+            lambda step: f"step {step} avg {step * 8192 / clock(step):.3f} tokens/s, {seconds_of(step):.4f} s/step",
+            "which nothing in it confirms",
+        ),
+        (lambda step: f"{stamp(clock(step))} step {step} took {0.4 + step % 3:.2f} s", "which do not agree: to read"),
+        (lambda step: f"Schritt {step} von 500 Dauer {seconds_of(step):.3f}", "no step line of a known system"),
+    ],
+)  # fmt: skip
+def test_without_a_second_field_there_is_a_reason_and_no_number(
+    tmp_path: Path, line: Callable[[int], str], expected: str
+) -> None:
+    assert expected in reason(written(tmp_path, [line(step) for step in STEPS]))
+
+
+def test_two_programs_in_one_file_are_none(tmp_path: Path) -> None:
+    lines = [LOGS["MaxText's: a rate of a device and the seconds"][0](step) for step in STEPS]
+    lines += [f"iter={step} total tokens/s={100 / (1 + step % 5):.1f} iter_time={1 + step % 5:.4f}s" for step in STEPS]
+    assert "two kinds of lines count steps" in reason(written(tmp_path, lines))
+
+
+def test_steps_that_go_back_are_another_run(tmp_path: Path) -> None:
+    line, expected = LOGS["MaxText's: a rate of a device and the seconds"]
+    first = [line(step) for step in STEPS]
+    path = written(tmp_path, [*first, *(text.replace("seconds: 2", "seconds: 9") for text in first)])
+    (attempt,) = loaded(path).attempts
+    assert attempt.measured is not None
+    assert attempt.measured.throughput == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_window_that_contradicts_itself_has_no_number(tmp_path: Path) -> None:
+    """The time that the lines print and the time stamps part behind the lines that show the form."""
+    late = [max(min(4 * (step - 60), 40), 0) for step in STEPS]
+    lines = [f"{stamp(2.5 * step + late[step - 1])} step {step} step_time: 2.5s" for step in STEPS]
+    assert "in its window nothing confirms 2.9 s a step by time stamps; 2.5 s" in reason(written(tmp_path, lines))
+
+
+def test_a_declared_format_is_never_inferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def infer(path: Path) -> None:
+        raise AssertionError(f"{path}: inferred")
+
+    monkeypatch.setattr(module, "infer", infer)
+    lines = [f"iter {step}: loss 4.1, time {1e3 * seconds_of(step):.2f}ms" for step in STEPS]
+    (attempt,) = loaded(written(tmp_path, lines)).attempts
+    assert attempt.log is not None
+    assert attempt.log.log_format == "nanogpt"
+
+
+def test_text_that_is_no_log_stays_none(tmp_path: Path) -> None:
+    lines = [f"{step},{step * 3.5},{step % 7}" for step in STEPS]
+    assert reason(written(tmp_path, lines)).count("no step line of a known system is in it") == 1
