@@ -89,13 +89,21 @@ def run_by_hand(
         traceback.print_exc()
         comm.Abort(EXIT_STATUS[Outcome.RANK_FAIL])  # the other ranks wait for this one
         raise
+    files = AttemptFiles(options.traces, run.run_id, attempt)
+
+    def claim_other(other: RunSpec) -> tuple[RunSpec, int]:
+        nonlocal files
+        run, number = _taken(options.traces, other, options.repeat)
+        files.begin_record.unlink(missing_ok=True)
+        files = AttemptFiles(options.traces, run.run_id, number)
+        return run, number
+
     arguments = RankArguments(
         run=None, attempt=attempt, traces=options.traces, script=None, simulate_nodes=options.simulate_nodes > 0,
-        expectations=expectations,
+        expectations=expectations, claim=claim_other,
     )  # fmt: skip
     status = run_ranks(arguments, run, comm)
-    measured = status == 0 and comm.rank == 0
-    return status, AttemptFiles(options.traces, run.run_id, attempt).trace if measured else None
+    return status, files.trace if status == 0 and comm.rank == 0 else None
 
 
 def _agreed(comm: Communicator, make_run: Callable[[], RunSpec]) -> RunSpec:
@@ -223,6 +231,12 @@ def _this_launch(environ: Mapping[str, str] = os.environ) -> BeginRecord:
     )  # fmt: skip
 
 
+def _taken(traces: Path, run: RunSpec, repeat: int | None) -> tuple[RunSpec, int]:
+    """The run with the repeat that this launch makes, and the number of its attempt. Raises OSError."""
+    record = claim(traces, run, _this_launch(), repeat)
+    return run.repeated(int(record.run_id.rpartition("_r")[2])), record.attempt
+
+
 def _claimed(traces: Path, run: RunSpec, repeat: int | None, comm: Communicator) -> tuple[RunSpec, int]:
     """The run with the repeat that this launch makes, and the number of its attempt.
 
@@ -234,8 +248,8 @@ def _claimed(traces: Path, run: RunSpec, repeat: int | None, comm: Communicator)
     claimed: tuple[int, int] | str = ""
     if comm.rank == 0:
         try:
-            record = claim(traces, run, _this_launch(), repeat)
-            claimed = int(record.run_id.rpartition("_r")[2]), record.attempt
+            taken, attempt = _taken(traces, run, repeat)
+            claimed = taken.repeat, attempt
         except OSError as error:
             claimed = f"--traces {traces} cannot be written ({error.strerror or error}): name a folder that can be"
     claimed = comm.bcast(claimed)

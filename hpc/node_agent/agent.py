@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,13 @@ class Recording:
     values: npt.NDArray[np.float64]
     series: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_node(self) -> Recording:
+        """The same without what it has of single ranks."""
+        chosen = [at for at, name in enumerate(self.series) if not name.startswith("local_rank")]
+        facts = {name: fact for name, fact in self.facts.items() if name not in ("threads", "cores")}
+        series = tuple(self.series[at] for at in chosen)
+        return replace(self, values=self.values[:, chosen], series=series, facts=facts)
 
 
 @dataclass(frozen=True, kw_only=True)

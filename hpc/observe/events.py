@@ -271,6 +271,12 @@ def _ranks_of(spelled: Any) -> tuple[int, ...]:
     return tuple(map(int, spelled))
 
 
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts in a file, without its events. Raises EventFileError, OSError."""
+    with path.open("rb") as file:
+        return _texts(path, file.read(_HEADER_BYTES))[0]
+
+
 def steps_counted(path: Path) -> int:
     """How many updates of optimizers the process has gone on from, by its own count; while it runs. Raises OSError."""
     with path.open("rb") as file:

@@ -70,6 +70,7 @@ class RankPayload:
     script there are the first `steps` steps with the measured `blocks`, no losses (None), and `loader_ns`, what its
     loaders took of each step by LOADER_FIGURES, `host_bound_ns` [step, phase], how long the host set its device's pace,
     and `host_waits` of each step. `by_rank`: the trace has the calls of each rank, although all may call the same.
+    `of_node_alone`: what the agent read of its ranks is of other processes than those that train.
     """
 
     journal: Journal
@@ -87,6 +88,7 @@ class RankPayload:
     host_bound_ns: Sequence[Sequence[int]] | None = None
     host_waits: Sequence[Sequence[HostWait]] = ()
     by_rank: bool = False
+    of_node_alone: bool = False
 
 
 def write_gathered(
@@ -96,12 +98,12 @@ def write_gathered(
 
     A failure in an optional part does not lose the trace: the part is missing, and facts and evidence state the reason.
     """
-    points, problems, agent = payload.clock.points, payload.problems, payload.agent
+    points, problems = payload.clock.points, payload.problems
     steps, losses_of = payload.steps, payload.losses
     losses = nothing = np.full(steps, np.nan)
     if losses_of is not None:
         losses = attempted(problems, "losses", lambda: _as_losses(losses_of(), steps), nothing)
-    recording = None if agent is None else attempted(problems, "telemetry", agent.stop_telemetry, None)
+    recording = _recorded(payload)
     arrays: dict[str, Array] = {
         "stamps": np.frombuffer(payload.journal.stamps, np.int64).reshape(-1, len(STAMPS))[:steps],
         "samples": np.frombuffer(payload.journal.samples, np.int64)[:steps].astype(np.int32),
@@ -159,6 +161,14 @@ def write_gathered(
             traceback.print_exc()
             write_or_keep(folder, _without_decoration(trace, error))
     comm.Barrier()
+
+
+def _recorded(payload: RankPayload) -> Recording | None:
+    """The telemetry of this rank's node, where it started the helper."""
+    if payload.agent is None:
+        return None
+    recording = attempted(payload.problems, "telemetry", payload.agent.stop_telemetry, None)
+    return recording.of_node() if recording is not None and payload.of_node_alone else recording
 
 
 def _input(payload: RankPayload) -> tuple[Sequence[str], Array | None]:

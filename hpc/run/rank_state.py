@@ -202,7 +202,8 @@ _RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PALS_RANKID", "SLURM_PROCID")  # 
 
 @dataclass(frozen=True, kw_only=True)
 class RankArguments:
-    """The arguments of the command line. `run` and `script` are None where no sweep planned the run."""
+    """The arguments of the command line. `run` and `script` are None where no sweep planned the run; `claim` takes a
+    number in the traces for another run than was begun, and returns that run and its attempt."""
 
     run: Path | None
     attempt: int
@@ -211,6 +212,7 @@ class RankArguments:
     simulate_nodes: bool
     copy_s: float = 10.0
     expectations: Expectations = field(default_factory=Expectations)
+    claim: Callable[[RunSpec], tuple[RunSpec, int]] | None = None
 
 
 class Rank:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from copy import copy
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
-from hpc.measure.connections import ConnectionLost
+from hpc.measure.connections import ConnectionLost, Connections
 from hpc.measure.world import LaunchError, World
-from hpc.model.files import AttemptFiles
-from hpc.model.spec import SCRIPT_STEPS, script_blocks, without_last
+from hpc.model.files import AttemptFiles, TracesFolder
+from hpc.model.spec import SCRIPT_STEPS, RunSpec, script_blocks, without_last
 from hpc.model.timestamps import ABSENT, GRADS_READY, STAMPS
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
@@ -37,6 +37,7 @@ from hpc.observe.stacks import stacks_of
 from hpc.observe.types import ObservedStep
 from hpc.recovery.folders import attempt_folder
 from hpc.recovery.journal import Journal, name_ranks
+from hpc.run.agreement import Agreement
 from hpc.run.gather import RankPayload, write_gathered
 from hpc.run.rank_state import (
     EXIT_STATUS,
@@ -60,6 +61,7 @@ from hpc.run.script_groups import (
     without_groups,
     world_of,
 )
+from hpc.run.script_spawned import as_ranks, own_folder, spawned_ranks
 from hpc.run.script_steps import (
     RankSteps,
     StepCollectives,
@@ -85,35 +87,7 @@ from hpc.run.script_steps import (
 from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
-    from hpc.measure.connections import Communicator
     from hpc.run.rank_state import Rank
-
-
-POLL_S = 0.02
-
-
-class Agreement:
-    """Exchanges over a communicator of its own. A rank that waits for others sleeps: MPI's own waits are busy loops."""
-
-    def __init__(self, comm: Communicator, pause: Callable[[float], object] = time.sleep) -> None:
-        self._comm, self._pause = comm.Dup(), pause
-
-    def exchange(self, *values: int, limit_s: float = math.inf) -> npt.NDArray[np.int64]:
-        """The values of all ranks, int64 [rank, value]. Collective. Raises TimeoutError where it takes longer."""
-        mine = np.array(values, np.int64)
-        everyone = np.empty((self._comm.size, len(values)), np.int64)
-        request = self._comm.Iallgather(mine, everyone)
-        end_s = time.monotonic() + limit_s
-        while not request.Test():
-            if time.monotonic() > end_s:
-                raise TimeoutError
-            self._pause(POLL_S)
-        return everyone
-
-    def share(self, text: str) -> Sequence[str]:
-        """The texts of all ranks. Collective; for when all come at about the same time."""
-        texts: Sequence[str] = self._comm.allgather(text)
-        return texts
 
 
 # The process of a script: started with torchrun's variables and the hooks, ended with all that it has started.
@@ -272,7 +246,7 @@ class ScriptRun:
         self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
         self._process: ScriptProcess | None = None
         self._lacking: list[Lacking] = []
-        self._by_calls = False
+        self._by_calls = self._is_spawned = False
         self._members: Sequence[int] = range(self._comm.size)
         self._clock_due_s = self._journal_due_s = 0.0
 
@@ -295,6 +269,22 @@ class ScriptRun:
             process.wait(END_PATIENCE_S)  # by itself, so that its own status is known
         status = process.status
         process.end()
+        if not failed and self._comm.size == 1 and (paths := spawned_ranks(self._events)):
+            self._conclude_spawned(paths, agent)
+        else:
+            self._conclude(process, agent, status, failed=failed)
+        limit_exit(self._comm.rank)
+        last = {
+            "removing the events": lambda: shutil.rmtree(self._events),
+            "removing the journal": self._journal.remove,
+            "removing the copies": None if agent is None else agent.end,
+        }
+        for what, call in last.items():
+            if call is not None:
+                attempted({}, what, call, None)
+
+    def _conclude(self, process: ScriptProcess, agent: NodeAgent | None, status: int | None, *, failed: bool) -> None:
+        """Writes the trace of a script that has ended, or raises how it failed."""
         recorded = self._store_all()
         self._agreement.exchange(0)  # the slowest script may take a while to end
         comm, ranks = self._comm, self._comm.size
@@ -311,15 +301,45 @@ class ScriptRun:
         write_gathered(
             self._comm, self._run, self._rank.arguments.attempt, payload, self._rank.folder, self._rank.script
         )
-        limit_exit(self._comm.rank)
-        last = {
-            "removing the events": lambda: shutil.rmtree(self._events),
-            "removing the journal": self._journal.remove,
-            "removing the copies": None if agent is None else agent.end,
-        }
-        for what, call in last.items():
-            if call is not None:
-                attempted({}, what, call, None)
+
+    def _conclude_spawned(self, paths: Sequence[Path], agent: NodeAgent | None) -> None:
+        """Writes the trace of the ranks that the script has started itself: another run than was begun, of as many."""
+        size, claim = len(paths), self._rank.arguments.claim
+        if claim is None:
+            raise NothingMeasured(
+                f"nothing was measured: the script starts {size} ranks itself, and so does the sweep: measure it by "
+                "python -m hpc.observe -- SCRIPT.py, or have it take its rank from RANK"
+            )
+        gpus = size if self._run.gpus_per_node else 0
+        run, attempt = claim(replace(self._run, ranks_per_node=size, gpus_per_node=gpus))
+
+        def conclude(comm: Connections) -> None:
+            its = self._as_spawned(comm, run, attempt, paths[comm.rank])
+            assert its._process is not None
+            its._conclude(its._process, agent if comm.rank == 0 else None, 0, failed=False)
+            attempted({}, "removing the journal", its._journal.remove, None)
+
+        as_ranks(size, conclude)
+
+    def _as_spawned(self, comm: Connections, run: RunSpec, attempt: int, path: Path) -> ScriptRun:
+        """As this run is to one of these ranks, whose events are in the file. Collective."""
+        its, rank, traces = copy(self), copy(self._rank), self._rank.arguments.traces
+        its._rank, its._comm, its._run, its._is_spawned = rank, comm, run, True
+        rank.number, rank.run, rank.comm = comm.rank, run, comm
+        rank.arguments = replace(rank.arguments, attempt=attempt)
+        rank.folder = TracesFolder.at_start(traces, AttemptFiles(traces, run.run_id, attempt).stem)
+        reason = "the script has started its ranks itself: what the node's helper reads of a rank was read of none"
+        rank.problems = {**rank.problems, "counters of the rank's process": reason}
+        place = replace(self._world, rank=comm.rank, size=comm.size, local_rank=comm.rank, local_size=comm.size)
+        its._world, its._report = place, RankReport.from_json({**self._report.as_json(), **asdict(place)})
+        its._events = own_folder(path, comm.rank)
+        its._journal = rank.journal = Journal(traces, rank.folder.stem, comm.rank, run.steps, unmeasured=1)
+        its._clock, its._agreement = GlobalClock(comm), Agreement(comm)
+        its._clock.points[:] = self._clock.points
+        its._clock.barrier_exits_ns[:] = self._clock.barrier_exits_ns
+        its._clock.unix_offsets_ns[:] = self._clock.unix_offsets_ns
+        its._members = range(comm.size)
+        return its
 
     def _command(self) -> list[str]:
         return [sys.executable, self._run.workload, *self._run.arguments]
@@ -461,14 +481,18 @@ class ScriptRun:
         """How the script of this rank failed."""
         status = process.status
         assert status is not None
-        self._rank.training |= bool(recorded.steps)  # the hooks count a step only when the script goes on from it
+        spawned = 0 if recorded.steps else count_steps(self._events)
+        # The hooks count a step only when the script goes on from it.
+        self._rank.training |= bool(recorded.steps or spawned)
         exception: Mapping[str, str] = recorded.facts.get("exception") or {}
         text = f"the script ended with {describe_status(status)}"
         if status < 0 and recorded.steps and recorded.facts.get(ENDING):
             text += " after its last step, at its very end"
         if exception:
             text += f": {exception.get('type')}: {exception.get('message')}"
-        if not recorded.steps:
+        if spawned:
+            text += f"; the ranks that it started itself had made {plural(spawned, 'step')}, of which no trace is made"
+        elif not recorded.steps:
             text += "; it had made no step"
         elif self._rank.arguments.script is None:
             text += f"; {self._way_to_a_trace()}"
@@ -498,10 +522,11 @@ class ScriptRun:
                 f"nothing was measured: the script made {plural(steps, 'step')}, of which {run.warmup_steps} are "
                 "warm-up and 5 follow each pause: let it make more, or lower --warmup"
             )
-        preflight, pid = self._rank.preflight, self._pid
-        report = attempted(
-            self._rank.problems, "preflight", lambda: preflight.stepped(comm, self._report, pid), self._report
-        )
+        preflight, pid, report = self._rank.preflight, self._pid, self._report
+        if not self._is_spawned:
+            report = attempted(
+                self._rank.problems, "preflight", lambda: preflight.stepped(comm, self._report, pid), report
+            )
         measured = [step for first, stop in blocks for step in recorded.steps[first:stop]]
         kinds = usual_collectives(measured)
         unlike = {step for steps in comm.allgather(unlike_others(recorded.steps, blocks, kinds)) for step in steps}
@@ -528,7 +553,7 @@ class ScriptRun:
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[(step.loader_ns, step.later_ns) for step in recorded.steps[:steps]],
             host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=grouped,
-            host_waits=[step.host_waits for step in recorded.steps[:steps]],
+            host_waits=[step.host_waits for step in recorded.steps[:steps]], of_node_alone=self._is_spawned,
         )  # fmt: skip
 
     def _collectives(self, steps: Sequence[ObservedStep], measured: Collection[int]) -> tuple[StepCollectives, bool]:

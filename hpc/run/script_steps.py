@@ -20,6 +20,7 @@ from hpc.observe.stamps import PHASES
 from hpc.observe.steps import steps_of
 from hpc.observe.types import ObservedStep, ObservedSteps
 from hpc.recovery.journal import Journal
+from hpc.run.script_spawned import spawned_ranks
 
 _WIDTH = len(STAMPS)
 
@@ -38,7 +39,10 @@ class RankSteps:
 
 
 def count_steps(folder: Path) -> int:
-    """The steps that the script has made so far, by the count of its hooks."""
+    """The steps that the script has made so far, by the count of its hooks; where it starts its ranks itself, those
+    that all of them have made."""
+    if ranks := spawned_ranks(folder):
+        return min(map(_counted, ranks))
     return max(map(_counted, folder.glob("*.events")), default=0)
 
 
@@ -54,8 +58,9 @@ def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
     training = [path for path in paths if _counted(path)]
     if len(training) > 1:
         reason = (
-            f"{len(training)} processes of one rank's script train, and a rank is one process that trains: "
-            "start as many ranks instead (--ranks-per-node)"
+            f"{len(training)} processes of one rank's script train, and are not the ranks of one process group: a rank "
+            "is one process that trains. Start the script once on each rank; one that starts all ranks itself "
+            "(mp.spawn) is measured as one launch on one node, by python -m hpc.observe -- SCRIPT.py"
         )
         return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason))
     try:

@@ -293,7 +293,7 @@ def _printed_at(group: _Group, groups: Sequence[_Group]) -> str:
 
 FORMAT = "published"
 """The log format of runs that only a document prints."""
-SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json"})
+SUFFIXES = frozenset({".md", ".markdown", ".txt", ".json", ".csv"})
 """Suffixes of documents in a folder; a file named on the command line may have any."""
 
 _SAME_SPEED = 1e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ GLOBAL_BATCH = "global batch size"
 MAX_HEADS = 100
 """A table with more columns is no report."""
 _LONG_LINE = 20_000
+_SEPARATORS = ",;"
+"""What is between the columns of JUBE's other styles, `jube result -s csv` and `-s aligned`."""
 
 _HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}|~{3,})")
@@ -56,6 +59,8 @@ _OF_EACH_NODE = re.compile(
 _NO_SPEED = re.compile(
     r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)", re.I
 )
+_STATISTIC = re.compile(r".* (?:min|max|std|cnt)(?:\[.*)?")
+"""Heads of JUBE's patterns that are no speed (`throughput_std`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +182,7 @@ class MarkdownTable:
 
 
 def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
-    """Yields the tables in GitHub's Markdown, with or without pipes at the ends of a row."""
+    """Yields the tables in GitHub's Markdown, with or without pipes at the ends of a row, and of `jube result`."""
     above: list[tuple[float, str]] = []
     fence = ""
     at = 0
@@ -185,24 +190,34 @@ def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
         line = lines[at][:_LONG_LINE]
         if mark := _FENCE.match(line):
             fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
-        elif not fence and (heading := _HEADING.match(line)):
+            at += 1
+            continue
+        if not fence and (heading := _HEADING.match(line)):
             # A heading in a list is one half level below the same heading outside of a list.
             depth = len(heading[2]) + (0.5 if heading[1] else 0)
             above = [heading_above for heading_above in above if heading_above[0] < depth] + [
                 (depth, plain_text(line[heading.end() :]).rstrip("# "))
             ]
-        elif not fence and _heads_table(lines, at):
-            end = at + 2
+            at += 1
+            continue
+        if _heads_table(lines, at, padded=bool(fence)):
+            begin, end = at + 2, at + 2
             while end < len(lines) and "|" in lines[end] and not _heads_table(lines, end):
                 end += 1
-            cells = tuple((row + 1, _cells(lines[row])) for row in range(at + 2, end))
-            headings = tuple(text for _, text in reversed(above) if text)
-            yield MarkdownTable(
-                line=at + 1, headings=headings, heads=_cells(line), cells=cells, caption=_caption(lines, at)
-            )
-            at = end
+            heads, cells = _cells(line), [_cells(lines[row]) for row in range(begin, end)]
+        elif separator := _heads_columns(lines, at):
+            begin, end = at + 1, at + 1
+            heads, cells = _separated(line, separator), []
+            while end < len(lines) and len(row := _separated(lines[end], separator)) == len(heads):
+                cells.append(row)
+                end += 1
+        else:
+            at += 1
             continue
-        at += 1
+        headings = tuple(text for _, text in reversed(above) if text)
+        rows = tuple(zip(range(begin + 1, end + 1), cells, strict=True))
+        yield MarkdownTable(line=at + 1, headings=headings, heads=heads, cells=rows, caption=_caption(lines, at))
+        at = end
 
 
 def _caption(lines: Sequence[str], at: int) -> str:
@@ -212,11 +227,41 @@ def _caption(lines: Sequence[str], at: int) -> str:
     return "" if "|" in text or _FENCE.match(text) or _HEADING.match(text) else plain_text(text)
 
 
-def _heads_table(lines: Sequence[str], at: int) -> bool:
+def _heads_table(lines: Sequence[str], at: int, *, padded: bool = False) -> bool:
+    """Whether a line of heads and one of dashes are there; in JUBE's of older versions with `+` between the columns.
+
+    `padded`: as a program prints them, all lines equally long.
+    """
     if "|" not in lines[at] or at + 1 == len(lines):
         return False
     rule = lines[at + 1].rstrip()
-    return len(rule) < _LONG_LINE and set(rule) <= set(" \t|:-") and "-" in rule and "|" in rule
+    if padded and not len(rule) == len(lines[at].rstrip()) == len("".join(lines[at + 2 : at + 3]).rstrip()):
+        return False
+    return len(rule) < _LONG_LINE and set(rule) <= set(" \t|:-+") and "-" in rule and ("|" in rule or "+" in rule)
+
+
+def _heads_columns(lines: Sequence[str], at: int) -> str:
+    """What separates the columns of a table without dashes: a line of heads, counts of devices and speeds or times
+    among them, and as many cells below, numbers where devices are counted; empty where none begins here."""
+    for separator in _SEPARATORS:
+        if at + 1 == len(lines) or separator not in lines[at] or separator not in lines[at + 1]:
+            continue
+        heads, cells = _separated(lines[at], separator), _separated(lines[at + 1], separator)
+        if len(heads) != len(cells) or len(heads) > MAX_HEADS or any(map(number, heads)):
+            continue
+        roles = [_role(head) for head in heads]
+        counts = [place for place, role in enumerate(roles) if role in ("nodes", "devices", "gpus_per_node")]
+        if not counts or not {"speed", "speed of each", "time"} & {*roles}:
+            continue
+        if all(integer(number(cells[place])) for place in counts):
+            return separator
+    return ""
+
+
+def _separated(line: str, separator: str) -> tuple[str, ...]:
+    """The cells of a line, which may be quoted."""
+    cells = next(csv.reader([line[:_LONG_LINE]], delimiter=separator, skipinitialspace=True), [])
+    return tuple(plain_text(cell) for cell in cells)
 
 
 def _cells(line: str) -> tuple[str, ...]:
@@ -234,7 +279,7 @@ def _role(head: str) -> str:
         return ""
     if role:
         return role
-    if _NO_SPEED.search(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text)):
+    if _STATISTIC.fullmatch(text) or _NO_SPEED.search(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text)):
         return ""
     if _PER_DEVICE.search(text):
         return "speed of each" if SPEED.search(text) else ""

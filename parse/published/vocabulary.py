@@ -53,7 +53,7 @@ _HOSTS = re.compile(r"[a-z][\w.-]*:\d{1,4}(?:[\s,;+]+[a-z][\w.-]*:\d{1,4})*")
 """Hosts with their devices, as for mpirun: `server1:2, server2:2`."""
 
 
-_PER_SECOND = r"\s*(?:/|\bper\b)\s*(?:s|secs?|seconds?)\b"
+_PER_SECOND = r"[\s_]*(?:/|per)[\s_]*(?:s|secs?|seconds?)(?![a-z])"
 TOKENS_PER_SECOND = re.compile(rf"tokens?{_PER_SECOND}|\btps\b", re.I)
 SAMPLES_PER_SECOND = re.compile(
     rf"(?:samples?|images?|imgs?|sequences?|sentences?|examples?){_PER_SECOND}|\bips\b", re.I

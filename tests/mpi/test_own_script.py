@@ -25,6 +25,7 @@ from parse.ledger.types import PERSISTENT, TERMS
 from tests.mpi.attempts import Attempt, Ranks
 from tests.mpi.script_runs import LATE_LOADER, ROOT, SCRIPTS, WARMUP, by_hand, script_spec
 
+SPAWNED = SCRIPTS / "spawned.py"
 pytestmark = pytest.mark.skipif(bool(missing_modules(SCRIPT)), reason="; ".join(missing_modules(SCRIPT)))
 
 
@@ -158,6 +159,32 @@ def test_one_rank_by_hand_leaves_a_trace_and_says_how_to_read_it(tmp_path: Path)
     assert f"parse.summarize traces/{path.name} --ledger" in done.stdout
     assert read_trace(path).stamps.shape == (1, 20, 6)
     assert json.loads((truth / "rank0.json").read_text())["variables"]["RANK"] == "0"
+
+
+def test_ranks_that_the_script_starts_itself_are_those_of_the_trace(tmp_path: Path) -> None:
+    for repeat in (1, 2):
+        words = (str(tmp_path / f"group{repeat}"), "--sleep-ms", "40")
+        options = ("--warmup", "10", "--cpus-per-rank", "1")
+        done = by_hand(tmp_path, *options, *("--steps", "40") * (repeat == 2), "--", str(SPAWNED), *words)
+        assert done.returncode == 0, done.stderr
+    traces = sorted((tmp_path / "traces").glob("*.h5"))
+    assert len(traces) == 2 and all(path.name.startswith("1n2g_script_spawned.py") for path in traces)
+    assert len(list((tmp_path / "traces").iterdir())) == 4  # each with the record of its begin
+    whole = next(trace for trace in map(read_trace, traces) if trace.stamps.shape[1] == 60)
+    assert (whole.samples == 4).all() and (whole.stamps[:, 10:] != ABSENT).all()
+    assert [report.local_rank for report in whole.reports] == [0, 1]
+    assert "counters of the rank's process missing on ranks 0-1" in whole.evidence
+    argv = [sys.executable, "-m", "parse.summarize", str(tmp_path / "traces"), "--ledger", "--format", "json"]
+    ledgers = json.loads(subprocess.run(argv, cwd=ROOT, capture_output=True, check=True).stdout)["ledgers"]
+    for ledger in ledgers:
+        assert (ledger["verdict"]["ranks"], ledger["verdict"]["cause"]["data"] > 30) == ([1], True)
+
+
+def test_a_script_whose_own_ranks_fail_says_how_far_they_were(tmp_path: Path) -> None:
+    words = (str(tmp_path / "group"), "--sleep-ms", "0", "--fails-at", "30")
+    done = by_hand(tmp_path, "--warmup", "10", "--", str(SPAWNED), *words)
+    assert done.returncode == 1
+    assert "of which no trace is made" in done.stderr and "ValueError: no more" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ from hpc.measure.connections import (
 from hpc.measure.world import LaunchError, world_of
 from hpc.preflight.types import Gpu, ImagesSeen, NodeFacts, RankFacts, Transports
 from hpc.run import rendezvous
+from hpc.run.agreement import Agreement
 from hpc.run.rendezvous import Launch, connect, join, launch_of, rendezvous_file
-from hpc.run.script import Agreement
 from hpc.script import _split
 from tests.waiting import until
 

@@ -403,3 +403,51 @@ def test_no_text_raises_or_makes_a_number_of_nothing(tmp_path_factory, text):
     for result in document.results:
         assert result.median_speed is None or result.median_speed > 0
         assert result.median_speed is not None or result.runs
+
+
+JUBE = {
+    "pretty": """result:
+| jobid | nodes | gpus | imagespersec_avg | imagespersec_std | imagespersec_max | runtime[s] |
+|-------|-------|------|------------------|------------------|------------------|------------|
+| 94807 |     1 |    4 |          10916.5 |             31.2 |          10999.0 |     110.49 |
+| 94808 |     4 |   16 |          42000.0 |             12.7 |          43000.0 |      30.00 |
+""",
+    "pluses": """result:
+| nodes | gpus | imagespersec_avg |
+|-------+------+------------------|
+|     1 |    4 |          10916.5 |
+|     4 |   16 |          42000.0 |
+""",
+    "without borders": """result:
+nodes | gpus | imagespersec_avg[img/s]
+------+------+------------------------
+    1 |    4 |                 10916.5
+    4 |   16 |                 42000.0
+""",
+    "csv": """
+nodes,gpus,model,throughput_avg,total_time_secs
+1,4,"ViT-L-14, small",10916.5,1744.8599999999974
+4,16,"ViT-L-14, small",42000.0,569.2310000000002 \
+
+""",
+    "aligned": "nodes;gpus;throughput_avg\n    1;   4;       10916.5\n    4;  16;       42000.0\n",
+}
+
+
+@pytest.mark.parametrize("style", JUBE)
+@pytest.mark.parametrize("block", ["{}", "## JUBE\n\n```\njube result -a run\n{}```\n"], ids=["file", "document"])
+def test_results_of_jube(tmp_path, style, block):
+    document = read(tmp_path, block.format(JUBE[style]), "result.txt")
+    results = by_case(document)
+    assert {case: result.median_speed for case, result in results.items()} == {"1n4g": 10916.5, "4n4g": 42000.0}
+    assert results["4n4g"].speedup == pytest.approx(42000 / 10916.5)
+    assert not document.remarks
+
+
+def test_lines_with_commas_are_no_table(tmp_path):
+    for text in ("nodes,gpus,model\n1,4,a\n", "nodes,throughput\nmany,12\n", "gpus, throughput, 12\n8, 100, 12\n"):
+        assert not list(tables(text.splitlines()))
+    (result,) = read(tmp_path, "gpus,tokens_per_second\n8,190\n", "result.csv").results
+    assert (result.requested.run.unit, result.median_speed) == ("tokens", 190)
+    by_nodes = read(tmp_path, "nodes,tokens_per_second\n1,100\n2,190\n", "result.csv")
+    assert "neither a column nor a heading says how many devices a node has" in by_nodes.refusals[0]
