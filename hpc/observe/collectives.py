@@ -179,6 +179,7 @@ def hook(o: Observer, after_import: AfterImport) -> None:
     if hasattr(dist, "Reducer"):
         o.replace(dist.Reducer, "prepare_for_backward", _make_armed(o))
     after_import(MODULE, lambda: _hook_functional(o))
+    after_import("torch.distributed.rpc", lambda: _hook_rpc(o))
 
 
 def _hook_functional(o: Observer) -> None:
@@ -517,3 +518,17 @@ def _bytes(thing: Any) -> int:
     if isinstance(thing, torch.Tensor):
         return thing.numel() * thing.element_size()
     return sum(map(_bytes, thing)) if isinstance(thing, (list, tuple)) else 0
+
+
+def _hook_rpc(o: Observer) -> None:
+    """Records that the script calls functions of other processes, whose backwards and updates it does not see."""
+
+    def make_init(original: Any) -> Any:
+        def init_rpc(*args: Any, **kwargs: Any) -> Any:
+            if not o.off:
+                o.recorder.state(rpc=True)
+            return original(*args, **kwargs)
+
+        return init_rpc
+
+    o.replace(sys.modules["torch.distributed.rpc"], "init_rpc", make_init)

@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 
 from hpc.model.timestamps import ABSENT, STAMPS
 from hpc.observe import events as e
-from hpc.observe.events import HookEvent, ProcessEvents
+from hpc.observe.events import ProcessEvents
 from hpc.observe.types import NO_TIMES, ObservedStep
 from hpc.system.text import grouped, plural
 
@@ -34,22 +34,64 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
     return remarks
 
 
-def why_none(events: Sequence[HookEvent]) -> str:
-    counts = Counter(event.kind for event in events)
+OTHER_FRAMEWORKS = {"jax": "JAX", "paddle": "PaddlePaddle", "tensorflow": "TensorFlow"}
+"""Frameworks that are not measured, by the modules whose import leaves a mark (hpc/observe/site)."""
+MANY_BACKWARDS = 256
+"""So many without an update are no accumulation."""
+_BY_LOG = "have it print a line of each step, and read that by `python -m parse.summarize LOG --pattern` (docs/logs.md)"
+TWO_LINES = "docs/observe_hooks.md#two-optional-lines"
+
+
+def why_not_torch(frameworks: Sequence[str]) -> str:
+    names = " and ".join(OTHER_FRAMEWORKS[name] for name in frameworks)
+    return f"it imports {names} and no torch, and hpc.observe measures PyTorch: {_BY_LOG}"
+
+
+def why_several(count: int, *, joined: bool) -> str:
+    """`joined`: one of the processes is in a process group."""
+    if not joined:
+        return (
+            f"{count} processes of one rank's script train, each by itself, in no process group: where they update "
+            "shared parameters (hogwild) they have no step in common: have one process train, and measure that; else "
+            "start the script once on each rank"
+        )
+    return (
+        f"{count} processes of one rank's script train, and are not the ranks of one process group: a rank "
+        "is one process that trains. Start the script once on each rank; one that starts all ranks itself "
+        "(mp.spawn) is measured as one launch on one node, by python -m hpc.observe -- SCRIPT.py"
+    )
+
+
+def why_unmeasurable(recorded: ProcessEvents) -> str:
+    """What shows before the script has ended that none of its steps will be seen; empty where it may go on to make
+    some."""
+    counts = Counter(event.kind for event in recorded.events)
+    if counts[e.UPDATE_OUT] or counts[e.STEP_END] or counts[e.REPLAY]:
+        return ""
+    return why_none(recorded) if recorded.facts.get("rpc") or counts[e.BACKWARD_IN] >= MANY_BACKWARDS else ""
+
+
+def why_none(recorded: ProcessEvents) -> str:
+    """Why there is no step."""
+    counts = Counter(event.kind for event in recorded.events)
+    if recorded.facts.get("rpc"):
+        return (
+            "it trains by torch.distributed.rpc, whose backwards and updates run in other processes than those that "
+            f"ask for them, so that no rank's steps are its own: {_BY_LOG}"
+        )
     if counts[e.REPLAY]:
         return (
             f"{plural(counts[e.REPLAY], 'replay')} of CUDA graphs were seen, in which no hook is called: "
-            "step() of hpc.observe marks such steps"
+            f"step() of hpc.observe marks such steps ({TWO_LINES})"
         )
     if not counts[e.BACKWARD_IN]:
         return (
             "no backward was seen: nothing trains with torch here, or all of it inside a compiled graph; "
-            "step() of hpc.observe marks steps that hooks cannot see"
+            f"step() of hpc.observe marks steps that hooks cannot see ({TWO_LINES})"
         )
-    backwards = plural(counts[e.BACKWARD_IN], "backward")
     return (
-        f"{backwards} and no step of an optimizer were seen: parameters are updated by hand or inside a compiled "
-        "graph; step() of hpc.observe marks such an update"
+        "backwards and no step of an optimizer were seen: parameters are updated by hand or inside a compiled "
+        f"graph; step() of hpc.observe marks such an update ({TWO_LINES})"
     )
 
 

@@ -117,7 +117,7 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
     return ObservedSteps(
         steps=tuple(steps),
         remarks=remarks,
-        reason="" if steps else reason or _why_unseen(process) or why_none(recorded.events),
+        reason="" if steps else reason or _why_unseen(process) or why_none(recorded),
         absent=usually_absent(steps),
         last_steps=lacking,
         contradiction=None if process.times is None else process.times.contradiction,

@@ -99,6 +99,8 @@ class RankFailure:
     def report(self) -> None:
         """Leaves the note, then shows the traceback on standard error."""
         self._leave_note()
+        if isinstance(self.error, NothingMeasured) and self.rank != 0:
+            return  # all ranks raise it, with the same text
         with suppress(Exception):
             for line in self.nccl_warnings():
                 print(without_secrets(line), file=sys.stderr)

@@ -5,29 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from hpc.backends.addresses import endpoints, requested_interface
 from hpc.measure.clock import GlobalClock
 from hpc.measure.connections import ConnectionLost, Connections
-from hpc.measure.world import LaunchError, World
+from hpc.measure.world import World
 from hpc.model.files import AttemptFiles, TracesFolder
 from hpc.model.spec import SCRIPT_STEPS, RunSpec, script_blocks, without_last
 from hpc.model.timestamps import ABSENT, GRADS_READY, STAMPS
 from hpc.model.trace import RankReport
 from hpc.model.trace_file import load_hdf5
-from hpc.model.verdict import WHO_KILLS
 from hpc.node_agent.agent import NodeAgent, start_agent
 from hpc.node_agent.sources import RankProcess
 from hpc.observe.device_times import CONTRADICTED
@@ -61,6 +55,7 @@ from hpc.run.script_groups import (
     without_groups,
     world_of,
 )
+from hpc.run.script_process import END_PATIENCE_S, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_spawned import as_ranks, own_folder, spawned_ranks
 from hpc.run.script_steps import (
     RankSteps,
@@ -88,120 +83,6 @@ from hpc.system.text import grouped, plural
 
 if TYPE_CHECKING:
     from hpc.run.rank_state import Rank
-
-
-# The process of a script: started with torchrun's variables and the hooks, ended with all that it has started.
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-SITE = CHECKOUT / "hpc" / "observe" / "site"
-"""The folder of the sitecustomize that hooks torch once that is imported."""
-EVENTS_VARIABLE = "RANKWISE_OBSERVE"
-"""Names the folder for the events of every process that the script starts."""
-END_PATIENCE_S = 10.0
-"""Seconds between SIGTERM and SIGKILL for a script that is to end."""
-_POLL_S = 0.02
-# Ends with the rank that started it, whatever ends that. The script takes the place of this interpreter.
-_START = (
-    "import ctypes, os, signal, sys\n"
-    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
-    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
-    "os.execv(sys.argv[2], sys.argv[2:])\n"
-)
-
-
-class ScriptProcess:
-    """A running script. `alive_ns` is when it was last seen to run, `ended_ns` when its end was noticed
-    (perf_counter_ns), `status` as of subprocess."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        starter = [sys.executable, "-I", "-S", "-c", _START, str(os.getpid())]
-        self.alive_ns, self.ended_ns = time.perf_counter_ns(), 0
-        self._process = subprocess.Popen([*starter, *command], env=dict(environment), process_group=0)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def status(self) -> int | None:
-        """None while it runs; -N where signal N ended it."""
-        before_ns = time.perf_counter_ns()
-        status = self._process.poll()
-        if status is None:
-            self.alive_ns = before_ns
-        elif not self.ended_ns:
-            self.ended_ns = time.perf_counter_ns()
-        return status
-
-    def wait(self, seconds: float) -> None:
-        """Returns when the script has ended, or after that time."""
-        limit = time.monotonic() + seconds
-        while self.status is None and (remaining_s := limit - time.monotonic()) > 0:
-            time.sleep(min(_POLL_S, remaining_s))
-
-    def end(self, patience_s: float = END_PATIENCE_S) -> None:
-        """Ends it, and what it has started: by SIGTERM, and after `patience_s` by SIGKILL."""
-        if self.status is None:
-            self._send(signal.SIGTERM)
-            self.wait(patience_s)
-        self._send(signal.SIGKILL)
-        self._process.wait()
-
-    def _send(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
-
-def first_to_fail(ends: npt.NDArray[np.int64]) -> int:
-    """The rank whose script failed first, of `ends` int64 [rank, 4]: failed (0 or 1), when the script said that it ends
-    or ABSENT, last seen to run, seen to have ended (ns, one clock).
-
-    A script says so before its connections close. One that ends without a word (a signal, os._exit) does so at some
-    time after it was last seen, and what others say after that may come of it. At least one has failed.
-    """
-    failed, says_ns, alive_ns, ended_ns = ends.T
-    silent = (failed > 0) & (says_ns == ABSENT)
-    speaks = (failed > 0) & (says_ns != ABSENT)
-    if speaks.any():
-        silent &= alive_ns <= says_ns[speaks].min()
-    ranks, moments = (silent, ended_ns) if silent.any() else (speaks, says_ns)
-    return int(min(ranks.nonzero()[0], key=lambda rank: moments[rank]))
-
-
-def describe_status(status: int) -> str:
-    """`exit status 7`, `signal 6 (SIGABRT)`; of SIGKILL also who may have sent it."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {-status} ({signal.Signals(-status).name}){WHO_KILLS if status == -signal.SIGKILL else ''}"
-    except ValueError:
-        return f"signal {-status}"
-
-
-def script_environment(
-    inherited: Mapping[str, str], place: Mapping[str, str], events: Path, *, in_job: bool
-) -> dict[str, str]:
-    """The environment of the script: what this process has, torchrun's variables in `place` where they are not set, and
-    the way to the hooks.
-
-    The checkout is left out of its import path, which a job script (`in_job`) has put there, and so is PYTHONSAFEPATH:
-    the script imports what it imports without us. Raises LaunchError where RANK or WORLD_SIZE are set to others.
-    """
-    for name in ("RANK", "WORLD_SIZE"):
-        if name in place and inherited.get(name, place[name]) != place[name]:
-            raise LaunchError(
-                f"{name} is {inherited[name]} in the environment and {place[name]} by MPI: start it by srun or mpirun "
-                f"without that variable, not by torchrun or accelerate, which have ranks of their own"
-            )
-    environment = {**place, **inherited}
-    if in_job:
-        environment.pop("PYTHONSAFEPATH", None)
-    paths = [path for path in inherited.get("PYTHONPATH", "").split(os.pathsep) if path]
-    others = [path for path in paths if (Path(path) / "hpc").resolve() != CHECKOUT / "hpc"]
-    return {**environment, "PYTHONPATH": os.pathsep.join([str(SITE), *others]), EVENTS_VARIABLE: str(events)}
-
-
-# What the hooks recorded in the processes of a script, as the steps of its rank.
 
 
 LOOK_S = 0.2
@@ -245,6 +126,7 @@ class ScriptRun:
         self._report = rank.preflight.built(self._comm, report)
         self._limit = self._run.steps if self._run.steps < SCRIPT_STEPS else 0
         self._process: ScriptProcess | None = None
+        self._unmeasurable, self._known_unmeasurable = "", set[str]()
         self._lacking: list[Lacking] = []
         self._by_calls = self._is_spawned = False
         self._members: Sequence[int] = range(self._comm.size)
@@ -381,8 +263,11 @@ class ScriptRun:
                 attempted(self._rank.problems, "the journal's latest steps", self._store, None)
             status = process.status
             state = _RUNS if status is None else _FAILED if status else _ENDED
-            table = self._agreement.exchange(state, count_steps(self._events), now_s >= self._clock_due_s)
-            states, steps, clock_due = table.T
+            speaks, clock_due = bool(self._unmeasurable), now_s >= self._clock_due_s
+            table = self._agreement.exchange(state, count_steps(self._events), clock_due, speaks)
+            states, steps, clock_dues, speak = table.T
+            if speak.any():
+                self._say_unmeasurable()
             self._rank.training = bool(steps.max() > 0)
             if self._limit and steps.min() >= self._limit:
                 return False
@@ -390,8 +275,17 @@ class ScriptRun:
                 return True
             if (states == _ENDED).all():
                 return False
-            if clock_due[0]:
+            if clock_dues[0]:
                 self._synchronise()
+
+    def _say_unmeasurable(self) -> None:
+        """Rank 0 prints, each once, why scripts cannot be measured, while they run."""
+        for text in dict.fromkeys(self._agreement.share(self._unmeasurable)):
+            if text and text not in self._known_unmeasurable:
+                self._known_unmeasurable.add(text)
+                if self._comm.rank == 0:
+                    print(f"nothing is measured, and the script goes on: {text}", file=sys.stderr, flush=True)
+        self._unmeasurable = ""
 
     def _synchronise(self) -> None:
         self._clock.synchronise()
@@ -408,6 +302,7 @@ class ScriptRun:
         """Stores the steps so far, but for the last, which may not be over. Evaluated batches are progress, too."""
         begin_s = time.monotonic()
         recorded = read_steps(self._events)
+        self._unmeasurable = "" if recorded.unmeasurable in self._known_unmeasurable else recorded.unmeasurable
         write_steps(self._journal, recorded.steps[:-1], self._run.rank_batch_size)
         self._journal.unmeasured[0] = recorded.evaluated
         now_s = time.monotonic()
@@ -509,8 +404,9 @@ class ScriptRun:
         """This rank's part of the trace. Raises NothingMeasured on all ranks where nothing was."""
         comm, run = self._comm, self._run
         reasons = comm.allgather("" if recorded.steps else recorded.observed.reason or "it made no step")
-        if without := [f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason]:
-            raise NothingMeasured(f"nothing was measured: {'; '.join(without[:3])}")
+        if without := grouped((reason, rank) for rank, reason in enumerate(reasons) if reason):
+            texts = [f"{name_ranks(ranks)}: {reason}" for reason, ranks in without.items()]
+            raise NothingMeasured(f"nothing was measured: {'; '.join(texts[:3])}")
         counts: Sequence[int] = comm.allgather(len(recorded.steps))
         steps = min(*counts, run.steps)
         if comm.rank == 0 and max(counts) != min(counts):
@@ -533,8 +429,8 @@ class ScriptRun:
         blocks = without_last(blocks, unlike)
         inside = {step for first, stop in blocks for step in range(first, stop)}
         wider = inside | {first - 1 for first, _ in blocks}
-        collectives, grouped = self._collectives(recorded.steps[:steps], wider)
-        meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds or grouped else None
+        collectives, by_rank = self._collectives(recorded.steps[:steps], wider)
+        meetings = meetings_of(recorded.steps[:steps], collectives) if collectives.kinds or by_rank else None
         unmatched = {reason: len(inside.intersection(its)) for reason, its in collectives.unmatched.items()}
         script = {
             **report.extra["script"], "waits_at_pauses": waits_at_pauses(recorded.steps, paused),
@@ -552,7 +448,7 @@ class ScriptRun:
             workload=None, meetings=meetings, agent=agent,
             problems=self._rank.problems, steps=steps, blocks=blocks,
             loader_ns=[(step.loader_ns, step.later_ns) for step in recorded.steps[:steps]],
-            host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=grouped,
+            host_bound_ns=host_bound_by_step(recorded.steps[:steps]), by_rank=by_rank,
             host_waits=[step.host_waits for step in recorded.steps[:steps]], of_node_alone=self._is_spawned,
         )  # fmt: skip
 

@@ -15,7 +15,8 @@ from hpc.model.groups import Call
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, GRADS_READY, MEETING_STAMPS, REDUCED, STAMPS
 from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
-from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, steps_counted
+from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, read_facts, steps_counted
+from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
 from hpc.observe.stamps import PHASES
 from hpc.observe.steps import steps_of
 from hpc.observe.types import ObservedStep, ObservedSteps
@@ -27,11 +28,14 @@ _WIDTH = len(STAMPS)
 
 @dataclass(frozen=True, kw_only=True)
 class RankSteps:
-    """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated."""
+    """The steps of a rank's script, what the hooks state of it, and how many batches it evaluated.
+
+    `unmeasurable` is the reason why none of its steps will be seen, as soon as that shows."""
 
     observed: ObservedSteps
     facts: Mapping[str, Any] = field(default_factory=dict)
     evaluated: int = 0
+    unmeasurable: str = ""
 
     @property
     def steps(self) -> Sequence[ObservedStep]:
@@ -53,22 +57,36 @@ def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
     """
     paths = sorted(folder.glob("*.events"), key=_counted, reverse=True)
     if not paths:
-        reason = "no process of the script imported torch where hooks could see it (python -I and -E keep them out)"
-        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason))
+        others = [name for name in OTHER_FRAMEWORKS if any(folder.glob(f"*.{name}"))]
+        if others:
+            return _without_steps(why_not_torch(others), known=True)
+        return _without_steps(
+            "no process of the script imported torch where hooks could see it (python -I and -E keep them out)"
+        )
     training = [path for path in paths if _counted(path)]
     if len(training) > 1:
-        reason = (
-            f"{len(training)} processes of one rank's script train, and are not the ranks of one process group: a rank "
-            "is one process that trains. Start the script once on each rank; one that starts all ranks itself "
-            "(mp.spawn) is measured as one launch on one node, by python -m hpc.observe -- SCRIPT.py"
-        )
-        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason))
+        joined = any(_joined_a_group(path) for path in training)
+        return _without_steps(why_several(len(training), joined=joined), known=not joined)
     try:
         recorded = read_events(paths[0])
     except (EventFileError, OSError) as error:
-        return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=str(error)))
+        return _without_steps(str(error))
     evaluated = sum(event.kind == EVALUATE_OUT for event in recorded.events)
-    return RankSteps(observed=steps_of(recorded, by_calls=by_calls), facts=recorded.facts, evaluated=evaluated)
+    observed = steps_of(recorded, by_calls=by_calls)
+    unmeasurable = "" if observed.steps else why_unmeasurable(recorded)
+    return RankSteps(observed=observed, facts=recorded.facts, evaluated=evaluated, unmeasurable=unmeasurable)
+
+
+def _joined_a_group(path: Path) -> bool:
+    try:
+        return bool(read_facts(path).get("joined"))
+    except (EventFileError, OSError):
+        return False
+
+
+def _without_steps(reason: str, *, known: bool = False) -> RankSteps:
+    """`known`: the script will not make any."""
+    return RankSteps(observed=ObservedSteps(steps=(), remarks=(), reason=reason), unmeasurable=reason if known else "")
 
 
 def collective_record(folder: Path, steps: Sequence[ObservedStep]) -> dict[str, Any]:

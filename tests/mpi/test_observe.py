@@ -188,7 +188,7 @@ def test_other_updates(tmp_path: Path, kind: str, steps: int, reason: str) -> No
 def test_updates_that_are_not_seen(tmp_path: Path, kind: str) -> None:
     observed = succeeded(run(tmp_path, "optimizers.py", kind, path=ROOT)).only
     assert observed.steps == ()
-    assert observed.reason.startswith("16 backwards and no step of an optimizer were seen")
+    assert observed.reason.startswith("backwards and no step of an optimizer were seen")
 
 
 def test_a_script_that_never_steps(tmp_path: Path) -> None:

@@ -141,7 +141,9 @@ def test_of_a_script_that_never_steps_nothing_is_measured(ranks: Ranks, tmp_path
     script.write_text("import torch\nprint(torch.ones(1).item())\n")
     attempt = Attempt(ranks, tmp_path, script_spec(tmp_path, script=script), check=False)
     assert {note.outcome for note in attempt.notes()} == {Outcome.INVALID}
-    assert "nothing was measured: rank 0: no backward was seen" in attempt.notes()[0].message
+    assert "nothing was measured: ranks 0-1: no backward was seen" in attempt.notes()[0].message
+    assert attempt.done.stderr.count("nothing was measured") == 1
+    assert "MPI_ABORT" not in attempt.done.stderr
 
 
 def test_steps_end_a_script_that_would_go_on(ranks: Ranks, tmp_path: Path) -> None:

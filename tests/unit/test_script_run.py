@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from array import array
@@ -19,11 +20,12 @@ from hpc.model.groups import Call
 from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.model.verdict import WHO_KILLS
-from hpc.observe.events import NO_ROOT, STEPS_CELL, UNCLEAR, Recorder
+from hpc.observe.events import BACKWARD_IN, BACKWARD_OUT, NO_ROOT, STEPS_CELL, UNCLEAR, UPDATE_OUT, Recorder
+from hpc.observe.remarks import MANY_BACKWARDS
 from hpc.observe.stamps import CollectiveCall
 from hpc.observe.types import ObservedStep, Pause
 from hpc.recovery.journal import Journal
-from hpc.run.script import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
+from hpc.run.script_process import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_steps import (
     MAX_PATTERNS,
     differing_steps,
@@ -262,4 +264,42 @@ def test_a_script_without_torch_has_no_steps_and_the_reason_is_there(tmp_path: P
 def test_a_rank_is_one_process_that_trains(tmp_path: Path) -> None:
     for steps in (3, 5, 0):
         Recorder(str(tmp_path)).cells[STEPS_CELL] = steps
-    assert read_steps(tmp_path).observed.reason.startswith("2 processes of one rank's script train")
+    recorded = read_steps(tmp_path)
+    assert recorded.observed.reason.startswith("2 processes of one rank's script train")
+    assert recorded.unmeasurable == recorded.observed.reason
+
+
+def test_another_framework_is_named_as_soon_as_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "jax.py").touch()
+    paths = f"{SITE}:{tmp_path / 'modules'}"
+    environment = {**os.environ, "PYTHONPATH": paths, "RANKWISE_OBSERVE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", "import jax"], env=environment, check=True)
+    recorded = read_steps(tmp_path)
+    assert recorded.unmeasurable == recorded.observed.reason
+    assert "it imports JAX and no torch, and hpc.observe measures PyTorch" in recorded.unmeasurable
+    Recorder(str(tmp_path))  # torch is imported, too
+    assert "JAX" not in read_steps(tmp_path).observed.reason
+
+
+@pytest.mark.parametrize(
+    ("facts", "backwards", "updates", "reason"),
+    [
+        ({}, MANY_BACKWARDS, 0, "updated by hand"),
+        ({}, MANY_BACKWARDS - 1, 0, ""),
+        ({}, MANY_BACKWARDS, 1, ""),
+        ({"rpc": True}, 0, 0, "it trains by torch.distributed.rpc"),
+        ({"rpc": True}, 0, 1, ""),
+    ],
+)
+def test_what_makes_no_step_is_named_while_it_runs(
+    tmp_path: Path, facts: dict[str, bool], backwards: int, updates: int, reason: str
+) -> None:
+    recorder = Recorder(str(tmp_path))
+    recorder.state(**facts)
+    for ns in range(1, backwards + 1):
+        recorder.note(2 * ns, BACKWARD_IN)
+        recorder.note(2 * ns + 1, BACKWARD_OUT)
+    for _ in range(updates):
+        recorder.note(2 * backwards + 2, UPDATE_OUT)
+    assert (reason in (shown := read_steps(tmp_path).unmeasurable)) and bool(shown) is bool(reason)

@@ -1,12 +1,13 @@
 """Every Python below an observed command begins with this: torch is hooked when its import is done, nothing else is.
 
-RANKWISE_OBSERVE names the folder for the files of events.
+RANKWISE_OBSERVE names the folder for the files of events. Frameworks that are not measured leave a mark there.
 """
 
 # ruff: noqa: PTH100, PTH120 - pathlib would be one more import in every Python
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -18,6 +19,7 @@ from importlib.machinery import ModuleSpec
 
 _SITE = os.path.dirname(os.path.abspath(__file__))
 _OBSERVE = os.path.dirname(_SITE)
+_OTHER_FRAMEWORKS = ("jax", "paddle", "tensorflow")  # hpc.observe.remarks has their names
 
 
 class _Waits:
@@ -76,6 +78,14 @@ def _hook() -> None:
         print(f"observe: this process is not measured: {type(error).__name__}: {error}", file=sys.stderr)
 
 
+def _mark(framework: str) -> None:
+    """Says that this process has imported a framework that is not measured."""
+    try:
+        os.mknod(f"{os.environ['RANKWISE_OBSERVE']}/{os.getpid()}.{framework}", 0o600)
+    except OSError as error:  # the script runs, whatever comes of this
+        print(f"observe: {error}", file=sys.stderr)
+
+
 def _run_hidden() -> None:
     """Runs the sitecustomize that this file hides, and leaves it under that name."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
@@ -86,6 +96,8 @@ def _run_hidden() -> None:
 
 if os.environ.get("RANKWISE_OBSERVE"):
     _after_import("torch", _hook)
+    for _framework in _OTHER_FRAMEWORKS:
+        _after_import(_framework, functools.partial(_mark, _framework))
     sys.meta_path.append(_FindsProject)
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _SITE]
 _run_hidden()
