@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, FORWARD_END, STAMPS
 from hpc.observe.types import ObservedStep
@@ -24,6 +26,10 @@ def rounds_of(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str],
     changes = [at for at in range(1, len(turns)) if turns[at] != turns[at - 1]]
     if len(changes) == len(kinds) - 1:
         return steps, [f"the optimizer changes at step {', '.join(map(str, changes))}"], ""
+    if (outer := outer_steps(steps)) is not None:
+        its = f"1 of {outer.every}" if outer.every else f"{outer.count} of {len(steps)}"
+        named = f"optimizer {' and '.join(map(str, outer.optimizers))} (by number)"
+        return steps, [f"{named} is stepped behind others in {its} steps: an outer one; the inner step is the step"], ""
     for n in range(2, LONGEST_ROUND + 1):
         if len(turns) >= 2 * n and turns[n:] == turns[:-n]:
             rounds = [_join(steps[at : at + n]) for at in range(0, len(steps) - n + 1, n)]
@@ -34,6 +40,33 @@ def rounds_of(steps: list[ObservedStep]) -> tuple[list[ObservedStep], list[str],
         [],
         f"optimizers are stepped in no pattern that repeats (by number {counts}): steps cannot be recognised",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterSteps:
+    """Steps in which further optimizers are stepped behind those of all steps: DiLoCo's. `every`: one in so many steps,
+    0 where they come in no such order; `first` counts from 0."""
+
+    optimizers: tuple[int, ...]
+    count: int
+    first: int
+    every: int
+
+
+def outer_steps(steps: Sequence[ObservedStep]) -> OuterSteps | None:
+    """Those of a script where most steps have the updates with which all others begin; None where that is not so, or
+    there are fewer than two others."""
+    counts = Counter(step.updates for step in steps)
+    (inner, count), *others = counts.most_common() or [((), 0)]
+    if not others or 2 * count < len(steps) or any(turn[: len(inner)] != inner for turn, _ in others):
+        return None
+    places = [at for at, step in enumerate(steps) if step.updates != inner]
+    distances = {later - earlier for earlier, later in pairwise(places)}
+    if not distances:
+        return None
+    optimizers = sorted({which for turn, _ in others for which in turn[len(inner) :]})
+    every = distances.pop() if len(distances) == 1 else 0
+    return OuterSteps(optimizers=tuple(optimizers), count=len(places), first=places[0], every=every)
 
 
 def _join(parts: Sequence[ObservedStep]) -> ObservedStep:

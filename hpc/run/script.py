@@ -70,6 +70,7 @@ from hpc.run.script_steps import (
     host_bound_by_step,
     kinds_of,
     meetings_of,
+    outer_facts,
     patterns_of,
     pauses_of,
     read_steps,
@@ -322,7 +323,7 @@ class ScriptRun:
             "remarks": [text for text in observed.remarks if text not in early and not text.startswith(CONTRADICTED)],
             "warmup_remarks": list(early), **({"clock_contradiction": contradiction} if contradiction else {}),
             "pauses": pauses_of(recorded.steps), "facts": dict(facts),
-            "collective_record": record,
+            "collective_record": record, **outer_facts(recorded.steps),
         }  # fmt: skip
         window = recorded.steps[len(recorded.steps) // 2 :]
         unseen = unseen_in_graphs(facts, record, window) if self._by_calls else []

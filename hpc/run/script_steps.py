@@ -17,6 +17,7 @@ from hpc.observe import flight_record
 from hpc.observe.device_times import CONTRADICTED
 from hpc.observe.events import EVALUATE_OUT, UNCLEAR, EventFileError, read_events, read_facts, steps_counted
 from hpc.observe.remarks import OTHER_FRAMEWORKS, why_not_torch, why_several, why_unmeasurable
+from hpc.observe.rounds import outer_steps
 from hpc.observe.stamps import PHASES
 from hpc.observe.steps import steps_of
 from hpc.observe.types import ObservedStep, ObservedSteps
@@ -146,6 +147,12 @@ def waits_at_pauses(steps: Sequence[ObservedStep], paused: Iterable[int]) -> lis
             waited_ns = sum(call.waited_ns for call in calls if ABSENT != since <= call.waits_ns <= until)
             facts.append({"step": number, "waited_s": waited_ns / 1e9})
     return facts
+
+
+def outer_facts(steps: Sequence[ObservedStep]) -> dict[str, Any]:
+    """As a fact of the rank, `outer_steps`: in which steps outer optimizers are stepped (DiLoCo); empty without any."""
+    outer = outer_steps(steps)
+    return {} if outer is None else {"outer_steps": asdict(outer)}
 
 
 ALL_TO_ALL = "all-to-all"

@@ -113,6 +113,12 @@ def test_of_a_loader_that_is_none_of_torch_the_samples_are_requested(tmp_path: P
     assert any("--batch-size N states how many samples" in text for text in observed.remarks)
 
 
+def test_an_outer_optimizer_ends_no_step(tmp_path: Path) -> None:
+    observed = succeeded(run(tmp_path, "local_steps.py", "diloco", "--steps", "36", "--period", "12")).only
+    assert len(observed.steps) == 36
+    assert any("stepped behind others in 1 of 12 steps: an outer one" in text for text in observed.remarks)
+
+
 def test_a_compiled_model_under_ddp(tmp_path: Path) -> None:
     ended = succeeded(run(tmp_path, "ddp_loop.py", "--compile", ranks=2))
     assert [len(rank.steps) for rank in ended.observed] == [12, 12]

@@ -8,6 +8,7 @@ import pytest
 
 from hpc.model.timestamps import ABSENT, BATCH_READY, BEGIN, END, INNER, STAMPS
 from hpc.observe import events as e
+from hpc.observe.rounds import OuterSteps, outer_steps
 from hpc.observe.types import ObservedStep
 from tests.unit.observed_events import DDP, MS, TRAIN, Script, reasons
 
@@ -226,6 +227,32 @@ def test_optimizers_that_take_turns_make_rounds(turns: tuple[int, ...]) -> None:
     assert set(observed.absent) == set(INNER)
     assert [step.samples for step in observed.steps] == [8 * len(turns)] * 4
     assert starts(observed.steps[1:]) == [step.stamps[END] for step in observed.steps[:-1]]
+
+
+@pytest.mark.parametrize("period", [3, 12])
+def test_an_outer_optimizer_leaves_the_inner_step_the_step(period: int) -> None:
+    script = Script(size=1)
+    for number in range(1, 4 * period):
+        script.step()
+        if number % period == 0:
+            script.update(2)
+    observed = script.observed()
+    assert len(observed.steps) == 4 * period - 1
+    assert not reasons(observed.steps)
+    assert outer_steps(observed.steps) == OuterSteps(optimizers=(2,), count=3, first=period - 1, every=period)
+    assert any(f"optimizer 2 (by number) is stepped behind others in 1 of {period}" in x for x in observed.remarks)
+
+
+def test_an_outer_optimizer_in_no_order_is_one_too() -> None:
+    script = Script(size=1)
+    for number in range(20):
+        script.step()
+        if number in (4, 5, 11):
+            script.update(2)
+    observed = script.observed()
+    assert len(observed.steps) == 20 and outer_steps(observed.steps) == OuterSteps(
+        optimizers=(2,), count=3, first=4, every=0
+    )
 
 
 def test_turns_in_no_pattern_are_not_measured() -> None:
