@@ -31,7 +31,7 @@ backends, sites, recipes   list
 memory                     find-max batch-size: the largest that fits
 several measurements       compare BASE NEW, history FOLDER…
 one run                    timeline TRACE (for Perfetto), recover FOLDER
-traces and logs of others  summarize logs/, airank, pipeline-trace
+traces and logs of others  summarize, airank, pipeline-trace, collective-trace
 to try without a cluster   devcluster start (a Slurm of this machine), data make
 your shell                 completion bash | zsh | fish
 

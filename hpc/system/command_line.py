@@ -22,7 +22,8 @@ SUBCOMMANDS = {
     **{name: f"hpc.sweep {name}" for name in ("status", "retry", "cancel", "list", "find-max", "accept")},
     "observe": "hpc.observe", "doctor": "launch.doctor", "collectives": "hpc.collectives", "compare": "parse.compare",
     "history": "parse.history", "timeline": "parse.timeline", "recover": "hpc.recovery.recover",
-    "airank": "parse.airank", "pipeline-trace": "parse.pipeline_trace", "data": "hpc.data",
+    "airank": "parse.airank", "pipeline-trace": "parse.pipeline_trace",
+    "collective-trace": "parse.collective_trace", "data": "hpc.data",
     "devcluster": "launch.devcluster",
 }  # fmt: skip
 """The commands of `rankwise`, each with the module behind it and its first argument."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpc.model.outcome import Outcome
 from tests.unit.airank_logs import submission
+from tests.unit.arrivals.recordings import Hosts, Model, inspector
 from tests.unit.commands import DRY_RUN
 from tests.unit.comparisons import FOUR, ONE, TWO, folder, times
 from tests.unit.histories import put_nights
@@ -26,6 +27,7 @@ READING: dict[str, tuple[tuple[str, ...], ...]] = {
     "launch.devcluster": (("status", "--root", "nothing"),),
     "launch.doctor": (("--cluster", "local"),),
     "parse.airank": (("linux/resnet50/log",),),
+    "parse.collective_trace": (("inspector",), ("inspector", "--format", "json")),
     "parse.compare": (("traces", "after"), ("traces", "after", "--format", "markdown")),
     "parse.history": (
         tuple(f"nights/n{day:02}" for day in range(12)), ("nights/n00", "nights/n01", "--format", "csv")
@@ -58,6 +60,7 @@ def make_workplace(path: Path) -> Path:
     put_nights(path / "nights", [1.0] * 6 + [0.8] * 6)
     put(path, measured(spec_of(FOUR_RANKS, ["all-reduce"]))).rename(path / "collectives.h5")
     shutil.copy(PIPELINE, path / "pipeline.parquet")
+    inspector(path / "inspector", Model(count=5).kernels(), Hosts())
     submission(path)
     (path / "empty").mkdir()
     (path / "cut").mkdir()

@@ -1,0 +1,1 @@
+"""Who comes last to the collectives that profilers recorded on all ranks."""

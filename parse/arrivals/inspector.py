@@ -1,0 +1,189 @@
+"""Reads the JSON of NCCL Inspector, NCCL's profiler plugin: a record per collective and rank, one file per process.
+
+Format: github.com/NVIDIA/nccl, plugins/profiler/inspector/inspector_json.cc, v4.0 to v4.2: `header` (id of the
+communicator, rank in it, its size), `metadata` (host, process), `coll_perf` (collective, `coll_sn`, bytes, µs). NCCL
+numbers the collectives of each function by itself (`comm->seqNumber[func]`, src/plugin/profiler.cc), so that function
+and number together name one. Its times are of the device (`kernel_gpu`), else of the host that watches the kernel; with
+NCCL_INSPECTOR_DUMP_VERBOSE=1 there are Unix times in µs at which the host saw each channel's kernel begin, too.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpc.system.regular_file import parse_json
+from hpc.system.text import plural
+from parse.arrivals.types import (
+    ABSENT,
+    MAX_KERNEL_NS,
+    CallGroup,
+    CallsKey,
+    CollectiveRecording,
+    Member,
+    RankCalls,
+    RecordingError,
+)
+from parse.logs.engine.log_format import LogError
+from parse.logs.engine.reader import pieces
+
+MARK = b'"coll_perf"'
+"""In each record of a collective."""
+SUFFIXES = (".log", ".log.gz", ".jsonl", ".jsonl.gz", ".json")
+SNIFFED_LINES = 64
+MAX_RECORDS = 20_000_000
+RESOLUTION_NS = 1000
+"""Times are whole microseconds."""
+MAX_US = 1 << 51
+OPERATIONS = {
+    "AllReduce": "all-reduce", "AllGather": "all-gather", "AllGatherV": "all-gather", "ReduceScatter": "reduce-scatter",
+    "AlltoAll": "all-to-all", "AllToAll": "all-to-all", "Broadcast": "broadcast", "Reduce": "reduce",
+}  # fmt: skip
+_OF_KERNELS = ("kernel_gpu", "kernel_cpu", "")
+"""Where times are those of kernels; old versions do not say it. Others are of the call on the host."""
+
+
+@dataclass
+class _Columns:
+    """What is read of the calls of one rank, record by record."""
+
+    number: array[int] = field(default_factory=lambda: array("q"))
+    bytes: array[int] = field(default_factory=lambda: array("q"))
+    duration_us: array[int] = field(default_factory=lambda: array("q"))
+    begin_us: array[int] = field(default_factory=lambda: array("q"))
+
+
+@dataclass
+class _Read:
+    """What is read of all files."""
+
+    columns: dict[CallsKey, _Columns] = field(default_factory=lambda: defaultdict(_Columns))
+    groups: dict[str, CallGroup] = field(default_factory=dict)
+    members: dict[tuple[str, int], Member] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    records: int = 0
+
+
+def is_inspector(path: Path) -> bool:
+    """Whether a file begins with records of NCCL Inspector."""
+    if not path.name.endswith(SUFFIXES):
+        return False
+    try:
+        begin = next(_lines(path), [])
+    except LogError:
+        return False
+    return any(_is_record(line) for line in begin[:SNIFFED_LINES])
+
+
+def read_inspector(paths: Sequence[Path]) -> CollectiveRecording:
+    """The collectives in the files of all processes of a run. Raises RecordingError."""
+    read = _Read()
+    for path in paths:
+        try:
+            for lines in _lines(path):
+                for line in lines:
+                    _read_line(line, path, read)
+        except LogError as error:
+            read.left_out[f"the rest of a damaged file ({error})"] += 1
+    if not read.columns:
+        raise RecordingError("no record of a collective of NCCL Inspector is in these files")
+    calls = {key: _calls(columns, read.left_out) for key, columns in read.columns.items()}
+    return CollectiveRecording(
+        source="NCCL Inspector", files=len(paths), groups=read.groups, members=read.members, calls=calls,
+        resolution_ns=RESOLUTION_NS, remarks=left_out_texts(read.left_out),
+    )  # fmt: skip
+
+
+def left_out_texts(left_out: Counter[str]) -> tuple[str, ...]:
+    """A line for each reason, with how often."""
+    return tuple(
+        f"left out: {reason}" + (f" ({count} times)" if count > 1 else "") for reason, count in left_out.items()
+    )
+
+
+def _lines(path: Path) -> Iterator[list[bytes]]:
+    """The lines of a file, packed or not, piece by piece. Raises LogError."""
+    for buffer, size, _ in pieces(path):
+        yield bytes(memoryview(buffer)[:size]).splitlines()
+
+
+def _is_record(line: bytes) -> bool:
+    return line.lstrip().startswith(b"{") and (MARK in line or b'"p2p_perf"' in line)
+
+
+def _read_line(line: bytes, path: Path, read: _Read) -> None:
+    if MARK not in line:
+        if b'"p2p_perf"' in line:
+            read.left_out["messages between two ranks, to which nobody else comes"] += 1
+        return
+    try:
+        record = parse_json(line)
+        header, metadata, perf = record["header"], record["metadata"], record["coll_perf"]
+        group, rank, size = f"{header['id']}", _count(header["rank"]), _count(header["n_ranks"])
+        number, size_bytes = _count(perf["coll_sn"]), _count(perf["coll_msg_size_bytes"])
+        duration, function = _count(perf["coll_exec_time_us"]), f"{perf['coll']}"
+        source = f"{perf.get('coll_timing_source', '')}"
+        member = Member(host=f"{metadata['hostname']}", process=f"pid {_count(metadata['pid'])}")
+        begin = _begin_us(perf)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        read.left_out[f"{path.name}: lines that are no whole record"] += 1
+        return
+    if rank >= size:
+        read.left_out[f"{path.name}: records of a rank that its communicator does not have"] += 1
+        return
+    if source not in _OF_KERNELS or not 0 < duration * 1000 < MAX_KERNEL_NS:
+        read.left_out["collectives whose kernel was not timed (coll_timing_source)"] += 1
+        return
+    name = f"{header.get('comm_name', '')}"
+    known = read.groups.setdefault(group, CallGroup(id=group, size=size, name="" if name == "unknown" else name))
+    if known.size != size or read.members.setdefault((group, rank), member) != member:
+        raise RecordingError(
+            f"{path.name}: communicator {group} has rank {rank} of {size} on {member.host}, {member.process}; another "
+            "file says otherwise. Are these the files of one run?"
+        )
+    if read.records >= MAX_RECORDS:
+        raise RecordingError(f"more than {MAX_RECORDS} collectives; give the files of fewer communicators")
+    read.records += 1
+    columns = read.columns[group, OPERATIONS.get(function, function), rank]
+    columns.number.append(number)
+    columns.bytes.append(size_bytes)
+    columns.duration_us.append(duration)
+    columns.begin_us.append(begin)
+
+
+def _count(value: Any) -> int:
+    """A whole number from 0 on. Raises ValueError."""
+    if type(value) is not int or not 0 <= value < MAX_US:
+        raise ValueError(value)
+    return value
+
+
+def _begin_us(perf: Mapping[str, Any]) -> int:
+    """When the first channel's kernel was seen to begin, Unix µs; ABSENT where that was not recorded."""
+    trace = perf.get("event_trace_ts")
+    if trace is None:
+        return ABSENT
+    begins = [_count(channel["kernel_start_ts"]) for channel in trace["kernel_events"]]
+    return min((begin for begin in begins if begin), default=ABSENT)
+
+
+def _calls(columns: _Columns, left_out: Counter[str]) -> RankCalls:
+    """Ascending by number; numbers that are there twice are left out."""
+    number, size, duration, begin = (
+        np.frombuffer(column, dtype=np.int64) if column else np.zeros(0, dtype=np.int64)
+        for column in (columns.number, columns.bytes, columns.duration_us, columns.begin_us)
+    )
+    unique, first, count = np.unique(number, return_index=True, return_counts=True)
+    if (count > 1).any():
+        left_out[f"{plural(int((count > 1).sum()), 'collective')} that a rank has twice"] += 1
+    at = first[count == 1]
+    return RankCalls(
+        number=unique[count == 1], bytes=size[at], duration_ns=duration[at] * 1000,
+        begin_ns=np.where(begin[at] == ABSENT, ABSENT, begin[at] * 1000),
+    )  # fmt: skip

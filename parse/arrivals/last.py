@@ -1,0 +1,262 @@
+"""Which calls of ranks are one collective, who comes last to it, and how long the others wait.
+
+The kernel of a collective that waits for all runs from when its rank comes until all have come and the data is
+through. It runs longest on the rank that comes first and shortest on the last one, whatever clocks of hosts show.
+Kernels of one collective do not end in the same instant, but none ends before the last rank has come, and that one's
+own time is what was left to do: within it all others end. That is the bound of what kernel times say: the last rank is
+known where the second shortest kernel runs longer than the shortest by more than the shortest takes.
+
+Where one clock stamps all ranks (one host, or hosts whose clocks agree as well as the caller says), begins are compared
+too: the bound is by how much the ends of one collective lie apart, which holds the error of the stamps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from parse.arrivals.types import (
+    ABSENT,
+    WAIT_FOR_ALL,
+    ArrivalEvidence,
+    ArrivalsResult,
+    CollectiveRecording,
+    GroupResult,
+    Ints,
+    Lost,
+    RankCalls,
+    RankResult,
+)
+
+MS = 1e6
+NAMED_NUMBERS = 8
+"""Numbers of lost collectives that are named."""
+
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Matched:
+    """The collectives that all ranks have: [collective, rank]; `ranks` are their numbers in the group. `uneven` counts
+    those left out since ranks give different amounts: their kernels differ for that, too."""
+
+    ranks: tuple[int, ...]
+    duration_ns: Ints
+    begin_ns: Ints
+    uneven: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LastOfEach:
+    """Per collective: the place of the rank that is last, or -1; by which evidence; ns that each rank waits, how
+    exactly that is known, and how long the others wait for the last one alone. `contradicted` counts those where a
+    clock shows that the last one by kernel times came before another."""
+
+    last: npt.NDArray[np.intp]
+    by_clock: npt.NDArray[np.bool_]
+    wait_ns: Ints
+    bound_ns: Ints
+    sole_ns: Ints
+    contradicted: int
+
+
+@dataclass
+class _OfRank:
+    """What was found of one process, over all of its groups."""
+
+    host: str
+    complete: int = 0
+    waits: list[float] = field(default_factory=list)
+    bounds: list[int] = field(default_factory=list)
+    sole: int = 0
+    itself: int = 0
+
+
+def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) -> ArrivalsResult:
+    """All that is known. With `clock_bound_ns`, the clocks of all hosts agree within as much."""
+    labels = rank_labels(recording)
+    by_group: dict[tuple[str, str], dict[int, RankCalls]] = defaultdict(dict)
+    for (of_group, of_operation, number), its_calls in recording.calls.items():
+        by_group[of_group, of_operation][number] = its_calls
+    groups: list[GroupResult] = []
+    lost: list[Lost] = []
+    ranks: dict[str, _OfRank] = {}
+    remarks = [*recording.remarks]
+    for (group_id, operation), calls_of in sorted(by_group.items()):
+        group = recording.groups[group_id]
+        if group.size < 2 or operation not in WAIT_FOR_ALL:
+            continue
+        name = group.name or group_id
+        matched, collectives = match(calls_of, group.size)
+        label_of = {rank: labels.get((group_id, rank), f"its rank {rank}") for rank in range(group.size)}
+        lost += _lost(calls_of, name, operation, label_of)
+        if matched.uneven:
+            remarks.append(f"left out: {matched.uneven} × {operation} of {name} to which ranks give different amounts")
+        hosts = [recording.members[group_id, rank].host for rank in matched.ranks]
+        decided = decide(matched, hosts, recording.resolution_ns, clock_bound_ns)
+        for place, rank in enumerate(matched.ranks):
+            label = labels[group_id, rank]
+            of_rank = ranks.setdefault(label, _OfRank(host=hosts[place]))
+            _add(of_rank, decided, place)
+        groups.append(_group_result(name, operation, group.size, collectives, matched, decided))
+    return ArrivalsResult(
+        source=recording.source, files=recording.files,
+        hosts=len({member.host for member in recording.members.values()}),
+        clock_bound=None if clock_bound_ns is None else clock_bound_ns / MS,
+        ranks=tuple(sorted((_rank_result(label, of_rank) for label, of_rank in ranks.items()), key=_costliest)),
+        groups=tuple(groups), lost=tuple(lost), remarks=tuple(remarks),
+    )  # fmt: skip
+
+
+def rank_labels(recording: CollectiveRecording) -> Mapping[tuple[str, int], str]:
+    """By group and rank what its process is called: `rank 3`, by the group that has them all; else host and process."""
+    members = recording.members
+    processes = Counter(members.values())
+    per_group = Counter((group, member) for (group, _), member in members.items())
+    if any(count > 1 for count in per_group.values()):  # one process drives several devices: no telling them apart
+        return {(group, rank): f"rank {rank} of {_name(recording, group)}" for group, rank in members}
+    for largest in sorted(recording.groups.values(), key=lambda group: -group.size):
+        ranks = {member: rank for (of, rank), member in members.items() if of == largest.id}
+        if ranks.keys() == processes.keys():
+            return {key: f"rank {ranks[member]}" for key, member in members.items()}
+    return {key: " ".join(filter(None, (member.host, member.process))) for key, member in members.items()}
+
+
+def _name(recording: CollectiveRecording, group: str) -> str:
+    return recording.groups[group].name or group
+
+
+def match(calls_of: Mapping[int, RankCalls], size: int) -> tuple[Matched, int]:
+    """The collectives that all ranks of a group of `size` have, with equal sizes; and how many any rank has."""
+    ranks = tuple(sorted(calls_of))
+    every = np.unique(np.concatenate([calls_of[rank].number for rank in ranks]))
+    common = every
+    for rank in ranks:
+        common = np.intersect1d(common, calls_of[rank].number, assume_unique=True)
+    if len(ranks) < size:
+        common = common[:0]
+    places = [np.searchsorted(calls_of[rank].number, common) for rank in ranks]
+    columns = [
+        np.stack([getattr(calls_of[rank], name)[at] for rank, at in zip(ranks, places, strict=True)], axis=1)
+        for name in ("bytes", "duration_ns", "begin_ns")
+    ]
+    alike = (columns[0] == columns[0][:, :1]).all(axis=1)
+    return Matched(
+        ranks=ranks, duration_ns=columns[1][alike], begin_ns=columns[2][alike], uneven=int((~alike).sum())
+    ), len(every)
+
+
+def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bound_ns: int | None = None) -> LastOfEach:
+    """Who is last, collective by collective."""
+    duration, begin = matched.duration_ns, matched.begin_ns
+    rows = np.arange(len(duration))
+    if not len(duration):
+        nothing = np.zeros(0, dtype=np.int64)
+        return LastOfEach(
+            last=np.zeros(0, dtype=np.intp), by_clock=np.zeros(0, dtype=np.bool_), wait_ns=np.zeros_like(duration),
+            bound_ns=nothing, sole_ns=nothing, contradicted=0,
+        )  # fmt: skip
+    ordered = np.sort(duration, axis=1)
+    shortest, gap = ordered[:, 0], ordered[:, 1] - ordered[:, 0]
+    bound = shortest + resolution_ns
+    last = np.where((gap > bound) & (shortest > 0), duration.argmin(axis=1), _UNKNOWN)
+    wait, sole = duration - shortest[:, None], gap.copy()
+
+    timed = (begin != ABSENT).all(axis=1)
+    contradicted = (last != _UNKNOWN) & _earlier_by_its_host(begin, last, hosts)
+    last[contradicted] = _UNKNOWN
+
+    by_clock = np.zeros(len(duration), dtype=np.bool_)
+    one_clock = len({*hosts}) == 1 and hosts[0] != ""
+    if one_clock or clock_bound_ns is not None:
+        ends = begin + duration
+        spread = ends.max(axis=1) - ends.min(axis=1) + resolution_ns + (0 if one_clock else clock_bound_ns or 0)
+        begins = np.sort(begin, axis=1)
+        between = begins[:, -1] - begins[:, -2]
+        latest = begin.argmax(axis=1)
+        agrees = (last == _UNKNOWN) | (last == latest)
+        known = timed & ~contradicted & agrees & (between > spread)
+        by_clock = known & ((last == _UNKNOWN) | (spread < bound))
+        last[by_clock] = latest[by_clock]
+        wait[by_clock] = (begins[:, -1:] - begin)[by_clock]
+        bound, sole = np.where(by_clock, spread, bound), np.where(by_clock, between, sole)
+    wait[rows, np.maximum(last, 0)] = 0
+    return LastOfEach(
+        last=last, by_clock=by_clock, wait_ns=wait, bound_ns=bound, sole_ns=sole, contradicted=int(contradicted.sum())
+    )
+
+
+def _earlier_by_its_host(begin: Ints, last: npt.NDArray[np.intp], hosts: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Where the last rank began before another one, by the clock of the host that they share."""
+    earlier = np.zeros(len(begin), dtype=np.bool_)
+    for place, host in enumerate(hosts):
+        beside = [other for other, its in enumerate(hosts) if its == host and host and other != place]
+        if not beside:
+            continue
+        others = begin[:, beside].max(axis=1)
+        timed = (begin[:, [place, *beside]] != ABSENT).all(axis=1)
+        earlier |= (last == place) & timed & (begin[:, place] < others)
+    return earlier
+
+
+def _add(of_rank: _OfRank, decided: LastOfEach, place: int) -> None:
+    """Adds the collectives of one operation in one group to those of a rank."""
+    known = decided.last != _UNKNOWN
+    its = decided.last == place
+    of_rank.complete += len(decided.last)
+    others = decided.wait_ns.shape[1] - 1
+    of_rank.waits += (decided.wait_ns[its].astype(float).sum(axis=1) / max(others, 1)).tolist()
+    of_rank.bounds += decided.bound_ns[its].tolist()
+    of_rank.sole += int(decided.sole_ns[its].sum())
+    of_rank.itself += int(decided.wait_ns[known & ~its, place].sum())
+
+
+def _rank_result(label: str, of_rank: _OfRank) -> RankResult:
+    waits = np.array(of_rank.waits) / MS
+    return RankResult(
+        rank=label, host=of_rank.host, last=len(waits), complete=of_rank.complete,
+        wait=float(np.median(waits)) if len(waits) else None,
+        longest_wait=float(waits.max()) if len(waits) else None,
+        bound=float(np.median(of_rank.bounds)) / MS if of_rank.bounds else None,
+        sole=of_rank.sole / MS, waits_itself=of_rank.itself / MS,
+    )  # fmt: skip
+
+
+def _costliest(rank: RankResult) -> tuple[float, int, str]:
+    return -rank.sole, len(rank.rank), rank.rank
+
+
+def _group_result(
+    group: str, operation: str, size: int, collectives: int, matched: Matched, decided: LastOfEach
+) -> GroupResult:
+    known = decided.last != _UNKNOWN
+    by_clock = int((known & decided.by_clock).sum())
+    durations = matched.duration_ns / MS
+    return GroupResult(
+        group=group, operation=operation, ranks=size, collectives=collectives, complete=len(matched.duration_ns),
+        decided={ArrivalEvidence.KERNELS: int(known.sum()) - by_clock, ArrivalEvidence.CLOCK: by_clock},
+        contradicted=decided.contradicted,
+        shortest=float(np.median(durations.min(axis=1))) if len(durations) else None,
+        longest=float(np.median(durations.max(axis=1))) if len(durations) else None,
+    )  # fmt: skip
+
+
+def _lost(calls_of: Mapping[int, RankCalls], group: str, operation: str, labels: Mapping[int, str]) -> list[Lost]:
+    """What each rank lacks of what others have."""
+    every = np.unique(np.concatenate([calls.number for calls in calls_of.values()]))
+    lost = []
+    for rank, label in labels.items():
+        calls = calls_of.get(rank)
+        missing = every if calls is None else np.setdiff1d(every, calls.number, assume_unique=True)
+        if len(missing):
+            lost.append(
+                Lost(
+                    group=group, operation=operation, rank=label, count=len(missing),
+                    numbers=tuple(missing[:NAMED_NUMBERS].tolist()), all=calls is None,
+                )
+            )  # fmt: skip
+    return lost

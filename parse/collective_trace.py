@@ -1,0 +1,96 @@
+"""`python -m parse.collective_trace PATH…`: who comes last to the collectives that NCCL Inspector or torch recorded."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_parser import CommandParser
+from hpc.system.sanitize import plain
+from hpc.system.version import with_version
+
+DESCRIPTION = (
+    "Matches the collectives that all ranks of a run recorded, by group and number, and says who comes last to them "
+    "and how long the others wait, as far as kernel times and clocks show it; and whose records are missing."
+)
+EPILOG = """\
+Files of NCCL Inspector (HOST-pidN.log, one per process) or profiles of torch.profiler (*.json, *.json.gz, one per rank)
+of one run, or folders with them; not both kinds (docs/collective_traces.md).
+
+Exit status 0: collectives were read; 1: none could be; 2: usage.
+"""
+FORMATS = ("text", "json")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns 0 if collectives were read, else 1; exits with 2 on wrong usage."""
+    options = make_parser().parse_args(argv)
+    with importing():  # slow, so after --help
+        from parse.arrivals.inspector import is_inspector, read_inspector
+        from parse.arrivals.last import arrivals
+        from parse.arrivals.profiles import is_profile_name, read_profiles
+        from parse.arrivals.text import as_json, text
+        from parse.arrivals.types import RecordingError
+
+    bound_ns = None if options.clock_bound is None else round(options.clock_bound * 1e6)
+    try:
+        files = _files(options.paths)
+        of_nccl = [path for path in files if is_inspector(path)]
+        profiles = [path for path in files if is_profile_name(path) and path not in of_nccl]
+        if of_nccl and any(path in options.paths for path in profiles):
+            raise RecordingError(
+                "files of NCCL Inspector and of torch.profiler are both among the paths; give one kind"
+            )
+        if not of_nccl and not profiles:
+            raise RecordingError(
+                f"none of {len(files)} files is of NCCL Inspector (HOST-pidN.log) or a profile of torch.profiler "
+                "(*.json)"
+            )
+        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles), bound_ns)
+    except (RecordingError, OSError) as error:
+        where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        print(plain(f"{where}"), file=sys.stderr)
+        return 1
+    sys.stdout.write(as_json(result) if options.format == "json" else text(result, text_width()))
+    sys.stdout.flush()
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = CommandParser("python -m parse.collective_trace", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files of all ranks, or folders with them")
+    parser.add_argument(
+        "--clock-bound", type=_milliseconds, metavar="MS",
+        help="the clocks of all hosts agree within as much (PTP, for example): begins are compared across hosts, too",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+    return with_version(parser)
+
+
+def _milliseconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: a number of milliseconds, 0 or more")
+    return value
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    """The named files, and all in the named folders, in the order of their names. Raises OSError for others."""
+    files: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            files += [Path(folder) / name for folder, _, names in os.walk(path) for name in names if name[0] != "."]
+        else:
+            path.stat()
+            files.append(path)
+    return sorted(dict.fromkeys(files))
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "parse.collective_trace"))

@@ -1,0 +1,243 @@
+"""Who comes last to collectives, by kernel times and clocks, of recordings with known delays; lost records."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parse.arrivals.inspector import read_inspector
+from parse.arrivals.last import arrivals
+from parse.arrivals.profiles import read_profiles
+from parse.arrivals.text import missing, sentence
+from parse.arrivals.types import ArrivalEvidence, ArrivalsResult, RecordingError
+from parse.collective_trace import main
+from tests.unit.arrivals.recordings import MS, Hosts, Model, inspector, profiles
+
+TWO_HOSTS, SINGLE_HOST = Hosts(per_host=4), Hosts(per_host=64)
+
+
+def of_rank_3(rank: int, number: int) -> int:
+    return 20 * MS if rank == 3 else 0
+
+
+def counts(result: ArrivalsResult) -> dict[str, int]:
+    return {rank.rank: rank.last for rank in result.ranks if rank.last}
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("off_ns", [0, 7 * MS, -500 * MS])
+def test_a_late_rank_is_known_by_kernel_times_whatever_the_clocks_show(tmp_path, verbose, off_ns):
+    model = Model(late_ns=of_rank_3)
+    files = inspector(tmp_path, model.kernels(), Hosts(per_host=4, off_ns=off_ns), verbose=verbose)
+    result = arrivals(read_inspector(files))
+    assert counts(result) == {"rank 3": 60}
+    first = result.ranks[0]
+    assert first.wait == pytest.approx(20.0, abs=0.1)
+    assert first.sole == pytest.approx(60 * 20.0, rel=0.01)
+    assert first.bound == pytest.approx(0.41, abs=0.03)
+    assert (first.host, first.waits_itself, result.hosts) == ("node0", 0.0, 2)
+    assert result.groups[0].decided == {ArrivalEvidence.KERNELS: 60, ArrivalEvidence.CLOCK: 0}
+    assert sentence(result).startswith("rank 3 on node0 comes last to 60 of 60 collectives: the others wait 20.0")
+
+
+def test_profiles_of_torch_say_the_same(tmp_path):
+    model = Model(late_ns=of_rank_3)
+    result = arrivals(read_profiles(profiles(tmp_path, model.kernels(), TWO_HOSTS, first=41)))
+    assert counts(result) == {"rank 3": 60}
+    assert result.ranks[0].wait == pytest.approx(20.0, abs=0.1)
+    assert result.groups[0].group == "default_pg (group 0) [0, 1, 2, 3, 4, 5, 6, 7]"
+
+
+def test_what_is_shorter_than_the_collective_takes_is_known_by_one_clock_alone(tmp_path):
+    model = Model(late_ns=lambda rank, number: 200_000 if rank == 5 else 0)
+    of_two = arrivals(read_inspector(inspector(tmp_path / "two", model.kernels(), TWO_HOSTS, verbose=True)))
+    assert counts(of_two) == {}
+    assert sentence(of_two).startswith("cannot tell who comes last to any of 60 collectives")
+    silent = arrivals(read_inspector(inspector(tmp_path / "silent", model.kernels(), SINGLE_HOST)))
+    assert counts(silent) == {}
+    one_clock = arrivals(read_inspector(inspector(tmp_path / "one", model.kernels(), SINGLE_HOST, verbose=True)))
+    assert (
+        set(counts(one_clock)) == {"rank 5"}
+        and one_clock.groups[0].decided[ArrivalEvidence.CLOCK] == one_clock.ranks[0].last > 50
+    )
+    assert one_clock.ranks[0].wait == pytest.approx(0.2, abs=0.04)
+
+
+def test_a_given_bound_of_the_clocks_lets_begins_be_compared_across_hosts(tmp_path):
+    model = Model(late_ns=lambda rank, number: 200_000 if rank == 5 else 0)
+    files = inspector(tmp_path, model.kernels(), Hosts(per_host=4, off_ns=5_000), verbose=True)
+    recording = read_inspector(files)
+    assert counts(arrivals(recording)) == {}
+    assert set(counts(arrivals(recording, 10_000))) == {"rank 5"}
+    assert counts(arrivals(recording, MS)) == {}
+
+
+def test_no_late_rank_is_none(tmp_path):
+    result = arrivals(read_inspector(inspector(tmp_path, Model(count=300).kernels(), TWO_HOSTS, verbose=True)))
+    assert counts(result) == {}
+    chance = Model(count=300, late_ns=lambda rank, number: 20 * MS if rank == number * 7919 % 8 else 0)
+    result = arrivals(read_inspector(inspector(tmp_path / "chance", chance.kernels(), TWO_HOSTS)))
+    assert sum(counts(result).values()) == 300
+    assert sentence(result).startswith("no rank stands out: the last one is known in 300 of 300 collectives")
+
+
+def test_two_late_ranks_cost_only_what_is_beyond_the_other(tmp_path):
+    model = Model(late_ns=lambda rank, number: {2: 20 * MS, 6: 15 * MS}.get(rank, 0))
+    result = arrivals(read_inspector(inspector(tmp_path, model.kernels(), TWO_HOSTS)))
+    assert counts(result) == {"rank 2": 60}
+    assert result.ranks[0].sole == pytest.approx(60 * 5.0, rel=0.02)
+    assert result.ranks[0].wait == pytest.approx((6 * 20 + 5) / 7, rel=0.02)
+
+
+def test_lost_records_are_named_and_nobody_is_last_without_them(tmp_path):
+    model = Model(late_ns=of_rank_3)
+    files = inspector(tmp_path, model.kernels(), TWO_HOSTS, lost=lambda rank, number: rank == 6 and 10 <= number < 14)
+    result = arrivals(read_inspector(files))
+    assert counts(result) == {"rank 3": 56}
+    (lost,) = result.lost
+    assert (lost.rank, lost.count, lost.numbers, lost.all) == ("rank 6", 4, (10, 11, 12, 13), False)
+    without = arrivals(read_inspector([path for path in files if "pid1006" not in path.name]))
+    assert counts(without) == {}
+    assert sentence(without) == "cannot tell who comes last: of no collective the records of all ranks are there"
+    assert any("its rank 6 has no record of all-reduce" in text for text in missing(without))
+
+
+def test_functions_number_their_collectives_each_by_itself(tmp_path):
+    late, even = Model(late_ns=of_rank_3), Model(seed=2)
+    inspector(tmp_path, late.kernels(), TWO_HOSTS, function="AllReduce")
+    files = inspector(tmp_path, even.kernels(), TWO_HOSTS, function="ReduceScatter")
+    groups = {group.operation: group for group in arrivals(read_inspector(files)).groups}
+    assert (groups["all-reduce"].complete, groups["reduce-scatter"].complete) == (60, 60)
+    assert sum(groups["all-reduce"].decided.values()) == 60 and sum(groups["reduce-scatter"].decided.values()) == 0
+
+
+def test_operations_that_do_not_wait_for_all_say_nothing(tmp_path):
+    files = inspector(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS, function="Broadcast")
+    assert sentence(arrivals(read_inspector(files))).startswith("cannot tell who comes last: no collective that waits")
+
+
+def test_a_rank_that_waits_elsewhere_is_not_called_late_by_itself(tmp_path):
+    """Rank 3 is late to all, because it waits in a group of two for rank 1."""
+    pair = Model(ranks=2, late_ns=lambda rank, number: 20 * MS if rank == 1 else 0)
+    files = inspector(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
+    recorded = pair.kernels()
+    for place, rank in ((0, 3), (1, 1)):
+        of_pair = inspector(tmp_path / f"pair{place}", recorded, TWO_HOSTS, comm="0xpair")[place]
+        text = of_pair.read_text().replace(f'"pid":{1000 + place}', f'"pid":{1000 + rank}')
+        files[rank].write_text(files[rank].read_text() + text)
+    result = arrivals(read_inspector(files))
+    assert counts(result) == {"rank 3": 60, "rank 1": 60}
+    of_rank = {rank.rank: rank for rank in result.ranks}
+    assert of_rank["rank 3"].waits_itself == pytest.approx(60 * 20.0, rel=0.02)
+    assert of_rank["rank 1"].waits_itself == pytest.approx(60 * 20.0, rel=0.02)
+
+
+def test_a_clock_that_contradicts_decides_nothing(tmp_path):
+    files = inspector(tmp_path, Model(late_ns=of_rank_3).kernels(), SINGLE_HOST, verbose=True)
+    path = files[3]
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        for channel in record["coll_perf"]["event_trace_ts"]["kernel_events"]:
+            channel["kernel_start_ts"] -= 40_000
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    result = arrivals(read_inspector(files))
+    assert counts(result) == {} and result.groups[0].contradicted == 60
+
+
+def test_profiles_without_numbers_are_matched_by_order_where_one_clock_proves_it(tmp_path):
+    kernels = Model(late_ns=of_rank_3).kernels()
+    in_order = arrivals(read_profiles(profiles(tmp_path / "one", kernels, SINGLE_HOST, with_seq=False)))
+    assert counts(in_order) == {"rank 3": 60}
+    with pytest.raises(RecordingError, match="no one clock shows which ran at the same time"):
+        read_profiles(profiles(tmp_path / "two", kernels, TWO_HOSTS, with_seq=False))
+    shifted = profiles(
+        tmp_path / "shifted", kernels, SINGLE_HOST, with_seq=False,
+        skipped=lambda rank, number: number == (0 if rank == 2 else 59),
+    )  # fmt: skip
+    with pytest.raises(RecordingError, match="did not run at the same time"):
+        read_profiles(shifted)
+
+
+@pytest.mark.parametrize("make", [inspector, profiles])
+def test_the_command(tmp_path, capsys, make):
+    make(tmp_path, Model(late_ns=of_rank_3).kernels(), TWO_HOSTS)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "rank 3 on node0 comes last to 60 of 60 collectives" in " ".join(out.split())
+    assert "clocks of 2 hosts are not compared" in " ".join(out.split())
+    assert main([str(tmp_path), "--format", "json"]) == 0
+    page = json.loads(capsys.readouterr().out)
+    assert page["ranks"][0]["rank"] == "rank 3" and page["lost"] == []
+
+
+def test_files_of_two_runs_and_others_are_refused(tmp_path, capsys):
+    kernels = Model(count=3).kernels()
+    inspector(tmp_path / "a", kernels, TWO_HOSTS)
+    inspector(tmp_path / "b", kernels, Hosts(per_host=2))
+    assert main([str(tmp_path)]) == 1
+    assert "Are these the files of one run?" in capsys.readouterr().err
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "train.log").write_text("step 1\n")
+    assert main([str(tmp_path / "c")]) == 1
+    assert "none of 1 files is of NCCL Inspector" in capsys.readouterr().err
+    assert main([str(tmp_path / "none")]) == 1
+
+
+def test_cut_off_and_foreign_lines_are_counted(tmp_path):
+    files = inspector(tmp_path, Model(count=5).kernels(), TWO_HOSTS)
+    text = files[0].read_text()
+    files[0].write_text(text + text.splitlines()[0][:-40] + "\nNCCL INFO something\n")
+    result = arrivals(read_inspector(files))
+    assert result.groups[0].complete == 5
+    assert any("lines that are no whole record" in remark for remark in result.remarks)
+
+
+VALUES = st.one_of(
+    st.none(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.lists(st.integers(), max_size=2)
+)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_record_is_a_traceback(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("hostile")
+    for path in inspector(folder, Model(ranks=2, count=3).kernels(), SINGLE_HOST, verbose=True):
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        for record in records:
+            part = record[data.draw(st.sampled_from(["header", "metadata", "coll_perf"]))]
+            part[data.draw(st.sampled_from(sorted(part)))] = data.draw(VALUES)
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert main([str(folder)]) in (0, 1)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_profile_is_a_traceback(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("hostile")
+    with_seq = data.draw(st.booleans())
+    for path in profiles(folder, Model(ranks=2, count=3).kernels(), SINGLE_HOST, with_seq=with_seq):
+        page = json.loads(path.read_text())
+        for event in page["traceEvents"][1:]:
+            part = data.draw(st.sampled_from([event, event["args"], page]))
+            part[data.draw(st.sampled_from(sorted(set(part) - {"args", "traceEvents"})))] = data.draw(VALUES)
+        path.write_text(json.dumps(page))
+    assert main([str(folder)]) in (0, 1)
+
+
+def test_bounds_hold_over_models(tmp_path):
+    """Whoever is called last is the last one, for delays around what the collective takes."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        late = rng.integers(0, 900_000, size=(60, 8))
+        model = Model(seed=seed, drain_ns=200_000, late_ns=lambda rank, number, late=late: int(late[number, rank]))
+        kernels = model.kernels()
+        true_last = [max(range(8), key=lambda rank: its[rank].begin_ns) for its in kernels]
+        for verbose in (False, True):
+            folder = tmp_path / f"{seed}{verbose}"
+            result = arrivals(read_inspector(inspector(folder, kernels, TWO_HOSTS, verbose=verbose)))
+            for rank in result.ranks:
+                assert rank.last <= true_last.count(int(rank.rank.removeprefix("rank ")))
