@@ -18,7 +18,7 @@ from parse.stats import Interval
 
 SINGLE_FIGURE = 0.01
 """A published speed without its runs has no scatter: it is taken to this share either way, so two of them to 2 %; to
-half of its last digit if that is more."""
+a unit of its last digit if that is more, as some documents cut figures off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ def speed_interval(result: Result) -> Interval | None:
     """Returns the interval of the median of its runs; of a single published figure its margin, else None."""
     if result.interval or result.published is None or result.median_speed is None:
         return result.interval
-    margin = max(SINGLE_FIGURE, _last_digit(result) / 2)
+    margin = max(SINGLE_FIGURE, _last_digit(result))
     return Interval(result.median_speed * (1 - margin), result.median_speed * (1 + margin), 0.0)
 
 
@@ -296,6 +296,9 @@ def _differences(result: Result, other: Result) -> dict[str, Any]:
     """Returns the settings of `other` that are known of both and differ."""
     excluded = {"nodes", "ranks_per_node", "gpus_per_node", "devices", "repeat", "is_numbered"}
     values, other_values = dataclasses.asdict(result.run), dataclasses.asdict(other.run)
+    of_both = {*values["options"]} & {*other_values["options"]}
+    for fields in (values, other_values):
+        fields["options"] = {name: value for name, value in fields["options"].items() if name in of_both}
     return {
         name: other_values[name]
         for name, value in values.items()

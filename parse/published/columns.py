@@ -7,20 +7,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from hpc.model.spec import SAMPLES, TOKENS
+from hpc.model.spec import SAMPLES
+from hpc.system.text import grouped
 from parse.published.row_settings import Options, row_options
 from parse.published.tables import GLOBAL_BATCH, MAX_HEADS, MarkdownTable, TableRow, tables
 from parse.published.vocabulary import (
     IMAGENET,
-    SAMPLES_PER_SECOND,
-    SPEED,
-    TOKENS_PER_SECOND,
     Case,
+    Rate,
     batch_size,
+    is_speed,
     number,
     precision,
+    rate,
     stated_times,
     system,
+    without_rate,
 )
 from parse.runs.result import PrintedTime
 
@@ -79,7 +81,8 @@ class TrainingClaim:
 
 
 def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, ...]]:
-    """Returns the columns of speeds, and a remark for each part that is not readable."""
+    """Returns the columns of speeds, and a remark for each part that is not readable. A table that neither names cases
+    nor counts devices has a point for each row."""
     if len(table.heads) > MAX_HEADS:
         return (), (f"line {table.line}: a table of {len(table.heads)} columns is no report; not read",)
     speeds = [at for at, role in enumerate(table.roles) if role == "speed"]
@@ -87,9 +90,7 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     if not speeds:
         return (), ()
     if table.rows is None:
-        if not any(SPEED.search(head.lower()) for head in table.heads):
-            return (), ()
-        return (), (f"line {table.line}: a table of speeds, {table.without_cases}; not read",)
+        return _without_cases(table, speeds)
     remarks = [
         f"line {table.line}: {table.heads[at]} is of one device: multiplied by their number"
         for at in speeds
@@ -100,10 +101,62 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     settings: dict[tuple[int, RowKey], list[Cell]] = {}
     for row, row_case, key in rows:
         for at in speeds:
-            settings.setdefault((at, key), []).append(_cell(row, row_case, at, len(speeds)))
+            settings.setdefault((at, key), []).append(_cell(table, row, row_case, at, len(speeds)))
     return tuple(_column(table, setting, cells, len(speeds)) for setting, cells in settings.items()), tuple(remarks)
 
 
+_INFERENCE = re.compile(r"\binfer|latency|\bserving|\bttft\b|\btpot\b|\bdecod|prefill", re.I)
+_OF_ALL = re.compile(r"\btotal\b|aggregate|overall|cluster|system|\ball\b|global", re.I)
+
+
+def _without_cases(table: MarkdownTable, speeds: Sequence[int]) -> tuple[tuple[SpeedColumn, ...], tuple[str, ...]]:
+    """The columns of a table of one axis: a point for each row, on the devices that the text above the table names."""
+    if not any(is_speed(head.lower()) for head in table.heads):
+        return (), ()
+    if any(_INFERENCE.search(text) for text in (table.caption, *table.headings[:1], *table.heads)):
+        return (), (f"line {table.line}: a table of inference; not read",)
+    if "nodes" in table.roles or "case" in map(str.lower, table.heads):
+        return (), (f"line {table.line}: a table of speeds, {table.without_cases}; not read",)
+    devices = table.devices_above or 0
+    rows = [
+        TableRow(line=line, cells=cells, roles=table.roles, case_at=-1)
+        for line, cells in table.cells
+        if any(_speed(cells[at]) for at in speeds if at < len(cells))
+    ]
+    if not rows:
+        return (), ()
+    options = row_options(table.heads, table.roles, [row.cells for row in rows], None)
+    columns, remarks = [], []
+    for at in speeds:
+        of_each = table.roles[at] == "speed of each"
+        # Of several devices a speed is that of all only if its head says so; then it is of unknown devices.
+        known = devices if of_each or devices == 1 or _OF_ALL.search(table.heads[at]) else 0
+        if of_each:
+            text = f"multiplied by the {devices} that the text above names" if devices else "their number is not known"
+            remarks.append(f"line {table.line}: {table.heads[at]} is of one device: {text}")
+        elif devices > 1 and not known:
+            text = f"whether it is of one or of all {devices} devices cannot be known"
+            remarks.append(f"line {table.line}: {table.heads[at]}: {text}")
+        case = Case(devices=known, nodes=1 if known == 1 else None)
+        speed_of: Options = (("speed", "of one device"),) if of_each and not known else ()
+        for row, its in zip(rows, options, strict=True):
+            key = (None, precision([row.first("precision")]), (*_batch_options(row), *its, *speed_of))
+            columns.append(_column(table, (at, key), [_cell(table, row, case, at, len(speeds))], len(speeds)))
+    return tuple(columns), tuple(remarks)
+
+
+def _batch_options(row: TableRow) -> Options:
+    """Batch sizes as they are printed, of a row whose devices are not known."""
+    names = {
+        "batch_size": "batch size",
+        "global_batch_size": GLOBAL_BATCH,
+        "global_batch_tokens": "global batch size in tokens",
+        "accumulation": "accumulation",
+    }
+    return tuple((name, text) for role, name in names.items() if (text := row.first(role)))
+
+
+_TEXTS = {"batch_size": "batch size", "precision": "precision as printed"}
 RowKey = tuple[int | None, str, Options]
 """Batch size of each device, precision and options of a row."""
 
@@ -119,6 +172,8 @@ def rows_with_cases(table: MarkdownTable) -> tuple[list[tuple[TableRow, Case, Ro
     for row in table.rows or ():
         if row.case is not None:
             size, of_all = table.batch_sizes(row, row.case)
+            if size is None and not of_all:
+                of_all = _batch_options(row)
             keys.append((row, row.case, (size, precision([row.first("precision")]), of_all)))
     roles = ["case" if keys and at == keys[0][0].case_at else role for at, role in enumerate(table.roles)]
     options = row_options(
@@ -128,14 +183,28 @@ def rows_with_cases(table: MarkdownTable) -> tuple[list[tuple[TableRow, Case, Ro
         (row, row_case, (size, kind, (*of_all, *its)))
         for (row, row_case, (size, kind, of_all)), its in zip(keys, options, strict=True)
     ]
-    return with_options, remarks
+    return _apart(with_options), remarks
 
 
-def _cell(row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
+def _apart(rows: list[tuple[TableRow, Case, RowKey]]) -> list[tuple[TableRow, Case, RowKey]]:
+    """The rows, those that would be runs of one point told apart by the texts of columns that are read as numbers."""
+    texts = [tuple((name, row.first(role)) for role, name in _TEXTS.items() if row.first(role)) for row, _, _ in rows]
+    alike = grouped(((row_case, key), its) for (_, row_case, key), its in zip(rows, texts, strict=True))
+    if all(len({*several}) == 1 for several in alike.values()):
+        return rows
+    return [
+        (row, row_case, (size, kind, tuple(dict((*options, *its)).items())))
+        for (row, row_case, (size, kind, options)), its in zip(rows, texts, strict=True)
+    ]
+
+
+def _cell(table: MarkdownTable, row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
     text = row.text(at)
     speed = _speed(text)
-    if speed is not None and row.roles[at] == "speed of each":
-        speed *= row_case.devices
+    if speed is not None:
+        speed *= _rate(table, at).factor
+        if row.roles[at] == "speed of each":
+            speed *= row_case.devices or 1
     # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
     is_of_speed = speeds == 1 and "time2train_s" not in row.roles
     speedup = (number(row.first("speedup")) or None) if is_of_speed else None
@@ -143,27 +212,34 @@ def _cell(row: TableRow, row_case: Case, at: int, speeds: int) -> Cell:
     return Cell(line=row.line, case=row_case, speed=speed or None, placeholder=placeholder, speedup=speedup)
 
 
+_THOUSANDS = {"k": 1000, "m": 1_000_000}
+
+
 def _speed(text: str) -> Decimal | None:
-    """The speed in a cell (`148,720`, `1211 img/s`); None of a ratio, a share or a word."""
-    plain = TOKENS_PER_SECOND.sub("", SAMPLES_PER_SECOND.sub("", text)).strip()
-    return None if plain.lower().endswith(("x", "×", "%")) else number(plain)
+    """The speed in a cell (`148,720`, `1211 img/s`, `16.5k`); None of a ratio, a share or a word."""
+    plain = re.sub(r"/ ?(?:gpu|device|card|chip)$", "", without_rate(text).strip(), flags=re.I).strip().lower()
+    if plain.endswith(("x", "×", "%")):
+        return None
+    value = number(plain.rstrip("km"))
+    return value * _THOUSANDS[plain[-1]] if value is not None and plain[-1:] in _THOUSANDS else value
+
+
+def _rate(table: MarkdownTable, at: int) -> Rate:
+    """The unit of a column: that of its head or cells, else of the text above the table, else samples."""
+    printed = (row[at] for _, row in table.cells if at < len(row))
+    texts = (table.heads[at], *printed, *table.above)
+    return next((its for text in texts if (its := rate(text))), Rate(unit=SAMPLES, factor=1))
 
 
 def _column(table: MarkdownTable, setting: tuple[int, RowKey], cells: Sequence[Cell], speeds: int) -> SpeedColumn:
     at, (size, kind, options) = setting
     texts = (table.heads[at], *table.headings)
     batch = None if GLOBAL_BATCH in dict(options) else batch_size(texts)
-    printed = [row[at] for _, row in table.cells if at < len(row)]
     return SpeedColumn(
         line=table.line, head=table.heads[at], headings=table.headings, cells=tuple(cells),
         batch_size=size or batch, precision=kind or precision(texts), backend=system(texts),
-        named=speeds > 1 and bool(system(texts[:1])), unit=_unit([table.heads[at], *printed]), options=options,
+        named=speeds > 1 and bool(system(texts[:1])), unit=_rate(table, at).unit, options=options,
     )  # fmt: skip
-
-
-def _unit(texts: Sequence[str]) -> str:
-    """What the speeds of a column count, by its head and cells."""
-    return TOKENS if any(TOKENS_PER_SECOND.search(text) for text in texts) else SAMPLES
 
 
 def claims(table: MarkdownTable) -> Iterator[TrainingClaim]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import numpy as np
 from hpc.model.outcome import Outcome
 from hpc.model.spec import SAMPLES
 from hpc.system.regular_file import existing
-from hpc.system.text import grouped
+from hpc.system.text import grouped, inflect
 from parse.logs.path_facts import model_name
 from parse.published.blocks import ExtractorOutput, PrintedPoint, PrintedRun, extractor_outputs, figure
 from parse.published.columns import SpeedColumn, WallClock, columns, imagenet_clocks
@@ -31,6 +32,7 @@ REPEATED = 3
 PRINTED_UNIT = 0.01
 """The unit of the last digit of a printed speed."""
 MAX_COLUMNS = 500
+_OF_LINE = re.compile(r"line (?P<line>\d+): (?P<text>.*)", re.DOTALL)
 OPENING_LINES = 3
 """The first lines of a document, its title among them, name its subject."""
 
@@ -86,7 +88,17 @@ def published_points(lines: Sequence[str]) -> tuple[list[tuple[Setting, PointsBy
         remarks_so_far += (*remarks, *remarks_of_times)
         for column in (*columns_read, *times_read):
             _add_column(column, opening, groups)
-    return _with_places(groups), remarks_so_far
+    return _with_places(groups), _merged(remarks_so_far)
+
+
+def _merged(remarks: Sequence[str]) -> list[str]:
+    """The remarks, those that say the same of several lines as one: `lines 5, 9: ...`."""
+    matches = [(_OF_LINE.fullmatch(remark), remark) for remark in remarks]
+    alike = grouped((match["text"] if match else remark, match and match["line"]) for match, remark in matches)
+    return [
+        f"{inflect(len(lines), 'line')} {', '.join(map(str, lines))}: {text}" if lines[0] else text
+        for text, lines in alike.items()
+    ]
 
 
 def _opening(lines: Sequence[str]) -> tuple[str, ...]:
@@ -345,7 +357,7 @@ def requested_run(setting: Setting, case: Case, document: str) -> RequestedRun:
     run = RunFields(
         backend=setting.backend or "?",
         nodes=case.nodes,
-        devices=(case.nodes or 1) * case.devices_per_node,
+        devices=(case.nodes or 1) * case.devices_per_node or None,
         gpus_per_node=case.devices_per_node if case.nodes else None,
         workload=setting.workload or None,
         batch_size=setting.batch_size or None,

@@ -26,29 +26,45 @@ _SETTINGS = re.compile(
 )
 """Heads of settings, also where all values are numbers."""
 _PLAIN_FIGURE = re.compile(r"[~≈<>≤≥+-]?\s*\d[\d,.]*\s*(?:%|x|×|[a-zµ]{1,4}(?:/s)?)?|-+|—|n/?a|oom|tbd|", re.I)
+_BEGINS_A_FIGURE = re.compile(r"[~≈<>≤≥+↓↑-]?\s*\d|[-—–/]*$|n/?a$|oom|tbd|todo", re.I)
 
 
 def row_options(
-    heads: Sequence[str], roles: Sequence[str], rows: Sequence[Sequence[str]], cases: Sequence[Hashable]
+    heads: Sequence[str], roles: Sequence[str], rows: Sequence[Sequence[str]], cases: Sequence[Hashable] | None
 ) -> list[Options]:
     """Returns for each row the values, by head, of the columns of settings that differ between rows. `cases` are equal
-    for rows that would be runs of one point.
+    for rows that would be runs of one point; without them no two rows are.
 
     A column without a role is a setting if its head says so or if words are in it. Other columns of numbers are taken
-    as settings only if rows of one case would otherwise be equal.
+    as settings only if rows of one case would otherwise be equal; without cases notes, too, and the number of the row.
     """
     texts: list[tuple[str, Sequence[str]]] = []
     numbers: list[tuple[str, Sequence[str]]] = []
+    notes: list[tuple[str, Sequence[str]]] = []
     for at, head in enumerate(heads):
         plain = re.sub(r"[\s_]+", " ", head.lower()).strip()
         values = _filled_down([row[at] if at < len(row) else "" for row in rows])
-        if roles[at] or len({*values}) < 2 or _NOTES.fullmatch(plain) or _FIGURES.search(plain):
+        if roles[at] or len({*values}) < 2 or (_FIGURES.search(plain) and _are_figures(values)):
+            continue
+        if _NOTES.fullmatch(plain):
+            notes.append((plain, values))
             continue
         words = _SETTINGS.search(plain) or not all(_PLAIN_FIGURE.fullmatch(value) for value in values)
         (texts if words else numbers).append((plain or f"column {at + 1}", values))
-    options = _options(texts, len(rows))
-    keys = [*zip(cases, options, strict=True)]
-    return options if len({*keys}) == len(keys) else _options([*texts, *numbers], len(rows))
+    order = ("row", [str(row + 1) for row in range(len(rows))])
+    further = [[], numbers] if cases is not None else [[], numbers, [*numbers, *notes], [*numbers, order]]
+    options: list[Options] = []
+    for columns in further:
+        options = _options([*texts, *columns], len(rows))
+        keys = [*zip(cases or [None] * len(rows), options, strict=True)]
+        if len({*keys}) == len(keys):
+            break
+    return options
+
+
+def _are_figures(values: Sequence[str]) -> bool:
+    """Whether at least half of the cells begin as figures do."""
+    return 2 * sum(bool(_BEGINS_A_FIGURE.match(value)) for value in values) >= len(values)
 
 
 def _options(columns: Sequence[tuple[str, Sequence[str]]], rows: int) -> list[Options]:

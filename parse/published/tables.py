@@ -11,15 +11,30 @@ from functools import cached_property
 
 from parse.published.durations import time_head
 from parse.published.row_settings import Options, grows_with_devices
-from parse.published.vocabulary import SPEED, Case, case, integer, number, plain_text, precisions_in, sized, system
+from parse.published.vocabulary import (
+    Case,
+    case,
+    devices_in,
+    integer,
+    is_speed,
+    number,
+    plain_text,
+    precisions_in,
+    sized,
+    system,
+    without_rate,
+)
 
 GLOBAL_BATCH = "global batch size"
 """The option of rows that have no batch size of each device."""
 MAX_HEADS = 100
 """A table with more columns is no report."""
+MAX_LINES_ABOVE = 15
+"""At most this many lines above a table are taken for its text."""
 _LONG_LINE = 20_000
 _SEPARATORS = ",;"
 """What is between the columns of JUBE's other styles, `jube result -s csv` and `-s aligned`."""
+_RATIO = re.compile(r"\d ?[x×%]$", re.I)
 
 _HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?=\s|$)")
 _FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}|~{3,})")
@@ -28,12 +43,16 @@ _ROLES = (
     ("nodes", r"(?:nodes?|machines?|num nodes?|nodes? num(?:ber)?|节点数?|机器数)"),
     (
         "devices",
-        r"(?:gpus?|devices?|cards?|num gpus?|num devices?|(?:gpus?|devices?) num(?:ber)?|训练卡数|gpu ?卡数|卡数)",
+        r"(?:(?:num(?:ber of)?|no\.? of|#-?|total) ?)?(?:gpus?|devices?|cards?|tpus?|npus?|hpus?|chips)"
+        r"|accelerators?|gpu\(s\)|(?:gpus?|devices?) (?:num(?:ber)?|count)|world ?size|训练卡数|gpu ?卡数|卡数",
     ),
     (
         "batch_size",
-        r"(?:local |per[- ](?:device|gpu) )?batch(?: size)?|batch(?: size)? ?(?:per|/) ?(?:device|gpu|card)|bsz|bs|lbs",
+        r"(?:local |per[- ](?:device|gpu) )?batch(?: size)?|batch(?: size)? ?(?:per|/) ?(?:device|gpu|card)|bsz|lbs"
+        r"|(?:local )?bs",
     ),
+    ("accumulation", r"(?:grad(?:ient)? ?)?accum(?:ulation)?(?: steps?)?|ga|gas"),
+    ("global_batch_tokens", r"(?:global|total) batch(?: size)? ?\(?(?:t|tokens)\)?"),
     (
         "global_batch_size",
         r"(?:(?:global|total|effective) (?:batch(?: size)?|bsz?)|gbs|batch(?: size)? \(?(?:global|total)\)?)",
@@ -52,12 +71,14 @@ _ROLES = (
 )
 """The role of a column, by its head in lower case with spaces for underscores."""
 OF_EACH_DEVICE = re.compile(r"(?:\bper|/)[ -]?(?:gpu|device|card|chip|worker)|local|\blbs\b|单卡", re.I)
-_PER_DEVICE = re.compile(r"(?:/|\bper\b) ?(?:gpu|device|card|chip)\b|/卡|单卡")
+_PER_DEVICE = re.compile(r"(?:/|\bper\b) ?(?:gpu|device|card|chip|accelerator|tpu|npu|hpu)\b|/卡|单卡")
 _OF_EACH_NODE = re.compile(
     r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b", re.I
 )
 _NO_SPEED = re.compile(
-    r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)", re.I
+    r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)|improve|gain"
+    r"|increase|relative|normali[sz]ed|over baseline|reduction|bandwidth",
+    re.I,
 )
 _STATISTIC = re.compile(r".* (?:min|max|std|cnt)(?:\[.*)?")
 """Heads of JUBE's patterns that are no speed (`throughput_std`)."""
@@ -96,6 +117,10 @@ class TableRow:
             return case(self.text(self.case_at))
         nodes, each, devices = (integer(self.numbers.get(role)) for role in ("nodes", "gpus_per_node", "devices"))
         each = each or self.gpus_per_node
+        printed = self.first("devices")
+        if devices is None and (printed_case := case(printed)) and "nodes" not in self.roles:
+            return printed_case
+        devices = devices or devices_in(printed)
         if "nodes" in self.roles and not nodes:
             return None
         return sized(nodes, each * (nodes or 1) if each else devices or 0)
@@ -104,18 +129,27 @@ class TableRow:
 @dataclass(frozen=True, kw_only=True)
 class MarkdownTable:
     """A table: `line` is the line of its head, counted from 1; `headings` are those above it, nearest first, and
-    `caption` is the line of text right above it, empty if that is none."""
+    `caption` is the line of text right above it, empty if that is none; `above` are all lines of text between it and
+    what is above, nearest first."""
 
     line: int
     headings: tuple[str, ...]
     heads: tuple[str, ...]
     cells: tuple[tuple[int, tuple[str, ...]], ...]
     caption: str = ""
+    above: tuple[str, ...] = ()
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
         """The role of each column; empty for a column without one."""
-        return tuple(map(_role, self.heads))
+        roles = [*map(_role, self.heads)]
+        for at, role in enumerate(roles):
+            cells = [row[at] for _, row in self.cells if at < len(row)]
+            if role == "devices" and not any(integer(number(cell)) or devices_in(cell) or case(cell) for cell in cells):
+                roles[at] = ""  # of their names
+            if role.startswith("speed") and sum(bool(_RATIO.search(cell)) for cell in cells) * 2 > len(cells):
+                roles[at] = "speedup" if role == "speedup" else ""
+        return tuple(roles)
 
     @cached_property
     def rows(self) -> tuple[TableRow, ...] | None:
@@ -138,6 +172,11 @@ class MarkdownTable:
         counts = {"gpus_per_node", "devices"} & {*self.roles} or ("nodes" in self.roles and self._of_each_node())
         return -1 if counts else None
 
+    @property
+    def devices_above(self) -> int | None:
+        """The devices that the text right above the table names, else its heading; None if they do not say."""
+        return next((count for text in (self.caption, *self.headings[:1]) if (count := devices_in(text))), None)
+
     def _of_each_node(self) -> int | None:
         match = next((match for text in self.headings if (match := _OF_EACH_NODE.search(text))), None)
         return int(match[1]) if match else None
@@ -159,7 +198,8 @@ class MarkdownTable:
         size, total = (integer(number(row.first(name))) for name in ("batch_size", "global_batch_size"))
         if total or not size:
             return total
-        return size if self.has_batch_of_all else size * row_case.devices
+        each = size * (integer(number(row.first("accumulation"))) or 1)
+        return size if self.has_batch_of_all else each * row_case.devices
 
     def batch_sizes(self, row: TableRow, row_case: Case) -> tuple[int | None, Options]:
         """The batch size of each device; that of all devices as an option if it is the same on every size, or no
@@ -216,8 +256,25 @@ def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
             continue
         headings = tuple(text for _, text in reversed(above) if text)
         rows = tuple(zip(range(begin + 1, end + 1), cells, strict=True))
-        yield MarkdownTable(line=at + 1, headings=headings, heads=heads, cells=rows, caption=_caption(lines, at))
+        yield MarkdownTable(
+            line=at + 1,
+            headings=headings,
+            heads=heads,
+            cells=rows,
+            caption=_caption(lines, at),
+            above=_above(lines, at),
+        )
         at = end
+
+
+def _above(lines: Sequence[str], at: int) -> tuple[str, ...]:
+    """The lines of text above the table at that line, as far as another table, a heading or code."""
+    texts: list[str] = []
+    for line in reversed(lines[max(0, at - MAX_LINES_ABOVE) : at]):
+        if "|" in line or _FENCE.match(line) or _HEADING.match(line):
+            break
+        texts.append(plain_text(line))
+    return tuple(text for text in texts if text)
 
 
 def _caption(lines: Sequence[str], at: int) -> str:
@@ -272,15 +329,16 @@ def _cells(line: str) -> tuple[str, ...]:
 
 def _role(head: str) -> str:
     text = re.sub(r"[\s_]+", " ", head.lower()).strip()
-    role = next((name for name, pattern in _ROLES if re.fullmatch(pattern, text)), "")
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", head).lower().strip()  # GlobalBatchSize
+    role = next((name for name, pattern in _ROLES if re.fullmatch(pattern, text) or re.fullmatch(pattern, apart)), "")
     if not role and time_head(text):
         return "time"
     if role == "speedup" and precisions_in(text) > 1:  # from one precision to another
         return ""
     if role:
         return role
-    if _STATISTIC.fullmatch(text) or _NO_SPEED.search(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text)):
+    if _STATISTIC.fullmatch(text) or _NO_SPEED.search(without_rate(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text))):
         return ""
     if _PER_DEVICE.search(text):
-        return "speed of each" if SPEED.search(text) else ""
-    return "speed" if SPEED.search(text) or system([text]) else ""
+        return "speed of each" if is_speed(text) else ""
+    return "speed" if is_speed(text) or system([text]) else ""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from hpc.model.spec import SAMPLES, TOKENS
 from parse.logs.path_facts import PRECISIONS, model_name
 from parse.logs.sizes import whole_number
 
@@ -47,24 +48,93 @@ _CASES = (
     (re.compile(r"(\d{1,4})n(\d{1,4})[gc]"), False),
     (re.compile(r"(\d{1,4})\s?(?:机|节点|nodes?)\s?(\d{1,5})\s?(?:卡|gpus?)"), True),
     (re.compile(r"()(\d{1,5})\s?(?:卡|gpus?)"), True),
+    (re.compile(r"(?:[a-z][\w-]*\*)?n(\d{1,4})c(\d{1,5})"), True),
 )
 """Forms of a case, and whether the count is that of all nodes together."""
 _HOSTS = re.compile(r"[a-z][\w.-]*:\d{1,4}(?:[\s,;+]+[a-z][\w.-]*:\d{1,4})*")
 """Hosts with their devices, as for mpirun: `server1:2, server2:2`."""
 
 
-_PER_SECOND = r"[\s_]*(?:/|per)[\s_]*(?:s|secs?|seconds?)(?![a-z])"
-TOKENS_PER_SECOND = re.compile(rf"tokens?{_PER_SECOND}|\btps\b", re.I)
-SAMPLES_PER_SECOND = re.compile(
-    rf"(?:samples?|images?|imgs?|sequences?|sentences?|examples?){_PER_SECOND}|\bips\b", re.I
+_RATE = re.compile(
+    r"(?<![a-z])([a-z]+?)\)?[\s_]*(?:/|per)[\s_]*(ms|msecs?|milliseconds?|s|secs?|seconds?)(?![a-z])"
+    r"|(?<![a-z])(tps|ips|fps)(?![a-z])",
+    re.I,
 )
-SPEED = re.compile(rf"{SAMPLES_PER_SECOND.pattern}|{TOKENS_PER_SECOND.pattern}|throughput|吞吐")
-"""Words of speeds, and of those in a unit."""
+_THROUGHPUT = re.compile(r"throughput|吞吐", re.I)
+_NOUNS = (
+    (TOKENS, re.compile(r"t|toks?|tokens?|tps")),
+    (
+        SAMPLES,
+        re.compile(
+            r"s|samples?|images?|imgs?|im|sequences?|seqs?|sentences?|sents?|examples?|items?|records?|data|ips"
+        ),
+    ),
+    ("frames", re.compile(r"frames?|fps")),
+    ("mels", re.compile(r"mels?")),
+    ("molecules", re.compile(r"mols?|molecules?")),
+    ("words", re.compile(r"words?")),
+)
+"""What speeds count, by its words."""
+_MILLISECONDS = re.compile(r"ms|msecs?|milliseconds?", re.I)
+_DEVICE_NAMES = (
+    r"(?:gpus?|tpus?|npus?|hpus?|gcds?|chips?|cards?|devices?|accelerators?|(?:GH|GB|MI|[ABHPV])\d{2,3}[a-z]*|L40S?|L4"
+    r"|T4|K80|gaudi ?\d?|titan \w+|rtx ?\d{4})"
+)
+_DEVICE_COUNT = re.compile(
+    rf"(?<![\w.,/-])(?<!\bor )(?<!\band )(?<!\bto )(\d{{1,6}})(?: ?[x×*] ?| )(?!nodes?\b|hosts?\b)"
+    rf"(?:[a-z]\S* ){{0,3}}?({_DEVICE_NAMES})(?![a-z])"
+    rf"|(?<![\w-])({_DEVICE_NAMES})(?:-\w+)* ?[x×*] ?(\d{{1,6}})(?![\w.])",
+    re.I,
+)
+_NODE_COUNT = re.compile(r"(?<![\w.,/-])(\d{1,5})[- ]?(?:nodes?|hosts?|machines?|servers?)\b", re.I)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """What a speed counts, and how often its figure is to be taken for one in a second."""
+
+    unit: str
+    factor: int
+
+
+def rate(text: str) -> Rate | None:
+    """Returns the unit of a speed in a text (`img/s`, `tok/sec`, `mol/ms`, `TPS`); None if it has no known one."""
+    for match in _RATE.finditer(text):
+        noun = (match[1] or match[3]).lower()
+        if unit := next((unit for unit, words in _NOUNS if words.fullmatch(noun)), ""):
+            return Rate(unit=unit, factor=1000 if match[2] and _MILLISECONDS.fullmatch(match[2]) else 1)
+    return None
+
+
+def without_rate(text: str) -> str:
+    """The text without units of speeds."""
+    return _RATE.sub("", text)
+
+
+def is_speed(text: str) -> bool:
+    """Whether a head is that of speeds: a unit that is known, or throughput in no other unit."""
+    return rate(text) is not None or (bool(_THROUGHPUT.search(text)) and not _RATE.search(text))
+
+
+def devices_in(text: str) -> int | None:
+    """Returns the number of devices that a text names (`8x A100`, `256 H100s`, `2 nodes with 8 GPUs each`); None if it
+    names none, several, or nodes beside devices of which it does not say whether they are those of each."""
+    if match := re.fullmatch(r".*?(?<!\d)(\d{1,4})\s?(?:机|节点)\s?(\d{1,5})\s?卡.*|.*单机(\d{1,3})卡.*", text):
+        return int(match[2] or match[3])
+    counts = {int(first or last) for first, _, _, last in _DEVICE_COUNT.findall(text)} - {0}
+    nodes = {int(count) for count in _NODE_COUNT.findall(text)} - {1}
+    if len(counts) != 1 or len(nodes) > 1:
+        return None
+    count = counts.pop()
+    if not nodes:
+        return count
+    each = re.search(r"nodes? (?:with|of|[x×*]) ?\d|\beach\b|per node", text, re.I)
+    return count * nodes.pop() if each else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A number of devices, and of nodes if the document prints it."""
+    """A number of devices, 0 if the document does not say it, and of nodes if the document prints it."""
 
     devices: int
     nodes: int | None

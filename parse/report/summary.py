@@ -39,6 +39,8 @@ NO_SPEEDUP = {
     ),
     NoSpeedup.BASE_NOT_OK: "no run of {base} ended ok, which it is measured against; --base CASE chooses another",
 }
+OF_DOCUMENTS = {NoSpeedup.UNKNOWN_DEVICES: "the document does not say of how many devices these speeds are"}
+"""Reasons that documents have in other words."""
 
 
 class TableError(ValueError):
@@ -131,7 +133,8 @@ def no_speedup_text(result: Result) -> str:
         case NoSpeedup.NO_BASE if "folder" in requested_values(result):
             return f"{NO_SPEEDUP[NoSpeedup.NO_BASE]}; logs of other folders are other measurements"
         case reason:
-            return NO_SPEEDUP[reason].format(base=result.base_case)
+            texts = NO_SPEEDUP | OF_DOCUMENTS if result.published else NO_SPEEDUP
+            return texts[reason].format(base=result.base_case)
 
 
 def against_text(result: Result) -> str:

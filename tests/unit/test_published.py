@@ -225,13 +225,13 @@ def test_headings_in_code_and_tables_without_results_are_not_read(tmp_path):
 
 def test_an_unreadable_part_of_a_table_is_remarked(tmp_path):
     speeds = table("| node_num | gpu_num | samples/s |", "| 1 | 1 | 5 |", "| 3 | 16 | 50 |", "| two | 16 | 70 |")
-    document = read(tmp_path, f"{speeds}\n\n{table('| model | throughput |', '| r50 | 7 |')}\n")
+    document = read(tmp_path, f"{speeds}\n\n{table('| case | throughput |', '| r50 | 7 |')}\n")
     assert [result.median_speed for result in document.results] == [5]
     report = tmp_path / "report.md"
     assert document.remarks == (
         f"{report}: line 4: no case is to be read in 3 | 16 | 50; the row is left out",
         f"{report}: line 5: no case is to be read in two | 16 | 70; the row is left out",
-        f"{report}: line 7: a table of speeds, but none of its columns says the case; not read",
+        f"{report}: line 7: a table of speeds, whose column of cases has none like 1n8g; not read",
     )
 
 
@@ -360,7 +360,7 @@ def test_points_of_two_documents_are_never_the_same(tmp_path):
 def test_other_files_are_refused_with_the_reason(tmp_path):
     (tmp_path / "none.md").write_text("# Nothing\nno | table\n")
     (tmp_path / "binary.txt").write_bytes(b"a\0b")
-    (tmp_path / "only.md").write_text(table("| model | throughput |", "| r50 | 7 |"))
+    (tmp_path / "only.md").write_text(table("| case | throughput |", "| r50 | 7 |"))
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     document = published([tmp_path, tmp_path / "gone.md"])
     assert document.results == ()
@@ -369,7 +369,7 @@ def test_other_files_are_refused_with_the_reason(tmp_path):
         f"{tmp_path / 'binary.txt'}: not a text (it has zero bytes)",
         f"{tmp_path / 'none.md'}: no table of speeds or times by case and no printed result is in it",
         f"{tmp_path / 'only.md'}: no table of speeds or times by case and no printed result is in it; "
-        "line 1: a table of speeds, but none of its columns says the case; not read",
+        "line 1: a table of speeds, whose column of cases has none like 1n8g; not read",
     )
 
 
