@@ -257,7 +257,7 @@ def _utilisation(result: Result) -> Iterator[str]:
         yield f"no MFU: {result.no_mfu}"
     elif result.mfu is not None:
         peak = next(run.measured.utilisation for run in result.ok if run.measured)
-        yield f"MFU {result.mfu * 100:.1f} % of {peak.peak_tflops:g} TFLOPS a device: {peak.source}"
+        yield f"MFU {result.mfu * 100:.1f} % of {peak.peak_tflops:g} TFLOPS a device in {peak.precision}: {peak.source}"
 
 
 def _input_cost(points: Mapping[str, Result], result: Result) -> Iterator[str]:

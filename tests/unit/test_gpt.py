@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 
 import h5py
@@ -21,9 +22,10 @@ from parse.report.export import as_json, comma_separated, dlperf
 from parse.report.notices import below_the_table
 from parse.report.summary import Summary, TableError, by_unit
 from parse.report.table import text
-from parse.runs.attempt import DEVICES, measure
+from parse.runs.attempt import measure
 from parse.runs.load import load
 from parse.runs.result import Result, results
+from parse.runs.utilisation import DEVICES
 from tests.unit.traces import make_ranks, make_run, make_trace, put
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
@@ -149,7 +151,8 @@ def test_mfu_is_the_models_flops_over_the_peak_of_all_devices(device: str, preci
     ("trace", "reason"),
     [
         (gpt_trace(), "no peak is known for CPUs"),
-        (gpt_trace("NVIDIA GeForce RTX 4090"), "no datasheet's peak is known here for NVIDIA GeForce RTX 4090"),
+        (gpt_trace("NVIDIA GeForce RTX 4080"), "no datasheet's peak is known here for NVIDIA GeForce RTX 4080"),
+        (gpt_trace("Tesla T4", precision="bf16"), "no peak in bf16 is known here for Tesla T4"),
         (gpt_trace("NVIDIA H100"), "no datasheet's peak is known here for NVIDIA H100"),
         (gpt_trace(H100, flops=None), ""),
     ],
@@ -169,7 +172,7 @@ def test_mfu_is_shown_with_its_peak_and_its_absence_with_the_reason(tmp_path: Pa
     (row,) = csv.DictReader(io.StringIO(comma_separated(summary)))
     assert float(row["mfu"]) == pytest.approx(16 / 989.5)
     (notice,) = [notice.text for notice in below_the_table(summary) if "MFU" in notice.text]
-    assert notice.startswith("MFU 1.6 % of 989.5 TFLOPS a device: NVIDIA H100 Tensor Core GPU datasheet")
+    assert notice.startswith("MFU 1.6 % of 989.5 TFLOPS a device in bf16: NVIDIA H100 Tensor Core GPU datasheet")
 
     (tmp_path / "cpu").mkdir()
     (result,) = shown = points(tmp_path / "cpu", gpt_trace())
@@ -181,12 +184,62 @@ def test_mfu_is_shown_with_its_peak_and_its_absence_with_the_reason(tmp_path: Pa
     assert "MFU" not in text(summary).split("no MFU")[0]
 
 
+PEAKS = {
+    "A100-SXM4-40GB": 312, "NVIDIA A100-SXM4-80GB": 312, "NVIDIA A100-PCIE-40GB": 312, "NVIDIA A100 80GB PCIe": 312,
+    "NVIDIA H100 80GB HBM3": 989.5, "NVIDIA H100 PCIe": 756.5, "NVIDIA H100 NVL": 835.5,
+    "NVIDIA H200": 989.5, "NVIDIA H200 NVL": 835.5,
+    "NVIDIA GH200 120GB": 989.5, "NVIDIA GH200 480GB": 989.5, "NVIDIA GH200 144G HBM3e": 989.5,
+    "NVIDIA B200": 2250, "NVIDIA B300 SXM6 AC": 2250, "NVIDIA GB200": 2500, "NVIDIA GB300": 2500,
+    "NVIDIA L4": 121, "NVIDIA L40": 181.05, "NVIDIA L40S": 362.05,
+    "NVIDIA A10": 125, "NVIDIA A30": 165, "NVIDIA A40": 149.7,
+    "Tesla V100-SXM2-16GB": 125, "Tesla V100-SXM2-32GB": 125, "Tesla V100-PCIE-32GB": 112, "Tesla V100S-PCIE-32GB": 130,
+    "Tesla T4": 65,
+    "NVIDIA GeForce RTX 3090": 71, "NVIDIA GeForce RTX 4090": 165.2, "NVIDIA GeForce RTX 5090": 209.5,
+    "NVIDIA RTX A6000": 154.8, "RTX A6000": 154.8, "NVIDIA RTX 6000 Ada Generation": 364.2,
+    "AMD Instinct MI100": 184.6, "AMD Instinct MI210": 181, "AMD Instinct MI250": 181.05, "AMD Instinct MI250X": 191.5,
+    "AMD Instinct MI300X": 1307.4, "AMD Instinct MI300X OAM": 1307.4, "AMD Instinct MI300A": 980.6,
+    "AMD Instinct MI325X": 1307.4, "AMD Instinct MI355X": 2500,
+}  # fmt: skip
+"""Of names as nvidia-smi and torch print them, the dense peaks in amp-fp16."""
+UNKNOWN = (
+    "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA A100-SXM-64GB", "NVIDIA A100X",
+    "GRID A100-10C", "NVIDIA A10G", "NVIDIA H100", "NVIDIA H20", "NVIDIA L20", "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 Laptop GPU", "Quadro RTX 6000", "Tesla V100-SXM3-32GB",
+    "NVIDIA GB200 NVL4", "AMD Instinct MI308X", "AMD Instinct MI300X VF", "AMD Radeon Graphics",
+)  # fmt: skip
+"""Parts of devices, others of similar names, and names that several have."""
+
+
+@pytest.mark.parametrize("device", PEAKS)
+def test_the_peak_of_each_device_by_its_whole_name(device: str) -> None:
+    matching = [known for known in DEVICES if re.fullmatch(known.names, device)]
+    assert len(matching) == 1
+    its = measure(gpt_trace(device, ranks_per_node=2, precision="amp-fp16")).utilisation
+    assert (its.peak_tflops, its.precision, its.reason) == (PEAKS[device], "amp-fp16", "")
+
+
+@pytest.mark.parametrize(("device", "tflops"), [("GAUDI2", 432), ("GAUDI3", 1835), ("AMD Instinct MI100", 92.3)])
+def test_peaks_in_bf16_that_are_not_those_in_fp16(device: str, tflops: float) -> None:
+    assert measure(gpt_trace(device, ranks_per_node=2, precision="bf16")).utilisation.peak_tflops == tflops
+
+
+@pytest.mark.parametrize("device", UNKNOWN)
+def test_an_unknown_device_has_no_peak(device: str) -> None:
+    its = measure(gpt_trace(device, ranks_per_node=2, precision="amp-fp16")).utilisation
+    assert (its.share, its.reason) == (None, f"no datasheet's peak is known here for {device}")
+
+
 def test_every_peak_has_a_source_and_rises_with_fewer_bits() -> None:
+    tested = [
+        known for known in DEVICES if any(re.fullmatch(known.names, name) for name in (*PEAKS, "GAUDI2", "GAUDI3"))
+    ]
+    assert len(tested) == len(DEVICES) >= 25
     for device in DEVICES:
-        assert "datasheet" in device.source
-        assert device.tflops["fp32"] < device.tflops["bf16"] == device.tflops["amp-fp16"]
-        assert ("tf32" in device.tflops) == ("NVIDIA" in device.names)
-        assert device.tflops["fp32"] < device.tflops.get("tf32", device.tflops["bf16"] - 1) < device.tflops["bf16"]
+        assert re.search(r"datasheet|whitepaper", device.source)
+        fp32, tf32, bf16 = (device.tflops.get(name) for name in ("fp32", "tf32", "bf16"))
+        rising = [peak for peak in (fp32, tf32, bf16 or device.tflops.get("amp-fp16")) if peak]
+        assert rising == sorted(rising) and rising
+        assert tf32 is None or "NVIDIA" in device.names
 
 
 def test_each_die_of_an_mi250x_is_a_device() -> None:

@@ -143,7 +143,7 @@ def _speedups(measured: Sequence[Result]) -> Iterator[str]:
 def _utilisation(measured: Sequence[Result]) -> Iterator[str]:
     """The formula of the MFU, and its peaks; each has a remark, too."""
     peaks = {
-        f"{its.peak_tflops:g} TFLOPS ({its.source})"
+        f"{its.peak_tflops:g} TFLOPS in {its.precision} ({its.source})"
         for result in measured
         if result.mfu is not None
         for run in result.ok
