@@ -195,7 +195,8 @@ NEMO = LogFormat(
 
 # DeepSpeed (deepspeed/utils/timer.py, `ThroughputTimer`; runtime/pipe/engine.py): a line per `steps_per_print`.
 #
-# `CurrSamplesPerSec` is all devices' rate in that one step, without the time between steps. `0/20, SamplesPerSec=`
+# `CurrSamplesPerSec` is all devices' rate in that one step, without the time between steps; `RunningAvgSamplesPerSec`
+# is that of all steps behind the second, and is differenced where several are between lines. `0/20, SamplesPerSec=`
 # (2021) is a mean since the beginning and not taken. Before `global_step` was printed the number counted micro-batches.
 
 _DEEPSPEED_STAMP = rb"(?:" + DATED + rb"\] [^\n]{0,120}?)?"
@@ -219,7 +220,8 @@ DEEPSPEED = LogFormat(
         step(
             b"RunningAvgSamplesPerSec=",
             _DEEPSPEED_STAMP + rb"epoch=(?P<epoch>\d+)/micro_step=\d+/global_step=(?P<step>\d+), "
-            rb"RunningAvgSamplesPerSec=[^,\s]{1,30}, CurrSamplesPerSec=(?P<rate>" + _RATE + rb"),",
+            rb"RunningAvgSamplesPerSec=(?:(?P<mean_rate>" + _RATE + rb")|[^,\s]{1,30}), "
+            rb"CurrSamplesPerSec=(?P<rate>" + _RATE + rb"),",
         ),
         step(
             b"SamplesPerSec=",
@@ -241,6 +243,7 @@ DEEPSPEED = LogFormat(
         pause(b" is about to be saved", rb"(?P<reason>Checkpoint) [^\n]{1,200} is about to be saved"),
     ),
     numbered="run",
+    mean_from=2,
 )
 
 

@@ -173,6 +173,8 @@ def test_running_means_of_rates_are_differenced() -> None:
     assert window.rate == pytest.approx(100 / (40 / 100 + 60 / 300))
     every_step = [Row(step, rate=7.0, mean_rate=step / seconds[step]) for step in range(1, 201)]
     assert window_of(every_step).rate == pytest.approx(7)
+    later = [dataclasses.replace(row, mean_rate=(row.step - 2) / (seconds[row.step] - seconds[2])) for row in rows]
+    assert window_of(later, dataclasses.replace(THROUGH, mean_from=2)).rate == pytest.approx(window.rate)
     single = [dataclasses.replace(row, rate=math.nan) for row in every_step]
     assert window_of(single).rate == pytest.approx(window.rate)
 

@@ -33,7 +33,7 @@ def steps_of(log_format: LogFormat, text: bytes) -> Iterator[tuple[bytes, Mappin
 
 def alternated(log_format: LogFormat, text: bytes, names: tuple[str, ...], values: tuple[float, float]) -> bytes:
     """The log with these numbers in turn in its step lines, with as many decimals as before; in neighbouring lines of
-    one step the same. `mean_rate` is the work of all so far, from step 0 on, over its time."""
+    one step the same. `mean_rate` is the work of all so far over its time."""
     turns, before, value, lines = cycle(values), (), 0.0, []
     last, work, seconds = -1, 0, 0.0
     for original, fields in steps_of(log_format, text):
@@ -43,11 +43,12 @@ def alternated(log_format: LogFormat, text: bytes, names: tuple[str, ...], value
             value = value if step == before else next(turns)
         before = step if fields else ()
         if "mean_rate" in fields:
-            number = int(step[-1])
-            work, seconds, last = number + 1, seconds + (number - last) / value, number
+            number, left_out = int(step[-1]), -1 if log_format.mean_from is None else log_format.mean_from
+            seconds += max(number - max(last, left_out), 0) / value
+            work, last = max(number - left_out, 0), number
         for name, field in sorted(fields.items(), key=lambda item: -item[1].first):
             if name == "mean_rate" and name in names:
-                line = line[: field.first] + f"{work / seconds:.9f}".encode() + line[field.stop :]
+                line = line[: field.first] + f"{work / seconds if seconds else value:.9f}".encode() + line[field.stop :]
             elif name in names:
                 decimals = len(line[field.first : field.stop].partition(b".")[2])
                 number = f"{1e3 * value if name == 'duration_ms' else value:.{decimals}f}"
