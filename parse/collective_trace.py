@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     with importing():  # slow, so after --help
         from parse.arrivals.inspector import is_inspector, read_inspector
-        from parse.arrivals.last import arrivals
         from parse.arrivals.profiles import is_profile_name, read_profiles
+        from parse.arrivals.result import arrivals
         from parse.arrivals.text import as_json, text
         from parse.arrivals.types import RecordingError
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"none of {len(files)} files is of NCCL Inspector (HOST-pidN.log) or a profile of torch.profiler "
                 "(*.json)"
             )
-        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles), bound_ns)
+        result = arrivals(read_inspector(of_nccl) if of_nccl else read_profiles(profiles, bound_ns), bound_ns)
     except (RecordingError, OSError) as error:
         where = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
         print(plain(f"{where}"), file=sys.stderr)

@@ -12,31 +12,20 @@ too: the bound is by how much the ends of one collective lie apart, which holds 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from parse.arrivals.types import (
     ABSENT,
-    WAIT_FOR_ALL,
-    ArrivalEvidence,
-    ArrivalsResult,
-    CollectiveRecording,
-    GroupResult,
     Ints,
-    Lost,
     RankCalls,
-    RankResult,
 )
 
-MS = 1e6
-NAMED_NUMBERS = 8
-"""Numbers of lost collectives that are named."""
-
-_UNKNOWN = -1
+UNKNOWN = -1
+"""In the place of a rank where it is not known who is last."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -62,72 +51,6 @@ class LastOfEach:
     bound_ns: Ints
     sole_ns: Ints
     contradicted: int
-
-
-@dataclass
-class _OfRank:
-    """What was found of one process, over all of its groups."""
-
-    host: str
-    complete: int = 0
-    waits: list[float] = field(default_factory=list)
-    bounds: list[int] = field(default_factory=list)
-    sole: int = 0
-    itself: int = 0
-
-
-def arrivals(recording: CollectiveRecording, clock_bound_ns: int | None = None) -> ArrivalsResult:
-    """All that is known. With `clock_bound_ns`, the clocks of all hosts agree within as much."""
-    labels = rank_labels(recording)
-    by_group: dict[tuple[str, str], dict[int, RankCalls]] = defaultdict(dict)
-    for (of_group, of_operation, number), its_calls in recording.calls.items():
-        by_group[of_group, of_operation][number] = its_calls
-    groups: list[GroupResult] = []
-    lost: list[Lost] = []
-    ranks: dict[str, _OfRank] = {}
-    remarks = [*recording.remarks]
-    for (group_id, operation), calls_of in sorted(by_group.items()):
-        group = recording.groups[group_id]
-        if group.size < 2 or operation not in WAIT_FOR_ALL:
-            continue
-        name = group.name or group_id
-        matched, collectives = match(calls_of, group.size)
-        label_of = {rank: labels.get((group_id, rank), f"its rank {rank}") for rank in range(group.size)}
-        lost += _lost(calls_of, name, operation, label_of)
-        if matched.uneven:
-            remarks.append(f"left out: {matched.uneven} × {operation} of {name} to which ranks give different amounts")
-        hosts = [recording.members[group_id, rank].host for rank in matched.ranks]
-        decided = decide(matched, hosts, recording.resolution_ns, clock_bound_ns)
-        for place, rank in enumerate(matched.ranks):
-            label = labels[group_id, rank]
-            of_rank = ranks.setdefault(label, _OfRank(host=hosts[place]))
-            _add(of_rank, decided, place)
-        groups.append(_group_result(name, operation, group.size, collectives, matched, decided))
-    return ArrivalsResult(
-        source=recording.source, files=recording.files,
-        hosts=len({member.host for member in recording.members.values()}),
-        clock_bound=None if clock_bound_ns is None else clock_bound_ns / MS,
-        ranks=tuple(sorted((_rank_result(label, of_rank) for label, of_rank in ranks.items()), key=_costliest)),
-        groups=tuple(groups), lost=tuple(lost), remarks=tuple(remarks),
-    )  # fmt: skip
-
-
-def rank_labels(recording: CollectiveRecording) -> Mapping[tuple[str, int], str]:
-    """By group and rank what its process is called: `rank 3`, by the group that has them all; else host and process."""
-    members = recording.members
-    processes = Counter(members.values())
-    per_group = Counter((group, member) for (group, _), member in members.items())
-    if any(count > 1 for count in per_group.values()):  # one process drives several devices: no telling them apart
-        return {(group, rank): f"rank {rank} of {_name(recording, group)}" for group, rank in members}
-    for largest in sorted(recording.groups.values(), key=lambda group: -group.size):
-        ranks = {member: rank for (of, rank), member in members.items() if of == largest.id}
-        if ranks.keys() == processes.keys():
-            return {key: f"rank {ranks[member]}" for key, member in members.items()}
-    return {key: " ".join(filter(None, (member.host, member.process))) for key, member in members.items()}
-
-
-def _name(recording: CollectiveRecording, group: str) -> str:
-    return recording.groups[group].name or group
 
 
 def match(calls_of: Mapping[int, RankCalls], size: int) -> tuple[Matched, int]:
@@ -163,12 +86,12 @@ def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bou
     ordered = np.sort(duration, axis=1)
     shortest, gap = ordered[:, 0], ordered[:, 1] - ordered[:, 0]
     bound = shortest + resolution_ns
-    last = np.where((gap > bound) & (shortest > 0), duration.argmin(axis=1), _UNKNOWN)
+    last = np.where((gap > bound) & (shortest > 0), duration.argmin(axis=1), UNKNOWN)
     wait, sole = duration - shortest[:, None], gap.copy()
 
     timed = (begin != ABSENT).all(axis=1)
-    contradicted = (last != _UNKNOWN) & _earlier_by_its_host(begin, last, hosts)
-    last[contradicted] = _UNKNOWN
+    contradicted = (last != UNKNOWN) & _earlier_by_its_host(begin, last, hosts)
+    last[contradicted] = UNKNOWN
 
     by_clock = np.zeros(len(duration), dtype=np.bool_)
     one_clock = len({*hosts}) == 1 and hosts[0] != ""
@@ -178,9 +101,9 @@ def decide(matched: Matched, hosts: Sequence[str], resolution_ns: int, clock_bou
         begins = np.sort(begin, axis=1)
         between = begins[:, -1] - begins[:, -2]
         latest = begin.argmax(axis=1)
-        agrees = (last == _UNKNOWN) | (last == latest)
+        agrees = (last == UNKNOWN) | (last == latest)
         known = timed & ~contradicted & agrees & (between > spread)
-        by_clock = known & ((last == _UNKNOWN) | (spread < bound))
+        by_clock = known & ((last == UNKNOWN) | (spread < bound))
         last[by_clock] = latest[by_clock]
         wait[by_clock] = (begins[:, -1:] - begin)[by_clock]
         bound, sole = np.where(by_clock, spread, bound), np.where(by_clock, between, sole)
@@ -201,62 +124,3 @@ def _earlier_by_its_host(begin: Ints, last: npt.NDArray[np.intp], hosts: Sequenc
         timed = (begin[:, [place, *beside]] != ABSENT).all(axis=1)
         earlier |= (last == place) & timed & (begin[:, place] < others)
     return earlier
-
-
-def _add(of_rank: _OfRank, decided: LastOfEach, place: int) -> None:
-    """Adds the collectives of one operation in one group to those of a rank."""
-    known = decided.last != _UNKNOWN
-    its = decided.last == place
-    of_rank.complete += len(decided.last)
-    others = decided.wait_ns.shape[1] - 1
-    of_rank.waits += (decided.wait_ns[its].astype(float).sum(axis=1) / max(others, 1)).tolist()
-    of_rank.bounds += decided.bound_ns[its].tolist()
-    of_rank.sole += int(decided.sole_ns[its].sum())
-    of_rank.itself += int(decided.wait_ns[known & ~its, place].sum())
-
-
-def _rank_result(label: str, of_rank: _OfRank) -> RankResult:
-    waits = np.array(of_rank.waits) / MS
-    return RankResult(
-        rank=label, host=of_rank.host, last=len(waits), complete=of_rank.complete,
-        wait=float(np.median(waits)) if len(waits) else None,
-        longest_wait=float(waits.max()) if len(waits) else None,
-        bound=float(np.median(of_rank.bounds)) / MS if of_rank.bounds else None,
-        sole=of_rank.sole / MS, waits_itself=of_rank.itself / MS,
-    )  # fmt: skip
-
-
-def _costliest(rank: RankResult) -> tuple[float, int, str]:
-    return -rank.sole, len(rank.rank), rank.rank
-
-
-def _group_result(
-    group: str, operation: str, size: int, collectives: int, matched: Matched, decided: LastOfEach
-) -> GroupResult:
-    known = decided.last != _UNKNOWN
-    by_clock = int((known & decided.by_clock).sum())
-    durations = matched.duration_ns / MS
-    return GroupResult(
-        group=group, operation=operation, ranks=size, collectives=collectives, complete=len(matched.duration_ns),
-        decided={ArrivalEvidence.KERNELS: int(known.sum()) - by_clock, ArrivalEvidence.CLOCK: by_clock},
-        contradicted=decided.contradicted,
-        shortest=float(np.median(durations.min(axis=1))) if len(durations) else None,
-        longest=float(np.median(durations.max(axis=1))) if len(durations) else None,
-    )  # fmt: skip
-
-
-def _lost(calls_of: Mapping[int, RankCalls], group: str, operation: str, labels: Mapping[int, str]) -> list[Lost]:
-    """What each rank lacks of what others have."""
-    every = np.unique(np.concatenate([calls.number for calls in calls_of.values()]))
-    lost = []
-    for rank, label in labels.items():
-        calls = calls_of.get(rank)
-        missing = every if calls is None else np.setdiff1d(every, calls.number, assume_unique=True)
-        if len(missing):
-            lost.append(
-                Lost(
-                    group=group, operation=operation, rank=label, count=len(missing),
-                    numbers=tuple(missing[:NAMED_NUMBERS].tolist()), all=calls is None,
-                )
-            )  # fmt: skip
-    return lost

@@ -12,12 +12,15 @@ from parse.arrivals.types import ArrivalEvidence, ArrivalsResult, GroupResult, L
 from parse.text import TableData, TextBlock, number, text_of
 
 SCHEMA = "rankwise-collective-trace-1"
+SMALL = 0.02
+"""Share of a sum that is not worth a word."""
 SHOWN_RANKS, SHOWN_LOST, MAX_NAME = 12, 8, 40
 MIN_LAST, MIN_SIGMAS = 3, 3.3
 """A rank stands out that comes last as often at least, and by as many standard deviations more often than by chance."""
 HEADS = (
     ("rank", ""), ("host", ""), ("last", ""), ("of", ""), ("others wait", "ms"), ("at most", "ms"), ("within", "ms"),
-    ("for it alone", "ms in all"), ("waits itself", "ms in all"),
+    ("for it alone", "ms in all"),
+    ("passed on", "ms in all"), ("waits itself", "ms in all"), ("mostly for", ""),
 )  # fmt: skip
 GROUP_HEADS = (
     ("group", ""), ("operation", ""), ("ranks", ""), ("collectives", ""), ("of all", ""), ("last known", ""),
@@ -31,7 +34,9 @@ def text(result: ArrivalsResult, width: int) -> str:
     blocks: list[TextBlock] = [[sentence(result), *how(result), *missing(result)]]
     if known:
         rows = [_rank_row(rank) for rank in known[:SHOWN_RANKS]]
-        blocks += ["", TableData(heads=HEADS, rows=rows, label_columns=2, keys=1)]
+        columns = len(HEADS) if any(row[-1] for row in rows) else len(HEADS) - 1
+        rows = [row[:columns] for row in rows]
+        blocks += ["", TableData(heads=HEADS[:columns], rows=rows, label_columns=2, keys=1)]
     if len(known) > SHOWN_RANKS:
         blocks.append(f"and {plural(len(known) - SHOWN_RANKS, 'further rank')}: --format json has them all")
     if result.groups:
@@ -119,13 +124,18 @@ def _lost_text(lost: Lost) -> str:
 
 
 def _itself(rank: RankResult) -> str:
-    """Whether the rank may be late because it waited for others in another collective."""
-    if rank.waits_itself >= rank.sole / 2:
-        return (
-            f"; it waits itself {_ms(rank.waits_itself)} in all: whether it is late for want of others cannot be told "
-            "by this sum"
-        )
-    return f"; it waits itself {_ms(rank.waits_itself)} in all, which does not make it late"
+    """Whether the rank is late for its own sake, or since it waited for others in another collective."""
+    waited = f"it waits itself {_ms(rank.waits_itself)} in all"
+    whom = f", mostly for {rank.waits_for}" if rank.waits_for else ""
+    if rank.passed_on is None:
+        if rank.waits_itself < rank.sole / 2:
+            return f"; {waited}, which does not make it late"
+        return f"; {waited}{whom}: whether that makes it late cannot be told without when kernels began"
+    if rank.passed_on < rank.sole * SMALL:
+        return "; it is late by itself, and not since it waited for others before"
+    if rank.passed_on < rank.sole / 2:
+        return f"; {_ms(rank.passed_on)} of this at most since it had waited itself before{whom}: it is late by itself"
+    return f"; {_ms(rank.passed_on)} of this since it had waited itself before{whom}: it passes on that others are late"
 
 
 def _stands_out(rank: RankResult, known: int, ranks: int) -> bool:
@@ -140,14 +150,9 @@ def _complete(result: ArrivalsResult) -> int:
 
 
 def _rank_row(rank: RankResult) -> list[str]:
-    times = (rank.wait, rank.longest_wait, rank.bound, rank.sole, rank.waits_itself)
-    return [
-        rank.rank,
-        rank.host,
-        str(rank.last),
-        str(rank.complete),
-        *("" if ms is None else number(ms) for ms in times),
-    ]
+    times = (rank.wait, rank.longest_wait, rank.bound, rank.sole, rank.passed_on, rank.waits_itself)
+    cells = ["" if ms is None else number(ms) for ms in times]
+    return [rank.rank, rank.host, str(rank.last), str(rank.complete), *cells, rank.waits_for]
 
 
 def _group_row(group: GroupResult) -> list[str]:

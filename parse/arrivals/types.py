@@ -112,7 +112,8 @@ class GroupResult:
 class RankResult:
     """What is known of a rank: to how many of the `complete` collectives of its groups it comes `last`; ms: how long
     the others then wait (mean over them: median and maximum over those collectives), how exactly that is known (median
-    bound), how long in all they wait for it alone, not for the second last, and how long in all it waits itself."""
+    bound), how long in all they wait for it alone, not for the second last; of this at most how much it passes on, as
+    it had waited itself before, None where that is not known; how long in all it waits itself, and mostly for whom."""
 
     rank: str
     host: str
@@ -122,7 +123,9 @@ class RankResult:
     longest_wait: float | None
     bound: float | None
     sole: float
+    passed_on: float | None
     waits_itself: float
+    waits_for: str
 
 
 @dataclass(frozen=True, kw_only=True)

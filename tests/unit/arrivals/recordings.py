@@ -162,3 +162,28 @@ def profiles(
         path.write_text(json.dumps(page))
         paths.append(path)
     return paths
+
+
+def tensor_and_data_parallel(
+    late_rank: int, late_ns: int, steps: int = 40
+) -> dict[tuple[int, ...], list[list[Kernel]]]:
+    """8 ranks in pairs (tp) and in two groups of four (dp): in each step a pair meets, then works, then all of dp meet.
+    The kernels by group, [step][place]; `late_rank` works longer before it meets its pair."""
+    rng = random.Random(5)
+    pairs = [(rank, rank + 1) for rank in range(0, 8, 2)]
+    fours = [tuple(range(0, 8, 2)), tuple(range(1, 8, 2))]
+    made: dict[tuple[int, ...], list[list[Kernel]]] = {group: [] for group in (*pairs, *fours)}
+    free = [EPOCH_NS] * 8
+    for _ in range(steps):
+        for groups in (pairs, fours):
+            for group in groups:
+                late = late_ns if groups is pairs else 0
+                come = {
+                    rank: free[rank] + 5 * MS + rng.randrange(30_000) + (late if rank == late_rank else 0)
+                    for rank in group
+                }
+                done = max(come.values()) + 400_000
+                made[group].append([Kernel(come[rank], done + rng.randrange(15_000)) for rank in group])
+                for rank in group:
+                    free[rank] = done
+    return made

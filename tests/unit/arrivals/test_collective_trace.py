@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parse.arrivals.inspector import read_inspector
-from parse.arrivals.last import arrivals
 from parse.arrivals.profiles import read_profiles
+from parse.arrivals.result import arrivals
 from parse.arrivals.text import missing, sentence
 from parse.arrivals.types import ArrivalEvidence, ArrivalsResult, RecordingError
 from parse.collective_trace import main
-from tests.unit.arrivals.recordings import MS, Hosts, Model, inspector, profiles
+from tests.unit.arrivals.recordings import MS, Hosts, Model, inspector, profiles, tensor_and_data_parallel
 
 TWO_HOSTS, SINGLE_HOST = Hosts(per_host=4), Hosts(per_host=64)
 
@@ -136,6 +136,34 @@ def test_a_rank_that_waits_elsewhere_is_not_called_late_by_itself(tmp_path):
     assert of_rank["rank 1"].waits_itself == pytest.approx(60 * 20.0, rel=0.02)
 
 
+@pytest.mark.parametrize("verbose", [True, False])
+def test_a_rank_that_waited_for_another_in_its_pair_passes_that_on(tmp_path, verbose):
+    """Rank 5 is late to its pair, so that both are late to their groups of four, rank 4 for the sake of rank 5."""
+    for group, kernels in tensor_and_data_parallel(late_rank=5, late_ns=20 * MS).items():
+        for place, path in enumerate(
+            inspector(tmp_path / "each", kernels, TWO_HOSTS, comm=f"0x{group}", verbose=verbose)
+        ):
+            rank, text = group[place], path.read_text()
+            path.unlink()
+            text = text.replace(f'"pid":{1000 + place}', f'"pid":{1000 + rank}').replace(
+                f'"hostname":"{TWO_HOSTS.name(place)}"', f'"hostname":"{TWO_HOSTS.name(rank)}"'
+            )
+            with (tmp_path / f"{TWO_HOSTS.name(rank)}-pid{1000 + rank}.log").open("a") as file:
+                file.write(text)
+    result = arrivals(read_inspector(sorted(tmp_path.glob("*.log"))))
+    of_rank = {rank.rank: rank for rank in result.ranks}
+    fifth, fourth = of_rank["node1 pid 1005"], of_rank["node1 pid 1004"]
+    assert (fifth.last, fourth.last) == (80, 40)
+    assert fourth.waits_for == "node1 pid 1005"
+    if verbose:
+        assert result.ranks[0] is fifth
+        assert fifth.passed_on == pytest.approx(0.0, abs=1.0)
+        assert fourth.passed_on == pytest.approx(fourth.sole, rel=0.01)
+        assert "it is late by itself" in sentence(result)
+    else:
+        assert fifth.passed_on is None and fourth.passed_on is None
+
+
 def test_a_clock_that_contradicts_decides_nothing(tmp_path):
     files = inspector(tmp_path, Model(late_ns=of_rank_3).kernels(), SINGLE_HOST, verbose=True)
     path = files[3]
@@ -152,8 +180,10 @@ def test_profiles_without_numbers_are_matched_by_order_where_one_clock_proves_it
     kernels = Model(late_ns=of_rank_3).kernels()
     in_order = arrivals(read_profiles(profiles(tmp_path / "one", kernels, SINGLE_HOST, with_seq=False)))
     assert counts(in_order) == {"rank 3": 60}
-    with pytest.raises(RecordingError, match="no one clock shows which ran at the same time"):
+    with pytest.raises(RecordingError, match="no common clock shows which ran at the same time"):
         read_profiles(profiles(tmp_path / "two", kernels, TWO_HOSTS, with_seq=False))
+    nameless = profiles(tmp_path / "nameless", kernels, Hosts(per_host=4, off_ns=0), with_seq=False)
+    assert counts(arrivals(read_profiles(nameless, 0), 0)) == {"rank 3": 60}
     shifted = profiles(
         tmp_path / "shifted", kernels, SINGLE_HOST, with_seq=False,
         skipped=lambda rank, number: number == (0 if rank == 2 else 59),
