@@ -59,6 +59,7 @@ from hpc.run.script_process import END_PATIENCE_S, ScriptProcess, describe_statu
 from hpc.run.script_spawned import as_ranks, own_folder, spawned_ranks
 from hpc.run.script_steps import (
     RankSteps,
+    ScriptStepCount,
     StepCollectives,
     clock_contradiction,
     collective_record,
@@ -257,6 +258,7 @@ class ScriptRun:
         Returns whether one failed. Once every script has gone on from its last requested step, the watch is over: how
         they end does not matter.
         """
+        made = ScriptStepCount(self._events, self._limit)
         while True:
             process.wait(LOOK_S)
             now_s = time.monotonic()
@@ -265,7 +267,7 @@ class ScriptRun:
             status = process.status
             state = _RUNS if status is None else _FAILED if status else _ENDED
             speaks, clock_due = bool(self._unmeasurable), now_s >= self._clock_due_s
-            table = self._agreement.exchange(state, count_steps(self._events), clock_due, speaks)
+            table = self._agreement.exchange(state, made.now(), clock_due, speaks)
             states, steps, clock_dues, speak = table.T
             if speak.any():
                 self._say_unmeasurable()

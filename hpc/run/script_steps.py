@@ -51,6 +51,30 @@ def count_steps(folder: Path) -> int:
     return max(map(_counted, folder.glob("*.events")), default=0)
 
 
+class ScriptStepCount:
+    """How many steps a running script has made, as its trace will count them.
+
+    Hooks count updates, of which optimizers that take turns make several in a step: where their count comes to
+    `limit`, the steps themselves are counted. 0 is no limit.
+    """
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        self._updates_per_step, self._reached = 1, False
+
+    def now(self) -> int:
+        """The steps so far."""
+        updates = count_steps(self._folder)
+        steps = updates // self._updates_per_step
+        if self._limit and steps >= self._limit and not self._reached:
+            recorded = len(read_steps(self._folder).steps)
+            if 0 < recorded < self._limit:
+                self._updates_per_step = max(self._updates_per_step, round(updates / recorded))
+                return recorded
+            self._reached = True
+        return steps
+
+
 def read_steps(folder: Path, *, by_calls: bool = False) -> RankSteps:
     """The steps that the script has made so far. Without any, `observed.reason` is why nothing is measured.
 

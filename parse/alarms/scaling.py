@@ -315,6 +315,10 @@ IMPLIED_BY_CROWDING = ("cores", "load")
 """Checks that fail wherever the machine is oversubscribed or has simulated nodes; those have alarms of their own."""
 
 
+def apart(result: Result, _: Neighbours) -> Iterator[FigureValues]:
+    return _reasons(result.apart)
+
+
 def oversubscribed(result: Result, _: Neighbours) -> Iterator[FigureValues]:
     return _reasons(result.oversubscribed)
 

@@ -19,6 +19,7 @@ Rule = Callable[[Result, Neighbours], Iterator[FigureValues]]
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
+        scaling.apart,
         scaling.oversubscribed, scaling.nodes_simulated, scaling.preflight, scaling.unfused, scaling.synchronises,
         scaling.built_otherwise, scaling.fewer_runs, scaling.unmeasured, scaling.not_as_asked, scaling.superlinear,
         scaling.rising, scaling.falling, scaling.more_nodes, scaling.average_and_median, windows.rates_and_wall_clock,

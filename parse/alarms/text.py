@@ -132,6 +132,7 @@ def _contradicting_clocks(run: int, ranks: int, rank: int, steps: int, of_steps:
 
 
 SENTENCES: Mapping[str, str | Callable[..., str]] = {
+    "apart": "apart: not a scaling result ({reason}; what they sum up to says nothing of how training scales)",
     "oversubscribed": "oversubscribed: not a scaling result ({reason})",
     "nodes_simulated": (
         "nodes_simulated: not a scaling result over nodes ({reason}; no network between nodes was measured)"

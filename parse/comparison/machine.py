@@ -251,8 +251,8 @@ def _remark(result: Result, side: Side, tolerance: float) -> str:
     """What speaks against the expected speed and its tolerance; empty where nothing does."""
     assert side.median is not None
     interval = single_interval(side.speeds, side.median)
-    if result.oversubscribed or result.nodes_simulated:
-        return f"no speed of a real machine: {result.oversubscribed or result.nodes_simulated}"
+    if result.no_scaling:
+        return f"no speed of a real machine: {result.no_scaling}"
     if interval is None:
         return f"{plural(len(side.speeds), 'run')}, too few for an interval: measure with --repeats 5 or more"
     if max(1 - interval.low, interval.high - 1) < tolerance:

@@ -346,7 +346,7 @@ def _scaling(summary: Summary, result: Result | None) -> Statement:
         sentences=[*_origin(result), *_beside(summary, result), *others],
         link=link,
         link_text=link_text,
-        doubt=bool(result.oversubscribed or result.nodes_simulated),
+        doubt=bool(result.no_scaling),
     )
 
 

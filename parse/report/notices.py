@@ -33,6 +33,7 @@ DECIDED = {
 }  # fmt: skip
 """Sizes that a sweep decides by its machine and cases where they are not requested, and the options that set them."""
 IN_THE_HEAD = {
+    "apart": "case",
     "oversubscribed": "case",
     "nodes_simulated": "case",
     "unfused": "backend",
@@ -384,7 +385,8 @@ def _of_setting(setting: Sequence[Result]) -> str:
         return f"no speed of {', '.join(result.requested.case for result in setting)}"
     largest_measured = max(measured, key=lambda result: result.devices)
     on = largest_measured.requested.case if largest_measured.devices else "? devices"
-    return f"{largest_measured.speed_text} on {on}; {unscaled_text(largest_measured)}"
+    speed = ", ".join([f"{largest_measured.speed_text} on {on}", *no_scaling_result(largest_measured)])
+    return f"{speed}; {unscaled_text(largest_measured)}"
 
 
 def unscaled_text(result: Result) -> str:
@@ -402,7 +404,11 @@ def without_speed(setting: Sequence[Result], result: Result) -> list[str]:
 
 def no_scaling_result(result: Result) -> list[str]:
     """`not a scaling result (oversubscribed)`; nothing where it is one."""
-    flags = {"oversubscribed": result.oversubscribed, "nodes simulated": result.nodes_simulated}
+    flags = {
+        "copies that never meet": result.apart,
+        "oversubscribed": result.oversubscribed,
+        "nodes simulated": result.nodes_simulated,
+    }
     reasons = [name for name, reason in flags.items() if reason]
     return [f"not a scaling result ({', '.join(reasons)})"] if reasons else []
 

@@ -20,9 +20,10 @@ from hpc.model.spec import SAMPLES, SCRIPT, SCRIPT_STEPS, RunSpec, diagnostic_of
 from hpc.model.timestamps import ABSENT, END
 from hpc.model.trace import RankReport, Trace, TraceError
 from hpc.model.training import TrainingHistory
-from hpc.system.text import grouped, plural
+from hpc.system.text import grouped
 from parse import stats
 from parse.runs.meetings import meetings_s
+from parse.runs.no_scaling import apart, nodes_simulated, oversubscribed
 from parse.runs.utilisation import Utilisation, utilisation
 
 # The fields of a run that a trace, a plan, a log or a document states.
@@ -270,10 +271,10 @@ class Machine:
     """The machine of a run. `facts` (device, driver, versions, …) has all values of its ranks, sorted.
 
     `hosts` are the names of the nodes, sorted; fewer than the run's nodes if those are simulated.
-    `oversubscribed`, `nodes_simulated` and `built_otherwise` hold the reason, empty if they do not apply. `unfused`:
-    the timing of phases split operations that the framework fuses. `synchronises`: the host waits for the device every
-    step. `findings` are those of the checks at its start, `options` those of backend and workload in effect.
-    `contradictions` are those of devices' clocks.
+    `oversubscribed`, `nodes_simulated`, `apart` and `built_otherwise` hold the reason, empty if they do not apply.
+    `unfused`: the timing of phases split operations that the framework fuses. `synchronises`: the host waits for the
+    device every step. `findings` are those of the checks at its start, `options` those of backend and workload in
+    effect. `contradictions` are those of devices' clocks.
     """
 
     ranks: int
@@ -281,6 +282,7 @@ class Machine:
     hosts: tuple[str, ...] = ()
     oversubscribed: str = ""
     nodes_simulated: str = ""
+    apart: str = ""
     unfused: bool = False
     synchronises: bool = False
     built_otherwise: str = ""
@@ -410,8 +412,9 @@ def describe(trace: Trace) -> Machine:
         ranks=len(reports),
         facts={name: tuple(sorted({*met})) for name, met in sorted(values.items())},
         hosts=tuple(sorted({report.hostname for report in reports if report.hostname})),
-        oversubscribed=_oversubscribed(trace.run, reports),
-        nodes_simulated=_nodes_simulated(trace.run, reports),
+        oversubscribed=oversubscribed(trace.run, reports),
+        nodes_simulated=nodes_simulated(trace.run, reports),
+        apart=apart(reports),
         unfused=any(report.backend_fact("fused") is False for report in reports),
         synchronises=any(report.backend_fact("synchronises_every_step") is True for report in reports),
         built_otherwise=next((difference for report in reports if (difference := _built_otherwise(report))), ""),
@@ -460,25 +463,6 @@ def _compared(report: RankReport, project: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _oversubscribed(run: RunSpec, reports: Sequence[RankReport]) -> str:
-    uuids = [str((report.device or {}).get("uuid") or "") for report in reports]
-    if run.gpus_per_node and all(uuids) and len(set(uuids)) < len(reports):
-        return f"{len(reports)} ranks share {plural(len(set(uuids)), 'GPU')}"
-    for on_host in _by_host(reports).values():
-        cores = _cores(on_host)
-        if cores and len(on_host) * run.cpus_per_rank > cores:
-            each = plural(run.cpus_per_rank, "core")
-            return f"{plural(len(on_host), 'rank')} of {each} each on a machine with {cores} for them"
-    return ""
-
-
-def _nodes_simulated(run: RunSpec, reports: Sequence[RankReport]) -> str:
-    machines = len(_by_host(reports))
-    if run.nodes > 1 and (machines < run.nodes or any(report.nodes_simulated for report in reports)):
-        return f"{plural(run.nodes, 'node')} on {plural(machines, 'machine')}"
-    return ""
-
-
 def _built_otherwise(report: RankReport) -> str:
     """The differences between the framework that ran and the one that the rank's Horovod was compiled with."""
     built, ran = _table(report.backend or {}, "horovod_built_against"), report.software or {}
@@ -487,17 +471,6 @@ def _built_otherwise(report: RankReport) -> str:
         for name in ("torch", "tensorflow")
         if built.get(name) and ran.get(name) and built[name] != ran[name]
     )
-
-
-def _by_host(reports: Sequence[RankReport]) -> dict[str | None, list[RankReport]]:
-    """The ranks of each machine; a boot id is one machine's, a host name may be a container's."""
-    return grouped((report.boot_id or report.hostname, report) for report in reports)
-
-
-def _cores(reports: Sequence[RankReport]) -> int | None:
-    """The number of cores that the ranks of one machine may use together; None if not reported."""
-    affinities = [report.affinity or () for report in reports]
-    return len({str(core) for affinity in affinities for core in affinity}) if all(affinities) else reports[0].cpus
 
 
 def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -295,6 +295,16 @@ class Result:
         return self._first_reason("nodes_simulated")
 
     @property
+    def apart(self) -> str:
+        """Ranks that train each by itself, so that their speeds add up to nothing; empty where they meet."""
+        return self._first_reason("apart")
+
+    @property
+    def no_scaling(self) -> str:
+        """Why its speed is none of a real machine's ranks together; empty where it is."""
+        return self.apart or self.oversubscribed or self.nodes_simulated
+
+    @property
     def machines(self) -> tuple[Machine, ...]:
         """The machines of its ok runs."""
         return tuple(run.machine for run in self.ok if run.machine)

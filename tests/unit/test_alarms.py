@@ -52,6 +52,15 @@ def sixth_run(**facts: Any) -> tuple[Result, ...]:
     return judged([*point(run, FIVE), other])
 
 
+def joining(*joined: bool | None) -> tuple[Result, ...]:
+    """Ranks of a script, of which each is in a process group, or not, or this is not known."""
+    run = make_run(ranks_per_node=len(joined))
+    ranks = make_ranks(run)
+    for rank, its in zip(ranks, joined, strict=True):
+        rank["script"] = {"facts": {} if its is None else {"joined": its}}
+    return trace(run, ranks=ranks)
+
+
 TWO, TWO_NODES = make_run(ranks_per_node=2), make_run(nodes=2)
 # The published 1n8g row: packed jobs among the runs, median 2802.14, average 2014.63.
 PACKED = [2833.72, 688.8, 2808.11, 2806.66, 701.07, 2800.71, 2803.56, 674.42]
@@ -123,6 +132,11 @@ CASES: list[tuple[str, tuple[Result, ...], dict[str, Any], tuple[Result, ...]]] 
     ),
     ("repeated", judged(TWICE), {"runs": [1], "of": 1, "attempts": [1, 3], "counted": 3}, judged(TWICE[:1])),
     ("noted", trace(evidence=NOTE), {"runs": [1], "of": 1, "evidence": NOTE}, trace()),
+    (
+        "apart", joining(False, False),
+        {"reason": "none of the 2 ranks joins a process group: each trains a copy by itself"}, joining(True, True),
+    ),
+    ("apart", joining(True, False), {}, joining(None, None)),
     (
         "oversubscribed", trace(TWO, ranks=make_ranks(TWO, affinity=[0])),
         {"reason": "2 ranks of 1 core each on a machine with 1 for them"}, trace(TWO),

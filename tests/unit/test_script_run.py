@@ -20,7 +20,7 @@ from hpc.model.groups import Call
 from hpc.model.spec import script_blocks, without_last
 from hpc.model.timestamps import ABSENT
 from hpc.model.verdict import WHO_KILLS
-from hpc.observe.events import BACKWARD_IN, BACKWARD_OUT, NO_ROOT, STEPS_CELL, UNCLEAR, UPDATE_OUT, Recorder
+from hpc.observe.events import BACKWARD_IN, BACKWARD_OUT, FORWARD_IN, NO_ROOT, STEPS_CELL, UNCLEAR, UPDATE_OUT, Recorder
 from hpc.observe.remarks import MANY_BACKWARDS
 from hpc.observe.stamps import CollectiveCall
 from hpc.observe.types import ObservedStep, Pause
@@ -28,6 +28,7 @@ from hpc.recovery.journal import Journal
 from hpc.run.script_process import SITE, ScriptProcess, describe_status, first_to_fail, script_environment
 from hpc.run.script_steps import (
     MAX_PATTERNS,
+    ScriptStepCount,
     differing_steps,
     early_collectives,
     meetings_of,
@@ -303,3 +304,19 @@ def test_what_makes_no_step_is_named_while_it_runs(
     for _ in range(updates):
         recorder.note(2 * backwards + 2, UPDATE_OUT)
     assert (reason in (shown := read_steps(tmp_path).unmeasurable)) and bool(shown) is bool(reason)
+
+
+@pytest.mark.parametrize(("optimizers", "expected"), [((1, 2), [20, 40]), ((1,), [40, 80])])
+def test_turns_of_optimizers_are_counted_as_the_trace_counts_them(
+    tmp_path: Path, optimizers: Sequence[int], expected: list[int]
+) -> None:
+    recorder, made = Recorder(str(tmp_path)), ScriptStepCount(tmp_path, limit=40)
+    counted = []
+    for update in range(81):
+        if update in (40, 80):
+            recorder.cells[STEPS_CELL] = update
+            counted.append(made.now())
+        for at, kind in enumerate((FORWARD_IN, BACKWARD_IN, BACKWARD_OUT, UPDATE_OUT)):
+            which = optimizers[update % len(optimizers)] if kind == UPDATE_OUT else 0
+            recorder.note(1 + 10 * update + at, kind, which)
+    assert counted == expected
