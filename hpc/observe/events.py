@@ -24,7 +24,7 @@ KINDS = (
     "forward_in", "evaluate_in", "evaluate_out",  # of the model: with gradients, without
     "armed",  # DDP will reduce in the next backward
     "backward_in", "gradient", "backward_out",  # gradient: that of the parameter which comes last, in DDP
-    "update_in", "update_out",  # Optimizer.step; which: the optimizer; number: 1 if the first with a closure
+    "update_in", "update_out",  # Optimizer.step; which: the optimizer; number: 1 if the first with a closure, or UNSEEN
     "scaler_in", "scaler_out",  # GradScaler.step; which: the optimizer, 0 where the scaler is switched off
     "save_in", "save_out",  # torch.save
     "collective_in", "collective_wait", "collective_out",  # which: its name; number: bytes; else the record of its call
@@ -55,6 +55,8 @@ _OF_DEVICE = frozenset((DEVICE_TIME, DEVICE_SEEN, DEVICE_ANCHOR, DEVICE_AT))
 NO_ROOT, UNCLEAR = -1, -2
 """Root of a collective in which every rank waits for all others; of one in which it is not known who waits for whom:
 one receives, or which ranks take part is not known."""
+UNSEEN = 2
+"""Number of an update that no hook saw (a compiled one): what it has changed shows at the next fetch or forward."""
 ENDING = "ending_ns"
 """The fact that a script has come to its end, by itself or by an exception: when (perf_counter_ns)."""
 FURTHER = "a collective of a further name or group"

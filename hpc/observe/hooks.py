@@ -224,7 +224,8 @@ def _hook_backward(o: Observer) -> Callable[[Any], Any]:
             o.forward_seen = False
         if o.lasts.has_ddp and (often or not o.lasts.hooked) and o.lasts.hook(complete, o.handles):
             o.recorder.state(last_gradients=len(o.lasts.hooked))
-        soon = o.backwards < 5 or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
+        o.watch_for_updates(search_anew=often or o.backwards == 2)
+        soon = o.backwards < 5 or o.watches or (o.lasts.has_ddp and not o.lasts.hooked and o.backwards < _LOOK_EVERY)
         o.next_look = o.backwards + 1 if soon else (o.backwards // _LOOK_EVERY + 1) * _LOOK_EVERY
 
     def make_backward(original: Any) -> Any:
@@ -285,7 +286,7 @@ def _hook_updates(o: Observer) -> None:
                 o.mark(at)
             which, closure = known(id(optimizer)) or o.optimizers.of(optimizer), 0
             if which > o.known_optimizers:  # and perhaps its model is new
-                o.known_optimizers, o.look_again, o.next_look = which, True, 0
+                o.update_seen(which)
             if not o.closures and len(args) + len(kwargs) > 1:
                 # It may call backward itself. Others need no event at their begin.
                 o.closures, closure = True, 1

@@ -255,6 +255,9 @@ class Observer(Patches):
         self.marked = False  # the script calls step(), which alone ends steps
         self.thread = 0  # that of the first backward: it trains
         self.record_after = flight_record.step_to_write()
+        self._watched: Callable[[], Any] = lambda: None  # a parameter whose version shows updates that no hook sees
+        self._version = -1  # of that, behind the last backward; -1: not watched
+        self._guessed = 0  # updates that only showed so
         self.steps = self.backwards = self.looks = self.next_look = self.known_optimizers = 0
         self.look_again = False
         self.optimizers, self.loaders = ObjectNumbers(), ObjectNumbers()
@@ -305,6 +308,8 @@ class Observer(Patches):
         On a device a step counts once its times are written.
         """
         self.updated = False
+        if self._version >= 0 and not self.known_optimizers and not self._has_changed():
+            return
         self.steps += 1
         if self.steps == self.record_after:
             self.write_record()
@@ -319,6 +324,39 @@ class Observer(Patches):
             self._follow_model()
         done = self.device.step_completed()
         self.cells[e.STEPS_CELL] = self.steps if self.mark is None else done
+
+    def watch_for_updates(self, *, search_anew: bool) -> None:
+        """After a backward, while no hook has seen an update: has the next fetch or forward look for one, where there
+        is an optimizer."""
+        if self.known_optimizers or self.marked or not (search_anew or self.watches):
+            return
+        parameter = self._watched()
+        if parameter is None and any(issubclass(type(thing), torch.optim.Optimizer) for thing in gc.get_objects()):
+            its = (p for root in outermost() for p in root.parameters() if p.grad is not None)
+            parameter = next((p for p in its if not hasattr(p, "placements")), None)
+        if parameter is not None:
+            self._watched, self._version, self.updated = weakref.ref(parameter), parameter._version, True
+
+    @property
+    def watches(self) -> bool:
+        """Whether each backward is to be followed by such a look."""
+        return not self.known_optimizers and self._watched() is not None
+
+    def _has_changed(self) -> bool:
+        """Whether the parameter that is watched was updated since its backward; notes that."""
+        parameter, version = self._watched(), self._version
+        self._version = -1
+        if parameter is None or parameter._version == version:
+            return False
+        self.note(e.UPDATE_OUT, 0, e.UNSEEN)
+        self._guessed += 1
+        return True
+
+    def update_seen(self, which: int) -> None:
+        """A hook sees an optimizer for the first time: what was taken for updates without that was none."""
+        self.known_optimizers, self.look_again, self.next_look = which, True, 0
+        self.steps -= self._guessed
+        self._guessed = 0
 
     def write_record(self) -> None:
         """Writes torch's own record of collectives, in the warm-up and at the end; raises nothing."""

@@ -27,6 +27,11 @@ def remarks_on_process(recorded: ProcessEvents) -> list[str]:
         )
     if "failed" in facts:
         remarks.append(f"a hook raised {facts['failed']}: all hooks were removed; the script went on unmeasured")
+    if unseen := sum(event.kind == e.UPDATE_OUT and event.number == e.UNSEEN for event in recorded.events):
+        remarks.append(
+            f"{plural(unseen, 'update')} that no hook saw, as of torch.compile(optimizer.step), end with the next "
+            "fetch or forward: parameters had changed by then"
+        )
     if facts.get("full"):
         remarks.append(f"recording ended after {len(recorded.events)} events: the file was full")
     if facts.get("world_size", 1) > 1 and not facts.get("joined", True):

@@ -23,6 +23,18 @@ class Segment:
     """The optimizer works inside the backward, whose return is the update's."""
 
 
+def without_guesses(events: Sequence[HookEvent]) -> Sequence[HookEvent]:
+    """The events without updates that show by changed parameters alone, where hooks see updates: LBFGS changes them
+    between its backwards."""
+    updates = [event.number == e.UNSEEN for event in events if event.kind == e.UPDATE_OUT]
+    if not any(updates) or all(updates):
+        return events
+    return [
+        HookEvent(0, e.NOTHING) if event.kind == e.UPDATE_OUT and event.number == e.UNSEEN else event
+        for event in events
+    ]
+
+
 def segments_of(events: Sequence[HookEvent]) -> list[Segment]:
     """One for each step. Where the script calls `step()` that alone ends steps."""
     marks = [at for at, event in enumerate(events) if event.kind == e.STEP_END]

@@ -171,7 +171,7 @@ def _why_unclear(inside: Sequence[HookEvent], segment: Segment, recorded: Proces
     returns = sum(event.kind == e.BACKWARD_OUT for event in inside)
     updates = [at for at, event in enumerate(inside) if event.kind == e.UPDATE_IN]
     armed = [at for at, event in enumerate(inside) if event.kind == e.ARMED]
-    unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number]
+    unseen = [event for event in inside if event.kind == e.UPDATE_OUT and event.number == 1]
     facts = recorded.facts
     ddp = facts.get("ddp")
     reasons = {

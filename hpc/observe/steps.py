@@ -18,7 +18,7 @@ from hpc.observe.device_times import BEFORE_ALL, DeviceTimes, is_timed, with_dev
 from hpc.observe.events import HookEvent, ProcessEvents
 from hpc.observe.remarks import lacking_stamps, remarks_on_process, remarks_on_steps, usually_absent, why_none
 from hpc.observe.rounds import rounds_of
-from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders
+from hpc.observe.segments import Segment, looked_at, segments_of, training_loaders, without_guesses
 from hpc.observe.stamps import (
     host_bound_ns,
     host_spans,
@@ -83,6 +83,7 @@ def steps_of(recorded: ProcessEvents, *, by_calls: bool = False) -> ObservedStep
 
     `by_calls` as of hpc.observe.stamps.inner_stamps.
     """
+    recorded = recorded._replace(events=without_guesses(recorded.events))
     process = _Process.of(recorded, by_calls=by_calls)
     events, segments = process.recorded.events, process.segments
     steps: list[ObservedStep] = []

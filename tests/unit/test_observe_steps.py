@@ -255,6 +255,37 @@ def test_an_outer_optimizer_in_no_order_is_one_too() -> None:
     )
 
 
+def test_an_update_that_no_hook_saw_ends_with_the_next_fetch() -> None:
+    script = Script(size=1)
+    ends = []
+    for _ in range(4):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.sleep(5)
+        script.at(e.UPDATE_OUT, 0, e.UNSEEN)  # noted where the next fetch begins
+        ends.append(script.ns + MS)
+    observed = script.observed()
+    assert [step.stamps[END] for step in observed.steps[:3]] == ends[:3]
+    assert not reasons(observed.steps)
+    assert any(text.startswith("4 updates that no hook saw, as of torch.compile") for text in observed.remarks)
+
+
+def test_parameters_that_change_between_backwards_are_no_update_where_hooks_see_them() -> None:
+    script = Script(size=1)
+    for number in range(4):
+        script.fetch()
+        for _ in range(3):
+            script.forward()
+            script.backward()
+            if number == 0:
+                script.at(e.UPDATE_OUT, 0, e.UNSEEN)
+        script.update()
+    observed = script.observed()
+    assert [step.backwards for step in observed.steps] == [3] * 4
+    assert not any("no hook saw" in text for text in observed.remarks)
+
+
 def test_turns_in_no_pattern_are_not_measured() -> None:
     script = Script(**DDP)
     for optimizer in (1, 2, 2, 1, 1, 1, 2, 1, 2, 1, 1):
