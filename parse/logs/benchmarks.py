@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from parse.logs.engine.log_format import LogError
 from parse.logs.engine.reader import ANSI, pieces
 from parse.logs.linpack import MARKS as LINPACK_MARKS
 from parse.logs.linpack import Linpack, linpacks
@@ -34,6 +35,8 @@ class Benchmarks:
 
 
 NO_BENCHMARKS = Benchmarks()
+_INSPECTOR = b'"coll_perf"'
+OF_INSPECTOR = "records of NCCL Inspector, no log of steps; python -m parse.collective_trace reads those of all ranks"
 
 
 def joined(each: Iterable[Benchmarks]) -> Benchmarks:
@@ -48,8 +51,10 @@ def joined(each: Iterable[Benchmarks]) -> Benchmarks:
 
 def benchmarks_in(path: Path, place: PathFacts) -> Benchmarks:
     """Those of a file, whose `place` says its nodes and devices where the path does; empty for other files. Raises
-    LogError if it cannot be read."""
+    LogError if it cannot be read, or has records of a profiler."""
     begin = next((bytes(memoryview(buffer)[:size]) for buffer, size, _ in pieces(path, SNIFFED_BYTES)), b"")
+    if _INSPECTOR in begin and begin.lstrip().startswith(b"{"):
+        raise LogError(f"{path}: {OF_INSPECTOR}")
     of_nccl = bool(NCCL_TESTS.search(begin))
     of_network, of_linpack = (any(mark in begin for mark in marks) for marks in (NETWORK_MARKS, LINPACK_MARKS))
     if not (of_nccl or of_network or of_linpack):

@@ -189,7 +189,11 @@ def _unit(test: NetworkTest) -> str:
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    return f"{sizes[0]} bytes" if len(sizes) == 1 else f"{len(sizes)} sizes, from {min(sizes)} to {max(sizes)} bytes,"
+    """`4 bytes`, `6 × 4 bytes`, `3 sizes from 4 to 16 bytes`."""
+    distinct_sizes = sorted({*sizes})
+    if len(distinct_sizes) > 1:
+        return f"{len(distinct_sizes)} sizes from {distinct_sizes[0]} to {distinct_sizes[-1]} bytes"
+    return f"{f'{len(sizes)} × ' if len(sizes) > 1 else ''}{sizes[0]} bytes"
 
 
 # Systems solved by HPL and HPL-MxP.

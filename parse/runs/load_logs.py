@@ -95,7 +95,7 @@ def load_logs(paths: Sequence[Path], how: HowToRead, progress: Progress[Path], s
                         recognise(path)
                     remarks.append(_packed(path, place))
                     continue
-                reading, attempt = _read(path, place, how)
+                reading, attempt = _read(path, place, how, may_infer=not benchmarks)
             if benchmarks and not reading.step_lines:
                 continue
             if path in silently and how.log_format and reading.log_format.steps and not reading.step_lines:
@@ -190,7 +190,8 @@ def _packed(path: Path, place: PathFacts) -> str:
     return f"{path}: runs {runs} of a packed job, at once on the same GPUs: set aside, not counted"
 
 
-def _read(path: Path, place: PathFacts, how: HowToRead) -> tuple[Reading, Attempt]:
+def _read(path: Path, place: PathFacts, how: HowToRead, *, may_infer: bool = True) -> tuple[Reading, Attempt]:
+    """A log as its format, or inference, reads it; never by inference where its lines are those of a benchmark."""
     inference: Inference | None = None
     if how.patterns:
         log_format = with_marks(pattern_format(how.patterns))
@@ -200,6 +201,8 @@ def _read(path: Path, place: PathFacts, how: HowToRead) -> tuple[Reading, Attemp
         try:
             log_format = recognise(path)
         except UnrecognisedError as error:
+            if not may_infer:
+                raise
             inference = _inference(path, error)
             log_format = with_marks(inference.log_format)
     reading = read_log(path, log_format, how.protocol)

@@ -148,6 +148,32 @@ def test_osu_allreduce_beside_the_ledger_where_its_path_says_the_case(tmp_path, 
     assert out.count("osu_allreduce (MPI, device buffers) on 2n2g: this gradient volume (134 MB) takes 12.68 ms") == 1
 
 
+def test_what_benchmarks_print_is_never_taken_for_steps_by_inference(tmp_path, capsys):
+    """Lines with a number that grows and a rate beside it, as an HPL of NVIDIA's prints while it runs."""
+    progress = "".join(f"step {at}/300 time={at * 2.0:.2f}s step_time=2.00s 64.00 samples/s\n" for at in range(1, 301))
+    path = str(made.put(tmp_path, "1n8g/hpl.log", progress + HPL))
+    assert summarize.main([path]) == 0
+    printed = capsys.readouterr()
+    assert "33110.00" in printed.out
+    assert "samples/s" not in printed.out + printed.err
+
+
+def test_sizes_in_several_rows_are_shown_by_the_worst(tmp_path, capsys):
+    row = " 65536      5000             44326.24            44276.64                  0.708426\n"
+    path = made.put(tmp_path, "write.log", WRITE + row.replace("44276.64", "43276.64").replace("0.708426", "0.692426"))
+    assert summarize.main([str(path), "--warnings"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "65536 45.38" in out
+    assert "2 × 65536 bytes" not in out and "65536 bytes in several rows, the worst is shown" in out
+
+
+def test_records_of_nccl_inspector_are_named_with_the_command_that_reads_them(tmp_path, capsys):
+    record = '{"header":{"id":"0x1","rank":0,"n_ranks":2},"metadata":{},"coll_perf":{"coll":"AllReduce","coll_sn":1}}\n'
+    path = str(made.put(tmp_path, "node0-pid7.log", record * 300))
+    assert summarize.main([path]) == 1
+    assert "python -m parse.collective_trace reads those of all ranks" in capsys.readouterr().err
+
+
 ANY = st.sampled_from(
     [line for text in (OSU_BW, OSU_ALLREDUCE, WRITE, READ_LAT, HPL, HPL_MXP, HPL_AI) for line in text.splitlines()]
 )
