@@ -171,6 +171,13 @@ def test_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(run["family"] == "ngc-pytorch" for result in results for run in result["runs"] if "log" in run)
 
 
+def test_a_protocols_mean_of_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    step_s = [128 / 350 if number % 10 else 128 / 152 for number in range(1, 141)]
+    made.put(tmp_path, "1n1g/r50_b128_fp32_1.log", made.paddle(step_s, batch=128))
+    (result,) = printed(capsys, tmp_path, "--speed", "protocol")["results"]
+    assert "protocol" in {alarm["figures"].get("source") for alarm in result["alarms"]}
+
+
 def test_outputs_of_nccl_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = printed(capsys, made.put(tmp_path, "1n8g/all_reduce.log", ONE_NODE))
     assert page["nccl_tests"][0]["rows"] and page["results"] == []
