@@ -102,10 +102,12 @@ gpu-wheels: | $(PY)
 	@$(PY) -c 'import packaging' 2>/dev/null || $(PIP) packaging
 	@$(PY) -m benchmarks.gpu_day --fill-wheels $(or $(WHEELS),gpu-wheels) $(if $(PYTHON_VERSION),--python-version '$(PYTHON_VERSION)')
 
-# 100,000 mutated logs, 3,000 sweeps with damaged files, 20,000 hostile files; what fails is printed with its seed, which
-# `$(PY) -m tests.fuzz.fuzz_logs --seed N`, or fuzz_evidence, or fuzz_hostile, tries again.
+# 100,000 mutated logs, as many of no declared format, 3,000 sweeps with damaged files, 20,000 hostile files; what fails is
+# printed with its seed, which `$(PY) -m tests.fuzz.fuzz_logs --seed N`, or fuzz_inferred, fuzz_evidence, fuzz_hostile, tries
+# again.
 fuzz: $(VENV)/.test
 	$(call part,fuzz of logs,300,$(PY) -m tests.fuzz.fuzz_logs)
+	$(call part,fuzz of logs of no format,1800,$(PY) -m tests.fuzz.fuzz_inferred)
 	$(call part,fuzz of evidence,300,$(PY) -m tests.fuzz.fuzz_evidence)
 	$(call part,fuzz of hostile files,1200,$(PY) -m tests.fuzz.fuzz_hostile)
 

@@ -35,6 +35,7 @@ COARSE = 0.05
 """A reading whose digits leave more of a time open confirms nothing."""
 MIN_STEPS = 4
 """Printed steps that are enough to compare fields."""
+MAX_STEP = 1 << 40
 NEAR = 3
 """Printed steps by which the lines of ranks that run together may be apart."""
 STAMPS, INTERVAL = "time stamps", "interval"
@@ -102,9 +103,9 @@ def series_of(rows: Sequence[LineWords], step: str) -> StepSeries:
     goes_back = False
     for words in rows:
         value = _value(words, step, STEP)
-        if value is None:
+        if value is None or not value < MAX_STEP:
             continue
-        epoch = next((number.value for number in words.numbers if _is(number, EPOCH)), -1.0)
+        epoch = next((number.value for number in words.numbers if _is(number, EPOCH) and number.value < MAX_STEP), -1.0)
         key = (epoch, value)
         if key in lines:
             if key not in order[-NEAR:]:
@@ -229,9 +230,8 @@ def _readings(series: StepSeries, column: FieldColumn, factor: float, gaps: Floa
 
 def _paces(series: StepSeries, column: FieldColumn, gaps: Floats) -> Iterator[FieldTimes]:
     """What a field of steps per second may be: of a step, or a mean of all steps so far."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        each = 1 / column.values
-        open_share = column.digits / 2 / column.values
+    each = 1 / column.values
+    open_share = column.digits / 2 / column.values
     elapsed = series.steps * each
     single = FieldTimes(
         field=column.name, how=SINGLE, factor=1.0, seconds=each[1:] * gaps, errors=(each * open_share)[1:] * gaps,
@@ -249,9 +249,8 @@ def differ_by(first: FieldTimes, other: FieldTimes, *, trimmed: bool) -> float |
     if among.sum() < (MIN_STEPS - 1 if trimmed else 1):
         return None
     if trimmed:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = first.seconds / other.seconds
-            open_share = (first.errors + other.errors) / np.maximum(first.seconds, other.seconds)
+        ratio = first.seconds / other.seconds
+        open_share = (first.errors + other.errors) / np.maximum(first.seconds, other.seconds)
         apart = ~(np.abs(np.log(ratio, where=ratio > 0, out=np.full(len(ratio), np.inf))) < 0.2 + open_share)
         if (apart & among).sum() <= among.sum() / 5:
             among &= ~apart
@@ -300,6 +299,7 @@ class FieldAgreement:
         return bool(self.times or self.speed) and not self.against
 
 
+@np.errstate(all="ignore")
 def agreement_of(series: StepSeries, *, trimmed: bool, per_step: float | None = None) -> FieldAgreement:
     """Holds all fields against one another. `per_step` is what a step takes in where that is known from other lines."""
     times = times_of(series)
@@ -317,13 +317,14 @@ def agreement_of(series: StepSeries, *, trimmed: bool, per_step: float | None = 
         key=lambda each: (each.column.role.unit == TOKENS, each.column.role.scope != "", each.devices is not None),
         default=None,
     )
+    by_rate = [each for each in times if speed is not None and each.field == speed.by.field]
     if speed is not None and not cluster and _is_certain(series, speed):
         cluster = [speed.by]
     return FieldAgreement(
         times=tuple(cluster),
         speed=speed,
         counter=_counter(series),
-        against=tuple(_against(series, times, cluster, trimmed=trimmed)),
+        against=tuple(_against(series, times, cluster[:1] or by_rate, trimmed=trimmed)),
         readings=tuple(_as_text(series, times)),
         step_s=_step_s(series, cluster[0]) if cluster else None,
     )
@@ -332,7 +333,7 @@ def agreement_of(series: StepSeries, *, trimmed: bool, per_step: float | None = 
 def _is_certain(series: StepSeries, speed: ConfirmedRate) -> bool:
     """Whether the time that confirms a rate is certain itself: its unit, and whether it is of one step."""
     role = speed.by.role
-    if role is None or speed.devices == 1:
+    if role is None or role.kind == PACE or speed.devices == 1:
         return True
     of_one_step = speed.by.how == ELAPSED or role.hint == SINGLE or bool((np.nanmax(series.gaps) == 1).all())
     return of_one_step and len(role.factors) == 1
@@ -460,24 +461,25 @@ def _counter(series: StepSeries) -> FieldColumn | None:
 
 
 def _against(
-    series: StepSeries, times: Sequence[FieldTimes], cluster: Sequence[FieldTimes], *, trimmed: bool
+    series: StepSeries, times: Sequence[FieldTimes], reference: Sequence[FieldTimes], *, trimmed: bool
 ) -> Iterator[str]:
-    """The fields that say by their words what they are, and contradict what the others agree on."""
-    agreed = {each.field for each in cluster}
-    for field in dict.fromkeys(each.field for each in times if cluster and each.field not in agreed):
+    """The fields that say by their words what they are, and contradict each reading of the `reference`."""
+    agreed = {each.field for each in reference}
+    for field in dict.fromkeys(each.field for each in times if reference and each.field not in agreed):
         readings = [each for each in times if each.field == field]
         role = readings[0].role
-        is_explicit = role is None or role.hint == SINGLE or role.kind == PACE
         apart = [
-            (by, place)
+            (by, place, against)
             for place, each in enumerate(readings)
-            if (by := differ_by(each, cluster[0], trimmed=trimmed)) is not None
+            for against, other in enumerate(reference)
+            if (by := differ_by(each, other, trimmed=trimmed)) is not None
         ]
+        is_explicit = role is None or role.hint == SINGLE or role.kind == PACE
         if is_explicit and apart and min(apart)[0] > TOLERANCE:
-            nearest = readings[min(apart)[1]]
+            _, place, against = min(apart)
             yield (
-                f"{shown(field)} makes {_step_s(series, nearest):.4g} s a step, and {shown(cluster[0].field)} "
-                f"{_step_s(series, cluster[0]):.4g} s"
+                f"{shown(field)} makes {_step_s(series, readings[place]):.4g} s a step, and "
+                f"{shown(reference[against].field)} {_step_s(series, reference[against]):.4g} s"
             )
 
 

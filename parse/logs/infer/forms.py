@@ -24,14 +24,17 @@ MAX_LINE = 4096
 """Characters of a line that are looked at."""
 JOINT = b"\v"
 """Stands for a line end behind which a line goes on."""
+MAX_LINES_OF_STEP = 80
+"""Steps have no more lines."""
 MANY_LINES = 16
 """Lines with nothing beside their steps that are worth a word."""
-_STEP_WORD = re.compile(rb"(?i)step|iter|\bit\b|batch|update|epoch|\bba\b|\d\s*/\s*\d")
+_STEP_WORD = re.compile(rb"(?i)step|iter|\bit\b|batch|\bup|epoch|\bba\b|\d\s*/\s*\d")
 _DIGITS = re.compile(rb"\d+")
 _EVALUATES = re.compile(
     r"(?<![a-z])(?:val|valid|validation|eval|evaluation|evaluating|evaluate|test|testing|inference|infer|predict|"
     r"benchmark|generating|generate)(?![a-z])"
 )
+_NO_COUNT = re.compile(r"step|iter|epoch|warm|batch")
 BEFORE_STEP = 60
 """Characters before the name of a step that may say that it is none of the training."""
 
@@ -47,9 +50,12 @@ class CountingLine:
 
 @dataclass(frozen=True, kw_only=True)
 class StepForm:
-    """Lines with the same fields, in the order of the file, and which field of them is the step."""
+    """Lines with the same fields, in the order of the file, and which field of them is the step. `first` and `last` are
+    the places of such lines among all that were looked at."""
 
     lines: tuple[CountingLine, ...]
+    first: int
+    last: int
     step: str
     series: StepSeries
     agreement: FieldAgreement
@@ -75,8 +81,9 @@ def sample(path: Path) -> Iterator[bytes]:
 
 
 def joined(part: bytes) -> bytes:
-    """The text with JOINT for each line end behind which a line goes on."""
-    return CONTINUED.sub(JOINT, part)
+    """The text with JOINT for each line end behind which a line goes on; empty where hardly a line begins."""
+    text = CONTINUED.sub(JOINT, part)
+    return text if text.count(b"\n") * MAX_LINES_OF_STEP >= part.count(b"\n") else b""
 
 
 def lines_of(parts: Sequence[bytes]) -> list[list[CountingLine]]:
@@ -126,22 +133,27 @@ def line_of(text: str, reader: WordReader) -> CountingLine | None:
 
 def _counts(number: NamedNumber) -> bool:
     """Whether a number without a word of steps is one of so many, `[ 50/1251]`."""
-    named = bool(re.fullmatch(r"[a-z ]{0,20}", number.name)) and not number.name.startswith("epoch")
+    named = bool(re.fullmatch(r"[a-z ]{0,20}", number.name)) and not _NO_COUNT.search(number.name)
     return named and number.of is not None and number.is_whole and number.role is None
 
 
 def forms_of(parts: Sequence[Sequence[CountingLine]]) -> Iterator[StepForm]:
     """The forms of lines of which one part has enough, each by the part that has most."""
-    best: dict[tuple[tuple[str, str], ...], list[CountingLine]] = {}
+    best: dict[FormKey, list[CountingLine]] = {}
+    ranges: dict[FormKey, tuple[int, int]] = {}
+    place = 0
     for part in parts:
-        by_key: dict[tuple[tuple[str, str], ...], list[CountingLine]] = defaultdict(list)
+        by_key: dict[FormKey, list[CountingLine]] = defaultdict(list)
         for line in part:
+            place += 1
             if not line.evaluates:
-                by_key[_key(line.words)].append(line)
+                key = _key(line.words)
+                by_key[key].append(line)
+                ranges[key] = ranges.get(key, (place, 0))[0], place
         for key, lines in by_key.items():
             if len(lines) > len(best.get(key, ())):
                 best[key] = lines
-    for lines in best.values():
+    for key, lines in best.items():
         rows = [line.words for line in lines]
         step = step_name(rows)
         if step is None:
@@ -150,9 +162,16 @@ def forms_of(parts: Sequence[Sequence[CountingLine]]) -> Iterator[StepForm]:
         if len(series.steps) > MIN_STEPS:
             agreement = agreement_of(series, trimmed=True)
             if agreement.readings or len(lines) >= MANY_LINES:
-                yield StepForm(lines=tuple(lines), step=step, series=series, agreement=agreement)
+                first, last = ranges[key]
+                yield StepForm(
+                    lines=tuple(lines), first=first, last=last, step=step, series=series, agreement=agreement
+                )
 
 
-def _key(words: LineWords) -> tuple[tuple[str, str], ...]:
+FormKey = tuple[tuple[str, str], ...]
+"""The kinds and names of a line's numbers."""
+
+
+def _key(words: LineWords) -> FormKey:
     stamp = (("stamp", ""),) if words.stamp else ()
     return stamp + tuple((number.role.kind, number.name) for number in words.numbers if number.role)

@@ -11,7 +11,7 @@ from pathlib import Path
 from parse.logs.engine.log_format import LogFormat
 from parse.logs.engine.reader import ANSI, pieces
 from parse.logs.infer.agreement import TOLERANCE, FieldAgreement, agreement_of, series_of, shown
-from parse.logs.infer.forms import MAX_LINE, CountingLine, StepForm, forms_of, joined, line_of, lines_of, sample
+from parse.logs.infer.forms import JOINT, MAX_LINE, CountingLine, StepForm, forms_of, joined, line_of, lines_of, sample
 from parse.logs.infer.pattern_text import candidate, pattern_of, plain
 from parse.logs.infer.words import WordReader
 from parse.logs.line_pattern import CONTINUED, LINES, LinePattern, pattern_format
@@ -147,11 +147,18 @@ def _unconfirmed(forms: Sequence[StepForm]) -> str:
 
 
 def _contradicts(form: StepForm, other: StepForm) -> str:
-    """The other form's step where it is another one than this one's; empty where they agree, or nothing is known."""
+    """Why the other form's lines speak against this one's, as they contradict themselves or have another step; empty
+    where they do not."""
+    if other.agreement.against:
+        return _unconfirmed([other])
+    if other.agreement.readings and (form.last < other.first or other.last < form.first):
+        return (
+            f"two kinds of lines count steps, {form.step!r} and {other.step!r}, one behind the other: it may be two "
+            "programs in one file; --pattern says which counts"
+        )
     if other.agreement.step_s is None or form.agreement.step_s is None:
         return ""
-    ratio = other.agreement.step_s / form.agreement.step_s
-    if abs(ratio - 1) <= 2 * TOLERANCE:
+    if abs(other.agreement.step_s / form.agreement.step_s - 1) <= 2 * TOLERANCE:
         return ""
     return (
         f"two kinds of lines count steps: by one a step takes {form.agreement.step_s:.4g} s, by the other "
@@ -200,7 +207,7 @@ def _window_text(path: Path, begin: int, end: int, *, goes_on: bool) -> Iterator
         if offset + size <= begin:
             continue
         text = bytes(memoryview(buffer)[max(begin - offset, 0) : size])
-        text = joined(text) if goes_on else text
+        text = CONTINUED.sub(JOINT, text) if goes_on else text
         place = max(begin, offset)
         for raw in text.split(b"\n"):
             if place > end or place - begin > WINDOW_BYTES or count >= WINDOW_LINES:

@@ -88,7 +88,7 @@ _WORK = re.compile(
 )
 _NO_WORK = re.compile(r"per|/s|acc|loss|max|length|len|vocab|ratio|mean|%|remaining|budget|target|limit|dataset")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
-EDGE = " \t:='\"~@#>*-"
+EDGE = " \t:='\"~@#>*.%-"
 
 
 def phrase(text: str) -> str:
@@ -141,6 +141,8 @@ def _rate(rate: re.Match[str], text: str) -> NumberRole | None:
 
 
 def _time(name: str, unit: str, text: str) -> NumberRole | None:
+    if unit.endswith(" elapsed"):
+        name, unit = f"{name} elapsed", unit.removesuffix(" elapsed")
     has_unit = any(form.fullmatch(unit) for form, _ in _UNITS)
     says = _TIME.search(name) or _STEP_TIME.search(name) or (has_unit and unit != "m")
     if not says or (unit and not has_unit) or _OTHER_TIME.search(_STEP_TIME.sub("", text)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from parse.logs.engine.fields import TIME_STAMP, seconds_of
+from parse.logs.engine.fields import LARGEST, TIME_STAMP, seconds_of
 from parse.logs.infer.vocabulary import EDGE, TIME, WORK, NumberRole, elapsed_role, phrase, role_of
 
 MAX_TEXT = 4096
@@ -15,14 +16,15 @@ MAX_TEXT = 4096
 MAX_NUMBERS = 120
 MAX_NAME = 48
 MAX_SHAPES = 4096
+MAX_POWER = 18
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedNumber:
     """A number of a line, or a time in parts as `25m 15s`: its place, its value, the worth of its last digit.
 
-    `name` is the phrase that names it, which begins at `named_from`; `unit_until` is where the unit behind it ends.
-    `of` is the place of the total where it is `5/4491`. `plain`: `--pattern` can read it. `scale` is 1000 of `12k`.
+    `name` is the phrase that names it, else its unit, and begins at `named_from`; the unit behind it ends at
+    `unit_until`. `of` is the place of the total of `5/4491`. `plain`: `--pattern` can read it. `scale`: 1000 of `12k`.
     """
 
     start: int
@@ -93,7 +95,7 @@ _MULTIPLE = re.compile(r" ?([kKMB])(?![A-Za-z])|([kKMB])(?=[ \-]?(?:tok|it|sampl
 _MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}
 _SEPARATORS = re.compile(r"[,|;()\[\]{}<>\t\v\x80-\xff]|  +| - ")
 _UNIT = re.compile(
-    r" ?(?P<unit>[A-Za-zµ]+(?:(?:/| per )[A-Za-z]+){0,3})(?![\w/])|"
+    r" ?(?P<unit>[A-Za-zµ]+(?:(?:/| per )[A-Za-z]+){0,3}(?: elapsed)?)(?![\w/])|"
     r" ?(?:[|,\t]|  ) *(?P<column>[A-Za-z]+(?:/[A-Za-z]+){1,2})\s*(?:[|,\t]|  |$)"
 )
 _ALIKE = str.maketrans("123456789", "000000000")
@@ -122,7 +124,7 @@ class WordReader:
 def _of_other_line(number: NamedNumber, line: str) -> NamedNumber:
     """The number at the same place of another line of the shape."""
     text = line[number.start : number.stop]
-    value = _seconds(text) if number.is_time else float(text.replace(",", ""))
+    value = _seconds(text) if number.is_time else _finite(float(text.replace(",", "")))
     copy = object.__new__(NamedNumber)
     copy.__dict__.update(number.__dict__, value=value * number.scale)  # a tenth of the time of dataclasses.replace
     return copy
@@ -182,7 +184,13 @@ def _spans(line: str, stamp: LineStamp | None) -> Iterator[_NumberSpan]:
             yield _NumberSpan(start=timed.start(), stop=at, value=seconds, digit=_digit(timed["s"]), is_time=True)
             continue
         text, at = number[0].replace(",", ""), number.end()
-        yield _NumberSpan(start=number.start(), stop=at, value=float(text), digit=_digit(text), is_whole=text.isdigit())
+        value, digit = _finite(float(text)), _digit(text)
+        yield _NumberSpan(start=number.start(), stop=at, value=value, digit=digit, is_whole=text.isdigit())
+
+
+def _finite(value: float) -> float:
+    """The number; NaN for one that is larger than any of a log."""
+    return value if abs(value) <= LARGEST else math.nan
 
 
 def _seconds(text: str) -> float:
@@ -191,13 +199,14 @@ def _seconds(text: str) -> float:
 
 
 def _seconds_of(timed: re.Match[str]) -> float:
-    return sum(float(text) * _SECONDS[name] for name, text in timed.groupdict().items() if text)
+    return _finite(sum(float(text) * _SECONDS[name] for name, text in timed.groupdict().items() if text))
 
 
 def _digit(text: str) -> float:
     """The worth of the last digit."""
     mantissa, _, exponent = text.lower().partition("e")
-    return 10.0 ** ((int(exponent) if exponent else 0) - len(mantissa.partition(".")[2]))
+    power = (int(exponent) if exponent else 0) - len(mantissa.partition(".")[2])
+    return 10.0 ** min(max(power, -MAX_POWER), MAX_POWER)
 
 
 def _name(line: str, before: int, start: int) -> tuple[str, int]:
@@ -242,7 +251,8 @@ def _number(
             by_name = role_of(name, "", is_whole)
             role, unit_until = by_name if by_name and by_name.kind not in (TIME, WORK) else None, span.stop
     number = NamedNumber(
-        start=span.start, stop=span.stop, value=span.value * scale, digit=span.digit * scale, name=name,
+        start=span.start, stop=span.stop, value=span.value * scale, digit=span.digit * scale,
+        name=name or phrase(unit) or ("elapsed" if span.is_time else ""),
         named_from=named_from, unit=phrase(unit), unit_until=max(unit_until, total.end(1) if total else 0), role=role,
         is_whole=span.is_whole, plain=plain, is_time=span.is_time, scale=scale, of=total.span(1) if total else None,
     )  # fmt: skip

@@ -1,0 +1,246 @@
+"""Mutated logs of systems that no format is declared for, read by inference.
+
+`python -m tests.fuzz.fuzz_inferred [--count N] [--from SEED]`; with `--seed N` one of them again.
+
+Looked for are: an exception, a warning, a hang, and a number that two fields of its own lines contradict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import re
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from time import perf_counter
+
+from parse.logs.engine.fields import LARGEST
+from parse.logs.window import Protocol
+from parse.runs.load_logs import HowToRead, load_logs
+from tests.fuzz.fuzz_logs import Defect, watched
+from tests.fuzz.mutations import mutated
+
+COUNT = 100_000
+BEGIN = datetime(2025, 3, 23, 10, 16, 49, 131815)
+TOKENS, DEVICES, BATCH = 8192, 8, 4
+APART = 0.03
+"""Two fields that are further apart contradict each other: the reader allows 1 %, and what digits leave open."""
+PLAIN = re.compile(r"\d[\d,]*(?:\.\d+)?")
+"""Other numbers are none that the reader takes."""
+PROTOCOL = Protocol(warmup=2, total=22)
+
+
+def step_s(step: int) -> float:
+    """The seconds of a step, the first one longer."""
+    return 9.0 if step == 1 else 0.31 + 0.01 * (step * 7 % 5)
+
+
+ELAPSED_S = [0.0]
+for _step in range(1, 400):
+    ELAPSED_S.append(ELAPSED_S[-1] + step_s(_step))
+
+
+def stamp(step: int) -> str:
+    return f"{BEGIN + timedelta(seconds=ELAPSED_S[step]):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def rate(step: int) -> float:
+    return TOKENS / step_s(step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownSample:
+    """A log that no format is declared for: a line of a step, and a plain pattern for it.
+
+    Its groups are times: `each_s` and `each_ms` of a step, `since_s` and `since_ms` since the beginning, `stamp`, and
+    `per_s` (steps); `rate` is `work` over the time of a step.
+    """
+
+    name: str
+    line: Callable[[int], str]
+    plain: re.Pattern[str]
+    work: float = 0.0
+
+
+SAMPLES = (
+    UnknownSample(
+        name="rate and seconds",
+        line=lambda step: (
+            f"completed step: {step}, seconds: {step_s(step):.3f}, Tokens/s/device: {rate(step):.3f}, loss: 9.1"
+        ),
+        plain=re.compile(r"ted step: (?P<step>\d+), seconds: (?P<each_s>[\d.]+), Tokens/s/device: (?P<rate>[\d.]+),"),
+        work=TOKENS,
+    ),
+    UnknownSample(
+        name="lines below",
+        line=lambda step: (
+            f"{stamp(step)}\tINFO\t[step={step}/1000]\n    train/loss=5.1\n"
+            f"    throughput/device/tokens_per_second={rate(step):,.1f}\n    batches_per_second={1 / step_s(step):.4f}"
+        ),
+        plain=re.compile(
+            r"^(?P<stamp>\S+ \S+)\tINFO\t\[step=(?P<step>\d+)/.*\n.*\n"
+            r"    throughput/device/tokens_per_second=(?P<rate>[\d.,]+)\n    batches_per_second=(?P<per_s>[\d.]+)$",
+            re.MULTILINE,
+        ),
+        work=TOKENS,
+    ),
+    UnknownSample(
+        name="mean and elapsed",
+        line=lambda step: (
+            f"step:{step}/1480 train_time:{1e3 * ELAPSED_S[step]:.0f}ms step_avg:{1e3 * ELAPSED_S[step] / step:.2f}ms"
+        ),
+        plain=re.compile(r"step:(?P<step>\d+)/1480 train_time:(?P<since_ms>\d+)ms step_avg:"),
+    ),
+    UnknownSample(
+        name="dictionary",
+        line=lambda step: (
+            f"{stamp(step)} {{'loss': 0.4, 'global_step/max_steps': '{step}/449', 'elapsed': '{ELAPSED_S[step]:.2f}s'}}"
+        ),
+        plain=re.compile(
+            r"^(?P<stamp>\S+ \S+) \{'loss': 0.4, 'global_step/max_steps': '(?P<step>\d+)/449', "
+            r"'elapsed': '(?P<since_s>[\d.]+)s'",
+            re.MULTILINE,
+        ),
+    ),
+    UnknownSample(
+        name="JSON",
+        line=lambda step: (
+            f'{{"step": {step}, "step_time_ms": {1e3 * step_s(step):.2f}, "elapsed_s": {ELAPSED_S[step]:.3f}}}'
+        ),
+        plain=re.compile(
+            r'"step": (?P<step>\d+), "step_time_ms": (?P<each_ms>[\d.]+), "elapsed_s": (?P<since_s>[\d.]+)'
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownInput:
+    """What one seed makes."""
+
+    sample: UnknownSample
+    text: bytes
+
+
+def input_of(seed: int) -> UnknownInput:
+    """The log of that seed: a sample with lines taken out, doubled, in another order, or printed by several ranks; then
+    mutated as the logs of declared formats are."""
+    rng = random.Random(seed)
+    sample = rng.choice(SAMPLES)
+    lines = [sample.line(step) for step in range(1, rng.randint(30, 60))]
+    change = rng.randrange(6)
+    if change == 1:
+        lines = [line for line in lines if rng.random() > 0.1]
+    elif change == 2:
+        lines = [line for line in lines for _ in range(1 + (rng.random() < 0.1))]
+    elif change == 3:
+        lines = [f"[rank{rank}]: {line}" for line in lines for rank in range(rng.randint(2, 4))]
+    elif change == 4:
+        place = rng.randrange(len(lines))
+        lines = lines[:place] + [sample.line(step) for step in range(1, 30)]
+    elif change == 5:
+        other = rng.choice(SAMPLES)
+        lines += [other.line(step) for step in range(1, 30)]
+    text = ("\n".join(lines) + "\n").encode()
+    return UnknownInput(sample=sample, text=mutated(text, rng) if rng.random() < 0.8 else text)
+
+
+def check(mutant: UnknownInput, path: Path) -> str:
+    """Reads it, and says what came of it: `speed`, or `no speed`. Raises Defect."""
+    path.write_bytes(mutant.text)
+    how = HowToRead(protocol=PROTOCOL)
+    loaded = load_logs([path], how, lambda items: items, frozenset())
+    for line in (*loaded.refusals, *loaded.remarks):
+        if len(line.splitlines()) > 1:
+            raise Defect(f"a reason of several lines: {line!r}")
+    for attempt in loaded.attempts:
+        log = attempt.log
+        if log is None or log.log_format != "inferred":
+            continue
+        window = re.match(r"steps (\d+) to (\d+)$", log.window)
+        speeds = [speed for speed in (log.wall_clock, log.printed) if speed is not None]
+        if any(not math.isfinite(speed) or speed <= 0 for speed in speeds):
+            raise Defect(f"speeds {speeds}")
+        if window:
+            _agree(mutant, int(window[1]), int(window[2]))
+        return "speed"
+    return "no speed"
+
+
+def _agree(mutant: UnknownInput, begin: int, end: int) -> None:
+    """The fields of the window's lines say one time, where each of its steps has one line."""
+    text = mutant.text.decode("latin-1").replace("\r", "\n")
+    rows = [match for match in mutant.sample.plain.finditer(text) if begin <= int(match["step"]) <= end]
+    if len(rows) < 2 or [int(match["step"]) for match in rows] != list(range(begin, end + 1)):
+        return
+    seconds = _seconds(mutant.sample, rows)
+    if seconds and max(seconds.values()) > (1 + APART) * min(seconds.values()):
+        raise Defect(f"steps {begin} to {end} have a number, and their fields say {seconds}")
+
+
+def _seconds(sample: UnknownSample, rows: Sequence[re.Match[str]]) -> dict[str, float]:
+    """The seconds from the first row to the last, by each field."""
+    seconds: dict[str, float] = {}
+    for name in rows[0].groupdict():
+        texts = [match[name] for match in rows]
+        try:
+            if name == "stamp":
+                first, last = (datetime.fromisoformat(texts[place]) for place in (0, -1))
+                seconds[name] = (last - first).total_seconds()
+                continue
+            values = [float(text.replace(",", "")) for text in texts]
+        except ValueError:
+            continue
+        if any(value > LARGEST for value in values) or not all(map(PLAIN.fullmatch, texts)):
+            continue
+        if name.startswith("since"):
+            seconds[name] = (values[-1] - values[0]) * (1e-3 if name.endswith("ms") else 1.0)
+        elif name.startswith("each"):
+            seconds[name] = sum(values[1:]) * (1e-3 if name.endswith("ms") else 1.0)
+        elif name in ("rate", "per_s") and all(value > 0 for value in values):
+            seconds[name] = sum((sample.work if name == "rate" else 1.0) / value for value in values[1:])
+    return {name: value for name, value in seconds.items() if value > 0}
+
+
+def run(first: int, count: int, folder: Path, failures: int = 10) -> int:
+    """Tries so many seeds; prints what fails. Returns how many did."""
+    path = folder / "run_1n8g_b4.log"
+    came: Counter[str] = Counter()
+    failed, begin = 0, perf_counter()
+    for seed in range(first, first + count):
+        try:
+            with watched(seed), warnings.catch_warnings(action="error"):
+                came[check(input_of(seed), path)] += 1
+        except Exception:  # noqa: BLE001  # what is looked for
+            failed += 1
+            print(f"seed {seed} ({input_of(seed).sample.name}):\n{traceback.format_exc()}", flush=True)
+            if failed >= failures:
+                break
+    print(f"{sum(came.values())} logs in {perf_counter() - begin:.0f} s, {failed} failed; {dict(came)}")
+    return failed
+
+
+def main() -> int:
+    """Command line: 0 where nothing failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
+    parser.add_argument("--seed", type=int, help="this one alone; its input is left in ./fuzz-SEED.log")
+    options = parser.parse_args()
+    if options.seed is not None:
+        Path(f"fuzz-{options.seed}.log").write_bytes(input_of(options.seed).text)
+    first, count = (options.first, options.count) if options.seed is None else (options.seed, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        return 1 if run(first, count, Path(folder)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
