@@ -252,11 +252,12 @@ def copied(result: Result, neighbours: Neighbours) -> Iterator[FigureValues]:
 
 
 def column(setting: Sequence[Result]) -> tuple[tuple[int, int, float], ...]:
-    """Returns (devices, nodes, samples/s) of each case; empty if two settings could have the same by chance."""
+    """Returns (devices, nodes, samples/s) of each case; empty if two settings could have the same by chance, as by
+    figures of few digits."""
     speeds = [
         (result.devices, result.run.nodes or 1, result.median_speed)
         for result in setting
-        if result.median_speed is not None
+        if result.median_speed is not None and (result.published is None or _last_digit(result) <= SINGLE_FIGURE)
     ]
     return tuple(sorted(speeds)) if len(speeds) >= COPIED_CASES else ()
 

@@ -89,6 +89,8 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     speeds = speeds or [at for at, role in enumerate(table.roles) if role == "speed of each"]
     if not speeds:
         return (), ()
+    if table.of_inference:
+        return (), (f"line {table.line}: a table of inference; not read",) if _names_speeds(table) else ()
     if table.rows is None:
         return _without_cases(table, speeds)
     remarks = [
@@ -105,25 +107,22 @@ def columns(table: MarkdownTable) -> tuple[tuple[SpeedColumn, ...], tuple[str, .
     return tuple(_column(table, setting, cells, len(speeds)) for setting, cells in settings.items()), tuple(remarks)
 
 
-_INFERENCE = re.compile(r"\binfer|latency|\bserving|\bttft\b|\btpot\b|\bdecod|prefill", re.I)
 _OF_ALL = re.compile(r"\btotal\b|aggregate|overall|cluster|system|\ball\b|global", re.I)
 
 
 def _without_cases(table: MarkdownTable, speeds: Sequence[int]) -> tuple[tuple[SpeedColumn, ...], tuple[str, ...]]:
     """The columns of a table of one axis: a point for each row, on the devices that the text above the table names."""
-    if not any(is_speed(head.lower()) for head in table.heads):
+    if not _names_speeds(table):
         return (), ()
-    if any(_INFERENCE.search(text) for text in (table.caption, *table.headings[:1], *table.heads)):
-        return (), (f"line {table.line}: a table of inference; not read",)
     if "nodes" in table.roles or "case" in map(str.lower, table.heads):
         return (), (f"line {table.line}: a table of speeds, {table.without_cases}; not read",)
+    if unknown := [at for at in speeds if _rate(table, at) is None]:
+        text = "neither its head nor the text above says what it counts; not read"
+        return (), tuple(f"line {table.line}: {table.heads[at]}: {text}" for at in unknown)
     devices = table.devices_above or 0
-    rows = [
-        TableRow(line=line, cells=cells, roles=table.roles, case_at=-1)
-        for line, cells in table.cells
-        if any(_speed(cells[at]) for at in speeds if at < len(cells))
-    ]
-    if not rows:
+    rows = [TableRow(line=line, cells=cells, roles=table.roles, case_at=-1) for line, cells in table.cells]
+    rows = [row for row in rows if any(row.text(at) for at in speeds)]
+    if not any(_speed(row.text(at)) for row in rows for at in speeds):
         return (), ()
     options = row_options(table.heads, table.roles, [row.cells for row in rows], None)
     columns, remarks = [], []
@@ -145,15 +144,15 @@ def _without_cases(table: MarkdownTable, speeds: Sequence[int]) -> tuple[tuple[S
     return tuple(columns), tuple(remarks)
 
 
+_BATCHES = {
+    "batch_size": "batch size", "global_batch_size": GLOBAL_BATCH,
+    "global_batch_tokens": "global batch size in tokens", "accumulation": "accumulation",
+}  # fmt: skip
+
+
 def _batch_options(row: TableRow) -> Options:
     """Batch sizes as they are printed, of a row whose devices are not known."""
-    names = {
-        "batch_size": "batch size",
-        "global_batch_size": GLOBAL_BATCH,
-        "global_batch_tokens": "global batch size in tokens",
-        "accumulation": "accumulation",
-    }
-    return tuple((name, text) for role, name in names.items() if (text := row.first(role)))
+    return tuple((name, text) for role, name in _BATCHES.items() if (text := row.first(role)))
 
 
 _TEXTS = {"batch_size": "batch size", "precision": "precision as printed"}
@@ -172,13 +171,16 @@ def rows_with_cases(table: MarkdownTable) -> tuple[list[tuple[TableRow, Case, Ro
     for row in table.rows or ():
         if row.case is not None:
             size, of_all = table.batch_sizes(row, row.case)
-            if size is None and not of_all:
-                of_all = _batch_options(row)
             keys.append((row, row.case, (size, precision([row.first("precision")]), of_all)))
-    roles = ["case" if keys and at == keys[0][0].case_at else role for at, role in enumerate(table.roles)]
+    # Batch sizes that are no numbers (`8k`), and accumulation without a batch size, are settings as others are.
+    unread = _BATCHES.keys() if any(size is None and not of_all for _, _, (size, _, of_all) in keys) else {*()}
+    roles = ["" if role in unread else role for role in table.roles]
+    if keys and keys[0][0].case_at >= 0:
+        roles[keys[0][0].case_at] = "case"
     options = row_options(
-        table.heads, roles, [row.cells for row, _, _ in keys], [(row_case, *key) for _, row_case, key in keys]
-    )
+        table.heads, roles, [row.cells for row, _, _ in keys], [(row_case, *key) for _, row_case, key in keys],
+        [row_case.devices for _, row_case, _ in keys],
+    )  # fmt: skip
     with_options = [
         (row, row_case, (size, kind, (*of_all, *its)))
         for (row, row_case, (size, kind, of_all)), its in zip(keys, options, strict=True)
@@ -202,7 +204,7 @@ def _cell(table: MarkdownTable, row: TableRow, row_case: Case, at: int, speeds: 
     text = row.text(at)
     speed = _speed(text)
     if speed is not None:
-        speed *= _rate(table, at).factor
+        speed *= (_rate(table, at) or SAMPLES_A_SECOND).factor
         if row.roles[at] == "speed of each":
             speed *= row_case.devices or 1
     # With several speeds in a row, or with a time to train, a speedup need not be that of this speed.
@@ -212,23 +214,30 @@ def _cell(table: MarkdownTable, row: TableRow, row_case: Case, at: int, speeds: 
     return Cell(line=row.line, case=row_case, speed=speed or None, placeholder=placeholder, speedup=speedup)
 
 
+SAMPLES_A_SECOND = Rate(unit=SAMPLES, factor=1)
+"""What speeds by case count if nothing says so."""
 _THOUSANDS = {"k": 1000, "m": 1_000_000}
 
 
 def _speed(text: str) -> Decimal | None:
-    """The speed in a cell (`148,720`, `1211 img/s`, `16.5k`); None of a ratio, a share or a word."""
-    plain = re.sub(r"/ ?(?:gpu|device|card|chip)$", "", without_rate(text).strip(), flags=re.I).strip().lower()
+    """The speed in a cell (`148,720`, `1211 img/s`, `16.5k`, `89 (-14 %)`); None of a ratio, a share or a word."""
+    plain = re.sub(r"\s*\([^()]*\)$", "", without_rate(text).strip())
+    plain = re.sub(r"/ ?(?:gpu|device|card|chip)$", "", plain, flags=re.I).strip().lower()
     if plain.endswith(("x", "×", "%")):
         return None
     value = number(plain.rstrip("km"))
     return value * _THOUSANDS[plain[-1]] if value is not None and plain[-1:] in _THOUSANDS else value
 
 
-def _rate(table: MarkdownTable, at: int) -> Rate:
-    """The unit of a column: that of its head or cells, else of the text above the table, else samples."""
+def _rate(table: MarkdownTable, at: int) -> Rate | None:
+    """The unit of a column: that of its head or cells, else of the text above the table; None if none has one."""
     printed = (row[at] for _, row in table.cells if at < len(row))
-    texts = (table.heads[at], *printed, *table.above)
-    return next((its for text in texts if (its := rate(text))), Rate(unit=SAMPLES, factor=1))
+    texts = (table.heads[at], *printed, *table.above, *table.headings[:1])
+    return next((its for text in texts if (its := rate(text))), None)
+
+
+def _names_speeds(table: MarkdownTable) -> bool:
+    return any(is_speed(head.lower()) for head in table.heads)
 
 
 def _column(table: MarkdownTable, setting: tuple[int, RowKey], cells: Sequence[Cell], speeds: int) -> SpeedColumn:
@@ -238,7 +247,7 @@ def _column(table: MarkdownTable, setting: tuple[int, RowKey], cells: Sequence[C
     return SpeedColumn(
         line=table.line, head=table.heads[at], headings=table.headings, cells=tuple(cells),
         batch_size=size or batch, precision=kind or precision(texts), backend=system(texts),
-        named=speeds > 1 and bool(system(texts[:1])), unit=_rate(table, at).unit, options=options,
+        named=speeds > 1 and bool(system(texts[:1])), unit=(_rate(table, at) or SAMPLES_A_SECOND).unit, options=options,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 Options = tuple[tuple[str, str], ...]
 
 _FIGURES = re.compile(
-    r"accuracy|\bacc\b|loss|memory|\bmem\b|mfu|hfu|flop|util|power|speed|throughput|efficien|scaling|ratio|time|latency"
+    r"accuracy|\bacc\b|loss|memory|\bmem\b|\bv?ram\b|mfu|hfu|flop|util|power|speed|throughput|efficien|scaling|ratio|time|latency"
     r"|cost|price|perplexity|\bppl\b|score|\bmap\b|\bauc\b|\bf1\b|bleu|top-?[15]|/s\b|per sec|\btps\b|\bips\b|bandwidth"
     r"|overhead|improve|gain|delta|increase|δ|Δ|\bvs\b|variance|std|peak|加速比|准确率|精度$|显存|吞吐|耗时|时间"
 )
@@ -25,41 +25,59 @@ _SETTINGS = re.compile(
     r"|bits?"
 )
 """Heads of settings, also where all values are numbers."""
+_SCALED = re.compile(r"batch|accum|\bdp\b|data[- ]parallel|\b[gm]?bs\b")
+"""Heads of settings that go with the number of devices."""
 _PLAIN_FIGURE = re.compile(r"[~≈<>≤≥+-]?\s*\d[\d,.]*\s*(?:%|x|×|[a-zµ]{1,4}(?:/s)?)?|-+|—|n/?a|oom|tbd|", re.I)
-_BEGINS_A_FIGURE = re.compile(r"[~≈<>≤≥+↓↑-]?\s*\d|[-—–/]*$|n/?a$|oom|tbd|todo", re.I)
+_BEGINS_A_FIGURE = re.compile(r"[~≈<>≤≥+↓↑x×-]?\s*\d|[-—–/]*$|n/?a$|oom|tbd|todo", re.I)
 
 
 def row_options(
-    heads: Sequence[str], roles: Sequence[str], rows: Sequence[Sequence[str]], cases: Sequence[Hashable] | None
+    heads: Sequence[str],
+    roles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    cases: Sequence[Hashable] | None,
+    devices: Sequence[int] = (),
 ) -> list[Options]:
     """Returns for each row the values, by head, of the columns of settings that differ between rows. `cases` are equal
     for rows that would be runs of one point; without them no two rows are.
 
     A column without a role is a setting if its head says so or if words are in it. Other columns of numbers are taken
     as settings only if rows of one case would otherwise be equal; without cases notes, too, and the number of the row.
+    Batch sizes and the like that go with the `devices` of the rows are taken for one or for all of these.
     """
     texts: list[tuple[str, Sequence[str]]] = []
     numbers: list[tuple[str, Sequence[str]]] = []
     notes: list[tuple[str, Sequence[str]]] = []
     for at, head in enumerate(heads):
         plain = re.sub(r"[\s_]+", " ", head.lower()).strip()
-        values = _filled_down([row[at] if at < len(row) else "" for row in rows])
+        values: Sequence[str] = _filled_down([row[at] if at < len(row) else "" for row in rows])
         if roles[at] or len({*values}) < 2 or (_FIGURES.search(plain) and _are_figures(values)):
             continue
         if _NOTES.fullmatch(plain):
             notes.append((plain, values))
             continue
         words = _SETTINGS.search(plain) or not all(_PLAIN_FIGURE.fullmatch(value) for value in values)
+        if _SCALED.search(plain):
+            values = _by_devices(values, devices)
         (texts if words else numbers).append((plain or f"column {at + 1}", values))
     order = ("row", [str(row + 1) for row in range(len(rows))])
-    further = [[], numbers] if cases is not None else [[], numbers, [*numbers, *notes], [*numbers, order]]
-    options: list[Options] = []
-    for columns in further:
-        options = _options([*texts, *columns], len(rows))
-        keys = [*zip(cases or [None] * len(rows), options, strict=True)]
-        if len({*keys}) == len(keys):
-            break
-    return options
+    further = [*numbers, *([*notes, order] if cases is None else [])]
+    for stop in range(len(further) + 1):
+        options = _options([*texts, *further[:stop]], len(rows))
+        if len({*zip(cases or [None] * len(rows), options, strict=True)}) == len(rows):
+            return options
+    return _options(texts, len(rows)) if cases is not None else options
+
+
+def _by_devices(values: Sequence[str], devices: Sequence[int]) -> Sequence[str]:
+    """The values as they are; times the devices, or for each device, if there are fewer different ones then."""
+    matches = [re.match(r"\d{1,9}(?![\d.])", value.replace(",", "")) for value in values]
+    if not devices or not all(devices) or not all(matches):
+        return values
+    counts = [int(match[0]) for match in matches if match]
+    of_all = [f"{count * number} of all devices" for count, number in zip(counts, devices, strict=True)]
+    of_each = [f"{count / number:g} of each device" for count, number in zip(counts, devices, strict=True)]
+    return min((values, of_all, of_each), key=lambda candidate: len({*candidate}))
 
 
 def _are_figures(values: Sequence[str]) -> bool:

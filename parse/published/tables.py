@@ -18,8 +18,10 @@ from parse.published.vocabulary import (
     integer,
     is_speed,
     number,
+    other_rate,
     plain_text,
     precisions_in,
+    rate,
     sized,
     system,
     without_rate,
@@ -37,10 +39,10 @@ _SEPARATORS = ",;"
 _RATIO = re.compile(r"\d ?[x×%]$", re.I)
 
 _HEADING = re.compile(r"\s{0,8}([-*+]\s+)?(#{1,6})(?=\s|$)")
-_FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}|~{3,})")
+_FENCE = re.compile(r"\s*(?:[-*+]\s+)?(`{3,}(?=[^`]*$)|~{3,})")
 _ROLES = (
-    ("gpus_per_node", r"(?:num )?(?:gpus?|devices?)(?: num)? per (?:node|machine)|num gpus per node"),
-    ("nodes", r"(?:nodes?|machines?|num nodes?|nodes? num(?:ber)?|节点数?|机器数)"),
+    ("gpus_per_node", r"(?:num )?(?:gpus?|devices?)(?: num)? ?(?:per|/) ?(?:node|machine|host)|num gpus per node"),
+    ("nodes", r"(?:(?:num(?:ber of)?|#) ?)?(?:nodes?|machines?|hosts?|servers?)|nodes? num(?:ber)?|节点数?|机器数"),
     (
         "devices",
         r"(?:(?:num(?:ber of)?|no\.? of|#-?|total) ?)?(?:gpus?|devices?|cards?|tpus?|npus?|hpus?|chips)"
@@ -73,13 +75,18 @@ _ROLES = (
 OF_EACH_DEVICE = re.compile(r"(?:\bper|/)[ -]?(?:gpu|device|card|chip|worker)|local|\blbs\b|单卡", re.I)
 _PER_DEVICE = re.compile(r"(?:/|\bper\b) ?(?:gpu|device|card|chip|accelerator|tpu|npu|hpu)\b|/卡|单卡")
 _OF_EACH_NODE = re.compile(
-    r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b", re.I
-)
-_NO_SPEED = re.compile(
-    r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)|improve|gain"
-    r"|increase|relative|normali[sz]ed|over baseline|reduction|bandwidth",
+    r"(?<![\d.,])(\d{1,4}) (?:gpus?|devices?|cards?) (?:in|on|per) (?:each |every |a )?(?:node|machine)\b"
+    r"|\b[DH]GX[- ]?\w*(?: \w+)? \((\d{1,2})x ",
     re.I,
 )
+"""How many devices each node has: `8 GPUs per node`, `DGX A100 (8x A100 80GB)`."""
+_NO_SPEED = re.compile(
+    r"latency|\bms\b|mem|flop|ratio|class|size|num|speed[ -]?up|scaling|efficien|加速|tokens?\s*/(?!\s*s)|improve|gain"
+    r"|increase|relative|normali[sz]ed|over baseline|reduction|bandwidth|\b[kmgt]i?b(?:ps|it)",
+    re.I,
+)
+_INFERENCE = re.compile(r"\binfer|latency|\bserving|\bttft\b|\btpot\b|\bdecod|prefill", re.I)
+_TRAINING = re.compile(r"\btrain", re.I)
 _STATISTIC = re.compile(r".* (?:min|max|std|cnt)(?:\[.*)?")
 """Heads of JUBE's patterns that are no speed (`throughput_std`)."""
 
@@ -147,8 +154,11 @@ class MarkdownTable:
             cells = [row[at] for _, row in self.cells if at < len(row)]
             if role == "devices" and not any(integer(number(cell)) or devices_in(cell) or case(cell) for cell in cells):
                 roles[at] = ""  # of their names
-            if role.startswith("speed") and sum(bool(_RATIO.search(cell)) for cell in cells) * 2 > len(cells):
-                roles[at] = "speedup" if role == "speedup" else ""
+            if role in ("speed", "speed of each") and sum(bool(_RATIO.search(cell)) for cell in cells) * 2 > len(cells):
+                roles[at] = ""
+            of_speeds = sum(rate(cell) is not None and number(without_rate(cell)) is not None for cell in cells)
+            if not role and of_speeds * 2 > len(cells):
+                roles[at] = "speed"
         return tuple(roles)
 
     @cached_property
@@ -173,13 +183,24 @@ class MarkdownTable:
         return -1 if counts else None
 
     @property
+    def of_inference(self) -> bool:
+        """Whether the text above it or its heading speaks of inference, else, where none speaks of training, its heads
+        or further headings."""
+        nearest, further = (self.caption, *self.headings[:1]), (*self.heads, *self.headings[1:])
+        if any(_INFERENCE.search(text) for text in nearest):
+            return True
+        trained = any(_TRAINING.search(text) for text in (*nearest, *self.heads))
+        return not trained and any(_INFERENCE.search(text) for text in further)
+
+    @property
     def devices_above(self) -> int | None:
         """The devices that the text right above the table names, else its heading; None if they do not say."""
         return next((count for text in (self.caption, *self.headings[:1]) if (count := devices_in(text))), None)
 
     def _of_each_node(self) -> int | None:
-        match = next((match for text in self.headings if (match := _OF_EACH_NODE.search(text))), None)
-        return int(match[1]) if match else None
+        texts = (self.caption, *self.headings)
+        match = next((match for text in texts if (match := _OF_EACH_NODE.search(text))), None)
+        return int(match[1] or match[2]) if match else None
 
     @cached_property
     def has_batch_of_all(self) -> bool:
@@ -191,8 +212,14 @@ class MarkdownTable:
         return grows_with_devices(sizes, [row_case.devices for _, row_case in rows])
 
     @cached_property
-    def _batches_of_all(self) -> frozenset[int | None]:
-        return frozenset(self._batch_of_all(row, row_case) for row in self.rows or () if (row_case := row.case))
+    def _is_strong(self) -> bool:
+        """Whether there are fewer batch sizes of all devices than of each, on several sizes."""
+        totals = [
+            (self._batch_of_all(row, row_case), row_case.devices) for row in self.rows or () if (row_case := row.case)
+        ]
+        pairs = [(total, devices) for total, devices in totals if total]
+        of_all, of_each = {total for total, _ in pairs}, {total / devices for total, devices in pairs}
+        return len({devices for _, devices in pairs}) > 1 and len(of_all) < len(of_each)
 
     def _batch_of_all(self, row: TableRow, row_case: Case) -> int | None:
         size, total = (integer(number(row.first(name))) for name in ("batch_size", "global_batch_size"))
@@ -206,8 +233,7 @@ class MarkdownTable:
         multiple of the devices."""
         if (total := self._batch_of_all(row, row_case)) is None:
             return None, ()
-        sizes = {its.devices for other in self.rows or () if (its := other.case)}
-        if total % row_case.devices or (len(sizes) > 1 and len(self._batches_of_all) == 1):
+        if total % row_case.devices or self._is_strong:
             return None, ((GLOBAL_BATCH, str(total)),)
         return total // row_case.devices, ()
 
@@ -229,7 +255,8 @@ def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
     while at < len(lines):
         line = lines[at][:_LONG_LINE]
         if mark := _FENCE.match(line):
-            fence = "" if fence and mark[1].startswith(fence) else fence or mark[1]
+            closes = mark[1].startswith(fence) and mark[0].strip() == line.strip()
+            fence = "" if fence and closes else fence or mark[1]
             at += 1
             continue
         if not fence and (heading := _HEADING.match(line)):
@@ -255,7 +282,7 @@ def tables(lines: Sequence[str]) -> Iterator[MarkdownTable]:
             at += 1
             continue
         headings = tuple(text for _, text in reversed(above) if text)
-        rows = tuple(zip(range(begin + 1, end + 1), cells, strict=True))
+        rows = tuple((row, texts) for row, texts in zip(range(begin + 1, end + 1), cells, strict=True) if any(texts))
         yield MarkdownTable(
             line=at + 1,
             headings=headings,
@@ -337,7 +364,8 @@ def _role(head: str) -> str:
         return ""
     if role:
         return role
-    if _STATISTIC.fullmatch(text) or _NO_SPEED.search(without_rate(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text))):
+    without = without_rate(re.sub(r"bsz?\s*=\s*\w+|batch size|max", "", text))
+    if _STATISTIC.fullmatch(text) or _NO_SPEED.search(without) or other_rate(text):
         return ""
     if _PER_DEVICE.search(text):
         return "speed of each" if is_speed(text) else ""

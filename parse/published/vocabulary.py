@@ -107,13 +107,18 @@ def rate(text: str) -> Rate | None:
 
 
 def without_rate(text: str) -> str:
-    """The text without units of speeds."""
-    return _RATE.sub("", text)
+    """The text without units of speeds that are known."""
+    return _RATE.sub(lambda match: "" if rate(match[0]) else match[0], text)
+
+
+def other_rate(text: str) -> bool:
+    """Whether a text has a unit of something else in a second (`GB/s`, `it/s`, `petaFLOP/s`) and none of speeds."""
+    return rate(text) is None and bool(_RATE.search(text))
 
 
 def is_speed(text: str) -> bool:
     """Whether a head is that of speeds: a unit that is known, or throughput in no other unit."""
-    return rate(text) is not None or (bool(_THROUGHPUT.search(text)) and not _RATE.search(text))
+    return rate(text) is not None or (bool(_THROUGHPUT.search(text)) and not other_rate(text))
 
 
 def devices_in(text: str) -> int | None:

@@ -68,6 +68,14 @@ def test_of_one_or_of_all_devices_cannot_be_known(tmp_path):
     assert points(total)["None",] == ("256g", 597.3, "tokens/s")
 
 
+def test_a_word_in_the_place_of_a_speed_of_one_axis(tmp_path):
+    rows = ("| off | 104 |", "| on | 89(\u219314.4%) |", "| offload | OOM |", "| | |")
+    document = read(tmp_path, "1 GPU\n\n" + table("| checkpointing | samples/s |", *rows))
+    assert {value: speed for (value,), (_, speed, _) in points(document).items()} == {
+        "off": 104, "on": 89, "offload": None
+    }  # fmt: skip
+
+
 def test_rows_that_only_notes_tell_apart_are_points(tmp_path):
     rows = ("| NVFP4 | 1.2715 | 30,040 |", "| BF16 | 1.2738 | 21,919 |")
     document = read(tmp_path, "1 GPU\n\n" + table("| Run | Loss | Tokens/sec (per GPU) |", *rows))
@@ -164,4 +172,112 @@ def test_a_table_with_more_settings_is_no_copy_of_another(tmp_path):
     )
     part = table("| GPUs | img/s |", "| 1 | 10 |", "| 8 | 70 |")
     results = judge(read(tmp_path, f"{part}\n\n{whole}\n").results)
+    assert [alarm.name for result in results for alarm in result.alarms] == []
+
+
+# Excerpts of public tables (docs/public_tables.md), with other numbers.
+
+
+def test_columns_whose_cells_alone_have_the_unit(tmp_path):
+    """As efficientnet's: the head names the precision alone, ratios have columns of their own."""
+    rows = (
+        "| b0 | 1 | 600 img/s | 1400 img/s | 2.33 x | 1.0 x |",
+        "| b0 | 8 | 4500 img/s | 8400 img/s | 1.87 x | 7.5 x |",
+    )
+    heads = (
+        "| **Model** | **GPUs** | **FP32** | **Throughput - AMP** | **Throughput speedup** | **FP32 Strong Scaling** |"
+    )
+    document = read(tmp_path, table(heads, *rows))
+    assert {(r.run.precision, r.run.devices): (r.median_speed, r.speedup) for r in document.results} == {
+        ("fp32", 1): (600, 1), ("fp32", 8): (4500, 7.5), ("amp-fp16", 1): (1400, 1), ("amp-fp16", 8): (8400, 6)
+    }  # fmt: skip
+
+
+def test_figures_of_systems_that_are_no_speeds(tmp_path):
+    """As OneFlow's reports of GPT and InsightFace: petaFLOP/s and numbers of classes below the names of systems."""
+    rows = ("| 8 | 12.3 | 1.2 | 2,000,000 |", "| 16 | 24.0 | 2.3 | 4,000,000 |")
+    heads = "| GPUs | OneFlow sequences/sec | OneFlow aggregate petaFLOP/s | OneFlow num_classes |"
+    document = read(tmp_path, table(heads, *rows))
+    assert {result.requested.case: result.median_speed for result in document.results} == {"8g": 12.3, "16g": 24.0}
+
+
+def test_an_improvement_and_a_bandwidth_are_no_speeds(tmp_path):
+    rows = table("| Model | throughput improvement over baseline |", "| BERT | 1.09x |", "| GPT2 | 2.28 |")
+    switches = table(
+        "| Switch | Throughput (Tbps) | Max throughput [GB/s] |", "| SN5600 | 51.2 | 10 |", "| SN5400 | 25.6 | 5 |"
+    )
+    assert read(tmp_path, f"{rows}\n\n{switches}\n").results == ()
+
+
+def test_a_throughput_of_one_axis_needs_a_unit(tmp_path):
+    rows = table("| Experiment | Throughput |", "| pipeline-1 | 81.8 |", "| pipeline-2 | 135.5 |")
+    (refusal,) = read(tmp_path, rows).refusals
+    assert "Throughput: neither its head nor the text above says what it counts" in refusal
+    assert len(read(tmp_path, f"In samples per second:\n\n{rows}").results) == 2
+
+
+def test_two_batches_of_all_devices_with_accumulation(tmp_path):
+    """As BERT's: a global batch for each sequence length, and accumulation in two figures."""
+    heads = (
+        "| GPUs | Sequence Length | Gradient Accumulation: AMP, FP32 | Global Batch Size | Throughput - FP32 (seq/s) |"
+    )
+    rows = ("| 1 | 128 | 64 , 128 | 1024 | 40 |", "| 8 | 128 | 8 , 16 | 1024 | 280 |",
+            "| 1 | 512 | 32 , 64 | 512 | 10 |", "| 8 | 512 | 4 , 8 | 512 | 75 |")  # fmt: skip
+    document = read(tmp_path, table(heads, *rows))
+    assert {(r.run.options["sequence length"], r.run.devices): r.speedup for r in document.results} == {
+        ("128", 1): 1, ("128", 8): 7, ("512", 1): 1, ("512", 8): 7.5
+    }  # fmt: skip
+
+
+def test_batch_sizes_in_thousands_of_each_device(tmp_path):
+    """As DLRM's: 8k on 8 devices and 4k on 16 are one batch of all."""
+    rows = ("| 16 | large | 4k | 1,080,000 |", "| 8 | large | 8k | 720,000 |", "| 1 | small | 64k | 200,000 |")
+    document = read(tmp_path, table("| GPUs | Model size | Batch size / GPU | samples/s |", *rows))
+    assert {result.requested.case: result.speedup for result in document.results} == {"1n1g": 1, "8g": 1, "16g": 1.5}
+
+
+def test_equal_batches_of_all_of_several_of_each(tmp_path):
+    """As QuartzNet's: 24 x 2 and 48 x 1 on one device are two rows, not two runs."""
+    rows = ("| 24 | 2 | 1 | 40 |", "| 48 | 1 | 1 | 50 |", "| 24 | 1 | 2 | 78 |")
+    document = read(tmp_path, table("| Batch size / GPU | Grad accumulation | GPUs | img/s |", *rows))
+    speeds = [(r.run.options["batch size"], r.run.devices, r.median_speed, r.speedup) for r in document.results]
+    assert sorted(speeds) == [
+        ("24", 1, 40, 1), ("24", 2, 78, 1.95), ("48", 1, 50, 1)
+    ]  # fmt: skip
+
+
+def test_figures_without_a_role_are_settings_only_as_far_as_needed(tmp_path):
+    """As nnU-Net's: the dimension tells rows apart, the dice does not."""
+    rows = (
+        "| 1 | 2 | 73.21 | 33 min |",
+        "| 8 | 2 | 73.15 | 11 min |",
+        "| 1 | 3 | 74.35 | 105 min |",
+        "| 8 | 3 | 74.34 | 15 min |",
+    )
+    document = read(tmp_path, table("| GPUs | Dimension | Dice | Time to train |", *rows))
+    assert {(r.run.options["dimension"], r.run.devices): r.speedup for r in document.results} == {
+        ("2", 1): 1, ("2", 8): 3, ("3", 1): 1, ("3", 8): 7
+    }  # fmt: skip
+
+
+def test_devices_of_each_node_by_the_machine_in_a_heading(tmp_path):
+    rows = table("| Nodes | Throughput (seq/s) |", "| 1 | 100 |", "| | |", "| 20 | 1900 |")
+    document = read(tmp_path, f"##### Multi-node on NVIDIA DGX A100 (8x A100 80GB)\n{rows}")
+    assert (speedups(document), document.remarks) == ({"1n8g": 1, "20n8g": 19}, ())
+
+
+def test_nodes_and_their_devices(tmp_path):
+    document = read(tmp_path, table("| Nodes | GPUs / node | img/s |", "| 1 | 8 | 10 |", "| 2 | 8 | 19 |"))
+    assert speedups(document) == {"1n8g": 1, "2n8g": 1.9}
+
+
+def test_code_in_a_line_opens_no_block(tmp_path):
+    rows = table("| GPUs | img/s |", "| 1 | 10 |", "| 8 | 70 |")
+    document = read(tmp_path, f"```bash scripts/run.sh <model>```\n\n```\n```bash\n```\n\n{rows}")
+    assert speedups(document) == {"1n1g": 1, "8g": 7}
+
+
+def test_equal_times_of_few_digits_are_no_copy(tmp_path):
+    rows = ("| 1 | 11 min | 11 min |", "| 8 | 2 min | 2 min |")
+    results = judge(read(tmp_path, table("| GPUs | Time to train - FP32 | Time to train - AMP |", *rows)).results)
     assert [alarm.name for result in results for alarm in result.alarms] == []
