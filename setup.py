@@ -28,6 +28,7 @@ setup(
         "hpc": ["py.typed"],
         "hpc.model": ["references/*.toml"],
         "hpc.observe": ["site/*.py"],
+        "parse.extrapolation": ["series.csv"],
         "parse.page": ["assets/*", "templates/*"],
     },
     # What planning, submitting and summarising need on a login node: no framework, no MPI, no compiler.

@@ -44,9 +44,9 @@ ACTIONS = {
     "launch.devcluster": ("start", "stop", "status", "env"),
 }
 PROGRAMS = ("hpc.rank", "hpc.collectives", "hpc.observe", "hpc.data", "hpc.preflight", "launch.step", "parse.summarize",
-            "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.history", "parse.pipeline_trace",
-            "parse.collective_trace",
-            "parse.timeline", "parse.report", "launch.doctor", *ACTIONS)  # fmt: skip
+            "hpc.recovery.recover", "parse.airank", "parse.compare", "parse.forecast", "parse.history",
+            "parse.pipeline_trace", "parse.collective_trace", "parse.timeline", "parse.report", "launch.doctor",
+            *ACTIONS)  # fmt: skip
 
 
 def named(document: Path) -> str:

@@ -1,0 +1,216 @@
+"""`python -m parse.forecast PATH… --nodes 8,16`: the speed at sizes that were not measured, with its error."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpc.system.command_line import importing, run, text_width
+from hpc.system.command_parser import CommandParser
+from hpc.system.regular_file import existing
+from hpc.system.sanitize import deny_world_writing, plain
+from hpc.system.version import with_version
+from parse.command_options import add_where, conditions, progress_bar, put_out
+
+if TYPE_CHECKING:
+    from parse.extrapolation.outlook import Outlook, SizeRequest
+    from parse.extrapolation.score import Scores
+    from parse.extrapolation.series import ScalingSeries
+
+DESCRIPTION = (
+    "Forecasts speed, efficiency and node hours at sizes that were not measured, each with an interval, and says where "
+    "that cannot be told. Under every forecast stands how far its rule missed on public series (docs/forecast.md)."
+)
+EPILOG = """\
+examples:
+  python -m parse.forecast traces/ --nodes 8,16,64
+  python -m parse.forecast traces/ --nodes 64 --samples 90e6
+  python -m parse.forecast --kind table README.md --devices 256 --devices-per-node 8
+  python -m parse.forecast --score
+  python -m parse.forecast --score traces/
+
+Exit status 0: a requested size of a series has figures, or something was scored; 1: none has, and why, or nothing could
+be read; 2: usage.
+"""
+KINDS = ("auto", "traces", "logs", "table")
+FORMATS = ("text", "markdown", "json")
+MAX_NODES = 1_000_000
+"""No machine has as many nodes."""
+MAX_SIZES = 100
+SHIPPED_NAME = "public series of the project"
+SCORE_HELP = (
+    "in place of a forecast: upper sizes forecast from lower ones, and the errors of all rules by distance; of the "
+    "PATHs, without a PATH of the public series that the intervals are made from"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line. Returns 0 with a figure for a size or a score, 1 without, 2 for wrong usage."""
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    deny_world_writing()
+    _check(options, parser)
+    where = conditions(options.where, parser)
+    with importing():
+        from parse.extrapolation.series import shipped_series
+        from parse.report.summary import TableError, WhereError
+    try:
+        if options.score and not options.paths:
+            series, unread = [*shipped_series()], list[str]()
+        else:
+            series, unread = _read(options, where)
+    except TableError as error:
+        print(plain(str(error)), file=sys.stderr)
+        return 2 if isinstance(error, WhereError) else 1
+    for line in unread:
+        print(plain(line), file=sys.stderr)
+    if not series:
+        print(f"no scaling series in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
+        return 1
+    status, written = _scored(options, series) if options.score else _forecast(options, series)
+    return max(status, 0 if put_out(options.out, written) else 1, 1 if existing(options.paths)[1] else 0)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The options of the command."""
+    parser = CommandParser("python -m parse.forecast", description=DESCRIPTION, epilog=EPILOG)
+    parser.add_argument(
+        "paths", nargs="*", type=Path, metavar="PATH",
+        help="folders or files as parse.summarize takes them, and CSV files with a row per size (docs/forecast.md)",
+    )  # fmt: skip
+    parser.add_argument("--nodes", type=_sizes, default=(), metavar="N,…", help="sizes to forecast, in nodes")
+    parser.add_argument("--devices", type=_sizes, default=(), metavar="N,…", help="sizes to forecast, in devices")
+    parser.add_argument(
+        "--samples", type=_positive, default=1e6, metavar="N",
+        help="the work that node hours are for, in the unit of the speed; default: a million",
+    )  # fmt: skip
+    parser.add_argument(
+        "--devices-per-node", type=_whole, metavar="N", help="where no input says it: what a table in devices lacks"
+    )
+    parser.add_argument(
+        "--switch-nodes", type=_whole, metavar="N",
+        help="nodes behind one switch: nothing beyond is forecast from sizes inside one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--global-batch-size", type=_positive, metavar="N",
+        help="the samples per step of all devices at the requested sizes; default: the batch per device of weak "
+        "scaling, the global batch of strong scaling",
+    )  # fmt: skip
+    parser.add_argument("--score", action="store_true", help=SCORE_HELP)
+    parser.add_argument("--kind", choices=KINDS, default="auto", help="as of parse.summarize; default: %(default)s")
+    add_where(parser)
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write there, not to standard output")
+    return with_version(parser)
+
+
+def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Ends the command where options contradict one another, or what is needed is missing."""
+    if options.score:
+        given = [name for name in ("nodes", "devices", "devices_per_node", "switch_nodes", "global_batch_size")
+                 if getattr(options, name)]  # fmt: skip
+        if given:
+            parser.error(f"--score forecasts the sizes that were measured: not with --{given[0].replace('_', '-')}")
+        return
+    if not options.paths:
+        parser.error("PATH is missing: measurements to forecast from")
+    if not options.nodes and not options.devices:
+        parser.error("--nodes N,… or --devices N,… is missing: the sizes to forecast")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """Numbers of nodes or devices, from `8,16,64`."""
+    sizes = tuple(map(_whole, text.split(",")))
+    if len(sizes) > MAX_SIZES:
+        raise argparse.ArgumentTypeError(f"{len(sizes)} sizes: at most {MAX_SIZES}")
+    return tuple(sorted({*sizes}))
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 12 or not 1 <= int(text) <= MAX_NODES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: a whole number from 1 to {MAX_NODES:,} is needed")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not isfinite(value) or value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[list[ScalingSeries], list[str]]:
+    """The series of all paths, and a line for each file that is not read. Raises TableError for --where."""
+    from parse.extrapolation.series import SeriesError, read_series, series_of_results
+    from parse.report.reading import read_documents, read_summary
+    from parse.report.summary import choose
+
+    series: list[ScalingSeries] = []
+    tables = [path for path in options.paths if path.suffix.lower() == ".csv"]
+    others = [path for path in options.paths if path not in tables]
+    unread: list[str] = []
+    for path in tables:
+        try:
+            series += read_series(path)
+        except SeriesError as error:
+            unread.append(f"not read: {error}")
+        except OSError as error:
+            unread.append(f"not read: {path}: {error.strerror or error}")
+    if others:
+        if options.kind == "table":
+            summary = read_documents(others)
+        else:
+            summary, _ = read_summary(others, options.kind, progress=progress_bar())
+        unread += [f"not read: {refusal}" for refusal in summary.refusals]
+        series += series_of_results(choose(summary.results, where) if summary.results else ())
+    return series, unread
+
+
+def _forecast(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:
+    """The exit status and the text of the forecasts."""
+    from parse.extrapolation.outlook import outlook
+    from parse.extrapolation.text import as_json, as_markdown, as_text
+
+    request = _request(options)
+    outlooks: list[Outlook] = [outlook(each, request) for each in series]
+    status = 0 if any(each.has_figures for each in outlooks) else 1
+    if options.format == "json":
+        return status, as_json(outlooks, request)
+    if options.format == "markdown":
+        return status, as_markdown(outlooks, request)
+    return status, as_text(outlooks, request, text_width(to_file=options.out is not None))
+
+
+def _request(options: argparse.Namespace) -> SizeRequest:
+    from parse.extrapolation.outlook import SizeRequest
+
+    return SizeRequest(
+        nodes=options.nodes, devices=options.devices, work=options.samples, devices_per_node=options.devices_per_node,
+        switch_nodes=options.switch_nodes, global_batch=options.global_batch_size,
+    )  # fmt: skip
+
+
+def _scored(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:
+    """The exit status and the text of the scores."""
+    from parse.extrapolation.score import score
+    from parse.extrapolation.text import scores_as_json, scores_as_markdown, scores_as_text
+
+    scores: Scores = score(series)
+    name = ", ".join(str(path) for path in options.paths) or SHIPPED_NAME
+    status = 0 if scores.distances else 1
+    if options.format == "json":
+        return status, scores_as_json(scores, name)
+    if options.format == "markdown":
+        return status, scores_as_markdown(scores, name)
+    return status, scores_as_text(scores, name, text_width(to_file=options.out is not None))
+
+
+if __name__ == "__main__":
+    sys.exit(run(main, "parse.forecast"))
