@@ -41,6 +41,7 @@ FORMATS = ("text", "markdown", "json")
 MAX_NODES = 1_000_000
 """No machine has as many nodes."""
 MAX_SIZES = 100
+MILLION = 1e6
 SHIPPED_NAME = "public series of the project"
 SCORE_HELP = (
     "in place of a forecast: upper sizes forecast from lower ones, and the errors of all rules by distance; of the "
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not series:
         print(f"no scaling series in {', '.join(plain(str(path)) for path in options.paths)}", file=sys.stderr)
         return 1
+    if options.devices_per_node and (stated := _with_nodes(series)):
+        parser.error(f"--devices-per-node: only where no input says it; {plain(stated)} has sizes of several nodes")
     status, written = _scored(options, series) if options.score else _forecast(options, series)
     return max(status, 0 if put_out(options.out, written) else 1, 1 if existing(options.paths)[1] else 0)
 
@@ -85,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=_sizes, default=(), metavar="N,…", help="sizes to forecast, in nodes")
     parser.add_argument("--devices", type=_sizes, default=(), metavar="N,…", help="sizes to forecast, in devices")
     parser.add_argument(
-        "--samples", type=_positive, default=1e6, metavar="N",
+        "--samples", type=_positive, metavar="N",
         help="the work that node hours are for, in the unit of the speed; default: a million",
     )  # fmt: skip
     parser.add_argument(
@@ -109,10 +112,14 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Ends the command where options contradict one another, or what is needed is missing."""
+    """Ends the command where options contradict one another, act on nothing, or what is needed is missing."""
+    if options.paths and all(map(_is_csv, options.paths)) and (options.where or options.kind != "auto"):
+        parser.error("--where and --kind: not for CSV files, of which all series are read")
+    if options.score and not options.paths and (options.where or options.kind != "auto"):
+        parser.error("--where and --kind: of PATHs, and none is named")
     if options.score:
-        given = [name for name in ("nodes", "devices", "devices_per_node", "switch_nodes", "global_batch_size")
-                 if getattr(options, name)]  # fmt: skip
+        names = ("nodes", "devices", "devices_per_node", "switch_nodes", "global_batch_size", "samples")
+        given = [name for name in names if getattr(options, name)]
         if given:
             parser.error(f"--score forecasts the sizes that were measured: not with --{given[0].replace('_', '-')}")
         return
@@ -120,6 +127,10 @@ def _check(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None
         parser.error("PATH is missing: measurements to forecast from")
     if not options.nodes and not options.devices:
         parser.error("--nodes N,… or --devices N,… is missing: the sizes to forecast")
+
+
+def _is_csv(path: Path) -> bool:
+    return path.suffix.lower() == ".csv"
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -153,7 +164,7 @@ def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[lis
     from parse.report.summary import choose
 
     series: list[ScalingSeries] = []
-    tables = [path for path in options.paths if path.suffix.lower() == ".csv"]
+    tables = [path for path in options.paths if _is_csv(path)]
     others = [path for path in options.paths if path not in tables]
     unread: list[str] = []
     for path in tables:
@@ -171,6 +182,11 @@ def _read(options: argparse.Namespace, where: dict[str, list[str]]) -> tuple[lis
         unread += [f"not read: {refusal}" for refusal in summary.refusals]
         series += series_of_results(choose(summary.results, where) if summary.results else ())
     return series, unread
+
+
+def _with_nodes(series: Sequence[ScalingSeries]) -> str:
+    """The name of a series that states sizes of several nodes; empty where none does."""
+    return next((each.name for each in series if any((point.nodes or 0) > 1 for point in each.points)), "")
 
 
 def _forecast(options: argparse.Namespace, series: Sequence[ScalingSeries]) -> tuple[int, str]:
@@ -192,8 +208,9 @@ def _request(options: argparse.Namespace) -> SizeRequest:
     from parse.extrapolation.outlook import SizeRequest
 
     return SizeRequest(
-        nodes=options.nodes, devices=options.devices, work=options.samples, devices_per_node=options.devices_per_node,
-        switch_nodes=options.switch_nodes, global_batch=options.global_batch_size,
+        nodes=options.nodes, devices=options.devices, work=options.samples or MILLION,
+        devices_per_node=options.devices_per_node, switch_nodes=options.switch_nodes,
+        global_batch=options.global_batch_size,
     )  # fmt: skip
 
 

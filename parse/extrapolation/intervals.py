@@ -94,12 +94,12 @@ class Trial:
 
 
 def trials(series: ScalingSeries) -> Iterator[Trial]:
-    """Every size that two or more smaller ones forecast: not where these rise, nor with a batch per device that differs
-    from the one they all have, which no rule knows the cost of."""
+    """Every size that two or more smaller ones forecast: not where these rise or one is there twice, nor with a batch
+    per device that differs from the one they all have, which no rule knows the cost of."""
     points, batches = series.points, series.batches
     for count in range(2, len(points)):
         known = series.first(count)
-        if any(rises(known.points, RISE)):
+        if any(rises(known.points, RISE)) or len({point.devices for point in known.points}) < count:
             return
         for at in range(count, len(points)):
             distance = distance_of(points[at].devices, points[count - 1].devices)

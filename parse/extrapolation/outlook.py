@@ -26,6 +26,8 @@ from parse.extrapolation.series import SAME_BATCH, Group, ScalingSeries, SizePoi
 
 MAX_NODE = 16
 """Devices of the largest usual node; a size above it spans several."""
+MAX_WIDTH = 10.0
+"""An interval that is wider, a factor of 22,000 to each side, is none."""
 CONTRADICTION = 0.05
 """Two speeds of one size that are farther apart, as a share, contradict each other."""
 
@@ -43,8 +45,10 @@ class Open(Enum):
     CONTRADICTORY = "contradictory"
     MIXED_BATCH = "mixed_batch"
     BATCH_NOT_MEASURED = "batch_not_measured"
+    BATCH_UNKNOWN = "batch_unknown"
     BELOW_SAMPLE = "below_sample"
     SMALLER = "smaller"
+    NO_FIT = "no_fit"
 
 
 class Basis(Enum):
@@ -139,13 +143,11 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
     given = arrays(known) if reason is None else None
     sizes = []
     for nodes, devices in _requested(request, used):
-        if devices is None:
-            sizes.append(
-                SizeForecast(nodes=nodes, devices=None, basis=Basis.OPEN, reason=reason or Open.NODES_NEED_DEVICES)
-            )
-            continue
-        size = SizeForecast(nodes=nodes, devices=devices, basis=Basis.OPEN, reason=reason, points=points)
-        sizes.append(_measured(series, size, request) or (_forecast(series, used, size, request) if given else size))
+        lacking = Open.NODES_NEED_DEVICES if devices is None else None
+        size = SizeForecast(nodes=nodes, devices=devices, basis=Basis.OPEN, reason=reason or lacking, points=points)
+        if devices is not None:
+            size = _measured(series, size, request) or (_forecast(series, used, size, request) if given else size)
+        sizes.append(size)
     result = Outlook(
         series=series, used=used, fit=fit_of(known) if given else None,
         unknowns=unknowns(*given[:2]) if given else 0, deciding=len(terms(*given[:2])) if given else 0,
@@ -219,6 +221,8 @@ def _forecast(
     if reason is not None or batch is None:
         return dataclasses.replace(size, reason=reason, points=points)
     time = OUR_RULES[of_used.group](*arrays(of_used), size.devices, batch)
+    if time <= 0:
+        return dataclasses.replace(size, reason=Open.NO_FIT)
     width = _width(of_used, of_used.group, fit_of(of_used), distance)
     basis = Basis.NOT_SCORED if width is None else Basis.FORECAST if (distance or 0) < PROVEN else Basis.FEW_FAMILIES
     forecast = dataclasses.replace(
@@ -255,9 +259,11 @@ def _open_size(
     nodes = largest.nodes
     least = min(series.batches)
     checks = (
+        (Open.BATCH_UNKNOWN, request.global_batch is not None and not series.knows_batches),
         (Open.MIXED_BATCH, batch is None),
         (Open.SMALLER, devices < used[0].devices),
         (Open.INSIDE_NODE, nodes == 1 and (size.nodes is None or size.nodes > 1)),
+        (Open.NODES_NEED_DEVICES, nodes is None and request.switch_nodes is not None),
         (Open.UNKNOWN_NODES, nodes is None and largest.devices <= MAX_NODE and devices > largest.devices),
         (Open.INSIDE_SWITCH, _leaves_switch(nodes, size.nodes, request.switch_nodes)),
         (Open.BATCH_NOT_MEASURED, series.is_weak and not isclose(batch or least, least, rel_tol=SAME_BATCH)),
@@ -275,6 +281,7 @@ def _with_figures(
 ) -> SizeForecast:
     """The size with its figures; `width` is half of the interval of log speed."""
     assert size.devices is not None and series.base is not None
+    width = None if width is None or width > MAX_WIDTH else width
     low, high = (None, None) if width is None else (speed * exp(-width), speed * exp(width))
     span = Range(value=speed, low=low, high=high)
     hours = request.work / (size.devices * 3600) * (size.nodes or size.devices)

@@ -151,7 +151,7 @@ def _series_of_setting(results: Sequence[Result], name: str) -> ScalingSeries:
         case = result.requested.case
         if not result.devices:
             omitted.append(f"{case}: the number of devices is not known")
-        elif result.median_speed is None or not isfinite(result.median_speed) or result.median_speed <= 0:
+        elif result.median_speed is None or not MIN_SPEED <= result.median_speed <= MAX_SPEED:
             outcomes = " and ".join(dict.fromkeys(run.outcome_text for run in result.runs))
             omitted.append(f"{case}: no speed ({outcomes or 'no run'})")
         else:

@@ -193,7 +193,8 @@ def open_text(size: SizeForecast, each: Outlook, request: SizeRequest) -> str:
             "node has."
         ),
         Open.NODES_NEED_DEVICES: (
-            "Nobody says how many devices a node has: give --devices-per-node N, or --devices in place of --nodes."
+            "Nobody says how many devices a node has: give --devices-per-node N, or request --devices without "
+            "--nodes and --switch-nodes."
         ),
         Open.MIXED_BATCH: (
             "The batch per device differs between sizes, and so does the global batch: the time depends on it. "
@@ -203,7 +204,9 @@ def open_text(size: SizeForecast, each: Outlook, request: SizeRequest) -> str:
             f"All sizes have {_number(min(each.series.batches, default=0))} samples per device; what a step costs with "
             "another batch was not measured. Measure a size with that batch."
         ),
+        Open.BATCH_UNKNOWN: "Its sizes state no batch that --global-batch-size could be compared with: leave it out.",
         Open.BELOW_SAMPLE: "The global batch is below one sample per device at this size.",
+        Open.NO_FIT: "The measured sizes do not follow the rule: by it this one would take no time.",
         Open.SMALLER: f"Nothing is forecast below the smallest size used, {_names(each.used[:1])}. Measure it.",
     }
     return texts[size.reason] if size.reason else ""
