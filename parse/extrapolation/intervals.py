@@ -12,7 +12,7 @@ import numpy as np
 
 from hpc.system.text import grouped
 from parse.extrapolation.rules import OUR_RULES, Floats, fitted, terms
-from parse.extrapolation.series import SAME_BATCH, Group, ScalingSeries, rises, shipped_series
+from parse.extrapolation.series import SAME_BATCH, ScalingKind, ScalingSeries, rises, shipped_series
 
 DISTANCES = (2, 4, 8, 16)
 """Forecast size over the largest measured; a distance between two counts as the larger."""
@@ -41,7 +41,7 @@ class Miss:
 
     family: str
     series: str
-    group: Group
+    group: ScalingKind
     distance: int
     fit: Fit
     log_ratio: float
@@ -126,7 +126,9 @@ def shipped_misses() -> tuple[Miss, ...]:
     return tuple(miss for series in shipped_series() for miss in misses(series))
 
 
-def half_width(pool: Sequence[Miss], *, group: Group, fit: Fit, distance: int, without: str = "") -> HalfWidth | None:
+def half_width(
+    pool: Sequence[Miss], *, group: ScalingKind, fit: Fit, distance: int, without: str = ""
+) -> HalfWidth | None:
     """Within how much NOMINAL of the misses at that distance are, each family counted alike; None where none is known.
 
     `without` is a family whose misses are left out: that of the series which is forecast. Nearer distances count where

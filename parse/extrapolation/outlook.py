@@ -22,7 +22,7 @@ from parse.extrapolation.intervals import (
 )
 from parse.extrapolation.rules import OUR_RULES, terms, unknowns
 from parse.extrapolation.score import DistanceScore, shipped_scores
-from parse.extrapolation.series import SAME_BATCH, Group, ScalingSeries, SizePoint, rises
+from parse.extrapolation.series import SAME_BATCH, ScalingKind, ScalingSeries, SizePoint, rises
 
 MAX_NODE = 16
 """Devices of the largest usual node; a size above it spans several."""
@@ -51,7 +51,7 @@ class Open(Enum):
     NO_FIT = "no_fit"
 
 
-class Basis(Enum):
+class ForecastBasis(Enum):
     """Where the figures of a size come from."""
 
     MEASURED = "measured"
@@ -92,7 +92,7 @@ class SizeForecast:
 
     nodes: int | None
     devices: int | None
-    basis: Basis
+    basis: ForecastBasis
     reason: Open | None = None
     points: tuple[SizePoint, ...] = ()
     batch: float | None = None
@@ -144,7 +144,9 @@ def outlook(series: ScalingSeries, request: SizeRequest) -> Outlook:
     sizes = []
     for nodes, devices in _requested(request, used):
         lacking = Open.NODES_NEED_DEVICES if devices is None else None
-        size = SizeForecast(nodes=nodes, devices=devices, basis=Basis.OPEN, reason=reason or lacking, points=points)
+        size = SizeForecast(
+            nodes=nodes, devices=devices, basis=ForecastBasis.OPEN, reason=reason or lacking, points=points
+        )
         if devices is not None:
             size = _measured(series, size, request) or (_forecast(series, used, size, request) if given else size)
         sizes.append(size)
@@ -201,7 +203,7 @@ def _measured(series: ScalingSeries, size: SizeForecast, request: SizeRequest) -
     if len(same) != 1 or (request.global_batch is not None and not _has_batch(same[0], request.global_batch)):
         return None
     (point,) = same
-    measured = dataclasses.replace(size, basis=Basis.MEASURED, reason=None, points=(), batch=point.batch)
+    measured = dataclasses.replace(size, basis=ForecastBasis.MEASURED, reason=None, points=(), batch=point.batch)
     return _with_figures(measured, series, point.speed, point.scatter or None, request)
 
 
@@ -224,7 +226,13 @@ def _forecast(
     if time <= 0:
         return dataclasses.replace(size, reason=Open.NO_FIT)
     width = _width(of_used, of_used.group, fit_of(of_used), distance)
-    basis = Basis.NOT_SCORED if width is None else Basis.FORECAST if (distance or 0) < PROVEN else Basis.FEW_FAMILIES
+    basis = (
+        ForecastBasis.NOT_SCORED
+        if width is None
+        else ForecastBasis.FORECAST
+        if (distance or 0) < PROVEN
+        else ForecastBasis.FEW_FAMILIES
+    )
     forecast = dataclasses.replace(
         size, basis=basis, reason=None, batch=batch if series.knows_batches else None, distance=distance,
         score=None if distance is None else shipped_scores().at(of_used.group, distance),
@@ -232,7 +240,7 @@ def _forecast(
     return _with_figures(forecast, series, 1 / time, width, request)
 
 
-def _width(series: ScalingSeries, group: Group, fit: Fit, distance: int | None) -> float | None:
+def _width(series: ScalingSeries, group: ScalingKind, fit: Fit, distance: int | None) -> float | None:
     """Half of the interval of log speed: the misses on public series and the scatter of the largest size."""
     if distance is None:
         return None
@@ -320,7 +328,9 @@ def _next_size(result: Outlook, request: SizeRequest) -> NextSize | None:
         double = max(double, -(-at // DISTANCES[-1]))
     fit = Fit.SMOOTH if result.fit is Fit.TWO else result.fit
     series = dataclasses.replace(result.series, points=used)
-    group = Group.WEAK if series.group is Group.CROSSING else series.group  # with one more size between nodes
+    group = (
+        ScalingKind.WEAK if series.group is ScalingKind.CROSSING else series.group
+    )  # with one more size between nodes
     candidates = [double, *(_third_size(used, per_node or 1) if result.fit is Fit.TWO else ())]
     known = float("inf") if size.half_width is None else size.half_width
     best: NextSize | None = None

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from parse.extrapolation.series import Group
+from parse.extrapolation.series import ScalingKind
 
 Floats = npt.NDArray[np.float64]
 SizeRule = Callable[[Floats, Floats, Floats, float, float], float]
@@ -99,10 +99,12 @@ def ring_over_nodes(devices: Floats, batches: Floats, times: Floats, at: float, 
 
 
 OUR_RULE = "forecast"
-OUR_RULES: Mapping[Group, SizeRule] = {
-    Group.WEAK: work_overhead_doublings, Group.STRONG: work_overhead_doublings, Group.INSIDE: work_overhead_doublings,
-    Group.CROSSING: ring_over_nodes,
-}  # fmt: skip
+OUR_RULES: Mapping[ScalingKind, SizeRule] = {
+    ScalingKind.WEAK: work_overhead_doublings,
+    ScalingKind.INSIDE: work_overhead_doublings,
+    ScalingKind.STRONG: work_overhead_doublings,
+    ScalingKind.CROSSING: ring_over_nodes,
+}
 """The rule of the forecasts of each group."""
 RIVALS: Mapping[str, SizeRule] = {
     "hold": hold,

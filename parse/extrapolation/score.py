@@ -24,7 +24,7 @@ from parse.extrapolation.intervals import (
     trials,
 )
 from parse.extrapolation.rules import OUR_RULE, OUR_RULES, RIVALS, SizeRule
-from parse.extrapolation.series import Group, ScalingSeries, rises, shipped_series
+from parse.extrapolation.series import ScalingKind, ScalingSeries, rises, shipped_series
 
 TimeForecaster = Callable[[ScalingSeries, int, int], float]
 """From a series, how many of its points may be used, and the point to forecast: its time. It may use what is known
@@ -55,7 +55,7 @@ class DistanceScore:
     that share; every interval is made without the family that it is for. None at distances without an interval.
     """
 
-    group: Group
+    group: ScalingKind
     distance: int
     rules: tuple[RuleScore, ...]
     coverage: float | None
@@ -78,12 +78,12 @@ class Scores:
     rising: tuple[str, ...]
     too_short: tuple[str, ...]
 
-    def at(self, group: Group, distance: int) -> DistanceScore | None:
+    def at(self, group: ScalingKind, distance: int) -> DistanceScore | None:
         """The scores at that distance; None where nothing was forecast so far."""
         return next((each for each in self.distances if (each.group, each.distance) == (group, distance)), None)
 
 
-def forecaster(rule_of: Callable[[Group], SizeRule]) -> TimeForecaster:
+def forecaster(rule_of: Callable[[ScalingKind], SizeRule]) -> TimeForecaster:
     """The rule of a group, given the lower points alone."""
 
     def forecast(series: ScalingSeries, count: int, at: int) -> float:
@@ -95,7 +95,7 @@ def forecaster(rule_of: Callable[[Group], SizeRule]) -> TimeForecaster:
 
 FORECASTERS: Mapping[str, TimeForecaster] = {
     OUR_RULE: forecaster(OUR_RULES.__getitem__),
-    **{name: forecaster(dict.fromkeys(Group, rule).__getitem__) for name, rule in RIVALS.items()},
+    **{name: forecaster(dict.fromkeys(ScalingKind, rule).__getitem__) for name, rule in RIVALS.items()},
 }
 """All rules by name; the first is that of the forecasts."""
 
@@ -116,9 +116,9 @@ def score(
     Intervals are made from `pool`, by default the misses on the public series, without those of the series' family.
     Raises LeakError where a forecast changes with the speeds that it is scored on.
     """
-    errors: dict[tuple[Group, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    inside: dict[tuple[Group, int], list[tuple[str, bool]]] = defaultdict(list)
-    of_families: dict[tuple[Group, int], set[str]] = defaultdict(set)
+    errors: dict[tuple[ScalingKind, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    inside: dict[tuple[ScalingKind, int], list[tuple[str, bool]]] = defaultdict(list)
+    of_families: dict[tuple[ScalingKind, int], set[str]] = defaultdict(set)
     rising: dict[str, None] = {}
     series_scored: set[str] = set()
     pool = shipped_misses() if pool is None else pool
@@ -139,7 +139,7 @@ def score(
     return Scores(
         distances=tuple(
             _distance_score(key, errors[key], inside[key], len(of_families[key]))
-            for key in sorted(errors, key=lambda key: ([*Group].index(key[0]), key[1]))
+            for key in sorted(errors, key=lambda key: ([*ScalingKind].index(key[0]), key[1]))
         ),
         series_scored=len(series_scored),
         rising=tuple(rising),
@@ -163,7 +163,11 @@ def without_leak(name: str, forecast: TimeForecaster, series: ScalingSeries, cou
 
 
 def _covered(
-    series: ScalingSeries, trial: Trial, group: Group, forecasters: Mapping[str, TimeForecaster], pool: Sequence[Miss]
+    series: ScalingSeries,
+    trial: Trial,
+    group: ScalingKind,
+    forecasters: Mapping[str, TimeForecaster],
+    pool: Sequence[Miss],
 ) -> bool | None:
     """Whether the measured speed is inside the interval of the forecast; None where there is no interval."""
     if OUR_RULE not in forecasters:
@@ -177,7 +181,7 @@ def _covered(
 
 
 def _distance_score(
-    key: tuple[Group, int], errors: Mapping[str, Sequence[float]], inside: Sequence[tuple[str, bool]], number: int
+    key: tuple[ScalingKind, int], errors: Mapping[str, Sequence[float]], inside: Sequence[tuple[str, bool]], number: int
 ) -> DistanceScore:
     shares = [fmean(covered) for covered in grouped(inside).values()]
     return DistanceScore(

@@ -31,7 +31,7 @@ class SeriesError(ValueError):
     """A CSV file is no table of series; the text names the file, the line and what is missing."""
 
 
-class Group(Enum):
+class ScalingKind(Enum):
     """Series whose forecasts err alike."""
 
     WEAK = "weak"
@@ -111,14 +111,14 @@ class ScalingSeries:
         return all(point.batch is not None for point in self.points)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ScalingKind:
         """How its points are extrapolated."""
         if not self.is_weak:
-            return Group.STRONG
+            return ScalingKind.STRONG
         single = [point.nodes == 1 for point in self.points]
         if all(single):
-            return Group.INSIDE
-        return Group.CROSSING if single == [True, False] and self.points[1].nodes else Group.WEAK
+            return ScalingKind.INSIDE
+        return ScalingKind.CROSSING if single == [True, False] and self.points[1].nodes else ScalingKind.WEAK
 
     @property
     def comparable(self) -> tuple[SizePoint, ...]:

@@ -11,20 +11,20 @@ from typing import Any
 from hpc.system.sanitize import plain
 from hpc.system.text import first_of, grouped, plural
 from parse.extrapolation.intervals import DISTANCES, NOMINAL, Fit
-from parse.extrapolation.outlook import Basis, NextSize, Open, Outlook, Range, SizeForecast, SizeRequest
+from parse.extrapolation.outlook import ForecastBasis, NextSize, Open, Outlook, Range, SizeForecast, SizeRequest
 from parse.extrapolation.score import DistanceScore, Scores
-from parse.extrapolation.series import Group, SizePoint
+from parse.extrapolation.series import ScalingKind, SizePoint
 from parse.text import TableData, TextBlock, json_value, markdown_of, text_of, unitless
 
 SCHEMA, SCHEMA_VERSION = "rankwise-forecast", 1
 MAX_LISTED = 10
 GROUPS = {
-    Group.WEAK: "weak scaling", Group.CROSSING: "weak scaling, one size between nodes",
-    Group.INSIDE: "weak scaling inside a node", Group.STRONG: "strong and mixed scaling",
+    ScalingKind.WEAK: "weak scaling", ScalingKind.CROSSING: "weak scaling, one size between nodes",
+    ScalingKind.INSIDE: "weak scaling inside a node", ScalingKind.STRONG: "strong and mixed scaling",
 }  # fmt: skip
 BASIS = {
-    Basis.MEASURED: "measured", Basis.FORECAST: "forecast", Basis.FEW_FAMILIES: "not proven",
-    Basis.NOT_SCORED: "no interval", Basis.OPEN: "cannot tell",
+    ForecastBasis.MEASURED: "measured", ForecastBasis.FORECAST: "forecast", ForecastBasis.FEW_FAMILIES: "not proven",
+    ForecastBasis.NOT_SCORED: "no interval", ForecastBasis.OPEN: "cannot tell",
 }  # fmt: skip
 FITS = {Fit.TWO: "two sizes", Fit.SMOOTH: "a smooth series", Fit.ROUGH: "a rough series"}
 
@@ -88,7 +88,7 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
     """What the figures rest on, what cannot be told and why, and what to measure next."""
     texts = grouped((open_text(size, each, request), _size_name(size)) for size in each.sizes if size.reason)
     yield from (f"{', '.join(names)}: cannot tell. {text}" for text, names in texts.items())
-    forecasts = [size for size in each.sizes if size.basis not in (Basis.MEASURED, Basis.OPEN)]
+    forecasts = [size for size in each.sizes if size.basis not in (ForecastBasis.MEASURED, ForecastBasis.OPEN)]
     if forecasts:
         yield rule_text(each)
     for distance in dict.fromkeys(size.distance for size in forecasts):
@@ -113,12 +113,12 @@ def notes(each: Outlook, request: SizeRequest) -> Iterator[str]:
 
 def rule_text(each: Outlook) -> str:
     """The rule that the figures come from."""
-    if (group := dataclasses.replace(each.series, points=each.used).group) is Group.CROSSING:
+    if (group := dataclasses.replace(each.series, points=each.used).group) is ScalingKind.CROSSING:
         return (
             "time per sample and device = w + c·(1 - 1/nodes), as of a ring over the nodes, c not below 0; one size "
             "tells of the network between nodes, so nothing checks it"
         )
-    if group is not Group.STRONG:
+    if group is not ScalingKind.STRONG:
         rule = "time per sample and device = w + c·log₂ devices, fitted to the measured sizes, c not below 0"
     else:
         rule = "time per sample and device = w + f / batch per device + c·log₂ devices, no term below 0"
@@ -143,7 +143,7 @@ def score_text(size: SizeForecast) -> str:
         )
     assert score is not None and size.half_width is not None
     half = f"interval of {_share(NOMINAL)}: {_half(size.half_width)}"
-    proven = ", few families, not proven" if size.basis is Basis.FEW_FAMILIES else ""
+    proven = ", few families, not proven" if size.basis is ForecastBasis.FEW_FAMILIES else ""
     ours = score.of_forecast
     return (
         f"up to {distance} × the largest size: {half}{proven}; on public series of {_kind(score)} the "
@@ -227,7 +227,7 @@ def _wrong_points(size: SizeForecast, each: Outlook) -> str:
 def score_blocks(scores: Scores, name: str) -> list[TextBlock]:
     """For weak series, and for strong and mixed ones, the errors of all rules by distance, and how intervals did."""
     blocks: list[TextBlock] = [f"{name}: {scores.series_scored} series scored"]
-    for group in Group:
+    for group in ScalingKind:
         if of_kind := [each for each in scores.distances if each.group is group]:
             blocks += ["", errors_table(of_kind), "", coverage_table(of_kind)]
     lines = [

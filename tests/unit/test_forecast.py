@@ -13,10 +13,10 @@ import pytest
 
 from hpc.model.outcome import Outcome
 from parse.extrapolation.intervals import Fit, half_width, misses, shipped_misses
-from parse.extrapolation.outlook import Basis, Open, Outlook, SizeForecast, SizeRequest, outlook
+from parse.extrapolation.outlook import ForecastBasis, Open, Outlook, SizeForecast, SizeRequest, outlook
 from parse.extrapolation.rules import OUR_RULE, fitted, ring_over_nodes, work_overhead_doublings
 from parse.extrapolation.score import FORECASTERS, LeakError, Scores, score, shipped_scores
-from parse.extrapolation.series import SHIPPED, Group, ScalingSeries, SizePoint, read_series, shipped_series
+from parse.extrapolation.series import SHIPPED, ScalingKind, ScalingSeries, SizePoint, read_series, shipped_series
 from parse.forecast import main
 from tests.unit.comparisons import folder, times
 from tests.unit.traces import make_run, put_exit_record, put_plan
@@ -84,8 +84,8 @@ def test_no_term_is_negative_and_the_best_subset_is_taken() -> None:
 
 
 def test_one_size_between_nodes_is_extrapolated_as_a_ring_over_the_nodes() -> None:
-    assert weak(10, 9, first=8).group is Group.CROSSING
-    assert [weak(10, 9, 9, first=8).group, weak(10, 9).group] == [Group.WEAK, Group.WEAK]
+    assert weak(10, 9, first=8).group is ScalingKind.CROSSING
+    assert [weak(10, 9, 9, first=8).group, weak(10, 9).group] == [ScalingKind.WEAK, ScalingKind.WEAK]
     given = ring_over_nodes(np.array([8.0, 16]), np.ones(2), np.array([1.0, 1.2]), 32, 1)
     assert given == pytest.approx(1.2 + 0.4 * (3 / 4 - 1 / 2))
 
@@ -95,19 +95,19 @@ def test_one_size_between_nodes_is_extrapolated_as_a_ring_over_the_nodes() -> No
 
 def test_the_scores_on_the_public_series_hold_what_the_document_says(scores: Scores) -> None:
     for distance in (4, 8):
-        ours, line = (rule_score(scores, Group.WEAK, distance, name) for name in (OUR_RULE, LINE))
+        ours, line = (rule_score(scores, ScalingKind.WEAK, distance, name) for name in (OUR_RULE, LINE))
         assert ours.median <= 1.05 * line.median and ours.p90 <= line.p90
-    ours, line = (rule_score(scores, Group.STRONG, 8, name) for name in (OUR_RULE, LINE))
+    ours, line = (rule_score(scores, ScalingKind.STRONG, 8, name) for name in (OUR_RULE, LINE))
     assert ours.median <= line.median / 3
-    assert rule_score(scores, Group.STRONG, 2, OUR_RULE).p90 <= 0.18
-    for group in (Group.WEAK, Group.STRONG):
+    assert rule_score(scores, ScalingKind.STRONG, 2, OUR_RULE).p90 <= 0.18
+    for group in (ScalingKind.WEAK, ScalingKind.STRONG):
         for distance in (2, 4):
             at = scores.at(group, distance)
             assert at is not None and at.family_coverage is not None
             assert 0.85 <= at.family_coverage <= 0.95
 
 
-def rule_score(scores: Scores, group: Group, distance: int, rule: str) -> Any:
+def rule_score(scores: Scores, group: ScalingKind, distance: int, rule: str) -> Any:
     at = scores.at(group, distance)
     assert at is not None
     return next(each for each in at.rules if each.rule == rule)
@@ -125,25 +125,25 @@ def test_a_forecast_that_knows_what_it_is_scored_on_is_caught() -> None:
 
 
 def test_an_interval_does_not_know_the_family_that_it_is_for() -> None:
-    pool = [miss for miss in shipped_misses() if miss.group is Group.WEAK]
+    pool = [miss for miss in shipped_misses() if miss.group is ScalingKind.WEAK]
     changed = [
         dataclasses.replace(miss, log_ratio=9 * miss.log_ratio) if "grok" in miss.family else miss for miss in pool
     ]
     (name,) = {miss.family for miss in pool if "grok" in miss.family}
-    request: dict[str, Any] = {"group": Group.WEAK, "fit": Fit.TWO, "distance": 4}
+    request: dict[str, Any] = {"group": ScalingKind.WEAK, "fit": Fit.TWO, "distance": 4}
     assert half_width(pool, **request, without=name) == half_width(changed, **request, without=name)
     assert half_width(pool, **request) != half_width(changed, **request)
 
 
 def test_a_family_counts_once_however_many_series_it_has() -> None:
-    pool = [miss for miss in shipped_misses() if miss.group is Group.WEAK]
-    request: dict[str, Any] = {"group": Group.WEAK, "fit": Fit.SMOOTH, "distance": 2}
+    pool = [miss for miss in shipped_misses() if miss.group is ScalingKind.WEAK]
+    request: dict[str, Any] = {"group": ScalingKind.WEAK, "fit": Fit.SMOOTH, "distance": 2}
     repeated = [miss for miss in pool if "llm-foundry" in miss.family]
     assert repeated and half_width(pool + 50 * repeated, **request) == half_width(pool, **request)
 
 
 def test_intervals_do_not_get_narrower_with_distance() -> None:
-    for group in (Group.WEAK, Group.STRONG):
+    for group in (ScalingKind.WEAK, ScalingKind.STRONG):
         for fit in Fit:
             halves = [
                 half_width(shipped_misses(), group=group, fit=fit, distance=distance) for distance in (2, 4, 8, 16)
@@ -171,7 +171,7 @@ def test_every_public_series_has_its_source() -> None:
 def test_figures_are_arithmetic_on_the_forecast_speed() -> None:
     size = single(weak(10, 9.8, 9.6), nodes=(16,), work=7.2e6)
     assert size.speed and size.efficiency and size.hours and size.speed.low and size.hours.high
-    assert (size.devices, size.basis, size.distance) == (128, Basis.FORECAST, 2)
+    assert (size.devices, size.basis, size.distance) == (128, ForecastBasis.FORECAST, 2)
     assert size.efficiency.value == pytest.approx(size.speed.value / 128 / 10)
     assert size.hours.value == pytest.approx(16 * 7.2e6 / size.speed.value / 3600)
     assert size.hours.high == pytest.approx(16 * 7.2e6 / size.speed.low / 3600)
@@ -191,14 +191,14 @@ def test_the_scatter_of_the_largest_size_widens_the_interval() -> None:
 @pytest.mark.parametrize(
     ("nodes", "basis"),
     [
-        (8, Basis.MEASURED), (16, Basis.FORECAST), (32, Basis.FORECAST), (64, Basis.FEW_FAMILIES),
-        (128, Basis.FEW_FAMILIES), (129, Basis.NOT_SCORED),
+        (8, ForecastBasis.MEASURED), (16, ForecastBasis.FORECAST), (32, ForecastBasis.FORECAST),
+        (64, ForecastBasis.FEW_FAMILIES), (128, ForecastBasis.FEW_FAMILIES), (129, ForecastBasis.NOT_SCORED),
     ],
 )  # fmt: skip
-def test_far_sizes_are_not_proven_and_farther_ones_have_no_interval(nodes: int, basis: Basis) -> None:
+def test_far_sizes_are_not_proven_and_farther_ones_have_no_interval(nodes: int, basis: ForecastBasis) -> None:
     size = single(weak(10, 9.8, 9.6), nodes=(nodes,))
     assert size.basis is basis and size.speed is not None
-    assert (size.speed.low is None) is (basis in (Basis.NOT_SCORED, Basis.MEASURED))
+    assert (size.speed.low is None) is (basis in (ForecastBasis.NOT_SCORED, ForecastBasis.MEASURED))
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_far_sizes_are_not_proven_and_farther_ones_have_no_interval(nodes: int, 
 )  # fmt: skip
 def test_what_cannot_be_told_has_its_reason(series: ScalingSeries, request_of: Any, reason: Open) -> None:
     size = single(series, **request_of)
-    assert (size.basis, size.reason, size.speed) == (Basis.OPEN, reason, None)
+    assert (size.basis, size.reason, size.speed) == (ForecastBasis.OPEN, reason, None)
 
 
 def test_devices_per_node_and_a_global_batch_tell_what_a_table_lacks() -> None:
-    assert single(weak(10, 9.9, nodes=False), nodes=(8,), devices_per_node=8).basis is Basis.FORECAST
+    assert single(weak(10, 9.9, nodes=False), nodes=(8,), devices_per_node=8).basis is ForecastBasis.FORECAST
     three = weak(10, 9.9, 9.5)
     mixed = dataclasses.replace(three, points=(three.points[0], *(
         dataclasses.replace(point, batch=2) for point in three.points[1:]
@@ -325,7 +325,7 @@ def test_a_csv_file_is_read_with_its_families(tmp_path: Path, capsys: pytest.Cap
         f"s,weak,{size},{10 - size / 1000},mlcommons/training_results_v9@a:b/c/bert\n" for size in (64, 128, 256)
     ))  # fmt: skip
     (series,) = read_series(path)
-    assert (series.family, series.group, len(series.points)) == ("MLPerf bert", Group.WEAK, 3)
+    assert (series.family, series.group, len(series.points)) == ("MLPerf bert", ScalingKind.WEAK, 3)
     status, text, _ = run_main(capsys, str(path), "--nodes", "64", "--devices-per-node", "8")
     assert status == 0 and "512" in text
 
@@ -335,5 +335,5 @@ def test_without_a_path_the_public_series_are_scored(capsys: pytest.CaptureFixtu
     content = json.loads(text)
     assert status == 0 and content["series_scored"] > 150
     assert {rule["rule"] for rule in content["distances"][0]["rules"]} == {*FORECASTERS}
-    ours = shipped_scores().at(Group.WEAK, 4)
+    ours = shipped_scores().at(ScalingKind.WEAK, 4)
     assert ours and ours.of_forecast.rule == OUR_RULE
